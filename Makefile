@@ -1,0 +1,81 @@
+# Needs CPython 3.11 or newer with its headers, gcc and make. Everything else, Java included, is installed into
+# .venv-<version>/, one environment a purpose, each called after the extra of timerheap that it holds.
+
+PYTHON ?= python3
+ARGS ?=
+
+version := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+venv := .venv-$(version)
+wheel := dist/.wheel-$(version)
+
+# What the wheel is made of. Folders count too, so that it is built again when a file has gone.
+sources := $(wildcard setup.py pyproject.toml MANIFEST.in README.md LICENSE) \
+  $(shell find csrc timerheap -name __pycache__ -prune -o ! -name '*.so' ! -name _heap.c -print)
+
+# Nothing but what is installed can be imported, here and in Spark's Python workers, which start in this folder.
+installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
+  PYSPARK_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python \
+  $(venv)/$(1)/bin/python
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SECONDARY:
+.PHONY: help demo test lint sanitize wheel hooks clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo '  PYTHON=python3.13 chooses the interpreter; ARGS="..." goes to the demo or to pytest.'
+
+demo: $(venv)/demo/.installed ## A year of real flights through a streaming query, checked against pandas
+	$(call installed,demo) -m timerheap demo $(ARGS)
+
+test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
+	$(call installed,test) -m pytest $(or $(ARGS),tests README.md --doctest-modules \
+	  $(venv)/test/lib/python$(version)/site-packages/timerheap)
+
+lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format
+	$(venv)/lint/bin/ruff check
+	$(venv)/lint/bin/ruff format --check
+	$(venv)/lint/bin/mypy
+	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch])
+
+sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under ASan and UBSan
+	$(MAKE) -C tests/c
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest tests/test_heap*.py $(ARGS)
+
+wheel: $(wheel) ## Build the sdist, and from it the wheel, into dist/
+
+hooks: $(venv)/lint/.installed ## Run lint before every git commit
+	$(venv)/lint/bin/pre-commit install
+
+clean: ## Remove everything that make has made
+	rm -rf .venv-* dist build timerheap.egg-info timerheap/_heap.c timerheap/*.so \
+	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks spark-warehouse out
+
+$(wheel): $(sources)
+	$(call environment,build)
+	$(venv)/build/bin/python -m pip install --quiet build
+	rm -f dist/*.tar.gz dist/*-cp$(subst .,,$(version))-*
+	$(venv)/build/bin/python -m build --quiet
+	touch $@
+
+$(venv)/%/.installed: $(wheel)
+	$(call environment,$*)
+	$(venv)/$*/bin/python -m pip uninstall --quiet --yes timerheap
+	$(venv)/$*/bin/python -m pip install --quiet "$$(ls dist/*-cp$(subst .,,$(version))-*.whl)[$*]"
+	touch $@
+
+$(venv)/sanitize/.installed: $(sources)
+	$(call environment,sanitize)
+	TIMERHEAP_SANITIZE=1 $(venv)/sanitize/bin/python -m pip install --quiet --force-reinstall .[sanitize]
+	touch $@
+
+define environment
+@$(PYTHON) -c 'import os, sys, sysconfig; v = sys.version_info[:2]; \
+  v < (3, 11) and sys.exit("timerheap needs CPython 3.11 or newer, $(PYTHON) is %d.%d: try make PYTHON=python3.13" % v); \
+  header = sysconfig.get_path("include") + "/Python.h"; \
+  os.path.exists(header) or sys.exit("no %s: install the headers of $(PYTHON) (Debian: python3-dev)" % header)'
+$(PYTHON) -m venv $(venv)/$(1)
+endef

@@ -1,0 +1,38 @@
+"""The tests see what users get: the installed wheel, not the source tree."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import timerheap
+from timerheap import _heap
+
+TREE = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def not_on_purpose() -> None:
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if any(entry and Path(entry).resolve() == TREE for entry in entries):
+        pytest.skip("PYTHONPATH names the source tree, so it is the tree that is wanted; `make test` clears it")
+
+
+@pytest.mark.parametrize("module", [timerheap, _heap], ids=["Python", "compiled"])
+def test_the_package_is_imported_from_site_packages(module: object) -> None:
+    site_packages = Path(sysconfig.get_path("platlib")).resolve()
+    assert site_packages in Path(module.__file__).resolve().parents
+
+
+def test_the_wheel_carries_what_typed_users_need() -> None:
+    package = Path(timerheap.__file__).parent
+    assert (package / "py.typed").is_file()
+    assert (package / "_heap.pyi").is_file()
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert timerheap.__version__ == version("timerheap")

@@ -1,0 +1,53 @@
+"""The command line: ``python -m timerheap``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import click
+    from rich.console import Console
+except ModuleNotFoundError as missing:
+    sys.exit(f"Error: the command line needs {missing.name}: pip install 'timerheap[demo]'")
+
+
+@click.group()
+def main() -> None:
+    """Flink's timers, watermarks and windows for PySpark."""
+
+
+@main.command()
+@click.option(
+    "--batches", default=24, show_default=True, type=click.IntRange(min=1), help="How many micro-batches."
+)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep flights, alerts, checkpoint and Spark's log here.  [default: a temporary directory]",
+)
+def demo(batches: int, directory: Path | None) -> None:
+    """Replay a year of flights through Spark and find the planes that stay away.
+
+    Exits with 1 if an alert differs from an independent computation.
+    """
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise click.BadParameter(f"{directory} is not empty", param_hint="--directory")
+    with contextlib.ExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timerheap-")))
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            from timerheap.examples.demo import demo as run
+
+            right = run(batches, directory, Console(highlight=False))
+        except ModuleNotFoundError as missing:
+            message = f"the demo needs {missing.name}: pip install 'timerheap[demo]'"
+            raise click.ClickException(message) from missing
+    sys.exit(0 if right else 1)
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m timerheap")

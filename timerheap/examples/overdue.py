@@ -1,0 +1,59 @@
+"""Planes that leave New York and do not depart from it again within 72 hours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import timerheap.spark
+from timerheap import KeyedProcessFunction, RuntimeContext, ValueStateDescriptor, WatermarkStrategy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, Row
+
+HOUR = 60 * 60 * 1000
+PATIENCE = 72 * HOUR
+DELAY = 24 * HOUR  # the flights come in scheduled order, and none departs more than 22 hours behind another
+
+
+class Overdue(KeyedProcessFunction):
+    """An alert with the last departure of a plane that 72 hours have passed without another one."""
+
+    output_schema = "plane string, origin string, dest string, since long"
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Keep each plane's last departure."""
+        last = ValueStateDescriptor("last", "struct<origin string, dest string, since long>")
+        self.last = runtime_context.get_state(last)
+
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> None:
+        """Give the plane 72 hours from this departure on."""
+        last = self.last.value()
+        if last is not None:
+            ctx.timer_service().delete_event_time_timer(last.since + PATIENCE)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + PATIENCE)
+        self.last.update((value.origin, value.dest, ctx.timestamp()))
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[Any, ...]]:
+        """Report the plane, which has been silent for 72 hours."""
+        last = self.last.value()
+        self.last.clear()
+        yield ctx.get_current_key(), last.origin, last.dest, last.since
+
+
+def overdue(departures: DataFrame, function: Overdue | None = None) -> DataFrame:
+    """The alerts for a streaming or batch DataFrame with the columns plane, origin, dest and departed.
+
+    A departure after exactly 72 hours is in time: ``in_order`` gives a timestamp's rows before its timers.
+    """
+    function = function or Overdue()
+    return timerheap.spark.process(
+        departures,
+        key="plane",
+        function=function,
+        output_schema=function.output_schema,
+        event_time="departed",
+        in_order=True,
+        watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
+    )

@@ -1,0 +1,61 @@
+"""The overdue planes once more, by sorting: what the query is compared with, and shares no code with."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+PATIENCE = pd.Timedelta(hours=72)
+
+
+def departure_times(flights: pd.DataFrame) -> pd.Series[pd.Timestamp]:
+    """When each flight departed, from the schedule on New York's clock; NaT where it never did.
+
+    Raises
+    ------
+    ValueError
+        A scheduled time does not exist on that clock, or exists twice (in 2013 none does).
+    """
+    scheduled = pd.to_datetime(flights[["year", "month", "day", "hour", "minute"]])
+    return scheduled.dt.tz_localize("America/New_York") + pd.to_timedelta(flights["dep_delay"], unit="min")
+
+
+def final_watermark(flights: pd.DataFrame, delay: pd.Timedelta) -> pd.Timestamp:
+    """What bounded out-of-orderness says once every flight has been seen."""
+    return departure_times(flights).max() - delay - pd.Timedelta(milliseconds=1)
+
+
+def overdue_planes(
+    flights: pd.DataFrame,
+    watermark: pd.Timestamp | None = None,
+    patience: pd.Timedelta = PATIENCE,
+) -> pd.DataFrame:
+    """The departures that are followed by no other of the same plane within the patience.
+
+    Parameters
+    ----------
+    flights : pandas.DataFrame
+        Rows of the raw file, in its columns.
+    watermark : pandas.Timestamp, optional
+        Up to when patience may have run out; by default all of time.
+    patience : pandas.Timedelta
+        A departure after exactly this long is in time.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns plane, origin, dest and since (UTC), sorted by since and plane.
+    """
+    found = pd.DataFrame(
+        {
+            "plane": flights["tailnum"],
+            "origin": flights["origin"],
+            "dest": flights["dest"],
+            "since": departure_times(flights).dt.tz_convert("UTC"),
+        }
+    )
+    found = found.dropna(subset="since").sort_values(["plane", "since"], kind="stable")
+    following = found.groupby("plane")["since"].shift(-1)
+    quiet = following.isna() | (following - found["since"] > patience)
+    if watermark is not None:
+        quiet &= found["since"] + patience <= watermark
+    return found[quiet].sort_values(["since", "plane"], ignore_index=True)

@@ -13,22 +13,22 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 
-# From the bottom up: a room may import itself and the rooms of lower lines. "timerheap" is the package's own front door.
-LAYERS = """
-timer
-_csrc
-_heap
-hashing
-keys types clock snapshot
-rocksdb
-queue
-service watermarks state
-functions windows tvf async_wait
-timerheap
-spark
-examples
-__main__
-""".split("\n")[1:-1]
+# The deepest first: a room may import itself and what stands above its line. "timerheap" is the package itself.
+LAYERS = [
+    "timer",
+    "_csrc",
+    "_heap",
+    "hashing",
+    "keys types clock snapshot",
+    "rocksdb",
+    "queue",
+    "service watermarks state",
+    "functions windows tvf async_wait",
+    "timerheap",
+    "spark",
+    "examples",
+    "__main__",
+]
 
 LEVEL = {room: level for level, line in enumerate(LAYERS) for room in line.split()}
 CORE = {room for room, level in LEVEL.items() if level <= LEVEL["timerheap"]}
@@ -43,7 +43,7 @@ def room_of(path: Path) -> str:
 
 
 def imports(path: Path, *, when: str = "ever") -> Iterator[str]:
-    """Dotted names that a source imports: "ever" (in a function or for types too), or "loading" the module."""
+    """Dotted names that a source imports, "ever" (in functions, for types), or "loading" the module."""
     if path.suffix in {".pyx", ".pxd"}:
         for module, names, plain in CYTHON_IMPORT.findall(path.read_text()):
             yield from [f"{module}.{name.split()[0]}" for name in names.split(",")] if module else [plain]
@@ -54,7 +54,7 @@ def imports(path: Path, *, when: str = "ever") -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: a relative import; the package writes timerheap.<room>"
+            assert node.level == 0, f"{path}:{node.lineno}: write timerheap.<room>, not a relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif when == "loading" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -101,12 +101,12 @@ def test_only_spark_and_the_examples_import_pyspark(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if room_of(path) in CORE], ids=by_name)
 def test_the_core_loads_numpy_alone(path: Path) -> None:
-    assert strangers(path, "loading") <= {"numpy"}, "import it where it is used, and name the extra that brings it"
+    assert strangers(path, "loading") <= {"numpy"}, "import it where it is used"
 
 
 def test_importing_timerheap_loads_none_of_the_extras() -> None:
     program = "import sys; before = set(sys.modules); import timerheap; print(*set(sys.modules) - before)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.check_output([sys.executable, "-c", program], text=True).split()
     outside = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     # NumPy may bring modules of its own; nothing else may come.
     assert {name for name in outside if not name.startswith("numpy")} == {"timerheap"}

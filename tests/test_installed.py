@@ -19,7 +19,7 @@ TREE = Path(__file__).resolve().parent.parent
 def not_on_purpose() -> None:
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if any(entry and Path(entry).resolve() == TREE for entry in entries):
-        pytest.skip("PYTHONPATH names the source tree, so it is the tree that is wanted; `make test` clears it")
+        pytest.skip("PYTHONPATH names the source tree, so it is the tree that is wanted")
 
 
 @pytest.mark.parametrize("module", [timerheap, _heap], ids=["Python", "compiled"])

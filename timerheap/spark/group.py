@@ -1,0 +1,204 @@
+"""One key group, live in a worker: its timers, keys, waiting rows, states and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.spark.chunks import CLOCK, EVENT_TIMERS, PROCESSING_TIMERS, USER_STATE
+from timerheap.spark.families import Family
+from timerheap.spark.keys import KeyTable
+from timerheap.spark.rows import RowBuffer
+from timerheap.spark.state import Part, Run
+from timerheap.spark.timers import JournalledTimers
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["Clock", "GroupSpec", "KeyGroup"]
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """What every key group of a query is made like; travels to the workers.
+
+    Parameters
+    ----------
+    key : list of str
+        Names of the key columns.
+    schema : pyarrow.Schema
+        Of the rows, with their tie-breaking column where they wait for the watermark.
+    watermark : WatermarkStrategy
+    in_order, one_timer_per_key : bool
+    max_parallelism, partitions : int
+        Number of key groups, and of the shuffle partitions that they are spread over.
+    """
+
+    key: list[str]
+    schema: pa.Schema
+    watermark: WatermarkStrategy
+    in_order: bool
+    one_timer_per_key: bool
+    max_parallelism: int
+    partitions: int
+
+
+class Clock:
+    """How far time has come in a key group: the watermark, and what it was made from.
+
+    Every key group is fed the same maxima, so all have the same watermark.
+    """
+
+    kind = CLOCK
+    name = ""
+
+    _CHANNEL = pa.struct([("channel", pa.binary()), ("max_timestamp", pa.int64()), ("count", pa.int64())])
+    _SCHEMA = pa.schema(
+        [
+            ("watermark", pa.int64()),
+            ("late_rows", pa.int64()),
+            ("wake_up", pa.int64()),
+            ("channels", pa.list_(_CHANNEL)),
+        ]
+    )
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self.watermark = MIN_WATERMARK
+        self.late_rows = 0
+        self.wake_up: int | None = None
+        self.max_timestamp = MIN_WATERMARK
+        self.count = 0
+        self._generator = strategy.create_watermark_generator()
+        self._saved: object = None
+
+    def observe(self, max_timestamp: int, count: int, now: int | None) -> int:
+        """Take a micro-batch's largest timestamp and number of rows; give the watermark, which never falls."""
+        if count:
+            self.max_timestamp = max(self.max_timestamp, max_timestamp)
+            self.count += count
+            watermark = self._generator.on_batch(max_timestamp, count, now)
+            self.watermark = max(self.watermark, watermark)
+        return self.watermark
+
+    def finish(self) -> int:
+        """End of a bounded input: no row will ever come."""
+        self.watermark = MAX_WATERMARK
+        return self.watermark
+
+    # What the checkpoint sees (see `timerheap.spark.state.Part`): always the whole, which is one row.
+
+    def _values(self) -> tuple[int, int, int | None, int, int]:
+        return self.watermark, self.late_rows, self.wake_up, self.max_timestamp, self.count
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Give the clock where it has moved since the last call."""
+        if self._values() == self._saved:
+            return None
+        self._saved = self._values()
+        return self.snapshot()
+
+    def snapshot(self) -> pa.RecordBatch:
+        """Give the clock."""
+        channels = [{"channel": None, "max_timestamp": self.max_timestamp, "count": self.count}]
+        columns = [[self.watermark], [self.late_rows], [self.wake_up], [channels]]
+        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._SCHEMA)
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Take back what `snapshot` gave."""
+        if batch.schema != self._SCHEMA or batch.num_rows != 1:
+            raise ValueError(f"a chunk of kind {CLOCK} is no clock: {batch.schema}")
+        row = batch.to_pylist()[0]
+        self.watermark, self.late_rows, self.wake_up = row["watermark"], row["late_rows"], row["wake_up"]
+        for channel in row["channels"]:
+            self.max_timestamp, self.count = channel["max_timestamp"], channel["count"]
+            if self.count:
+                self._generator.on_batch(self.max_timestamp, self.count, None)
+        self._saved = self._values()
+
+    def nbytes(self) -> int:
+        """Give the size of a snapshot."""
+        return int(self.snapshot().nbytes)
+
+
+class KeyGroup:
+    """Everything a key group has, and which keys may be forgotten.
+
+    Parameters
+    ----------
+    spec : GroupSpec
+    """
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self.spec = spec
+        self.clock = Clock(spec.watermark)
+        self.keys = KeyTable([spec.schema.field(name) for name in spec.key])
+        self.event_timers = JournalledTimers(EVENT_TIMERS, spec.one_timer_per_key)
+        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)
+        self.rows = RowBuffer(spec.schema)
+        self.states: dict[str, Family] = {}
+        self._touched = 0
+
+    def parts(self) -> Iterator[Part]:
+        """Give the parts in the order in which they are saved."""
+        yield from (self.clock, self.keys, self.event_timers, self.processing_timers, self.rows)
+        yield from self.states.values()
+
+    def part(self, run: Run, schema: pa.Schema) -> Part:
+        """Give the part that a run of chunks belongs to; `schema` is that of its first chunk."""
+        if run.kind >= USER_STATE:
+            return self._restore_family(run, schema)
+        builtin: dict[int, Part] = {part.kind: part for part in self.parts() if part.kind < USER_STATE}
+        part = builtin.get(run.kind)
+        if part is None:
+            raise ValueError(f"the checkpoint has chunks of kind {run.kind}, which this version does not know")
+        if part.name != run.name:
+            raise ValueError(
+                f"one_timer_per_key: the checkpoint's timers are a {run.name}, the query's a {part.name}; "
+                "keep one_timer_per_key as it was, or start a new checkpoint"
+            )
+        return part
+
+    def _restore_family(self, run: Run, schema: pa.Schema) -> Family:
+        if len(schema) != 2:
+            raise ValueError(f"a chunk of state {run.name!r} has the columns {schema}")
+        family = Family(run.kind, run.name, schema.field(1).name, schema.field(1).type)
+        self.states[run.name] = family
+        return family
+
+    def state(self, name: str, shape: str, type_: pa.DataType) -> Family:
+        """Give the family of a user's state; ValueError where it has another shape or type."""
+        family = self.states.get(name)
+        if family is None:
+            kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
+            family = self.states[name] = Family(kind, name, shape, type_)
+        elif (family.shape, family.type) != (shape, type_):
+            raise ValueError(
+                f"state {name!r} is a {family.shape} state of {family.type}, not a {shape} state of {type_}; "
+                "a state's name keeps its type: choose another name"
+            )
+        return family
+
+    def touch(self, n: int) -> None:
+        """Say that `n` keys may have lost, or never gained, what keeps them alive."""
+        self._touched += n
+
+    def forget_dead_keys(self) -> None:
+        """Drop the keys that have no timer, no state and no waiting row.
+
+        Looking costs O(keys), so it waits until half as many keys were touched: amortised O(1) for each, and the
+        table never holds more than twice the live keys.
+        """
+        if 2 * self._touched < len(self.keys):
+            return
+        self._touched = 0
+        holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
+        holders += [family.ids() for family in self.states.values()]
+        self.keys.retain(np.unique(np.concatenate(holders)))
+
+    def loaded(self) -> KeyGroup:
+        """Finish a load: rows that the watermark had released before the save are gone."""
+        self.rows.release(self.clock.watermark)
+        return self

@@ -1,0 +1,196 @@
+"""The table key id <-> key of one key group, exact under collision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timerheap.spark.chunks import KEYS
+from timerheap.spark.tables import IdTable
+
+__all__ = ["KeyTable"]
+
+_ID_SPAN = 1 << 64
+
+
+class KeyTable:
+    """Knows which key stands behind a key id.
+
+    A key's id is its hash, or the next free value where another live key holds that one. The table keeps one row per
+    id: the key columns, and the hash where it differs from the id (else null).
+
+    Parameters
+    ----------
+    fields : list of pyarrow.Field
+        The key columns; none of their values is null.
+    """
+
+    kind = KEYS
+    name = ""
+
+    def __init__(self, fields: list[pa.Field]) -> None:
+        self.names = [field.name for field in fields]
+        self._fields = [field.with_name(f"k{i}") for i, field in enumerate(fields)]  # names may repeat in a key
+        self.type = pa.struct([pa.field("hash", pa.int64()), *self._fields])
+        self.table = IdTable(self.type)
+        self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
+        self._added: list[np.ndarray] = []
+        self._dropped: list[np.ndarray] = []
+
+    def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
+        """Give the id of every row's key, shape (n,), adding the keys that are new.
+
+        Costs O(n log n) without a Python step per row; only keys that collide are looked at one by one.
+
+        Parameters
+        ----------
+        hashes : ndarray of int64, shape (n,)
+        columns : list of pyarrow.Array, each of shape (n,)
+            The key columns.
+        """
+        distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        keys = [column.take(pa.array(first)) for column in columns]
+        held = self.table.get(distinct)
+        free = np.asarray(held.is_null().to_numpy(zero_copy_only=False))
+        clash = ~(free | _equal(keys, _columns(held)))
+        if self._displaced:
+            clash |= np.isin(distinct, np.fromiter(self._displaced, np.int64))
+        if len(distinct) < len(hashes):
+            unlike = ~_equal(columns, [key.take(pa.array(inverse)) for key in keys])
+            clash[inverse[unlike]] = True
+        new = np.flatnonzero(free & ~clash)
+        self._add(distinct[new], self._rows(pa.nulls(len(new), pa.int64()), keys, new))
+        if not clash.any():
+            return hashes
+        ids = hashes.copy()
+        self._resolve_singly(ids, np.flatnonzero(clash[inverse]), hashes, columns)
+        return ids
+
+    def _resolve_singly(
+        self, ids: np.ndarray, rows: np.ndarray, hashes: np.ndarray, columns: list[pa.Array]
+    ) -> None:
+        added_ids: list[int] = []
+        added_hashes: list[int | None] = []
+        added_rows: list[int] = []
+        taken: dict[int, tuple[Any, ...] | None] = {}  # what an id holds, as far as it was asked
+        subset = [column.take(pa.array(rows)).to_pylist() for column in columns]
+        for row, key in zip(rows.tolist(), zip(*subset, strict=True), strict=True):
+            hash_ = int(hashes[row])
+            displaced = self._displaced.get(hash_, {})
+            if key in displaced:
+                ids[row] = displaced[key]
+                continue
+            id_ = hash_
+            while (holder := self._holder(id_, taken)) is not None and not (id_ == hash_ and holder == (hash_, key)):
+                id_ = (id_ + 1 + (_ID_SPAN >> 1)) % _ID_SPAN - (_ID_SPAN >> 1)
+            ids[row] = id_
+            if holder is None:
+                taken[id_] = (hash_, key)
+                added_ids.append(id_)
+                added_hashes.append(None if id_ == hash_ else hash_)
+                added_rows.append(row)
+                if id_ != hash_:
+                    self._displaced.setdefault(hash_, {})[key] = id_
+        added = self._rows(pa.array(added_hashes, pa.int64()), columns, np.array(added_rows, np.intp))
+        self._add(np.array(added_ids, np.int64), added)
+
+    def _add(self, ids: np.ndarray, rows: pa.Array) -> None:
+        self.table.put(ids, rows)
+        self._added.append(ids)
+
+    def _holder(self, id_: int, taken: dict[int, tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+        if id_ not in taken:
+            row = self.table.get(np.array([id_], np.int64))[0].as_py()
+            taken[id_] = None
+            if row is not None:
+                hash_ = row.pop("hash")
+                taken[id_] = (id_ if hash_ is None else hash_, tuple(row.values()))
+        return taken[id_]
+
+    def keys(self, ids: np.ndarray) -> pa.RecordBatch:
+        """Give the keys of `ids`, shape (n, columns); KeyError names an id that no key holds."""
+        rows = self.table.get(ids)
+        if rows.null_count:
+            missing = ids[rows.is_null().to_numpy(zero_copy_only=False)]
+            raise KeyError(f"key_hashes: {int(missing[0])} is the id of no live key ({len(missing)} such of {len(ids)})")
+        return pa.RecordBatch.from_arrays(_columns(rows), names=self.names)
+
+    def retain(self, live: np.ndarray) -> None:
+        """Drop all keys whose ids are not in `live`; O(n log live)."""
+        ids = self.table.ids()
+        dead = ids[~np.isin(ids, live)]
+        self._forget(dead)
+        self.table.remove(dead)
+        self._dropped.append(dead)
+
+    def _forget(self, ids: np.ndarray) -> None:
+        if self._displaced:
+            gone = set(ids.tolist())
+            left = {h: {k: i for k, i in keys.items() if i not in gone} for h, keys in self._displaced.items()}
+            self._displaced = {hash_: keys for hash_, keys in left.items() if keys}
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    # What the checkpoint sees (see `timerheap.spark.state.Part`).
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Give the keys added and dropped since the last call; a null row: dropped."""
+        nothing = np.empty(0, np.int64)
+        added = np.unique(np.concatenate([nothing, *self._added]))
+        dropped = np.unique(np.concatenate([nothing, *self._dropped]))
+        self._added, self._dropped = [], []
+        ids = np.setxor1d(added, dropped, assume_unique=True)  # what came and went in between was never saved
+        return self._batch(ids, self.table.get(ids)) if len(ids) else None
+
+    def snapshot(self) -> pa.RecordBatch:
+        """Give all keys."""
+        return self._batch(self.table.ids(), self.table.values())
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Take back what `changes` or `snapshot` gave."""
+        if batch.schema != self._schema():
+            was, now = batch.schema.field(1).type, self.type
+            raise ValueError(f"key: the checkpoint's keys are {was}, and the query's {now}; their types must not change")
+        ids, rows = batch.columns
+        ids = ids.to_numpy()
+        if (ids[1:] <= ids[:-1]).any():
+            raise ValueError("a chunk of keys does not have its ids in ascending order")
+        self._forget(ids)
+        self.table.put(ids, rows)
+        hashes = rows.flatten()[0]
+        for at in np.flatnonzero(hashes.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            row = rows[at].as_py()
+            self._displaced.setdefault(row.pop("hash"), {})[tuple(row.values())] = int(ids[at])
+
+    def nbytes(self) -> int:
+        """Give the size of a snapshot, roughly."""
+        return self.table.nbytes()
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", self.type)])
+
+    def _batch(self, ids: np.ndarray, rows: pa.Array) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(ids), rows], schema=self._schema())
+
+    def _rows(self, hashes: pa.Array, columns: list[pa.Array], rows: np.ndarray) -> pa.Array:
+        picked = [column.take(pa.array(rows)) for column in columns]
+        return pa.StructArray.from_arrays([hashes, *picked], fields=list(self.type))
+
+
+def _columns(rows: pa.Array) -> list[pa.Array]:
+    return rows.flatten()[1:]
+
+
+def _equal(left: list[pa.Array], right: list[pa.Array]) -> np.ndarray:
+    """Tell which rows are equal in all columns; NaN equals NaN as in Spark's grouping, null equals nothing."""
+    equal = np.ones(len(left[0]), bool)
+    for one, other in zip(left, right, strict=True):
+        same = pc.equal(one, other)
+        if pa.types.is_floating(one.type):
+            same = pc.or_(same, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+        equal &= np.asarray(pc.fill_null(same, False).to_numpy(zero_copy_only=False))
+    return equal

@@ -1,0 +1,140 @@
+"""A key group's timers: a native heap whose changes are journalled for the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timerheap import KeyTimerHeap, TimerBatch, TimerHeap
+
+__all__ = ["JournalledTimers"]
+
+_PUSH, _REMOVE, _POP_DUE = 0, 1, 2
+_SCHEMA = pa.schema(
+    [("op", pa.int8()), ("timestamp", pa.int64()), ("key_hash", pa.int64()), ("namespace", pa.int64())]
+)
+
+
+class JournalledTimers:
+    """A `TimerHeap` or `KeyTimerHeap` that remembers what was done since the last save.
+
+    Parameters
+    ----------
+    kind : int
+        Kind of its chunks.
+    one_timer_per_key : bool
+        Which heap.
+    """
+
+    def __init__(self, kind: int, one_timer_per_key: bool) -> None:
+        self.kind = kind
+        self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
+        self.name = type(self.heap).__name__
+        self._single: list[tuple[int, int, int, int]] = []
+        self._journal: list[np.ndarray] = []  # each of shape (4, n): op, timestamp, key hash, namespace
+
+    def push(self, timestamp: int, key_hash: int, namespace: int) -> bool:
+        """As the heap's ``push``."""
+        pushed = self.heap.push(timestamp, key_hash, namespace)
+        self._single.append((_PUSH, timestamp, key_hash, namespace))
+        return pushed
+
+    def remove(self, timestamp: int, key_hash: int, namespace: int) -> bool:
+        """Remove one timer; with one timer per key only if it has that timestamp."""
+        if isinstance(self.heap, TimerHeap):
+            removed = self.heap.remove(timestamp, key_hash, namespace)
+        else:
+            removed = self.heap.timestamp_of(key_hash, namespace) == timestamp
+            if removed:
+                self.heap.remove(key_hash, namespace)
+        if removed:
+            self._single.append((_REMOVE, timestamp, key_hash, namespace))
+        return removed
+
+    def push_many(self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike) -> np.ndarray:
+        """As the heap's ``push_many``."""
+        pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
+        self._record(_PUSH, len(pushed), timestamps, key_hashes, namespaces)
+        return pushed
+
+    def remove_many(
+        self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> np.ndarray:
+        """As the heap's ``remove_many``; with one timer per key `timestamps` are not looked at."""
+        if isinstance(self.heap, TimerHeap):
+            removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
+        else:
+            removed = self.heap.remove_many(key_hashes, namespaces)
+        self._record(_REMOVE, len(removed), timestamps, key_hashes, namespaces)
+        return removed
+
+    def pop_due(self, watermark: int) -> TimerBatch:
+        """As the heap's ``pop_due``."""
+        due = self.heap.pop_due(watermark)
+        if len(due):
+            self._record(_POP_DUE, 1, watermark, 0, 0)
+        return due
+
+    def _record(
+        self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> None:
+        self._gather()
+        block = np.empty((4, n), np.int64)
+        block[0], block[1], block[2], block[3] = op, timestamps, key_hashes, namespaces
+        self._journal.append(block)
+
+    def _gather(self) -> None:
+        if self._single:
+            self._journal.append(np.array(self._single, np.int64).T)
+            self._single = []
+
+    # What the checkpoint sees (see `timerheap.spark.state.Part`).
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Give the journal since the last call, None where nothing was done."""
+        self._gather()
+        if not self._journal:
+            return None
+        ops, *columns = np.concatenate(self._journal, axis=1)
+        self._journal = []
+        return pa.RecordBatch.from_arrays([pa.array(ops.astype(np.int8)), *map(pa.array, columns)], schema=_SCHEMA)
+
+    def snapshot(self) -> pa.RecordBatch:
+        """Give all timers, as the pushes that would make them."""
+        heap = self.heap
+        columns = [heap.timestamps, heap.key_hashes, heap.namespaces]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(np.zeros(len(heap), np.int8)), *(pa.array(column.copy()) for column in columns)], schema=_SCHEMA
+        )
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Do again what `changes` or `snapshot` recorded."""
+        if batch.schema != _SCHEMA or any(column.null_count for column in batch.columns):
+            raise ValueError(f"a chunk of kind {self.kind} has the columns {batch.schema}, not {_SCHEMA}")
+        ops, timestamps, key_hashes, namespaces = (column.to_numpy() for column in batch.columns)
+        for start, stop in _runs(ops):
+            run = slice(start, stop)
+            if ops[start] == _PUSH:
+                self.heap.push_many(timestamps[run], key_hashes[run], namespaces[run])
+            elif ops[start] == _POP_DUE:
+                self.heap.pop_due(int(timestamps[run].max()))
+            elif ops[start] != _REMOVE:
+                raise ValueError(f"a chunk of kind {self.kind} has the unknown operation {ops[start]}")
+            elif isinstance(self.heap, TimerHeap):
+                self.heap.remove_many(timestamps[run], key_hashes[run], namespaces[run])
+            else:
+                self.heap.remove_many(key_hashes[run], namespaces[run])
+
+    def nbytes(self) -> int:
+        """Give the size of a snapshot, roughly."""
+        return 25 * len(self.heap)
+
+
+def _runs(ops: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Give the bounds of each run of equal values."""
+    cuts = np.flatnonzero(np.diff(ops)) + 1
+    bounds = [0, *cuts.tolist(), len(ops)] if len(ops) else []
+    yield from zip(bounds, bounds[1:], strict=False)

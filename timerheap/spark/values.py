@@ -1,0 +1,178 @@
+"""Python values of an Arrow type: checked strictly when they come in, fresh objects when they go out."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Row
+
+__all__ = ["Misfit", "checker", "reader"]
+
+Convert = Callable[[Any], Any]
+
+
+class Misfit(ValueError):
+    """A value that does not fit its type."""
+
+
+def checker(type_: pa.DataType) -> Convert:
+    """Give the function that checks a value of `type_` and copies it into plain Python objects.
+
+    It does not bend: no float becomes an int, no int a string. What does not fit is a `Misfit`. None fits everywhere.
+    """
+    check = _checker(type_)
+
+    def checked(value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return check(value)
+        except Misfit:
+            if isinstance(value, np.generic):
+                return check(value.item())
+            raise
+
+    return checked
+
+
+def _checker(type_: pa.DataType) -> Convert:
+    if pa.types.is_signed_integer(type_):
+        bound = 1 << (type_.bit_width - 1)
+
+        def integer(value: Any) -> int:
+            if type(value) is not int or not -bound <= value < bound:
+                raise Misfit(f"{_show(value)} does not fit {type_}")
+            return value
+
+        return integer
+    for test, classes, convert in _SCALARS:
+        if test(type_):
+            return _scalar(type_, classes, convert)
+    if pa.types.is_timestamp(type_) and type_.unit == "us":
+        return _timestamp(type_)
+    if pa.types.is_list(type_):
+        return _list(type_, checker(type_.value_type))
+    if pa.types.is_map(type_):
+        return _map(type_, checker(type_.key_type), checker(type_.item_type))
+    if pa.types.is_struct(type_):
+        return _struct(type_)
+    return _by_arrow(type_)
+
+
+# Of the types that take just these classes; a bool is no int here, though Python says so.
+_SCALARS: list[tuple[Convert, tuple[type, ...], Convert]] = [
+    (pa.types.is_string, (str,), str),
+    (pa.types.is_binary, (bytes, bytearray), bytes),
+    (pa.types.is_boolean, (bool,), bool),
+    (pa.types.is_floating, (float, int), float),
+    (pa.types.is_date32, (datetime.date,), lambda v: v),
+]
+
+
+def _scalar(type_: pa.DataType, classes: tuple[type, ...], convert: Convert) -> Convert:
+    first = classes[0]
+
+    def scalar(value: Any) -> Any:
+        if type(value) is first:
+            return value
+        if not isinstance(value, classes) or isinstance(value, (bool, datetime.datetime)):
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        return convert(value)
+
+    return scalar
+
+
+def _timestamp(type_: pa.DataType) -> Convert:
+    def timestamp(value: Any) -> datetime.datetime:
+        if not isinstance(value, datetime.datetime):
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        if type_.tz is not None:  # as PySpark: a datetime without a zone is local time
+            return value.astimezone(datetime.UTC)
+        if value.tzinfo is not None:
+            raise Misfit(f"{_show(value)} has a time zone, and {type_} has none")
+        return value
+
+    return timestamp
+
+
+def _list(type_: pa.DataType, element: Convert) -> Convert:
+    def list_(value: Any) -> list[Any]:
+        if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        return [element(e) for e in value]
+
+    return list_
+
+
+def _map(type_: pa.DataType, key: Convert, item: Convert) -> Convert:
+    def map_(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, Mapping):
+            raise Misfit(f"{_show(value)} does not fit {type_}: give a dict")
+        if None in value:
+            raise Misfit(f"{_show(value)} does not fit {type_}: a key is None")
+        return [(key(k), item(v)) for k, v in value.items()]
+
+    return map_
+
+
+def _struct(type_: pa.DataType) -> Convert:
+    names = [field.name for field in type_]
+    checks = [checker(field.type) for field in type_]
+
+    def struct(value: Any) -> dict[str, Any]:
+        if isinstance(value, Mapping):
+            unknown = set(value) - set(names)
+            if unknown:
+                raise Misfit(f"{_show(value)} does not fit {type_}: no field {sorted(map(str, unknown))[0]!r}")
+            return {n: check(value.get(n)) for n, check in zip(names, checks, strict=True)}
+        if not isinstance(value, (tuple, list)) or len(value) != len(names):
+            raise Misfit(f"{_show(value)} does not fit {type_}: give a Row, a tuple of {len(names)} or a dict")
+        return {n: check(v) for n, check, v in zip(names, checks, value, strict=True)}
+
+    return struct
+
+
+def _by_arrow(type_: pa.DataType) -> Convert:
+    def by_arrow(value: Any) -> Any:
+        try:
+            kept = pa.scalar(value, type_).as_py()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+            raise Misfit(f"{_show(value)} does not fit {type_}: {e}") from None
+        if kept != value and not isinstance(value, decimal.Decimal):
+            raise Misfit(f"{_show(value)} does not fit {type_}: it would become {kept!r}")
+        return kept
+
+    return by_arrow
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+
+
+def reader(type_: pa.DataType) -> Convert | None:
+    """Give the function that makes PySpark's value of a checked one; None where they are the same object.
+
+    A struct becomes a Row, a map a dict; every list, dict and Row is the caller's own.
+    """
+    if pa.types.is_struct(type_):
+        names = [field.name for field in type_]
+        row = Row(*names)
+        readers = [reader(field.type) or _same for field in type_]
+        return lambda v: None if v is None else row(*(r(v[n]) for r, n in zip(readers, names, strict=True)))
+    if pa.types.is_map(type_):
+        key, item = reader(type_.key_type) or _same, reader(type_.item_type) or _same
+        return lambda v: None if v is None else {key(k): item(i) for k, i in v}
+    if pa.types.is_list(type_):
+        element = reader(type_.value_type) or _same
+        return lambda v: None if v is None else [element(e) for e in v]
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value

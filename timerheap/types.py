@@ -1,0 +1,310 @@
+"""Types of state and keys: Flink's ``Types``, Spark's DDL, and the Arrow types both stand for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TypeInformation", "Types", "arrow_type"]
+
+# Spark's names; the Arrow factory that keeps a value of that type unchanged.
+_PRIMITIVES: dict[str, Callable[[Any], Any]] = {
+    "boolean": lambda pa: pa.bool_(),
+    "tinyint": lambda pa: pa.int8(),
+    "smallint": lambda pa: pa.int16(),
+    "int": lambda pa: pa.int32(),
+    "bigint": lambda pa: pa.int64(),
+    "float": lambda pa: pa.float32(),
+    "double": lambda pa: pa.float64(),
+    "string": lambda pa: pa.string(),
+    "binary": lambda pa: pa.binary(),
+    "date": lambda pa: pa.date32(),
+    "time": lambda pa: pa.time64("us"),
+    "timestamp": lambda pa: pa.timestamp("us"),
+    "instant": lambda pa: pa.timestamp("us", "UTC"),
+}
+_ALIASES = {
+    "bool": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "real": "float",
+    "timestamp_ntz": "timestamp",
+    "timestamp_ltz": "instant",
+}
+_TOKEN = re.compile(r"\s*(`[^`]*`|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])")
+
+
+class TypeInformation:
+    """The type of a value in state, written as Spark DDL; equal where the DDL is equal.
+
+    Made by `Types`; a DDL string, a Spark type or a pyarrow type may stand in its place.
+    """
+
+    __slots__ = ("ddl",)
+
+    def __init__(self, ddl: str) -> None:
+        self.ddl = ddl
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TypeInformation) and other.ddl == self.ddl
+
+    def __hash__(self) -> int:
+        return hash(self.ddl)
+
+    def __repr__(self) -> str:
+        return f"TypeInformation({self.ddl!r})"
+
+
+class Types:
+    """Flink's type factories (``pyflink.common.Types``), each giving a `TypeInformation`.
+
+    Values: BYTE, SHORT, INT, LONG are int; BIG_DEC is Decimal(38, 18); SQL_DATE, SQL_TIME and SQL_TIMESTAMP
+    are ``datetime`` objects without a zone; INSTANT is a datetime in UTC; PRIMITIVE_ARRAY(BYTE()) is bytes;
+    ROW, ROW_NAMED and TUPLE come back as a ``pyspark.sql.Row``, which is a tuple.
+
+    Examples
+    --------
+    >>> Types.MAP(Types.STRING(), Types.LONG())
+    TypeInformation('map<string,bigint>')
+    """
+
+    @staticmethod
+    def STRING() -> TypeInformation:
+        """Text."""
+        return TypeInformation("string")
+
+    @staticmethod
+    def CHAR() -> TypeInformation:
+        """One character; kept as text."""
+        return TypeInformation("string")
+
+    @staticmethod
+    def BOOLEAN() -> TypeInformation:
+        """True or False."""
+        return TypeInformation("boolean")
+
+    @staticmethod
+    def BYTE() -> TypeInformation:
+        """A signed integer of 8 bits."""
+        return TypeInformation("tinyint")
+
+    @staticmethod
+    def SHORT() -> TypeInformation:
+        """A signed integer of 16 bits."""
+        return TypeInformation("smallint")
+
+    @staticmethod
+    def INT() -> TypeInformation:
+        """A signed integer of 32 bits."""
+        return TypeInformation("int")
+
+    @staticmethod
+    def LONG() -> TypeInformation:
+        """A signed integer of 64 bits."""
+        return TypeInformation("bigint")
+
+    @staticmethod
+    def FLOAT() -> TypeInformation:
+        """A float of 32 bits."""
+        return TypeInformation("float")
+
+    @staticmethod
+    def DOUBLE() -> TypeInformation:
+        """A float of 64 bits."""
+        return TypeInformation("double")
+
+    @staticmethod
+    def BIG_INT() -> TypeInformation:
+        """An integer of up to 38 decimal digits."""
+        return TypeInformation("decimal(38,0)")
+
+    @staticmethod
+    def BIG_DEC() -> TypeInformation:
+        """A decimal with 18 digits behind the point, Flink's default scale."""
+        return TypeInformation("decimal(38,18)")
+
+    @staticmethod
+    def SQL_DATE() -> TypeInformation:
+        """``datetime.date``."""
+        return TypeInformation("date")
+
+    @staticmethod
+    def SQL_TIME() -> TypeInformation:
+        """``datetime.time``."""
+        return TypeInformation("time")
+
+    @staticmethod
+    def SQL_TIMESTAMP() -> TypeInformation:
+        """``datetime.datetime`` without a zone."""
+        return TypeInformation("timestamp")
+
+    @staticmethod
+    def INSTANT() -> TypeInformation:
+        """``datetime.datetime`` in UTC."""
+        return TypeInformation("instant")
+
+    @staticmethod
+    def LIST(element_type: TypeInformation) -> TypeInformation:
+        """A list."""
+        return TypeInformation(f"array<{element_type.ddl}>")
+
+    BASIC_ARRAY = OBJECT_ARRAY = LIST
+
+    @staticmethod
+    def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
+        """A list of numbers; of BYTE: bytes."""
+        return TypeInformation("binary") if element_type.ddl == "tinyint" else Types.LIST(element_type)
+
+    @staticmethod
+    def MAP(key_type: TypeInformation, value_type: TypeInformation) -> TypeInformation:
+        """A dict."""
+        return TypeInformation(f"map<{key_type.ddl},{value_type.ddl}>")
+
+    @staticmethod
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
+        """A row with named fields."""
+        if len(field_names) != len(field_types):
+            raise ValueError(f"field_names: {len(field_names)} names for {len(field_types)} field_types")
+        fields = ",".join(f"`{n}`:{t.ddl}" for n, t in zip(field_names, field_types, strict=True))
+        return TypeInformation(f"struct<{fields}>")
+
+    @staticmethod
+    def ROW(field_types: Sequence[TypeInformation]) -> TypeInformation:
+        """A row whose fields are f0, f1, ..."""
+        return Types.ROW_NAMED([f"f{i}" for i in range(len(field_types))], field_types)
+
+    TUPLE = ROW
+
+    @staticmethod
+    def PICKLED_BYTE_ARRAY() -> TypeInformation:
+        """Refused: state is never pickled."""
+        raise NotImplementedError(
+            "Types.PICKLED_BYTE_ARRAY: timerheap keeps no pickles in state; name the value's type, "
+            "e.g. Types.STRING() or Types.ROW_NAMED([...], [...])"
+        )
+
+
+def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
+    """Give the Arrow type that a `TypeInformation`, a DDL string, a Spark type or an Arrow type stands for.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What is no type, or no DDL; the message names `argument`.
+
+    Examples
+    --------
+    >>> arrow_type("map<string, array<bigint>>")
+    MapType(map<string, list<element: int64>>)
+    """
+    import pyarrow as pa
+
+    if isinstance(type_, pa.DataType):
+        return type_
+    if isinstance(type_, TypeInformation):
+        ddl = type_.ddl
+    elif isinstance(type_, str):
+        ddl = type_
+    elif callable(getattr(type_, "simpleString", None)):  # a Spark DataType, without importing pyspark
+        ddl = type_.simpleString()  # type: ignore[attr-defined]
+    else:
+        raise TypeError(
+            f"{argument}: {type_!r} is no type; give Types.*, a DDL string such as 'bigint', a Spark or a pyarrow type"
+        )
+    return _Parser(ddl, argument).parse()
+
+
+class _Parser:
+    """Recursive descent over Spark's type DDL; small, because a worker has no JVM to ask."""
+
+    def __init__(self, ddl: str, argument: str) -> None:
+        self.ddl = ddl
+        self.argument = argument
+        self.tokens: list[str] = []
+        at, text = 0, ddl.rstrip()
+        while at < len(text):
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise self.error(f"cannot read {text[at:]!r}")
+            self.tokens.append(match.group(1))
+            at = match.end()
+
+    def error(self, why: str) -> ValueError:
+        return ValueError(f"{self.argument}: {self.ddl!r} is no type that timerheap can keep: {why}")
+
+    def parse(self) -> pa.DataType:
+        type_ = self.type()
+        if self.tokens:
+            raise self.error(f"unexpected {self.tokens[0]!r}")
+        return type_
+
+    def next(self, expected: str | None = None) -> str:
+        token = self.tokens.pop(0) if self.tokens else ""
+        if not token or (expected is not None and token != expected):
+            raise self.error(f"expected {expected or 'a type'!r}, found {token or 'the end'!r}")
+        return token
+
+    def type(self) -> pa.DataType:
+        import pyarrow as pa
+
+        token = self.next()
+        name = _ALIASES.get(token.lower(), token.lower())
+        if name in _PRIMITIVES:
+            return _PRIMITIVES[name](pa)
+        if name in ("decimal", "dec", "numeric"):
+            return self.decimal()
+        if name == "array":
+            self.next("<")
+            element = self.type()
+            self.next(">")
+            return pa.list_(pa.field("element", element))
+        if name == "map":
+            self.next("<")
+            key = self.type()
+            self.next(",")
+            value = self.type()
+            self.next(">")
+            return pa.map_(key, value)
+        if name == "struct":
+            return self.struct()
+        raise self.error(f"unknown type {token!r}")
+
+    def decimal(self) -> pa.DataType:
+        import pyarrow as pa
+
+        precision, scale = 10, 0
+        if self.tokens and self.tokens[0] == "(":
+            self.next("(")
+            precision = self.number()
+            if self.tokens and self.tokens[0] == ",":
+                self.next(",")
+                scale = self.number()
+            self.next(")")
+        if not 1 <= precision <= 38 or scale > precision:
+            raise self.error(f"decimal({precision},{scale}) is out of range")
+        return pa.decimal128(precision, scale)
+
+    def number(self) -> int:
+        token = self.next()
+        if not token.isdigit():
+            raise self.error(f"expected a number, found {token!r}")
+        return int(token)
+
+    def struct(self) -> pa.DataType:
+        import pyarrow as pa
+
+        self.next("<")
+        fields = []
+        while True:
+            name = self.next().strip("`")
+            if self.tokens and self.tokens[0] == ":":
+                self.next(":")
+            fields.append(pa.field(name, self.type()))
+            if self.next() == ">":
+                return pa.struct(fields)

@@ -31,8 +31,7 @@ demo: $(venv)/demo/.installed ## A year of real flights through a streaming quer
 	$(call installed,demo) -m timerheap demo $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
-	$(call installed,test) -m pytest $(or $(ARGS),tests README.md --doctest-modules \
-	  $(venv)/test/lib/python$(version)/site-packages/timerheap)
+	$(call installed,test) -m pytest $(ARGS)
 
 lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format
 	$(venv)/lint/bin/ruff check
@@ -58,24 +57,28 @@ $(wheel): $(sources)
 	$(call environment,build)
 	$(venv)/build/bin/python -m pip install --quiet build
 	rm -f dist/*.tar.gz dist/*-cp$(subst .,,$(version))-*
-	$(venv)/build/bin/python -m build --quiet
+	mkdir -p dist
+	$(venv)/build/bin/python -m build >dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	touch $@
 
 $(venv)/%/.installed: $(wheel)
 	$(call environment,$*)
-	$(venv)/$*/bin/python -m pip uninstall --quiet --yes timerheap
 	$(venv)/$*/bin/python -m pip install --quiet "$$(ls dist/*-cp$(subst .,,$(version))-*.whl)[$*]"
 	touch $@
 
-$(venv)/sanitize/.installed: $(sources)
+# Compiled anew from the sdist: neither the tree's build folder nor pip's cache knows which flags were used.
+$(venv)/sanitize/.installed: $(wheel)
 	$(call environment,sanitize)
-	TIMERHEAP_SANITIZE=1 $(venv)/sanitize/bin/python -m pip install --quiet --force-reinstall .[sanitize]
+	TIMERHEAP_SANITIZE=1 $(venv)/sanitize/bin/python -m pip install --quiet --no-cache-dir \
+	  "$$(ls dist/*.tar.gz)[sanitize]"
 	touch $@
 
+# pip leaves a package alone whose version has not changed, so an older timerheap goes first.
 define environment
 @$(PYTHON) -c 'import os, sys, sysconfig; v = sys.version_info[:2]; \
   v < (3, 11) and sys.exit("timerheap needs CPython 3.11 or newer, $(PYTHON) is %d.%d: try make PYTHON=python3.13" % v); \
   header = sysconfig.get_path("include") + "/Python.h"; \
   os.path.exists(header) or sys.exit("no %s: install the headers of $(PYTHON) (Debian: python3-dev)" % header)'
 $(PYTHON) -m venv $(venv)/$(1)
+@$(venv)/$(1)/bin/python -m pip uninstall --quiet --yes timerheap
 endef

@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 
-# The deepest first: a room may import itself and what stands above its line. "timerheap" is the package itself.
+# The deepest first: a room may import itself and the lines above its own. "timerheap" is the package itself.
 LAYERS = [
     "timer",
     "_csrc",
@@ -74,7 +74,7 @@ def rooms(path: Path) -> set[str]:
 def strangers(path: Path, when: str) -> set[str]:
     """The packages from elsewhere that a source imports."""
     tops = {name.partition(".")[0] for name in imports(path, when=when)}
-    return tops - sys.stdlib_module_names - {"timerheap", "cython", "cpython", "libc", "__future__"}
+    return tops - sys.stdlib_module_names - {"timerheap", "cython", "cpython", "libc", "libcpp"}
 
 
 def by_name(path: Path) -> str:

@@ -1,0 +1,59 @@
+"""Every example in a docstring, of compiled classes too, and in the README says what really comes out."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import GetSetDescriptorType, ModuleType
+
+import pytest
+
+import timerheap
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+PARSER = doctest.DocTestParser()
+NAMES = [module.name for module in pkgutil.walk_packages(timerheap.__path__, "timerheap.")]
+
+
+def documented(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """What carries a docstring: the module, its functions and classes, their methods and properties."""
+    yield module.__name__, module
+    for name, value in vars(module).items():
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        if inspect.isroutine(value) or inspect.isclass(value):
+            yield f"{module.__name__}.{name}", value
+        if inspect.isclass(value):
+            for member_name, member in vars(value).items():
+                wrapped = isinstance(member, property | classmethod | staticmethod | GetSetDescriptorType)
+                if wrapped or inspect.isroutine(member):
+                    yield f"{module.__name__}.{name}.{member_name}", member
+
+
+def failures(*tests: doctest.DocTest) -> str:
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    report: list[str] = []
+    for test in tests:
+        runner.run(test, out=report.append)
+    return "".join(report)
+
+
+@pytest.mark.parametrize("name", ["timerheap", *(name for name in NAMES if not name.endswith("__main__"))])
+def test_docstrings(name: str) -> None:
+    module = importlib.import_module(name)
+    assert not failures(
+        *(
+            PARSER.get_doctest(value.__doc__ or "", vars(module).copy(), path, module.__file__, None)
+            for path, value in documented(module)
+        )
+    )
+
+
+def test_readme() -> None:
+    # A closing fence would count as expected output.
+    text = README.read_text(encoding="utf-8").replace("```", "\n")
+    assert not failures(PARSER.get_doctest(text, {}, README.name, str(README), 0))

@@ -21,15 +21,15 @@ def main() -> None:
 
 @main.command()
 @click.option(
-    "--batches", default=24, show_default=True, type=click.IntRange(min=1), help="How many micro-batches."
+    "--batches", default=24, show_default=True, type=click.IntRange(1, 1000), help="How many micro-batches."
 )
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep flights, alerts, checkpoint and Spark's log here.  [default: a temporary directory]",
+    help="Keep flights, alerts, checkpoint and Spark's log in this empty directory.  [default: none is kept]",
 )
 def demo(batches: int, directory: Path | None) -> None:
-    """Replay a year of flights through Spark and find the planes that stay away.
+    """Watch a year of flights for planes that stay away.
 
     Exits with 1 if an alert differs from an independent computation.
     """

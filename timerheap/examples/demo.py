@@ -94,7 +94,8 @@ def shown(
 
 def summary(totals: Counter[str]) -> Table:
     """The replay in numbers."""
-    rate = totals["departed"] / totals["ms"] * 1000
+    ahead = totals["departed"] - totals["registered"] - totals["moved"]
+    running = totals["registered"] - totals["fired"]
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column()
     table.add_column(justify="right", style="bold")
@@ -102,11 +103,11 @@ def summary(totals: Counter[str]) -> Table:
     for name, number, remark in (
         ("Scheduled flights", totals["scheduled"], ""),
         ("Never departed", totals["scheduled"] - totals["departed"], "filtered out in Spark"),
-        ("Rows", totals["departed"], "departures"),
+        ("Rows", totals["departed"], f"departures, the last {ahead:,} still ahead of the watermark"),
         ("Timers registered", totals["registered"], "by a plane that had none"),
         ("Timers moved", totals["moved"], "by a departure in time"),
-        ("Timers fired", totals["fired"], "alerts"),
-        ("Rows per second", round(rate), "Spark's start of the query included"),
+        ("Timers fired", totals["fired"], f"alerts; {running:,} timers are still running"),
+        ("Rows per second", totals["departed"] * 1000 // totals["ms"], "from the first micro-batch on"),
     ):
         table.add_row(name, f"{number:,}", remark)
     return table

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -65,12 +67,14 @@ def spark_session(log: Path) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
     )
-    # The JVM inherits the standard error that it is started with.
-    own = os.dup(2)
+    interrupted = signal.getsignal(signal.SIGINT)
+    own = os.dup(2)  # the JVM inherits the standard error that it is started with
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
         spark = builder.getOrCreate()
+        # Spark's own handler calls the JVM, possibly in the middle of another call.
+        signal.signal(signal.SIGINT, interrupted)
     except Exception as error:
         error.add_note(log.read_text(errors="replace"))
         raise
@@ -112,9 +116,11 @@ def micro_batches(query: StreamingQuery) -> Iterator[StreamingQueryProgress]:
         The query failed.
     """
     seen = 0
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(0.5))
+    active = True
+    while active:
+        time.sleep(0.3)  # and not awaitTermination: Ctrl-C in the middle of a call to the JVM is no clean end
+        active = query.isActive
         progress = query.recentProgress
         yield from progress[seen:]
         seen = len(progress)
+    query.awaitTermination()

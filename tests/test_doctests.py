@@ -29,23 +29,25 @@ def documented(module: ModuleType) -> Iterator[tuple[str, object]]:
             yield f"{module.__name__}.{name}", value
         if inspect.isclass(value):
             for member_name, member in vars(value).items():
-                wrapped = isinstance(member, property | classmethod | staticmethod | GetSetDescriptorType)
-                if wrapped or inspect.isroutine(member):
+                if isinstance(member, classmethod | staticmethod):
+                    member = member.__func__
+                if inspect.isroutine(member) or isinstance(member, property | GetSetDescriptorType):
                     yield f"{module.__name__}.{name}.{member_name}", member
 
 
-def failures(*tests: doctest.DocTest) -> str:
+def run(*tests: doctest.DocTest) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     report: list[str] = []
     for test in tests:
         runner.run(test, out=report.append)
-    return "".join(report)
+    if runner.failures:
+        pytest.fail("".join(report), pytrace=False)
 
 
 @pytest.mark.parametrize("name", ["timerheap", *(name for name in NAMES if not name.endswith("__main__"))])
 def test_docstrings(name: str) -> None:
     module = importlib.import_module(name)
-    assert not failures(
+    run(
         *(
             PARSER.get_doctest(value.__doc__ or "", vars(module).copy(), path, module.__file__, None)
             for path, value in documented(module)
@@ -56,4 +58,4 @@ def test_docstrings(name: str) -> None:
 def test_readme() -> None:
     # A closing fence would count as expected output.
     text = README.read_text(encoding="utf-8").replace("```", "\n")
-    assert not failures(PARSER.get_doctest(text, {}, README.name, str(README), 0))
+    run(PARSER.get_doctest(text, {}, README.name, str(README), 0))

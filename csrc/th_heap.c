@@ -1,0 +1,180 @@
+/* The heap's order, the single operations and the check of every invariant. */
+#include "th_private.h"
+
+static size_t parent(size_t i) { return (i - 1) / TH_ARITY; }
+
+/* The least of the `n` siblings from c on that share the timestamp of the first bit in `ties`. */
+static size_t least_of_ties(const th_heap *h, size_t c, unsigned ties) {
+    size_t best = c + th_ctz(ties);
+    while (ties &= ties - 1) {
+        size_t i = c + th_ctz(ties);
+        if (h->key[i] != h->key[best] ? h->key[i] < h->key[best] : h->ns[i] < h->ns[best]) best = i;
+    }
+    return best;
+}
+
+/* The least of the children from c on. With eight of them: a tournament of conditional moves, since which child
+ * wins is a coin toss that no branch predictor can learn. */
+static size_t least_child(const th_heap *h, size_t c, size_t end) {
+    const int64_t *t = h->ts + c;
+    unsigned ties = 0;
+    if (c + TH_ARITY <= end) {
+        int64_t a = t[0] < t[1] ? t[0] : t[1], b = t[2] < t[3] ? t[2] : t[3];
+        int64_t d = t[4] < t[5] ? t[4] : t[5], e = t[6] < t[7] ? t[6] : t[7];
+        a = a < b ? a : b;
+        d = d < e ? d : e;
+        a = a < d ? a : d;
+        for (unsigned k = 0; k < TH_ARITY; k++) ties |= (unsigned)(t[k] == a) << k;
+    } else {
+        int64_t a = t[0];
+        for (size_t k = 1; k < end - c; k++) a = t[k] < a ? t[k] : a;
+        for (unsigned k = 0; k < end - c; k++) ties |= (unsigned)(t[k] == a) << k;
+    }
+    return ties & (ties - 1) ? least_of_ties(h, c, ties) : c + th_ctz(ties);
+}
+
+void th_sift_up(th_heap *h, size_t i, th_row x) {
+    while (i && th_less_row(h, x, parent(i))) {
+        th_put(h, i, th_get(h, parent(i)));
+        i = parent(i);
+    }
+    th_put(h, i, x);
+}
+
+void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
+    for (size_t c; (c = TH_ARITY * i + 1) < end;) {
+        for (size_t g = TH_ARITY * c + 1, k = 0; k < TH_ARITY && g < end; k++, g += TH_ARITY) TH_PREFETCH(h->ts + g);
+        size_t best = least_child(h, c, end);
+        if (!th_row_less(h, best, x)) break;
+        th_put(h, i, th_get(h, best));
+        i = best;
+    }
+    th_put(h, i, x);
+}
+
+void th_settle(th_heap *h, size_t i, size_t end, th_row x) {
+    if (i && th_less_row(h, x, parent(i))) th_sift_up(h, i, x);
+    else th_sift_down(h, i, end, x);
+}
+
+void th_heapify(th_heap *h) {
+    if (h->len < 2) return;
+    for (size_t i = parent(h->len - 1) + 1; i--;) th_sift_down(h, i, h->len, th_get(h, i));
+}
+
+void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose) {
+    th_leave(h, hash, h->slot[i]);
+    size_t last = --h->len;
+    if (i == last) return;
+    if (loose) th_put(h, i, th_get(h, last));
+    else th_settle(h, i, last, th_get(h, last));
+}
+
+/* ---- single operations ---- */
+
+static uint64_t splitmix64(uint64_t *state) {
+    uint64_t z = *state += 0x9E3779B97F4A7C15;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+    z = (z ^ z >> 27) * 0x94D049BB133111EB;
+    return z ^ z >> 31;
+}
+
+void th_heap_init(th_heap *h, bool by_key, uint64_t seed) {
+    *h = (th_heap){.by_key = by_key};
+    for (int k = 0; k < 3; k++) h->seed[k] = splitmix64(&seed);
+    h->seed[2] |= 1;
+}
+
+void th_heap_copy(th_heap *to, const th_heap *h) {
+    memcpy(to->ts, h->ts, h->len * sizeof *h->ts);
+    memcpy(to->key, h->key, h->len * sizeof *h->key);
+    memcpy(to->ns, h->ns, h->len * sizeof *h->ns);
+    memcpy(to->slot, h->slot, h->len * sizeof *h->slot);
+    memcpy(to->line, h->line, h->lines * sizeof *h->line);
+    memcpy(to->seed, h->seed, sizeof h->seed);
+    to->len = h->len;
+    to->by_key = h->by_key;
+    to->changes++;
+}
+
+void th_heap_clear(th_heap *h) {
+    if (h->lines) memset(h->line, 0, h->lines * sizeof(th_line));
+    h->len = 0;
+    h->changes++;
+}
+
+bool th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row) {
+    *row = th_lookup(h, th_hash(h, ts, key, ns), ts, key, ns);
+    return *row != SIZE_MAX;
+}
+
+th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns) {
+    uint64_t hash = th_hash(h, ts, key, ns);
+    size_t i = th_lookup(h, hash, ts, key, ns);
+    if (i != SIZE_MAX) {
+        if (h->ts[i] != ts) {
+            th_row x = th_get(h, i);
+            x.ts = ts;
+            th_settle(h, i, h->len, x);
+            h->changes++;
+        }
+        return TH_NO;
+    }
+    if (h->len == h->cap) return TH_FULL;
+    th_row x = {ts, key, ns, th_enter(h, hash, h->len)};
+    th_sift_up(h, h->len++, x);
+    h->changes++;
+    return TH_YES;
+}
+
+bool th_heap_remove(th_heap *h, int64_t ts, int64_t key, int64_t ns) {
+    uint64_t hash = th_hash(h, ts, key, ns);
+    size_t i = th_lookup(h, hash, ts, key, ns);
+    if (i == SIZE_MAX) return false;
+    th_drop(h, i, hash, false);
+    h->changes++;
+    return true;
+}
+
+bool th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int64_t ns) {
+    uint8_t moved;
+    th_heap_reschedule_many(h, (th_column){&ts, 0}, (th_column){&new_ts, 0}, (th_column){&key, 0},
+                            (th_column){&ns, 0}, 1, &moved);
+    return moved;
+}
+
+void th_heap_pop(th_heap *h) {
+    th_drop(h, 0, th_hash_row(h, 0), false);
+    h->changes++;
+}
+
+/* ---- invariants ---- */
+
+/* Adds `by` to the count of every line that a row's entry passed on its way. */
+static void count_passed(th_heap *h, uint32_t by) {
+    for (size_t i = 0; i < h->len; i++) {
+        size_t at = th_home(h, th_hash_row(h, i)), end = h->slot[i] >> 4;
+        for (; at != end; at = at + 1 == h->lines ? 0 : at + 1) h->line[at].passed += by;
+    }
+}
+
+th_status th_heap_check(th_heap *h) {
+    if (h->len > h->cap || h->cap > TH_MAX_ROWS || h->lines < th_index_lines(h->cap)) return TH_CORRUPT;
+    for (size_t i = 0; i < h->len; i++) {
+        uint32_t line = h->slot[i] >> 4, lane = h->slot[i] & 15;
+        if (line >= h->lines || lane >= TH_LANES || h->line[line].row[lane] != i) return TH_CORRUPT;
+        if (h->line[line].tag[lane] != th_tag(th_hash_row(h, i))) return TH_CORRUPT;
+        if (i && th_less_row(h, th_get(h, i), parent(i))) return TH_DISORDER;
+    }
+    for (size_t i = 0; i < h->len; i++)
+        if (th_lookup(h, th_hash_row(h, i), h->ts[i], h->key[i], h->ns[i]) != i) return TH_DUPLICATE;
+
+    size_t free = 0, passed = 0;
+    count_passed(h, (uint32_t)-1);
+    for (size_t at = 0; at < h->lines; at++) {
+        for (unsigned m = th_match(&h->line[at], 0); m; m &= m - 1) free++;
+        passed += h->line[at].passed;
+    }
+    count_passed(h, 1);
+    return h->lines * TH_LANES - free == h->len && passed == 0 ? TH_YES : TH_CORRUPT;
+}

@@ -1,0 +1,197 @@
+/* What th_*.c share: compiler differences, rows, the index's inner loops. Not for callers. */
+#ifndef TH_PRIVATE_H
+#define TH_PRIVATE_H
+
+#include "th_heap.h"
+
+#include <string.h>
+
+#if defined(__SSE2__) || defined(_M_X64)
+#define TH_SSE2 1
+#include <emmintrin.h>
+#endif
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#include <intrin.h>
+#define TH_INLINE static __forceinline
+#define TH_PREFETCH(p) _mm_prefetch((const char *)(p), _MM_HINT_T0)
+#define TH_UNLIKELY(c) (c)
+#if !defined(_M_X64)
+#undef TH_PREFETCH
+#define TH_PREFETCH(p) __prefetch(p)
+#endif
+TH_INLINE unsigned th_ctz(unsigned x) { unsigned long i; _BitScanForward(&i, x); return i; }
+TH_INLINE unsigned th_bits(uint64_t x) { unsigned long i; return _BitScanReverse64(&i, x) ? i + 1 : 0; }
+#else
+#define TH_INLINE static inline __attribute__((always_inline))
+#define TH_PREFETCH(p) __builtin_prefetch(p)
+#define TH_UNLIKELY(c) __builtin_expect(!!(c), 0)
+TH_INLINE unsigned th_ctz(unsigned x) { return (unsigned)__builtin_ctz(x); }
+TH_INLINE unsigned th_bits(uint64_t x) { return x ? 64 - (unsigned)__builtin_clzll(x) : 0; }
+#endif
+
+/* Rows looked up together, so that their cache misses overlap. */
+#define TH_GROUP 16
+
+/* Both halves of the 128-bit product, folded. */
+TH_INLINE uint64_t th_mix(uint64_t a, uint64_t b) {
+#if defined(__SIZEOF_INT128__)
+    unsigned __int128 p = (unsigned __int128)a * b;
+    return (uint64_t)p ^ (uint64_t)(p >> 64);
+#elif defined(_M_X64)
+    uint64_t hi, lo = _umul128(a, b, &hi);
+    return lo ^ hi;
+#else
+    uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32;
+    uint64_t mid = ah * bl + (al * bl >> 32), low = al * bh + (uint32_t)mid;
+    return (a * b) ^ (ah * bh + (mid >> 32) + (low >> 32));
+#endif
+}
+
+TH_INLINE uint64_t th_load_le64(const void *p) {
+    uint64_t x;
+    memcpy(&x, p, 8);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    x = __builtin_bswap64(x);
+#endif
+    return x;
+}
+
+TH_INLINE uint32_t th_load_le32(const void *p) {
+    uint32_t x;
+    memcpy(&x, p, 4);
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    x = __builtin_bswap32(x);
+#endif
+    return x;
+}
+
+/* ---- rows ---- */
+
+typedef struct th_row {
+    int64_t ts, key, ns;
+    uint32_t slot;
+} th_row;
+
+TH_INLINE int64_t th_at(th_column c, size_t i) { return c.data[(ptrdiff_t)i * c.step]; }
+
+TH_INLINE th_row th_get(const th_heap *h, size_t i) { return (th_row){h->ts[i], h->key[i], h->ns[i], h->slot[i]}; }
+
+/* Writes x to row i and tells the index. */
+TH_INLINE void th_put(th_heap *h, size_t i, th_row x) {
+    h->ts[i] = x.ts;
+    h->key[i] = x.key;
+    h->ns[i] = x.ns;
+    h->slot[i] = x.slot;
+    h->line[x.slot >> 4].row[x.slot & 15] = (uint32_t)i;
+}
+
+/* Whether row i precedes x. */
+TH_INLINE bool th_row_less(const th_heap *h, size_t i, th_row x) {
+    if (h->ts[i] != x.ts) return h->ts[i] < x.ts;
+    if (h->key[i] != x.key) return h->key[i] < x.key;
+    return h->ns[i] < x.ns;
+}
+
+/* Whether x precedes row i. */
+TH_INLINE bool th_less_row(const th_heap *h, th_row x, size_t i) {
+    if (h->ts[i] != x.ts) return x.ts < h->ts[i];
+    if (h->key[i] != x.key) return x.key < h->key[i];
+    return x.ns < h->ns[i];
+}
+
+/* ---- the index ---- */
+
+/* An attacker who knows the keys but not the seed cannot make them collide. */
+TH_INLINE uint64_t th_hash(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {
+    uint64_t t = h->by_key ? 0 : (uint64_t)ts;
+    return th_mix(th_mix(t ^ h->seed[0], (uint64_t)key ^ h->seed[1]) ^ (uint64_t)ns, h->seed[2]);
+}
+
+TH_INLINE size_t th_home(const th_heap *h, uint64_t hash) { return (size_t)((hash >> 32) * h->lines >> 32); }
+
+TH_INLINE uint8_t th_tag(uint64_t hash) { return (uint8_t)(hash | ((uint8_t)hash == 0)); }
+
+/* A bit for each lane whose tag is `tag`. */
+TH_INLINE unsigned th_match(const th_line *b, uint8_t tag) {
+#if TH_SSE2
+    __m128i eq = _mm_cmpeq_epi8(_mm_load_si128((const __m128i *)b), _mm_set1_epi8((char)tag));
+    return (unsigned)_mm_movemask_epi8(eq) & 0xFFF;
+#else
+    const uint64_t low7 = 0x7F7F7F7F7F7F7F7F, gather = 0x0102040810204080;
+    uint64_t x = th_load_le64(b->tag) ^ 0x0101010101010101 * tag;
+    uint64_t y = (th_load_le32(b->tag + 8) | ~(uint64_t)0xFFFFFFFF) ^ (uint64_t)0x01010101 * tag;
+    x = ~((x & low7) + low7 | x | low7) >> 7; /* 1 in each byte that was zero */
+    y = ~((y & low7) + low7 | y | low7) >> 7;
+    return (unsigned)(x * gather >> 56 | y * gather >> 56 << 8);
+#endif
+}
+
+TH_INLINE bool th_same(const th_heap *h, size_t i, int64_t ts, int64_t key, int64_t ns) {
+    return h->key[i] == key && h->ns[i] == ns && (h->by_key || h->ts[i] == ts);
+}
+
+/* The row of an identity, or SIZE_MAX. A full circle ends the search: every line may have been passed. */
+TH_INLINE size_t th_lookup(const th_heap *h, uint64_t hash, int64_t ts, int64_t key, int64_t ns) {
+    size_t at = th_home(h, hash);
+    for (size_t left = h->lines; left; left--) {
+        const th_line *b = &h->line[at];
+        for (unsigned m = th_match(b, th_tag(hash)); m; m &= m - 1) {
+            size_t i = b->row[th_ctz(m)];
+            if (th_same(h, i, ts, key, ns)) return i;
+        }
+        if (!b->passed) break;
+        if (++at == h->lines) at = 0;
+    }
+    return SIZE_MAX;
+}
+
+/* Enters row i under a hash that is not there yet; returns the slot. There is always a free lane. */
+TH_INLINE uint32_t th_enter(th_heap *h, uint64_t hash, size_t i) {
+    for (size_t at = th_home(h, hash);;) {
+        th_line *b = &h->line[at];
+        unsigned free = th_match(b, 0);
+        if (free) {
+            unsigned lane = th_ctz(free);
+            b->tag[lane] = th_tag(hash);
+            b->row[lane] = (uint32_t)i;
+            return (uint32_t)(at << 4 | lane);
+        }
+        b->passed++; /* never wraps: it counts rows, and there are fewer than 2^32 */
+        if (++at == h->lines) at = 0;
+    }
+}
+
+/* Takes an entry out. No tombstone: the lines it passed on its way simply forget it. */
+TH_INLINE void th_leave(th_heap *h, uint64_t hash, uint32_t slot) {
+    size_t end = slot >> 4;
+    h->line[end].tag[slot & 15] = 0;
+    for (size_t at = th_home(h, hash); TH_UNLIKELY(at != end);) {
+        h->line[at].passed--;
+        if (++at == h->lines) at = 0;
+    }
+}
+
+TH_INLINE uint64_t th_hash_row(const th_heap *h, size_t i) { return th_hash(h, h->ts[i], h->key[i], h->ns[i]); }
+
+/* ---- order (th_heap.c) ---- */
+
+/* Puts x where it belongs on the way from the empty row i to the root. */
+void th_sift_up(th_heap *h, size_t i, th_row x);
+
+/* Puts x where it belongs in the subtree of the empty row i, among the rows before `end`. */
+void th_sift_down(th_heap *h, size_t i, size_t end, th_row x);
+
+/* Either way, as x demands. */
+void th_settle(th_heap *h, size_t i, size_t end, th_row x);
+
+/* Makes a heap of all rows (Floyd). */
+void th_heapify(th_heap *h);
+
+/* Takes row i out of the index and the columns. `loose`: leave the order to a later th_heapify. */
+void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose);
+
+/* Sorts `rows` (row numbers, ascending) into total order; `a` gets the row numbers, `b` is scratch (th_sort.c). */
+void th_sort_rows(const th_heap *h, const uint32_t *rows, size_t n, uint64_t *a, uint64_t *b);
+
+#endif

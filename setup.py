@@ -1,0 +1,43 @@
+"""The one compiled module. What is constant about the package is in pyproject.toml.
+
+TIMERHEAP_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer, TIMERHEAP_DEBUG=1 without
+optimisation and with the C assertions.
+"""
+
+import os
+import sys
+from glob import glob
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+sanitize = os.environ.get("TIMERHEAP_SANITIZE") == "1"
+debug = os.environ.get("TIMERHEAP_DEBUG") == "1"
+
+if sys.platform == "win32":
+    compile_args = ["/std:c11", "/Od" if debug else "/O2"]
+    link_args = []
+else:
+    compile_args = ["-std=c11", "-O0" if debug else "-O3", "-fvisibility=hidden"]
+    link_args = []
+    if debug or sanitize:
+        compile_args += ["-g", "-UNDEBUG", "-fno-omit-frame-pointer"]
+    if sanitize:
+        link_args = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+        compile_args += link_args
+
+extension = Extension(
+    "timerheap._heap",
+    sources=["timerheap/_heap.pyx", *sorted(glob("csrc/*.c"))],
+    depends=["timerheap/_csrc.pxd", *glob("timerheap/*.pxi"), *glob("csrc/*.h")],
+    include_dirs=["csrc", numpy.get_include()],
+    define_macros=[
+        ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),
+        ("NPY_TARGET_VERSION", "NPY_2_0_API_VERSION"),
+    ],
+    extra_compile_args=compile_args,
+    extra_link_args=link_args,
+)
+
+setup(ext_modules=cythonize([extension], language_level=3))

@@ -1,0 +1,121 @@
+# Arguments of the heaps: whatever NumPy turns into int64 without loss, else an error that names the argument.
+
+
+cdef str _shown(object value):
+    cdef str text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+cdef str _hint(object value):
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if isinstance(value, (datetime.date, datetime.timedelta)) or kind == "M" or kind == "m":
+        return "; convert it first: np.asarray(x, 'datetime64[ms]').astype(np.int64) is epoch milliseconds"
+    return ""
+
+
+cdef int64_t _int64(object value, str name) except? -1:
+    """An int, or what stands for one by `__index__`, as int64."""
+    cdef int overflow = 0
+    cdef int64_t result
+    if not PyLong_CheckExact(value):
+        try:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            value = operator.index(value)
+        except TypeError:
+            raise TypeError(f"{name} must be an integer, got {_shown(value)}{_hint(value)}") from None
+    result = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow:
+        raise OverflowError(f"{name} must fit in int64, got {value}")
+    return result
+
+
+cdef cnp.ndarray _as_array(object value, str name):
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(f"{name} has masked values: fill or drop them first")
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be one-dimensional: {error}") from None
+
+
+cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
+    """`array`, which `value` became, as one-dimensional native int64; copied only if need be."""
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {(<object>array).shape}")
+    kind = array.dtype.kind
+    if isinstance(value, (list, tuple)):
+        if not value:
+            return np.empty(0, np.int64)  # [] has no dtype of its own
+        if kind not in "iu":
+            for row, item in enumerate(value):
+                _int64(item, f"{name}[{row}]")  # say which one it is
+    if kind not in "iu":
+        first = f", {name}[0] = {array[0]}" if len(array) else ""
+        raise TypeError(f"{name} must be integers (int64), got dtype {array.dtype}{first}{_hint(array)}")
+    if kind == "u" and array.dtype.itemsize == 8:
+        over = np.flatnonzero(array > np.uint64(INT64_MAX))
+        if len(over):
+            raise OverflowError(f"{name} must fit in int64, got {name}[{over[0]}] = {array[over[0]]}")
+    return np.require(array, np.int64, "A")
+
+
+cdef class _Heap
+
+
+cdef class _Columns:
+    """The arguments of one bulk call on `heap`: each a column, or one value that stands for every row."""
+
+    cdef _Heap heap
+    cdef list owners
+    cdef int64_t[4] values
+    cdef size_t used
+    cdef Py_ssize_t rows
+    cdef str rows_of
+
+    def __cinit__(self, _Heap heap):
+        self.heap = heap
+        self.owners = []
+        self.rows = -1
+
+    cdef th_column take(self, object value, str name) except *:
+        cdef cnp.ndarray array
+        cdef Py_ssize_t stride
+        if PyLong_CheckExact(value):
+            return self.take_one(value, name)
+        if cnp.PyArray_CheckExact(value):
+            array = value
+        else:
+            array = _as_array(value, name)
+        if array.ndim == 0:
+            return self.take_one(value, name)
+        if array.ndim != 1 or cnp.PyArray_TYPE(array) != cnp.NPY_INT64 or not cnp.PyArray_ISBEHAVED_RO(array):
+            array = _int64_array(array, value, name)
+        if self.rows < 0:
+            self.rows, self.rows_of = array.shape[0], name
+        elif self.rows != array.shape[0]:
+            raise ValueError(f"{name} has {array.shape[0]} rows but {self.rows_of} has {self.rows}: "
+                             "columns must have one length")
+        stride = array.strides[0]
+        if stride % 8 or self.lent(cnp.PyArray_DATA(array)):
+            array = array.copy()
+            stride = 8
+        self.owners.append(array)
+        return th_column(<const int64_t *>cnp.PyArray_DATA(array), stride // 8)
+
+    cdef th_column take_one(self, object value, str name) except *:
+        cdef int64_t *cell = &self.values[self.used]
+        cell[0] = _int64(value, name)
+        self.used += 1
+        return th_column(cell, 0)
+
+    cdef bint lent(self, const void *data):
+        """Whether an argument is a view of the heap's own columns, which the call is about to change."""
+        cdef const int64_t *at = <const int64_t *>data
+        cdef th_heap *h = &self.heap.h
+        return h.ts <= at < h.ts + h.cap or h.key <= at < h.key + h.cap or h.ns <= at < h.ns + h.cap
+
+    cdef size_t count(self) except? 0:
+        if self.rows < 0:
+            raise TypeError("one of the columns must be an array, not an integer; for one timer there is push")
+        return self.rows

@@ -1,0 +1,67 @@
+# csrc/th_heap.h, line for line; the contracts stand there.
+from libc.stddef cimport ptrdiff_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+
+cdef extern from "th_heap.h" nogil:
+    const size_t TH_MAX_ROWS
+
+    ctypedef enum th_status:
+        TH_NO
+        TH_YES
+        TH_FULL
+        TH_DISORDER
+        TH_DUPLICATE
+        TH_CORRUPT
+
+    ctypedef struct th_line:
+        pass
+
+    ctypedef struct th_heap:
+        int64_t *ts
+        int64_t *key
+        int64_t *ns
+        uint32_t *slot
+        th_line *line
+        size_t len
+        size_t cap
+        size_t lines
+        uint64_t changes
+        bint by_key
+
+    ctypedef struct th_column:
+        const int64_t *data
+        ptrdiff_t step
+
+    void th_heap_init(th_heap *h, bint by_key, uint64_t seed)
+    size_t th_index_lines(size_t cap)
+    void th_heap_reindex(th_heap *h)
+    th_status th_heap_restore(th_heap *h)
+    void th_heap_copy(th_heap *to, const th_heap *h)
+    void th_heap_clear(th_heap *h)
+    bint th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row)
+    th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns)
+    bint th_heap_remove(th_heap *h, int64_t ts, int64_t key, int64_t ns)
+    bint th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int64_t ns)
+    void th_heap_pop(th_heap *h)
+    size_t th_heap_push_rows(th_heap *h, th_column ts, th_column key, th_column ns, size_t start, size_t n,
+                             uint8_t *added, uint32_t *where)
+    void th_heap_push_finish(th_heap *h, size_t first, th_column ts, th_column key, th_column ns, size_t n,
+                             const uint8_t *added, const uint32_t *where)
+    void th_heap_push_undo(th_heap *h, size_t first)
+    void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed)
+    void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
+                                 uint8_t *moved)
+    void th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size)
+    size_t th_heap_count_due(const th_heap *h, int64_t watermark)
+    size_t th_heap_due_room(size_t due, size_t take)
+    void th_heap_pop_due(th_heap *h, int64_t watermark, size_t due, size_t take, int64_t *ts, int64_t *key,
+                         int64_t *ns, uint32_t *scratch)
+    th_status th_heap_check(th_heap *h)
+
+    ctypedef struct th_xxh64:
+        pass
+
+    void th_xxh64_begin(th_xxh64 *x, uint64_t seed)
+    void th_xxh64_add(th_xxh64 *x, const void *data, size_t size)
+    uint64_t th_xxh64_end(const th_xxh64 *x)

@@ -1,0 +1,140 @@
+# The envelope of all bytes that timerheap stores: a header of 24 bytes, then the payload. Little-endian.
+#   0 magic "TMRH"   4 format version u16   6 kind u16   8 payload bytes u64   16 XXH64 of bytes 0-15 and the payload
+# Kinds: 1 TimerHeap, 2 KeyTimerHeap, from 16 on the Spark layer's.
+
+cdef object _HEADER = struct.Struct("<4sHHQQ")
+cdef bytes _MAGIC = b"TMRH"
+cdef enum:
+    _FORMAT_VERSION = 1
+
+
+cdef object _bytes_of(object data, str name):
+    """A read-only view of the bytes of any C-contiguous buffer."""
+    try:
+        return memoryview(data).toreadonly().cast("B")
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be bytes or another contiguous buffer, got {_shown(data)}: {error}") from None
+
+
+cdef void _add(th_xxh64 *state, const unsigned char[::1] data) noexcept:
+    if data.shape[0]:
+        th_xxh64_add(state, &data[0], data.shape[0])
+
+
+cdef uint64_t _checksum(object header, object payload) except? 0:
+    cdef th_xxh64 state
+    th_xxh64_begin(&state, 0)
+    _add(&state, header[:16])
+    _add(&state, payload)
+    return th_xxh64_end(&state)
+
+
+def xxh64(data, seed=0):
+    """XXH64 of a buffer; the same as `xxh64_intdigest` of the `xxhash` package.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Any C-contiguous buffer.
+    seed : int, default 0
+        Unsigned, 64 bits.
+
+    Returns
+    -------
+    int
+        Unsigned, 64 bits. O(size), about a byte in a tenth of a nanosecond.
+
+    Examples
+    --------
+    >>> hex(xxh64(b"timer", seed=42))
+    '0x65e4afaaa9ac1ed2'
+    """
+    cdef th_xxh64 state
+    th_xxh64_begin(&state, seed)
+    _add(&state, _bytes_of(data, "data"))
+    return th_xxh64_end(&state)
+
+
+def seal(kind, *parts):
+    """Puts parts one behind another into an envelope: versioned, typed and checksummed bytes.
+
+    Parameters
+    ----------
+    kind : int
+        What the payload is, 0 to 65535.
+    *parts : bytes-like
+        C-contiguous buffers, such as arrays or bytes.
+
+    Returns
+    -------
+    bytes
+        24 bytes longer than the parts. O(size).
+
+    Examples
+    --------
+    >>> bytes(unseal(16, seal(16, b"some ", b"state")))
+    b'some state'
+    """
+    cdef list views = [_bytes_of(part, f"part {k}") for k, part in enumerate(parts)]
+    cdef const unsigned char[::1] view
+    cdef size_t size = 0, at = _HEADER.size
+    cdef bytes result
+    cdef unsigned char *out
+    cdef th_xxh64 state
+    for view in views:
+        size += view.shape[0]
+    header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, kind, size, 0)
+    result = PyBytes_FromStringAndSize(NULL, at + size)
+    out = <unsigned char *>PyBytes_AS_STRING(result)
+    th_xxh64_begin(&state, 0)
+    _add(&state, header[:16])
+    for view in views:
+        if view.shape[0]:
+            memcpy(out + at, &view[0], view.shape[0])
+            th_xxh64_add(&state, out + at, view.shape[0])
+            at += view.shape[0]
+    header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, kind, size, th_xxh64_end(&state))
+    memcpy(out, PyBytes_AS_STRING(header), _HEADER.size)
+    return result
+
+
+def unseal(kind, data):
+    """The payload of an envelope, after everything about it has been verified.
+
+    Parameters
+    ----------
+    kind : int
+        What the payload must be.
+    data : bytes-like
+        What `seal` returned.
+
+    Returns
+    -------
+    memoryview
+        Read-only, of bytes, over the memory of `data`: nothing is copied. O(size) for the checksum.
+
+    Raises
+    ------
+    ValueError
+        These are not timerheap's bytes, of a newer format, of another kind, cut off or damaged.
+    """
+    view = _bytes_of(data, "data")
+    if len(view) < _HEADER.size:
+        raise ValueError(f"data is too short: {len(view)} bytes, a header alone has {_HEADER.size}")
+    magic, version, found, size, checksum = _HEADER.unpack_from(view)
+    if magic != _MAGIC:
+        raise ValueError(f"not timerheap's data: it begins with {magic!r}, not {_MAGIC!r}")
+    if version != _FORMAT_VERSION:
+        raise ValueError(f"format version {version}: this build of timerheap reads version {_FORMAT_VERSION}")
+    if found != kind:
+        raise ValueError(f"data holds {_kind_name(found)}, not {_kind_name(kind)}")
+    payload = view[_HEADER.size:]
+    if size != len(payload):
+        raise ValueError(f"data is cut off or too long: the payload has {len(payload)} bytes, its header says {size}")
+    if checksum != _checksum(view, payload):
+        raise ValueError("data is damaged: its checksum is wrong")
+    return payload
+
+
+cdef str _kind_name(int kind):
+    return {1: "a TimerHeap", 2: "a KeyTimerHeap"}.get(kind, f"kind {kind}")

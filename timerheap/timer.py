@@ -1,0 +1,101 @@
+"""What the heaps hand out: one timer, or columns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Timer", "TimerBatch"]
+
+
+class Timer(NamedTuple):
+    """A timer: when it fires, whose it is, and what for.
+
+    Timers compare as tuples, which is the order in which they fire.
+
+    Parameters
+    ----------
+    timestamp : int
+        Epoch milliseconds, int64.
+    key_hash : int
+        The key's id or hash, int64.
+    namespace : int, default 0
+        The namespace's id (a window, say), int64.
+    """
+
+    timestamp: int
+    key_hash: int
+    namespace: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TimerBatch:
+    """Timers as three columns of one length, such as `pop_due` returns.
+
+    A batch is a sequence of `Timer`; whoever has many timers works on its columns instead.
+
+    Parameters
+    ----------
+    timestamps, key_hashes, namespaces : ndarray of int64, shape (n,)
+        Epoch milliseconds, key ids and namespace ids. They are kept, not copied, and only read.
+
+    Raises
+    ------
+    TypeError
+        A column is not an array of int64.
+    ValueError
+        A column is not one-dimensional, or the lengths differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> batch = TimerBatch(np.array([5, 7]), np.array([1, 2]), np.array([0, 0]))
+    >>> len(batch), batch[0], batch[1:].key_hashes.tolist()
+    (2, Timer(timestamp=5, key_hash=1, namespace=0), [2])
+    """
+
+    timestamps: NDArray[np.int64]
+    key_hashes: NDArray[np.int64]
+    namespaces: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            column = getattr(self, name)
+            if not isinstance(column, np.ndarray) or column.dtype != np.int64:
+                kind = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
+                raise TypeError(f"{name} must be an array of int64, got {kind}")
+            if column.ndim != 1:
+                raise ValueError(f"{name} must be one-dimensional, got shape {column.shape}")
+            if len(column) != len(self.timestamps):
+                raise ValueError(f"{name} has {len(column)} rows, timestamps has {len(self.timestamps)}")
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def __iter__(self) -> Iterator[Timer]:
+        return map(Timer, self.timestamps.tolist(), self.key_hashes.tolist(), self.namespaces.tolist())
+
+    @overload
+    def __getitem__(self, index: int) -> Timer: ...
+    @overload
+    def __getitem__(self, index: slice) -> TimerBatch: ...
+    def __getitem__(self, index: int | slice) -> Timer | TimerBatch:
+        columns = self.timestamps[index], self.key_hashes[index], self.namespaces[index]
+        if isinstance(index, slice):
+            return TimerBatch(*columns)
+        return Timer(*map(int, columns))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TimerBatch):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        head = ", ".join(map(repr, self[:3])) + (", ..." if len(self) > 3 else "")
+        return f"<TimerBatch of {len(self)} timers: {head}>" if len(self) else "<TimerBatch of 0 timers>"

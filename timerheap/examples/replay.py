@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import Row
-    from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TIMERS = ("registered", "moved", "fired")
 

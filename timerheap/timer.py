@@ -9,7 +9,10 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Timer", "TimerBatch"]
+__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "Timer", "TimerBatch"]
+
+MIN_WATERMARK = -(2**63)  # no watermark yet
+MAX_WATERMARK = 2**63 - 1  # nothing more will come
 
 
 class Timer(NamedTuple):

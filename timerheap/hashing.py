@@ -1,0 +1,379 @@
+"""Keys as numbers, the way Java and Spark compute them.
+
+Flink derives a key's group from its Java ``hashCode``; Spark names a key by its ``xxhash64``. Both must
+come out to the bit, or a key's timers are looked for where they are not.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+__all__ = ["java_hash_code", "spark_xxhash64"]
+
+_JavaHasher = Callable[[Any], int]
+_SparkEncoder = Callable[[Any], bytes]
+_SparkHasher = Callable[[Any, int], int]  # value, seed -> the next seed
+
+_U32 = 0xFFFFFFFF
+_U64 = 0xFFFFFFFFFFFFFFFF
+
+
+# ---- Java's hashCode -----------------------------------------------------------------------------
+
+
+def java_hash_code(key: object, java_type: str | None = None) -> int:
+    """Compute what ``key.hashCode()`` is in Java.
+
+    Parameters
+    ----------
+    key : object
+        A bool, int, float, str, or a tuple of these. None within a tuple counts 0, as null does in Java.
+    java_type : str, optional
+        ``boolean``, ``byte``, ``short``, ``int``, ``long``, ``float``, ``double``, ``char``, ``string``, or
+        a Flink tuple such as ``tuple2<long,string>``. By default a bool is a boolean, a float a double, a
+        str a string, a tuple a Flink tuple of these, and an int a **long**, as PyFlink's ``Types.LONG()``.
+        A negative Java int has another hash code: where Flink's key is one, say ``"int"``.
+
+    Returns
+    -------
+    int
+        The hash code, ``-2**31 <= hash code < 2**31``.
+
+    Raises
+    ------
+    TypeError
+        If the key is not of that type or, with no type given, of none of the above.
+    OverflowError
+        If an int lies outside the type's range.
+    ValueError
+        If `java_type` is none of the above, or a tuple or a char has the wrong length.
+
+    Notes
+    -----
+    A string's hash code runs over its UTF-16 units, not over its characters. Cost: O(length of the key).
+
+    Examples
+    --------
+    >>> java_hash_code("key"), java_hash_code(-7), java_hash_code(-7, "int"), java_hash_code((1, "a"))
+    (106079, 6, -7, 128)
+    """
+    if java_type is not None:
+        return _java_hasher(java_type)(key)
+    hasher = _JAVA_BY_PYTHON_TYPE.get(type(key))
+    return hasher(key) if hasher is not None else _hash_by_base_type(key)
+
+
+def _hash_by_base_type(key: object) -> int:
+    """Serve named tuples, enums, NumPy's scalars: what only derives from a known type, or acts as one."""
+    for python_type, hasher in _JAVA_BY_PYTHON_TYPE.items():
+        if isinstance(key, python_type):
+            return hasher(key)
+    if hasattr(key, "__index__"):
+        return _hash_long(key)
+    raise TypeError(
+        f"key must be a bool, int, float, str or a tuple of these to have a Java hash code, got {key!r} "
+        f"of type {type(key).__name__}"
+    )
+
+
+@lru_cache(maxsize=256)
+def _java_hasher(java_type: str) -> _JavaHasher:
+    name, arguments = _parse_type(java_type)
+    if name in _JAVA_HASHERS and not arguments:
+        return _JAVA_HASHERS[name]
+    if arguments and name in ("tuple", f"tuple{len(arguments)}"):
+        return _tuple_hasher(java_type, [_java_hasher(argument) for argument in arguments])
+    known = ", ".join(_JAVA_HASHERS)
+    raise ValueError(f"java_type must be one of {known}, or like tuple2<long,string>; got {java_type!r}")
+
+
+def _tuple_hasher(java_type: str, fields: Sequence[_JavaHasher]) -> _JavaHasher:
+    def hash_typed_tuple(key: Any) -> int:
+        if len(_expect(tuple, key, f"key must be a Java {java_type}")) != len(fields):
+            raise ValueError(f"key must have {len(fields)} fields to be a Java {java_type}, got {key!r}")
+        return _fold_hash_codes(
+            0 if field is None else hasher(field) for hasher, field in zip(fields, key, strict=True)
+        )
+
+    return hash_typed_tuple
+
+
+def _hash_tuple(key: Any) -> int:
+    return _fold_hash_codes(0 if field is None else java_hash_code(field) for field in key)
+
+
+def _fold_hash_codes(hash_codes: Iterable[int]) -> int:
+    result = 0
+    for hash_code in hash_codes:
+        result = 31 * result + hash_code & _U32
+    return _signed(result, 32)
+
+
+def _int_hasher(java_type: str, bits: int) -> _JavaHasher:
+    return lambda key: _sized_int(key, f"key must be a Java {java_type}", bits)
+
+
+def _hash_long(key: Any) -> int:
+    value = _sized_int(key, "key must be a Java long", 64) & _U64
+    return _signed(value ^ value >> 32, 32)
+
+
+def _hash_float(key: Any) -> int:
+    return int.from_bytes(struct.pack("<f", _real(key, "key must be a Java float")), "little", signed=True)
+
+
+def _hash_double(key: Any) -> int:
+    bits = int.from_bytes(struct.pack("<d", _real(key, "key must be a Java double")), "little")
+    return _signed(bits ^ bits >> 32, 32)
+
+
+def _hash_string(key: Any) -> int:
+    _expect(str, key, "key must be a Java string")
+    return _fold_hash_codes(key.encode() if key.isascii() else _utf16_units(key))
+
+
+def _hash_char(key: Any) -> int:
+    units = _utf16_units(_expect(str, key, "key must be a Java char"))
+    if len(units) != 1:
+        raise ValueError(f"key must be one UTF-16 unit to be a Java char, got {key!r}")
+    return units[0]
+
+
+def _utf16_units(text: str) -> memoryview:
+    native = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+    return memoryview(text.encode(native, "surrogatepass")).cast("H")
+
+
+_JAVA_HASHERS: dict[str, _JavaHasher] = {
+    "boolean": lambda key: 1231 if _expect(bool, key, "key must be a Java boolean") else 1237,
+    "byte": _int_hasher("byte", 8),
+    "short": _int_hasher("short", 16),
+    "int": _int_hasher("int", 32),
+    "long": _hash_long,
+    "float": _hash_float,
+    "double": _hash_double,
+    "char": _hash_char,
+    "string": _hash_string,
+}
+_JAVA_BY_PYTHON_TYPE: dict[type, _JavaHasher] = {
+    bool: _JAVA_HASHERS["boolean"],  # before int, which it derives from
+    int: _hash_long,
+    float: _hash_double,
+    str: _hash_string,
+    tuple: _hash_tuple,
+}
+
+
+# ---- Spark's xxhash64 ----------------------------------------------------------------------------
+
+
+def spark_xxhash64(values: Iterable[object], types: Iterable[str]) -> int:
+    """Compute Spark SQL's ``xxhash64(...)`` of a row's values, without a JVM.
+
+    Parameters
+    ----------
+    values : iterable
+        The values, in order. None is null and leaves the hash as it was.
+    types : iterable of str
+        Their Spark types, one for each value, as DDL or ``DataType.simpleString()`` spells them:
+        ``boolean``, ``tinyint``, ``smallint``, ``int``, ``bigint`` (also ``byte``, ``short``, ``integer``,
+        ``long``), ``float``, ``double``, ``decimal(p,s)``, ``string``, ``binary``, ``date``, ``timestamp``,
+        ``timestamp_ntz``, ``array<type>``, ``struct<name:type,...>``. A date may be given in days, a
+        timestamp in microseconds, since the epoch; an array is a list or a tuple, a struct a tuple (a Row
+        is one).
+
+    Returns
+    -------
+    int
+        The hash, int64.
+
+    Raises
+    ------
+    ImportError
+        If the package ``xxhash`` is missing.
+    TypeError, ValueError, OverflowError
+        If a value does not fit its type, a type is unknown, or there are not as many types as values.
+
+    Notes
+    -----
+    XXH64 from seed 42; the hash of one value is the seed of the next, within arrays and structs too. So
+    ``(None, "a")`` and ``("a", None)`` collide, in Spark as here. Cost: O(bytes of the values).
+
+    Examples
+    --------
+    >>> spark_xxhash64([7, "a"], ["int", "string"])
+    -6969754268886164170
+    """
+    seed = 42
+    for value, spark_type in zip(values, types, strict=True):
+        seed = _spark_hasher(spark_type)(value, seed)
+    return _signed(seed, 64)
+
+
+@lru_cache(maxsize=256)
+def _spark_hasher(spark_type: str) -> _SparkHasher:
+    name, arguments = _parse_type(spark_type.lower())
+    if name == "array" and len(arguments) == 1:
+        return _array_hasher(_spark_hasher(arguments[0]))
+    if name == "struct":
+        types = [
+            re.split(r"[:\s]", field, maxsplit=1)[-1] for field in arguments
+        ]  # "name:type" or "name type"
+        return _struct_hasher([_spark_hasher(field_type) for field_type in types])
+    if name == "decimal" and len(arguments) <= 2 and all(map(str.isdecimal, arguments)):
+        precision, scale = [*map(int, arguments), *(10, 0)[len(arguments) :]]
+        return _leaf_hasher(_decimal_encoder(precision, scale))
+    name = _SPARK_ALIASES.get(name, name)
+    if name in _SPARK_ENCODERS and not arguments:
+        return _leaf_hasher(_SPARK_ENCODERS[name])
+    known = ", ".join([*_SPARK_ENCODERS, *_SPARK_ALIASES])
+    raise ValueError(f"types must be {known}, decimal(p,s), array<...> or struct<...>; got {spark_type!r}")
+
+
+def _leaf_hasher(encode: _SparkEncoder) -> _SparkHasher:
+    try:
+        from xxhash import xxh64_intdigest
+    except ImportError as error:
+        raise ImportError("spark_xxhash64 needs xxhash: pip install 'timerheap[spark]'") from error
+    return lambda value, seed: seed if value is None else xxh64_intdigest(encode(value), seed)
+
+
+def _array_hasher(element: _SparkHasher) -> _SparkHasher:
+    def hash_array(value: Any, seed: int) -> int:
+        if value is not None:
+            for item in _expect((list, tuple), value, "value must be a Spark array"):
+                seed = element(item, seed)
+        return seed
+
+    return hash_array
+
+
+def _struct_hasher(fields: Sequence[_SparkHasher]) -> _SparkHasher:
+    def hash_struct(value: Any, seed: int) -> int:
+        if value is not None:
+            if len(_expect(tuple, value, "value must be a Spark struct")) != len(fields):
+                raise ValueError(f"value must have the struct's {len(fields)} fields, got {value!r}")
+            for hasher, item in zip(fields, value, strict=True):
+                seed = hasher(item, seed)
+        return seed
+
+    return hash_struct
+
+
+def _int_encoder(spark_type: str, bits: int) -> _SparkEncoder:
+    size = max(bits, 32) // 8  # Spark widens what is narrower than an int
+    wanted = f"value must be a Spark {spark_type}"
+    return lambda value: _sized_int(value, wanted, bits).to_bytes(size, "little", signed=True)
+
+
+def _decimal_encoder(precision: int, scale: int) -> _SparkEncoder:
+    wanted = f"value must be a Spark decimal({precision},{scale})"
+    wide = decimal.Context(prec=100)
+
+    def encode_decimal(value: Any) -> bytes:
+        scaled = _expect(decimal.Decimal, value, wanted).scaleb(scale, wide)
+        if not scaled.is_finite() or scaled != (unscaled := int(scaled)) or abs(unscaled) >= 10**precision:
+            raise ValueError(f"{wanted}, got {value!r}")
+        if precision <= 18:
+            return unscaled.to_bytes(8, "little", signed=True)
+        size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1  # as BigInteger.toByteArray
+        return unscaled.to_bytes(size, "big", signed=True)
+
+    return encode_decimal
+
+
+def _encode_date(value: Any) -> bytes:
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        value = value.toordinal() - _EPOCH.toordinal()
+    return _encode_days(value)
+
+
+def _timestamp_encoder(spark_type: str, epoch: datetime.datetime) -> _SparkEncoder:
+    encode_micros = _int_encoder(spark_type, 64)
+
+    def encode_timestamp(value: Any) -> bytes:
+        if isinstance(value, datetime.datetime):
+            if (value.tzinfo is None) != (epoch.tzinfo is None):
+                wanted = "no time zone" if epoch.tzinfo is None else "a time zone"
+                raise ValueError(f"value must have {wanted} to be a Spark {spark_type}, got {value!r}")
+            value = (value - epoch) // datetime.timedelta(microseconds=1)
+        return encode_micros(value)
+
+    return encode_timestamp
+
+
+_encode_days = _int_encoder("date", 32)
+_EPOCH = datetime.datetime(1970, 1, 1)
+_SPARK_ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+_SPARK_ENCODERS: dict[str, _SparkEncoder] = {
+    "boolean": lambda value: _expect(bool, value, "value must be a Spark boolean").to_bytes(4, "little"),
+    "tinyint": _int_encoder("tinyint", 8),
+    "smallint": _int_encoder("smallint", 16),
+    "int": _int_encoder("int", 32),
+    "bigint": _int_encoder("bigint", 64),
+    # -0.0 + 0.0 is 0.0: to Spark the two zeros are one
+    "float": lambda value: struct.pack("<f", _real(value, "value must be a Spark float") + 0.0),
+    "double": lambda value: struct.pack("<d", _real(value, "value must be a Spark double") + 0.0),
+    "string": lambda value: _expect(str, value, "value must be a Spark string").encode(),
+    "binary": lambda value: bytes(_expect((bytes, bytearray), value, "value must be a Spark binary")),
+    "date": _encode_date,
+    "timestamp": _timestamp_encoder("timestamp", _EPOCH.replace(tzinfo=datetime.UTC)),
+    "timestamp_ntz": _timestamp_encoder("timestamp_ntz", _EPOCH),
+}
+
+
+# ---- what both need ------------------------------------------------------------------------------
+
+
+def _parse_type(text: str) -> tuple[str, list[str]]:
+    """``name<a,b>`` or ``name(a,b)`` -> name, [a, b]: split at the commas that no bracket encloses."""
+    match = re.fullmatch(r"\s*(\w+)\s*(?:[<(](.*)[>)])?\s*", text, re.DOTALL)
+    if match is None:
+        return text, []
+    name, inner = match[1], match[2] or ""
+    arguments, depth = [""] if inner else [], 0
+    for character in inner:
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            arguments.append("")
+        else:
+            arguments[-1] += character
+    return name, [argument.strip() for argument in arguments]
+
+
+def _expect(types: type | tuple[type, ...], value: Any, wanted: str) -> Any:
+    if not isinstance(value, types):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    return value
+
+
+def _sized_int(value: Any, wanted: str, bits: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    number = index(value)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise OverflowError(f"{wanted}, which has {bits} bits, got {value!r}")
+    return number
+
+
+def _real(value: Any, wanted: str) -> float:
+    """The value as a float; Java and Spark know one NaN only."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    number = float(value)
+    return math.nan if math.isnan(number) else number
+
+
+def _signed(number: int, bits: int) -> int:
+    """The low `bits` bits of a number, as a two's complement integer."""
+    half = 1 << bits - 1
+    return (number + half & (half << 1) - 1) - half

@@ -1,0 +1,233 @@
+"""Flink's key groups: which part of an operator a key belongs to.
+
+Flink splits the keys of an operator into ``max_parallelism`` key groups, ``murmur(key.hashCode()) %
+max_parallelism``, and gives every parallel instance a range of them. A key group is what a snapshot is cut
+into and what a rescaled job hands around, so the numbers are Flink's own: ``KeyGroupRangeAssignment``,
+``KeyGroupRange`` and Java's ``hashCode``, as in Flink 2.3.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import index
+
+from timerheap.hashing import java_hash_code
+
+__all__ = [
+    "KeyGroupRange",
+    "assign_key_to_parallel_operator",
+    "assign_to_key_group",
+    "compute_default_max_parallelism",
+    "compute_key_group_for_key_hash",
+    "compute_key_group_range_for_operator_index",
+    "compute_operator_index_for_key_group",
+]
+
+_MAX_PARALLELISM_LIMIT = 1 << 15
+_DEFAULT_MAX_PARALLELISM = 1 << 7
+_U32 = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupRange:
+    """The key groups of one parallel instance: `start_key_group` to `end_key_group`, both included.
+
+    Works as a small set of ints: ``in``, ``len`` and iteration. ``KeyGroupRange(0, -1)`` is the empty
+    range.
+
+    Parameters
+    ----------
+    start_key_group, end_key_group : int
+        The first and the last key group, ``0 <= start_key_group <= end_key_group < 32768``.
+
+    Raises
+    ------
+    ValueError
+        If the two are no range.
+
+    Notes
+    -----
+    Flink: ``org.apache.flink.runtime.state.KeyGroupRange``. Every operation but iteration is O(1).
+
+    Examples
+    --------
+    >>> owned = KeyGroupRange(64, 127)
+    >>> 64 in owned, 63 in owned, len(owned)
+    (True, False, 64)
+    >>> owned.intersection(KeyGroupRange(100, 200))
+    KeyGroupRange(start_key_group=100, end_key_group=127)
+    """
+
+    start_key_group: int
+    end_key_group: int
+
+    def __post_init__(self) -> None:
+        start = _integer("start_key_group", self.start_key_group, 0, _MAX_PARALLELISM_LIMIT - 1)
+        end = _integer("end_key_group", self.end_key_group, -1, _MAX_PARALLELISM_LIMIT - 1)
+        if end < start and (start, end) != (0, -1):
+            raise ValueError(f"end_key_group must not be below start_key_group={start}, got {end}")
+
+    def __contains__(self, key_group: object) -> bool:
+        try:
+            return self.start_key_group <= index(key_group) <= self.end_key_group  # type: ignore[arg-type]
+        except TypeError:
+            return False
+
+    def __len__(self) -> int:
+        return self.end_key_group - self.start_key_group + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start_key_group, self.end_key_group + 1))
+
+    def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
+        """Return the key groups that both ranges hold; the empty range where there are none."""
+        start = max(self.start_key_group, other.start_key_group)
+        end = min(self.end_key_group, other.end_key_group)
+        return KeyGroupRange(start, end) if start <= end else KeyGroupRange(0, -1)
+
+
+def assign_to_key_group(key: object, max_parallelism: int, java_type: str | None = None) -> int:
+    """Assign a key to its key group: murmur over its Java hash code, modulo `max_parallelism`.
+
+    Parameters
+    ----------
+    key : object
+        A key that :func:`java_hash_code` knows.
+    max_parallelism : int
+        The number of key groups, 1 to 32768.
+    java_type : str, optional
+        The key's Java type, as in :func:`java_hash_code`.
+
+    Returns
+    -------
+    int
+        ``0 <= key group < max_parallelism``.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        If the key has no such Java type, or `max_parallelism` is out of range.
+
+    Notes
+    -----
+    Flink: ``KeyGroupRangeAssignment.assignToKeyGroup``. O(length of the key).
+
+    Examples
+    --------
+    >>> assign_to_key_group("key", 128), assign_to_key_group(-1, 128), assign_to_key_group(-1, 128, "int")
+    (72, 94, 80)
+    """
+    return compute_key_group_for_key_hash(java_hash_code(key, java_type), max_parallelism)
+
+
+def compute_key_group_for_key_hash(key_hash: int, max_parallelism: int) -> int:
+    """Compute the key group from a key's Java hash code, of which the low 32 bits count.
+
+    Examples
+    --------
+    >>> compute_key_group_for_key_hash(java_hash_code("key"), 128)
+    72
+    """
+    return _murmur(key_hash) % _parallelism("max_parallelism", max_parallelism)
+
+
+def assign_key_to_parallel_operator(
+    key: object, max_parallelism: int, parallelism: int, java_type: str | None = None
+) -> int:
+    """Assign a key to the parallel instance that owns it.
+
+    Examples
+    --------
+    >>> assign_key_to_parallel_operator("key", max_parallelism=128, parallelism=4)
+    2
+    """
+    key_group = assign_to_key_group(key, max_parallelism, java_type)
+    return compute_operator_index_for_key_group(max_parallelism, parallelism, key_group)
+
+
+def compute_key_group_range_for_operator_index(
+    max_parallelism: int, parallelism: int, operator_index: int
+) -> KeyGroupRange:
+    """Compute the key groups that parallel instance `operator_index` of `parallelism` owns.
+
+    Raises
+    ------
+    ValueError
+        If not ``0 <= operator_index < parallelism <= max_parallelism <= 32768``.
+
+    Examples
+    --------
+    >>> [compute_key_group_range_for_operator_index(10, 3, i) for i in range(3)]
+    [KeyGroupRange(start_key_group=0, end_key_group=3), KeyGroupRange(start_key_group=4, end_key_group=6),
+     KeyGroupRange(start_key_group=7, end_key_group=9)]
+    """
+    _parallelisms(max_parallelism, parallelism)
+    operator_index = _integer("operator_index", operator_index, 0, parallelism - 1)
+    start = (operator_index * max_parallelism + parallelism - 1) // parallelism
+    end = ((operator_index + 1) * max_parallelism - 1) // parallelism
+    return KeyGroupRange(start, end)
+
+
+def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int, key_group: int) -> int:
+    """Compute which parallel instance owns `key_group`.
+
+    Raises
+    ------
+    ValueError
+        If not ``parallelism <= max_parallelism <= 32768`` or not ``0 <= key_group < max_parallelism``.
+
+    Examples
+    --------
+    >>> [compute_operator_index_for_key_group(10, 3, key_group) for key_group in range(10)]
+    [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    """
+    _parallelisms(max_parallelism, parallelism)
+    return _integer("key_group", key_group, 0, max_parallelism - 1) * parallelism // max_parallelism
+
+
+def compute_default_max_parallelism(parallelism: int) -> int:
+    """Compute Flink's maximum parallelism for an operator that names none.
+
+    It is 1.5 times `parallelism`, rounded up to a power of two, at least 128 and at most 32768.
+
+    Examples
+    --------
+    >>> compute_default_max_parallelism(4), compute_default_max_parallelism(100)
+    (128, 256)
+    """
+    parallelism = _parallelism("parallelism", parallelism)
+    rounded_up = 1 << (parallelism + parallelism // 2 - 1).bit_length()
+    return min(max(rounded_up, _DEFAULT_MAX_PARALLELISM), _MAX_PARALLELISM_LIMIT)
+
+
+def _integer(name: str, value: object, low: int, high: int) -> int:
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be an int, got {value!r}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
+    return number
+
+
+def _parallelism(name: str, value: int) -> int:
+    return _integer(name, value, 1, _MAX_PARALLELISM_LIMIT)
+
+
+def _parallelisms(max_parallelism: int, parallelism: int) -> None:
+    _integer("parallelism", parallelism, 1, _parallelism("max_parallelism", max_parallelism))
+
+
+def _murmur(code: int) -> int:
+    """Flink's ``MathUtils.murmurHash``: murmur3 over one int, then its absolute value."""
+    code = code * 0xCC9E2D51 & _U32
+    code = (code << 15 | code >> 17) * 0x1B873593 & _U32
+    code = (code << 13 | code >> 19) * 5 + 0xE6546B64 & _U32
+    code ^= 4
+    code = (code ^ code >> 16) * 0x85EBCA6B & _U32
+    code = (code ^ code >> 13) * 0xC2B2AE35 & _U32
+    code ^= code >> 16
+    if code < 0x80000000:
+        return code
+    return 0 if code == 0x80000000 else 0x100000000 - code

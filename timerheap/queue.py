@@ -1,0 +1,364 @@
+"""Timers of any keys and namespaces, in time order: Flink's keyed timer queue on the native heap."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from timerheap._heap import TimerHeap
+from timerheap.hashing import java_hash_code
+from timerheap.keys import (
+    KeyGroupRange,
+    compute_key_group_for_key_hash,
+    compute_key_group_range_for_operator_index,
+)
+
+__all__ = ["InternalTimer", "KeyedTimerQueue", "TimerQueue", "create_timer_queue"]
+
+K = TypeVar("K", bound=Hashable)
+N = TypeVar("N", bound=Hashable)
+
+
+class InternalTimer(NamedTuple, Generic[K, N]):
+    """One timer of one key; the three fields together are its identity.
+
+    Attributes
+    ----------
+    timestamp : int
+        When it is due, epoch milliseconds, int64.
+    key : hashable
+        The key it belongs to.
+    namespace : hashable
+        What else tells a key's timers apart: a window, a name, or None, which is Flink's ``VoidNamespace``.
+    """
+
+    timestamp: int
+    key: K
+    namespace: N
+
+
+class KeyedTimerQueue(Protocol[K, N]):
+    """What a timer service asks of a queue; whoever keeps timers elsewhere implements this.
+
+    A `timer` that is handed in is any ``(timestamp, key, namespace)``; what comes back is an
+    `InternalTimer`. Flink: ``KeyGroupedInternalPriorityQueue``.
+    """
+
+    def add(self, timer: tuple[int, K, N], /) -> bool:
+        """Add a timer unless it is there; True if the head changed, so False on a tie with the head."""
+
+    def remove(self, timer: tuple[int, K, N], /) -> bool:
+        """Remove a timer if it is there; True if it was the head."""
+
+    def peek(self) -> InternalTimer[K, N] | None:
+        """Return the head, a timer with the lowest timestamp, or None."""
+
+    def poll(self) -> InternalTimer[K, N] | None:
+        """Remove and return the head that `peek` shows, or None."""
+
+    def add_all(self, timers: Iterable[tuple[int, K, N]], /) -> None:
+        """Add every timer that is not there: all of them or, on an error, none."""
+
+    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key group."""
+
+    def __iter__(self) -> Iterator[InternalTimer[K, N]]:
+        """Go over the timers as they are now, in any order; the queue may change meanwhile."""
+
+    def __len__(self) -> int:
+        """Count the timers."""
+
+
+_NOBODY = 0  # no identity has this id
+
+
+class _Identity(Generic[K, N]):
+    """A key and a namespace that have timers, and the number they go by in the heap."""
+
+    __slots__ = ("id", "key_group", "pair", "timers")
+
+    def __init__(self, pair: tuple[K, N], id: int, key_group: int) -> None:
+        self.pair = pair
+        self.id = id
+        self.key_group = key_group
+        self.timers = 0
+
+
+class TimerQueue(Generic[K, N]):
+    """Timers of any hashable keys and namespaces, each at most once, with the answers of Flink's queue.
+
+    Parameters
+    ----------
+    max_parallelism : int, default 128
+        The number of key groups, 1 to 32768.
+    key_group_range : KeyGroupRange, optional
+        The key groups whose keys may come in; by default all of them.
+    hash_code : callable, default java_hash_code
+        key -> int, whose low 32 bits give the key group. The default takes bools, ints (as Java's long),
+        floats, strings and tuples of these. Where Flink's key is an int it is ``lambda key:
+        java_hash_code(key, "int")``; for keys of other types give your own, the same in every process that
+        reads a snapshot.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `max_parallelism` or `key_group_range` is no such thing, or they do not go together.
+
+    Notes
+    -----
+    Flink: ``HeapPriorityQueueSet`` of ``TimerHeapInternalTimer``. Among timers of one timestamp Flink
+    leaves the order free; here the key and namespace that got its first timer earlier comes first. Keys and
+    namespaces are told apart by Python's ``==``, so 1, 1.0 and True are one key. Each is held only while it
+    has a timer.
+
+    `add`, `remove` and `poll` cost O(log n), `peek`, ``in`` and ``len`` O(1), all else O(n). An operation
+    that raises leaves the queue as it was. One thread at a time.
+
+    Examples
+    --------
+    >>> queue = TimerQueue()
+    >>> queue.add(InternalTimer(1_000, "N14228", None)), queue.add(InternalTimer(2_000, "N14228", None))
+    (True, False)
+    >>> queue.remove(InternalTimer(1_000, "N14228", None))
+    True
+    >>> queue.poll()
+    InternalTimer(timestamp=2000, key='N14228', namespace=None)
+    >>> queue.poll() is None
+    True
+    """
+
+    def __init__(
+        self,
+        max_parallelism: int = 128,
+        key_group_range: KeyGroupRange | None = None,
+        hash_code: Callable[[K], int] = java_hash_code,
+    ) -> None:
+        every = compute_key_group_range_for_operator_index(max_parallelism, 1, 0)
+        owned = every if key_group_range is None else key_group_range
+        if not isinstance(owned, KeyGroupRange):
+            raise TypeError(f"key_group_range must be a KeyGroupRange, got {key_group_range!r}")
+        if owned.intersection(every) != owned:
+            raise ValueError(f"key_group_range must lie below max_parallelism={max_parallelism}, got {owned}")
+        self._max_parallelism = max_parallelism
+        self._key_group_range = owned
+        self._hash_code = hash_code
+        self._heap = TimerHeap()  # of (timestamp, identity's id, its key group)
+        self._by_pair: dict[tuple[K, N], _Identity[K, N]] = {}
+        self._by_id: dict[int, _Identity[K, N]] = {}
+        self._last_id = _NOBODY
+
+    def add(self, timer: tuple[int, K, N], /) -> bool:
+        """Add a timer unless it is there.
+
+        Parameters
+        ----------
+        timer : InternalTimer or tuple
+            The timer's timestamp, key and namespace.
+
+        Returns
+        -------
+        bool
+            Whether the head changed: the timer is new and earlier than all others.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            If the timestamp is no int64, the key or namespace cannot be hashed, or the key has no hash
+            code.
+        ValueError
+            If the key belongs to a key group outside `key_group_range`.
+        """
+        timestamp, pair, identity = self._look_up(timer)
+        if identity is None:
+            identity = self._new_identity(pair)
+        head = self._heap.peek()
+        if not self._heap.push(timestamp, identity.id, identity.key_group):
+            return False
+        self._hold(identity)
+        return head is None or timestamp < head.timestamp
+
+    def remove(self, timer: tuple[int, K, N], /) -> bool:
+        """Remove a timer if it is there.
+
+        Returns
+        -------
+        bool
+            Whether it was the head: the timer that `peek` showed.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As `add`.
+        """
+        timestamp, pair, identity = self._look_up(timer)
+        if identity is None:
+            self._owned_key_group(pair[0])
+            self._heap.remove(timestamp, _NOBODY)  # for its check of the timestamp
+            return False
+        was_head = self._heap.peek() == (timestamp, identity.id, identity.key_group)
+        if self._heap.remove(timestamp, identity.id, identity.key_group):
+            self._release(identity)
+        return was_head
+
+    def peek(self) -> InternalTimer[K, N] | None:
+        """Return the head, a timer with the lowest timestamp, or None."""
+        head = self._heap.peek()
+        return None if head is None else InternalTimer(head.timestamp, *self._by_id[head.key_hash].pair)
+
+    def poll(self) -> InternalTimer[K, N] | None:
+        """Remove and return the head that `peek` shows, or None."""
+        if not self._heap:
+            return None
+        head = self._heap.pop()
+        identity = self._by_id[head.key_hash]
+        self._release(identity)
+        return InternalTimer(head.timestamp, *identity.pair)
+
+    def add_all(self, timers: Iterable[tuple[int, K, N]], /) -> None:
+        """Add every timer that is not there, in bulk.
+
+        Parameters
+        ----------
+        timers : iterable of InternalTimer or tuple
+            The timers' timestamps, keys and namespaces.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As `add`; then none of the timers has been added.
+        """
+        timestamps: list[int] = []
+        identities: list[_Identity[K, N]] = []
+        created: dict[tuple[K, N], _Identity[K, N]] = {}
+        for timer in timers:
+            timestamp, pair, identity = self._look_up(timer)
+            identity = identity or created.get(pair)
+            if identity is None:
+                identity = created[pair] = self._new_identity(pair)
+            timestamps.append(timestamp)
+            identities.append(identity)
+        if identities:
+            ids = [identity.id for identity in identities]
+            key_groups = [identity.key_group for identity in identities]
+            added = self._heap.push_many(timestamps, ids, key_groups)
+            for identity in itertools.compress(identities, added):
+                self._hold(identity)
+
+    def clear(self) -> None:
+        """Remove all timers."""
+        self._heap.clear()
+        self._by_pair.clear()
+        self._by_id.clear()
+
+    def is_empty(self) -> bool:
+        """Tell whether there is no timer, as ``not queue`` does."""
+        return not self._heap
+
+    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key group, in the order in which they would fire.
+
+        Raises
+        ------
+        ValueError
+            If the queue does not own the key group.
+        """
+        if key_group not in self._key_group_range:
+            raise ValueError(f"key_group must be in {self._key_group_range}, got {key_group!r}")
+        heap = self._heap
+        (rows,) = np.nonzero(heap.namespaces == key_group)
+        timestamps, ids = heap.timestamps[rows], heap.key_hashes[rows]
+        order = np.lexsort((ids, timestamps))
+        return self._timers(timestamps[order], ids[order])
+
+    def __iter__(self) -> Iterator[InternalTimer[K, N]]:
+        return iter(self._timers(self._heap.timestamps, self._heap.key_hashes))
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __contains__(self, timer: tuple[int, K, N]) -> bool:
+        timestamp, _, identity = self._look_up(timer)
+        return identity is not None and (timestamp, identity.id, identity.key_group) in self._heap
+
+    def __repr__(self) -> str:
+        return f"<TimerQueue of {len(self)} timers, head {self.peek()}, {self._key_group_range}>"
+
+    def _timers(
+        self, timestamps: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
+    ) -> list[InternalTimer[K, N]]:
+        by_id = self._by_id
+        columns = zip(timestamps.tolist(), ids.tolist(), strict=True)
+        return [InternalTimer(timestamp, *by_id[id].pair) for timestamp, id in columns]
+
+    def _look_up(self, timer: tuple[int, K, N]) -> tuple[int, tuple[K, N], _Identity[K, N] | None]:
+        try:
+            timestamp, key, namespace = timer
+            pair = key, namespace
+            return timestamp, pair, self._by_pair.get(pair)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"timer must be (timestamp, key, namespace), the key and namespace hashable, got {timer!r}"
+            ) from error
+
+    def _new_identity(self, pair: tuple[K, N]) -> _Identity[K, N]:
+        key_group = self._owned_key_group(pair[0])
+        self._last_id += 1
+        return _Identity(pair, self._last_id, key_group)
+
+    def _owned_key_group(self, key: K) -> int:
+        key_group = compute_key_group_for_key_hash(self._hash_code(key), self._max_parallelism)
+        if key_group not in self._key_group_range:
+            raise ValueError(
+                f"key must belong to {self._key_group_range}, got {key!r} of key group {key_group}"
+            )
+        return key_group
+
+    def _hold(self, identity: _Identity[K, N]) -> None:
+        if not identity.timers:
+            self._by_pair[identity.pair] = self._by_id[identity.id] = identity
+        identity.timers += 1
+
+    def _release(self, identity: _Identity[K, N]) -> None:
+        identity.timers -= 1
+        if not identity.timers:
+            del self._by_pair[identity.pair], self._by_id[identity.id]
+
+
+def create_timer_queue(
+    backend: str = "heap",
+    *,
+    max_parallelism: int = 128,
+    key_group_range: KeyGroupRange | None = None,
+    hash_code: Callable[[Any], int] = java_hash_code,
+) -> TimerQueue[Any, Any]:
+    """Create an empty timer queue on the named back end.
+
+    Parameters
+    ----------
+    backend : {"heap"}
+        Where the timers live: ``heap`` is memory, a `TimerQueue`.
+    max_parallelism, key_group_range, hash_code
+        As in `TimerQueue`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such back end.
+
+    Examples
+    --------
+    >>> create_timer_queue("heap", max_parallelism=16)
+    <TimerQueue of 0 timers, head None, KeyGroupRange(start_key_group=0, end_key_group=15)>
+    """
+    try:
+        queue_class = _BACKENDS[backend]
+    except (KeyError, TypeError):
+        raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}") from None
+    return queue_class(max_parallelism, key_group_range, hash_code)
+
+
+_BACKENDS = {"heap": TimerQueue}

@@ -345,11 +345,13 @@ cdef class _Heap:
     # ---- as a container ----
 
     cdef cnp.ndarray view(self, int64_t *data, cnp.ndarray owner):
+        cdef cnp.ndarray column
         cdef cnp.npy_intp n = self.h.len
         if owner is None:
-            return _empty(0, cnp.NPY_INT64)
-        column = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, data)
-        cnp.set_array_base(column, owner)
+            column = _empty(0, cnp.NPY_INT64)
+        else:
+            column = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, data)
+            cnp.set_array_base(column, owner)
         cnp.PyArray_CLEARFLAGS(column, cnp.NPY_ARRAY_WRITEABLE)
         return column
 

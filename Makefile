@@ -63,15 +63,18 @@ $(wheel): $(sources)
 
 $(venv)/%/.installed: $(wheel)
 	$(call environment,$*)
-	$(venv)/$*/bin/python -m pip install --quiet "$$(ls dist/*-cp$(subst .,,$(version))-*.whl)[$*]"
-	touch $@
+	$(call install,$*,*-cp$(subst .,,$(version))-*.whl)
+
+# Checks the tree and needs only what timerheap requires, so that a change of code builds no wheel first.
+$(venv)/lint/.installed: pyproject.toml
+	$(MAKE) $(wheel)
+	$(call environment,lint)
+	$(call install,lint,*-cp$(subst .,,$(version))-*.whl)
 
 # Compiled anew from the sdist: neither the tree's build folder nor pip's cache knows which flags were used.
 $(venv)/sanitize/.installed: $(wheel)
 	$(call environment,sanitize)
-	TIMERHEAP_SANITIZE=1 $(venv)/sanitize/bin/python -m pip install --quiet --no-cache-dir \
-	  "$$(ls dist/*.tar.gz)[sanitize]"
-	touch $@
+	TIMERHEAP_SANITIZE=1 $(call install,sanitize,*.tar.gz,--no-cache-dir)
 
 # pip leaves a package alone whose version has not changed, so an older timerheap goes first.
 define environment
@@ -81,4 +84,9 @@ define environment
   os.path.exists(header) or sys.exit("no %s: install the headers of $(PYTHON) (Debian: python3-dev)" % header)'
 $(PYTHON) -m venv $(venv)/$(1)
 @$(venv)/$(1)/bin/python -m pip uninstall --quiet --yes timerheap
+endef
+
+define install
+$(venv)/$(1)/bin/python -m pip install --quiet $(3) "$$(ls dist/$(2))[$(1)]"
+touch $(venv)/$(1)/.installed
 endef

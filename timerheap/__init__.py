@@ -2,6 +2,7 @@
 
 from timerheap._heap import KeyTimerHeap, TimerHeap
 from timerheap.clock import ManualProcessingTimeService, ProcessingTimeService, SystemProcessingTimeService
+from timerheap.functions import BatchProcessFunction, BatchTimerService, KeyedProcessFunction, RuntimeContext
 from timerheap.hashing import java_hash_code, spark_xxhash64
 from timerheap.keys import (
     KeyGroupRange,
@@ -21,20 +22,39 @@ from timerheap.service import (
     TimerService,
     Triggerable,
 )
+from timerheap.state import (
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch
+from timerheap.types import TypeInformation, Types
+from timerheap.watermarks import Duration, WatermarkGenerator, WatermarkStrategy
 
 __all__ = [
     "MAX_WATERMARK",
     "MIN_WATERMARK",
+    "BatchProcessFunction",
+    "BatchTimerService",
+    "Duration",
     "InternalTimer",
     "InternalTimerService",
     "InternalTimersSnapshot",
     "KeyContext",
     "KeyGroupRange",
     "KeyTimerHeap",
+    "KeyedProcessFunction",
     "KeyedTimerQueue",
+    "ListState",
+    "ListStateDescriptor",
     "ManualProcessingTimeService",
+    "MapState",
+    "MapStateDescriptor",
     "ProcessingTimeService",
+    "RuntimeContext",
     "SystemProcessingTimeService",
     "TimeDomain",
     "Timer",
@@ -43,6 +63,12 @@ __all__ = [
     "TimerQueue",
     "TimerService",
     "Triggerable",
+    "TypeInformation",
+    "Types",
+    "ValueState",
+    "ValueStateDescriptor",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
     "assign_key_to_parallel_operator",
     "assign_to_key_group",
     "compute_default_max_parallelism",
@@ -53,3 +79,16 @@ __all__ = [
     "java_hash_code",
     "spark_xxhash64",
 ]
+
+_REFUSED = {
+    "OutputTag": "there are no side outputs: yield rows of another kind, and split the result with where()",
+    "StateTtlConfig": "there is no state time-to-live: register a timer and clear() the state in on_timer",
+    "ReducingStateDescriptor": "there is no reducing state: keep the reduced value in a ValueState",
+    "AggregatingStateDescriptor": "there is no aggregating state: keep the accumulator in a ValueState",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _REFUSED:
+        raise ImportError(f"timerheap has no {name}: {_REFUSED[name]}")
+    raise AttributeError(f"module 'timerheap' has no attribute {name!r}")

@@ -138,7 +138,10 @@ class BatchTimerService(ABC):
 
     @abstractmethod
     def delete_event_time_timers(
-        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, namespaces: npt.ArrayLike = 0
+        self,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None = None,
+        namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
         """Delete; gives a bool array: which timers were there.
 
@@ -153,7 +156,10 @@ class BatchTimerService(ABC):
 
     @abstractmethod
     def delete_processing_time_timers(
-        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, namespaces: npt.ArrayLike = 0
+        self,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None = None,
+        namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
         """The processing-time twin of `delete_event_time_timers`."""
 

@@ -1,1 +1,5 @@
 """Timers, watermarks and windows inside Spark queries: the only package here that imports pyspark."""
+
+from timerheap.spark.process import process
+
+__all__ = ["process"]

@@ -137,7 +137,9 @@ class Family:
     def replay(self, batch: pa.RecordBatch) -> None:
         """Take back what `changes` or `snapshot` gave."""
         if batch.schema != self._schema() or batch.column(0).null_count:
-            raise ValueError(f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self._schema()}")
+            raise ValueError(
+                f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self._schema()}"
+            )
         ids = batch.column(0).to_numpy()
         if (ids[1:] <= ids[:-1]).any():
             raise ValueError(f"a chunk of state {self.name!r} does not have its keys in ascending order")

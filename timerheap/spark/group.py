@@ -11,7 +11,7 @@ import pyarrow as pa
 from timerheap.spark.chunks import CLOCK, EVENT_TIMERS, PROCESSING_TIMERS, USER_STATE
 from timerheap.spark.families import Family
 from timerheap.spark.keys import KeyTable
-from timerheap.spark.rows import RowBuffer
+from timerheap.spark.waiting import RowBuffer
 from timerheap.spark.state import Part, Run
 from timerheap.spark.timers import JournalledTimers
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -153,7 +153,9 @@ class KeyGroup:
         builtin: dict[int, Part] = {part.kind: part for part in self.parts() if part.kind < USER_STATE}
         part = builtin.get(run.kind)
         if part is None:
-            raise ValueError(f"the checkpoint has chunks of kind {run.kind}, which this version does not know")
+            raise ValueError(
+                f"the checkpoint has chunks of kind {run.kind}, which this version does not know"
+            )
         if part.name != run.name:
             raise ValueError(
                 f"one_timer_per_key: the checkpoint's timers are a {run.name}, the query's a {part.name}; "

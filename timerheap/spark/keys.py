@@ -33,7 +33,9 @@ class KeyTable:
 
     def __init__(self, fields: list[pa.Field]) -> None:
         self.names = [field.name for field in fields]
-        self._fields = [field.with_name(f"k{i}") for i, field in enumerate(fields)]  # names may repeat in a key
+        self._fields = [
+            field.with_name(f"k{i}") for i, field in enumerate(fields)
+        ]  # names may repeat in a key
         self.type = pa.struct([pa.field("hash", pa.int64()), *self._fields])
         self.table = IdTable(self.type)
         self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
@@ -84,7 +86,9 @@ class KeyTable:
                 ids[row] = displaced[key]
                 continue
             id_ = hash_
-            while (holder := self._holder(id_, taken)) is not None and not (id_ == hash_ and holder == (hash_, key)):
+            while (holder := self._holder(id_, taken)) is not None and not (
+                id_ == hash_ and holder == (hash_, key)
+            ):
                 id_ = (id_ + 1 + (_ID_SPAN >> 1)) % _ID_SPAN - (_ID_SPAN >> 1)
             ids[row] = id_
             if holder is None:
@@ -115,7 +119,9 @@ class KeyTable:
         rows = self.table.get(ids)
         if rows.null_count:
             missing = ids[rows.is_null().to_numpy(zero_copy_only=False)]
-            raise KeyError(f"key_hashes: {int(missing[0])} is the id of no live key ({len(missing)} such of {len(ids)})")
+            raise KeyError(
+                f"key_hashes: {int(missing[0])} is the id of no live key ({len(missing)} such of {len(ids)})"
+            )
         return pa.RecordBatch.from_arrays(_columns(rows), names=self.names)
 
     def retain(self, live: np.ndarray) -> None:
@@ -129,7 +135,9 @@ class KeyTable:
     def _forget(self, ids: np.ndarray) -> None:
         if self._displaced:
             gone = set(ids.tolist())
-            left = {h: {k: i for k, i in keys.items() if i not in gone} for h, keys in self._displaced.items()}
+            left = {
+                h: {k: i for k, i in keys.items() if i not in gone} for h, keys in self._displaced.items()
+            }
             self._displaced = {hash_: keys for hash_, keys in left.items() if keys}
 
     def __len__(self) -> int:
@@ -154,7 +162,9 @@ class KeyTable:
         """Take back what `changes` or `snapshot` gave."""
         if batch.schema != self._schema():
             was, now = batch.schema.field(1).type, self.type
-            raise ValueError(f"key: the checkpoint's keys are {was}, and the query's {now}; their types must not change")
+            raise ValueError(
+                f"key: the checkpoint's keys are {was}, and the query's {now}; their types must not change"
+            )
         ids, rows = batch.columns
         ids = ids.to_numpy()
         if (ids[1:] <= ids[:-1]).any():

@@ -132,7 +132,9 @@ class Stored:
         self._runs = {(run.kind, run.name): run for run in manifest.runs}
 
     @classmethod
-    def load(cls, store: ChunkStore, manifest: Manifest, make_part: Callable[[Run, pa.Schema], Part]) -> Stored:
+    def load(
+        cls, store: ChunkStore, manifest: Manifest, make_part: Callable[[Run, pa.Schema], Part]
+    ) -> Stored:
         """Read a group: `make_part` gives the part of a run, and the chunks are replayed into it."""
         chunks = {(kind, id_): data for kind, id_, data in store.read_all()}
         for run in manifest.runs:
@@ -181,7 +183,15 @@ class Cache:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int], tuple[bytes, int, object]] = {}
-        self._batch = (0, "")
+        self._batches: dict[str, int] = {}
+
+    def begin(self, operator: str, batch: int) -> None:
+        """Say which micro-batch of a query's operator runs now."""
+        if self._batches.get(operator) != batch:
+            self._batches[operator] = batch
+            for at, (_, used, _) in list(self._groups.items()):
+                if at[0] == operator and used < batch - self._KEEP:
+                    del self._groups[at]
 
     def take(self, operator: str, label: int, token: bytes) -> object | None:
         """Take out the group of `label` if it has this token."""
@@ -190,12 +200,4 @@ class Cache:
 
     def put(self, operator: str, label: int, token: bytes, group: object) -> None:
         """Keep a group that has just been saved under `token`."""
-        self._groups[operator, label] = (token, self._batch[0], group)
-
-    def begin(self, batch: str) -> None:
-        """Say which micro-batch runs now."""
-        if batch != self._batch[1]:
-            self._batch = (self._batch[0] + 1, batch)
-            stale = [at for at, (_, used, _) in self._groups.items() if used < self._batch[0] - self._KEEP]
-            for at in stale:
-                del self._groups[at]
+        self._groups[operator, label] = (token, self._batches[operator], group)

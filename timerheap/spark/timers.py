@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap import KeyTimerHeap, TimerBatch, TimerHeap
+from timerheap._heap import KeyTimerHeap, TimerHeap
+from timerheap.queue import InternalTimer
+from timerheap.timer import TimerBatch
 
-__all__ = ["JournalledTimers"]
+__all__ = ["JournalledQueue", "JournalledTimers"]
 
 _PUSH, _REMOVE, _POP_DUE = 0, 1, 2
 _SCHEMA = pa.schema(
@@ -54,7 +56,9 @@ class JournalledTimers:
             self._single.append((_REMOVE, timestamp, key_hash, namespace))
         return removed
 
-    def push_many(self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike) -> np.ndarray:
+    def push_many(
+        self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> np.ndarray:
         """As the heap's ``push_many``."""
         pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
         self._record(_PUSH, len(pushed), timestamps, key_hashes, namespaces)
@@ -100,14 +104,17 @@ class JournalledTimers:
             return None
         ops, *columns = np.concatenate(self._journal, axis=1)
         self._journal = []
-        return pa.RecordBatch.from_arrays([pa.array(ops.astype(np.int8)), *map(pa.array, columns)], schema=_SCHEMA)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(ops.astype(np.int8)), *map(pa.array, columns)], schema=_SCHEMA
+        )
 
     def snapshot(self) -> pa.RecordBatch:
         """Give all timers, as the pushes that would make them."""
         heap = self.heap
         columns = [heap.timestamps, heap.key_hashes, heap.namespaces]
         return pa.RecordBatch.from_arrays(
-            [pa.array(np.zeros(len(heap), np.int8)), *(pa.array(column.copy()) for column in columns)], schema=_SCHEMA
+            [pa.array(np.zeros(len(heap), np.int8)), *(pa.array(column.copy()) for column in columns)],
+            schema=_SCHEMA,
         )
 
     def replay(self, batch: pa.RecordBatch) -> None:
@@ -138,3 +145,54 @@ def _runs(ops: np.ndarray) -> Iterator[tuple[int, int]]:
     cuts = np.flatnonzero(np.diff(ops)) + 1
     bounds = [0, *cuts.tolist(), len(ops)] if len(ops) else []
     yield from zip(bounds, bounds[1:], strict=False)
+
+
+class JournalledQueue:
+    """`JournalledTimers` as a timer service wants its queue: keys are key ids, the namespace is None.
+
+    Implements `timerheap.queue.KeyedTimerQueue`.
+    """
+
+    def __init__(self, timers: JournalledTimers) -> None:
+        self._timers = timers
+        self._heap = timers.heap
+
+    def add(self, timer: tuple[int, int, None], /) -> bool:
+        """See `KeyedTimerQueue.add`."""
+        timestamp, key_id, _ = timer
+        head = self._heap.peek()
+        return self._timers.push(timestamp, key_id, 0) and (head is None or timestamp < head.timestamp)
+
+    def remove(self, timer: tuple[int, int, None], /) -> bool:
+        """See `KeyedTimerQueue.remove`."""
+        timestamp, key_id, _ = timer
+        head = self._heap.peek()
+        return self._timers.remove(timestamp, key_id, 0) and head == (timestamp, key_id, 0)
+
+    def peek(self) -> InternalTimer[int, None] | None:
+        """See `KeyedTimerQueue.peek`."""
+        head = self._heap.peek()
+        return None if head is None else InternalTimer(head.timestamp, head.key_hash, None)
+
+    def poll(self) -> InternalTimer[int, None] | None:
+        """See `KeyedTimerQueue.poll`."""
+        head = self.peek()
+        if head is not None:
+            self._timers.remove(head.timestamp, head.key, 0)
+        return head
+
+    def add_all(self, timers: Iterable[tuple[int, int, None]], /) -> None:
+        """See `KeyedTimerQueue.add_all`."""
+        for timer in timers:
+            self.add(timer)
+
+    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.get_subset_for_key_group`: all of them, since a queue is of one key group."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.__iter__`."""
+        return (InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in list(self._heap))
+
+    def __len__(self) -> int:
+        return len(self._heap)

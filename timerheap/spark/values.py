@@ -128,10 +128,14 @@ def _struct(type_: pa.DataType) -> Convert:
         if isinstance(value, Mapping):
             unknown = set(value) - set(names)
             if unknown:
-                raise Misfit(f"{_show(value)} does not fit {type_}: no field {sorted(map(str, unknown))[0]!r}")
+                raise Misfit(
+                    f"{_show(value)} does not fit {type_}: no field {sorted(map(str, unknown))[0]!r}"
+                )
             return {n: check(value.get(n)) for n, check in zip(names, checks, strict=True)}
         if not isinstance(value, (tuple, list)) or len(value) != len(names):
-            raise Misfit(f"{_show(value)} does not fit {type_}: give a Row, a tuple of {len(names)} or a dict")
+            raise Misfit(
+                f"{_show(value)} does not fit {type_}: give a Row, a tuple of {len(names)} or a dict"
+            )
         return {n: check(v) for n, check, v in zip(names, checks, value, strict=True)}
 
     return struct

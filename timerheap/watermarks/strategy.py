@@ -62,7 +62,9 @@ def milliseconds(argument: str, duration: int | timedelta) -> int:
     elif isinstance(duration, int) and not isinstance(duration, bool):
         ms = duration
     else:
-        raise TypeError(f"{argument}: {duration!r} is no duration; give an int of milliseconds or a timedelta")
+        raise TypeError(
+            f"{argument}: {duration!r} is no duration; give an int of milliseconds or a timedelta"
+        )
     if not 0 <= ms <= MAX_WATERMARK:
         raise ValueError(f"{argument}: {duration!r} must be 0 or more, and below 2**63 ms")
     return ms

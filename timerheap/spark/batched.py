@@ -1,0 +1,192 @@
+"""Runs a BatchProcessFunction on key groups: rows in columns, timers in rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timerheap.functions import BatchProcessFunction, BatchTimerService
+from timerheap.service import KeyContext, TimeDomain
+from timerheap.spark.group import KeyGroup
+from timerheap.spark.handles import SparkRuntimeContext
+from timerheap.spark.keyed import no_processing_time
+from timerheap.spark.output import Output
+from timerheap.spark.timers import JournalledTimers
+from timerheap.spark.waiting import ORDER, WaitingRows
+from timerheap.timer import MIN_WATERMARK, TimerBatch
+
+__all__ = ["BatchRunner"]
+
+_ROUNDS = 1_000_000
+
+
+class _TimerService(BatchTimerService):
+    def __init__(self, group: KeyGroup, watermark: int, now: int | None) -> None:
+        self._group = group
+        self.watermark = watermark
+        self._now = now
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def current_processing_time(self) -> int:
+        return no_processing_time() if self._now is None else self._now
+
+    def register_event_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        return self._group.event_timers.push_many(timestamps, key_hashes, namespaces)
+
+    def delete_event_time_timers(
+        self,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None = None,
+        namespaces: npt.ArrayLike = 0,
+    ) -> np.ndarray:
+        return self._delete(self._group.event_timers, key_hashes, timestamps, namespaces)
+
+    def register_processing_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        self.current_processing_time()
+        return self._group.processing_timers.push_many(timestamps, key_hashes, namespaces)
+
+    def delete_processing_time_timers(
+        self,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None = None,
+        namespaces: npt.ArrayLike = 0,
+    ) -> np.ndarray:
+        self.current_processing_time()
+        return self._delete(self._group.processing_timers, key_hashes, timestamps, namespaces)
+
+    def _delete(
+        self,
+        timers: JournalledTimers,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None,
+        namespaces: npt.ArrayLike,
+    ) -> np.ndarray:
+        if self._group.spec.one_timer_per_key != (timestamps is None):
+            raise TypeError(
+                "timestamps: with one_timer_per_key a key's timer is deleted whatever its timestamp, so leave it out"
+                if timestamps is not None
+                else "timestamps: give the timestamps of the timers to delete (only one_timer_per_key does without)"
+            )
+        return timers.remove_many(0 if timestamps is None else timestamps, key_hashes, namespaces)
+
+
+class _Context(BatchProcessFunction.Context):
+    def __init__(self, keys: KeyContext[int]) -> None:
+        self.key_hashes = np.empty(0, np.int64)
+        self.timestamps: np.ndarray | None = None
+        self.group: KeyGroup
+        self.timers: _TimerService
+        self.domain = TimeDomain.EVENT_TIME
+        self._keys = keys
+
+    def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
+        return self.group.keys.keys(np.asarray(key_hashes, np.int64))
+
+    def set_current_key(self, key_hash: int) -> None:
+        self._keys.current_key = int(key_hash)
+
+    def timer_service(self) -> BatchTimerService:
+        return self.timers
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+
+class BatchRunner:
+    """Runs one copy of the function, on one group after the other; the methods are those of `KeyedRunner`.
+
+    Parameters
+    ----------
+    function : BatchProcessFunction
+    max_parallelism : int
+    """
+
+    def __init__(self, function: BatchProcessFunction, max_parallelism: int) -> None:
+        self._function = function
+        keys: KeyContext[int] = KeyContext()
+        self._states = SparkRuntimeContext(keys, max_parallelism)
+        self._context = _Context(keys)
+        function.open(self._states)
+
+    def close(self) -> None:
+        """End of the task."""
+        self._function.close()
+
+    def begin(self, group: KeyGroup, now: int | None, output: Output) -> None:
+        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        self._group = group
+        self._output = output
+        self._states.bind(group)
+        self._context.group = group
+        self._context.timers = self._timers = _TimerService(group, group.clock.watermark, now)
+
+    def set_watermark(self, watermark: int) -> None:
+        """Say how far the watermark had come."""
+        self._timers.watermark = watermark
+
+    def replay(self, waiting: WaitingRows, watermark: int) -> None:
+        """Take rows in event-time order, one call for each distinct timestamp t, at watermark t - 1."""
+        starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(waiting)], strict=True):
+            self._step_to(int(waiting.timestamps[start]) - 1)
+            self.process(waiting.slice(start, stop))
+        self._step_to(watermark)
+
+    def process(self, waiting: WaitingRows) -> None:
+        """Take rows as they came."""
+        rows = waiting.rows
+        if rows.schema.get_field_index(ORDER) >= 0:
+            rows = rows.drop_columns([ORDER])
+        self._context.key_hashes = waiting.ids
+        self._context.timestamps = waiting.timestamps
+        self._emit(self._function.process_batch(rows, self._context), "process_batch")
+
+    def advance(self, watermark: int) -> None:
+        """Advance the watermark, and fire in rounds."""
+        self._timers.watermark = watermark
+        self._fire(self._group.event_timers, watermark, TimeDomain.EVENT_TIME)
+
+    def advance_clock(self, now: int) -> None:
+        """Fire the processing-time timers that are due: time t is over when the clock shows t + 1."""
+        self._fire(self._group.processing_timers, now - 1, TimeDomain.PROCESSING_TIME)
+
+    def _step_to(self, watermark: int) -> None:
+        """Advance to each timestamp that has timers in turn."""
+        heap = self._group.event_timers.heap
+        while (head := heap.peek()) is not None and head.timestamp <= watermark:
+            self.advance(max(head.timestamp, self._timers.watermark))
+        self._timers.watermark = max(watermark, self._timers.watermark, MIN_WATERMARK)
+
+    def _fire(self, timers: JournalledTimers, time: int, domain: TimeDomain) -> None:
+        for _ in range(_ROUNDS):
+            due = timers.pop_due(time)
+            if not len(due):
+                return
+            self._group.touch(len(due))
+            self._on_timers(due, domain)
+        head = timers.heap.peek()
+        assert head is not None
+        key = self._group.keys.keys(np.array([head.key_hash])).to_pylist()[0]
+        raise RuntimeError(
+            f"on_timers has registered timers that were already due {_ROUNDS:,} times in a row, last for key {key} at "
+            f"timestamp {head.timestamp}; register them later than the watermark ({time}), or stop"
+        )
+
+    def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
+        self._context.key_hashes = due.key_hashes
+        self._context.timestamps = due.timestamps
+        self._context.domain = domain
+        self._emit(self._function.on_timers(due, self._context), "on_timers")
+
+    def _emit(self, batches: Iterable[pa.RecordBatch] | None, source: str) -> None:
+        for batch in batches or ():
+            self._output.batch(batch, source)

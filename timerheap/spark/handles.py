@@ -1,0 +1,243 @@
+"""The state handles that a user's function holds; they speak of whatever key is current."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timerheap.functions import RuntimeContext
+from timerheap.service import KeyContext
+from timerheap.spark.families import Codec, Family
+from timerheap.spark.group import KeyGroup
+from timerheap.state import (
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from timerheap.types import arrow_type
+
+__all__ = ["SparkRuntimeContext"]
+
+
+class _Handle:
+    """What all handles share: the descriptor, and the family of the group that is being processed."""
+
+    shape: ClassVar[str]
+
+    def __init__(self, keys: KeyContext[int], name: str, type_: pa.DataType) -> None:
+        self.name = name
+        self.type = type_
+        self._keys = keys
+        self._family: Family
+
+    def bind(self, group: KeyGroup) -> Family:
+        """Speak of this group from now on."""
+        self._family = group.state(self.name, self.shape, self.type)
+        return self._family
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._family.store(self._keys.current_key, None)
+
+    def _load(self) -> Any:
+        return self._family.load(self._keys.current_key)
+
+    def _store(self, contents: Any) -> None:
+        self._family.store(self._keys.current_key, contents)
+
+
+class _ValueHandle(_Handle, ValueState):
+    shape = "value"
+
+    def __init__(self, keys: KeyContext[int], name: str, type_: pa.DataType) -> None:
+        super().__init__(keys, name, type_)
+        self._codec = Codec(type_, f"state {name!r}")
+
+    def value(self) -> Any:
+        return self._codec.decode(self._load())
+
+    def update(self, value: Any) -> None:
+        self._store(self._codec.encode(value))
+
+    def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
+        return self._family.get_many(_ids(key_hashes))
+
+    def update_many(self, key_hashes: npt.ArrayLike, values: object) -> None:
+        ids = _ids(key_hashes)
+        try:
+            column = values if isinstance(values, pa.Array) else pa.array(values)
+            column = column.cast(self.type)
+        except (pa.ArrowException, TypeError, ValueError) as e:
+            raise ValueError(
+                f"values: what was given for state {self.name!r} does not fit {self.type}: {e}"
+            ) from None
+        if len(column) != len(ids):
+            raise ValueError(f"values: {len(column)} values for {len(ids)} key_hashes of state {self.name!r}")
+        distinct, last = np.unique(ids[::-1], return_index=True)
+        self._family.put_many(distinct, column.take(pa.array(len(ids) - 1 - last)))
+
+
+class _ListHandle(_Handle, ListState):
+    shape = "list"
+
+    def __init__(self, keys: KeyContext[int], name: str, type_: pa.DataType) -> None:
+        super().__init__(keys, name, type_)
+        self._codec = Codec(type_.value_type, f"state {name!r}, an element")
+
+    def _encode(self, values: Iterable[Any]) -> list[Any]:
+        encoded = [self._codec.encode(value) for value in values]
+        if None in encoded:
+            raise ValueError(f"state {self.name!r}: a list state takes no None")
+        return encoded
+
+    def get(self) -> Iterator[Any]:
+        return map(self._codec.decode, list(self._load() or ()))
+
+    def add(self, value: Any) -> None:
+        self.add_all((value,))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        encoded = self._encode(values)
+        contents = self._load()
+        if contents is None:
+            contents = []
+        contents += encoded
+        self._store(contents)
+
+    def update(self, values: Iterable[Any]) -> None:
+        self._store(self._encode(values))
+
+
+class _MapHandle(_Handle, MapState):
+    shape = "map"
+
+    def __init__(self, keys: KeyContext[int], name: str, type_: pa.DataType) -> None:
+        super().__init__(keys, name, type_)
+        self._key_codec = Codec(type_.key_type, f"state {name!r}, a key")
+        self._codec = Codec(type_.item_type, f"state {name!r}, a value")
+
+    def _encode_key(self, key: Any) -> Any:
+        encoded = self._key_codec.decode(self._key_codec.encode(key))
+        if encoded is None:
+            raise ValueError(f"state {self.name!r}: a key of a map state cannot be None")
+        return encoded
+
+    def get(self, key: Any) -> Any:
+        return self._codec.decode((self._load() or {}).get(self._encode_key(key)))
+
+    def put(self, key: Any, value: Any) -> None:
+        self.put_all({key: value})
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        encoded = {self._encode_key(k): self._codec.encode(v) for k, v in dict_value.items()}
+        contents = self._load()
+        if contents is None:
+            contents = {}
+        contents.update(encoded)
+        self._store(contents)
+
+    def remove(self, key: Any) -> None:
+        contents = self._load() or {}
+        encoded = self._encode_key(key)
+        if encoded in contents:
+            del contents[encoded]
+            self._store(contents)
+
+    def contains(self, key: Any) -> bool:
+        return self._encode_key(key) in (self._load() or {})
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return iter([(k, self._codec.decode(v)) for k, v in (self._load() or {}).items()])
+
+    def keys(self) -> Iterator[Any]:
+        return iter(list(self._load() or ()))
+
+    def values(self) -> Iterator[Any]:
+        return iter([self._codec.decode(v) for v in (self._load() or {}).values()])
+
+    def is_empty(self) -> bool:
+        return not self._load()
+
+
+def _ids(key_hashes: npt.ArrayLike) -> np.ndarray:
+    ids = np.asarray(key_hashes)
+    if ids.dtype != np.int64 or ids.ndim != 1:
+        raise TypeError(
+            f"key_hashes: give an int64 array of shape (n,), not {ids.dtype} of shape {ids.shape}"
+        )
+    return ids
+
+
+class SparkRuntimeContext(RuntimeContext):
+    """Hands out handles, and points them all at the group that is being processed.
+
+    Parameters
+    ----------
+    keys : KeyContext
+        Holds the id of the current key.
+    max_parallelism : int
+    """
+
+    def __init__(self, keys: KeyContext[int], max_parallelism: int) -> None:
+        self._keys = keys
+        self._max_parallelism = max_parallelism
+        self._handles: dict[str, _Handle] = {}
+        self._group: KeyGroup | None = None
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """See `timerheap.RuntimeContext`."""
+        return self._max_parallelism
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
+        """See `timerheap.RuntimeContext`."""
+        self._expect(state_descriptor, ValueStateDescriptor)
+        return self._handle(
+            _ValueHandle, state_descriptor, self._type(state_descriptor, state_descriptor.type_info)
+        )
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
+        """See `timerheap.RuntimeContext`."""
+        self._expect(state_descriptor, ListStateDescriptor)
+        element = self._type(state_descriptor, state_descriptor.type_info)
+        return self._handle(_ListHandle, state_descriptor, pa.list_(pa.field("element", element)))
+
+    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
+        """See `timerheap.RuntimeContext`."""
+        self._expect(state_descriptor, MapStateDescriptor)
+        key, value = (self._type(state_descriptor, t) for t in state_descriptor.type_info)
+        return self._handle(_MapHandle, state_descriptor, pa.map_(key, value))
+
+    def bind(self, group: KeyGroup) -> list[Family]:
+        """Point all handles at this group; give its families that they use."""
+        self._group = group
+        return [handle.bind(group) for handle in self._handles.values()]
+
+    def _expect(self, descriptor: object, class_: type[StateDescriptor]) -> None:
+        if not isinstance(descriptor, class_):
+            raise TypeError(f"state_descriptor: {descriptor!r} is no {class_.__name__}")
+
+    def _type(self, descriptor: StateDescriptor, type_info: object) -> pa.DataType:
+        return arrow_type(type_info, f"state {descriptor.name!r}")
+
+    def _handle(self, class_: type[Any], descriptor: StateDescriptor, type_: pa.DataType) -> Any:
+        known = self._handles.get(descriptor.name)
+        if known is not None:
+            if type(known) is not class_ or known.type != type_:
+                raise ValueError(
+                    f"state {descriptor.name!r} is already in use as a {known.shape} state of {known.type}; "
+                    f"it cannot also be a {class_.shape} state of {type_}"
+                )
+            return known
+        handle = class_(self._keys, descriptor.name, type_)
+        if self._group is not None:
+            handle.bind(self._group)
+        self._handles[descriptor.name] = handle
+        return handle

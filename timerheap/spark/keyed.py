@@ -1,0 +1,219 @@
+"""Runs a KeyedProcessFunction on key groups: rows one by one, timers in Flink's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.types import StructType
+
+from timerheap.clock import ManualProcessingTimeService, ProcessingTimeService
+from timerheap.functions import KeyedProcessFunction
+from timerheap.queue import InternalTimer
+from timerheap.service import InternalTimerService, KeyContext, TimeDomain, TimerService
+from timerheap.spark.families import Family
+from timerheap.spark.group import KeyGroup
+from timerheap.spark.handles import SparkRuntimeContext
+from timerheap.spark.output import Output
+from timerheap.spark.timers import JournalledQueue
+from timerheap.spark.waiting import WaitingRows
+from timerheap.timer import MAX_WATERMARK
+
+__all__ = ["KeyedRunner", "no_processing_time"]
+
+
+def no_processing_time() -> NoReturn:
+    """Refuse what needs a clock."""
+    raise RuntimeError(
+        "this query has no processing time: pass processing_time=True to process() to use processing-time timers"
+    )
+
+
+class _NoClock:
+    """The clock of a query that has none."""
+
+    def get_current_processing_time(self) -> int:
+        no_processing_time()
+
+    def register_timer(self, timestamp: int, callback: object, /) -> NoReturn:
+        no_processing_time()
+
+    def is_terminated(self) -> bool:
+        return False
+
+
+class _Context(KeyedProcessFunction.OnTimerContext):
+    """One object for all calls, as in PyFlink."""
+
+    def __init__(self) -> None:
+        self.key: Any = None
+        self.at: int | None = None
+        self.domain = TimeDomain.EVENT_TIME
+        self.timers: TimerService
+
+    def get_current_key(self) -> Any:
+        return self.key
+
+    def timestamp(self) -> int | None:
+        return self.at
+
+    def timer_service(self) -> TimerService:
+        return self.timers
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+
+class KeyedRunner:
+    """Runs one copy of the function, on one group after the other.
+
+    Parameters
+    ----------
+    function : KeyedProcessFunction
+    key : list of str
+        Names of the key columns.
+    row_type : pyspark.sql.types.StructType
+        Of the rows that the function is handed.
+    max_parallelism : int
+    """
+
+    def __init__(
+        self, function: KeyedProcessFunction, key: list[str], row_type: StructType, max_parallelism: int
+    ) -> None:
+        self._function = function
+        self._key_columns = key
+        self._row_type = row_type
+        self._key_type = StructType([row_type[name] for name in key])
+        self._ids: KeyContext[int] = KeyContext()
+        self._states = SparkRuntimeContext(self._ids, max_parallelism)
+        self._context = _Context()
+        self._keys: dict[int, Any] = {}
+        function.open(self._states)
+
+    def close(self) -> None:
+        """End of the task."""
+        self._function.close()
+
+    def begin(self, group: KeyGroup, now: int | None, output: Output) -> None:
+        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        self._group = group
+        self._output = output
+        self._keys = {}
+        self._families: list[Family] = self._states.bind(group)
+        self._clock = ManualProcessingTimeService(now) if now is not None else None
+        clock: ProcessingTimeService = self._clock if self._clock is not None else _NoClock()
+        self._service: InternalTimerService[int, None] = InternalTimerService(
+            self,
+            clock,
+            self._ids,
+            event_time_timers=JournalledQueue(group.event_timers),
+            processing_time_timers=JournalledQueue(group.processing_timers),
+        )
+        self._context.timers = TimerService(self._service)
+
+    def replay(self, waiting: WaitingRows, watermark: int) -> None:
+        """Take rows in event-time order: before the rows of time t the watermark is t - 1."""
+        rows = self._prepare(waiting)
+        starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+            self._step_to(rows[start][2] - 1)
+            self._process(rows[start:stop])
+        self._step_to(watermark)
+
+    def set_watermark(self, watermark: int) -> None:
+        """Say how far the watermark had come; up to there everything has fired."""
+        self._service.advance_watermark(watermark)
+
+    def process(self, waiting: WaitingRows) -> None:
+        """Take rows as they came."""
+        self._process(self._prepare(waiting))
+
+    def advance(self, watermark: int) -> None:
+        """Advance the watermark, and fire."""
+        self._service.advance_watermark(watermark)
+
+    def advance_clock(self, now: int) -> None:
+        """Fire the processing-time timers that are due."""
+        if self._clock is not None:
+            self._clock.set_current_time(now)
+
+    def _step_to(self, watermark: int) -> None:
+        """Advance to each timer in turn, so that a callback sees the watermark of its own timestamp."""
+        heap = self._group.event_timers.heap
+        while (head := heap.peek()) is not None and head.timestamp <= watermark:
+            self._service.advance_watermark(max(head.timestamp, self._service.current_watermark()))
+        if watermark > self._service.current_watermark():
+            self._service.advance_watermark(watermark)
+
+    def _prepare(self, waiting: WaitingRows) -> list[tuple[Any, int, int]]:
+        """Give (Row, key id, timestamp) of each row, and have keys and states at hand."""
+        ids = waiting.ids.tolist()
+        table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
+        rows = ArrowTableToRowsConversion.convert(table, self._row_type)
+        keys = table.select(self._key_columns)
+        self._keys.update(zip(ids, self._python_keys(keys), strict=True))
+        self._prefetch(np.unique(waiting.ids))
+        return list(zip(rows, ids, waiting.timestamps.tolist(), strict=True))
+
+    def _python_keys(self, keys: pa.Table) -> Iterator[Any]:
+        rows = ArrowTableToRowsConversion.convert(keys, self._key_type, return_as_tuples=True)
+        return (row[0] for row in rows) if len(self._key_columns) == 1 else iter(rows)
+
+    def _prefetch(self, ids: np.ndarray) -> None:
+        for family in self._families:
+            family.prefetch(ids)
+
+    def _process(self, rows: list[tuple[Any, int, int]]) -> None:
+        context, ids, keys = self._context, self._ids, self._keys
+        process, emit = self._function.process_element, self._output.rows
+        for row, id_, timestamp in rows:
+            ids.current_key = id_
+            context.key = keys[id_]
+            context.at = timestamp
+            try:
+                emit(process(row, context), "process_element")
+            except Exception as e:
+                e.add_note(f"timerheap: in process_element, key {context.key!r}, timestamp {timestamp}")
+                raise
+
+    def on_event_time(self, timer: InternalTimer[int, None]) -> None:
+        """See `timerheap.service.Triggerable`."""
+        self._on_timer(timer, TimeDomain.EVENT_TIME)
+
+    def on_processing_time(self, timer: InternalTimer[int, None]) -> None:
+        """See `timerheap.service.Triggerable`."""
+        self._on_timer(timer, TimeDomain.PROCESSING_TIME)
+
+    def _on_timer(self, timer: InternalTimer[int, None], domain: TimeDomain) -> None:
+        context = self._context
+        if timer.key not in self._keys:
+            self._learn_keys(timer)
+        context.key = self._keys[timer.key]
+        context.at = timer.timestamp
+        context.domain = domain
+        self._group.touch(1)
+        try:
+            self._output.rows(self._function.on_timer(timer.timestamp, context), "on_timer")
+        except Exception as e:
+            e.add_note(f"timerheap: in on_timer, key {context.key!r}, timestamp {timer.timestamp}")
+            raise
+
+    def _learn_keys(self, timer: InternalTimer[int, None]) -> None:
+        """Look up the keys of all timers that may be due, at once; of one alone it would cost as much."""
+        due = [np.array([timer.key])]
+        for timers, time in (
+            (self._group.event_timers, max(self._group.clock.watermark, timer.timestamp)),
+            (self._group.processing_timers, MAX_WATERMARK if self._clock is None else self._now()),
+        ):
+            due.append(timers.heap.key_hashes[timers.heap.timestamps <= time])
+        ids = np.unique(np.concatenate(due))
+        keys = pa.Table.from_batches([self._group.keys.keys(ids)])
+        self._keys.update(zip(ids.tolist(), self._python_keys(keys), strict=True))
+        self._prefetch(ids)
+
+    def _now(self) -> int:
+        assert self._clock is not None
+        return self._clock.get_current_processing_time()

@@ -1,0 +1,283 @@
+"""The stateful operator: one call for each key group in each micro-batch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
+
+from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark.batched import BatchRunner
+from timerheap.spark.group import GroupSpec, KeyGroup
+from timerheap.spark.keyed import KeyedRunner
+from timerheap.spark.labels import partition_of
+from timerheap.spark.output import Output, frame
+from timerheap.spark.pack import HASH, Observed, event_millis, unpack
+from timerheap.spark.state import (
+    CHUNKS_KEY,
+    CHUNKS_VALUE,
+    FORMAT,
+    MANIFEST,
+    Cache,
+    Manifest,
+    Run,
+    Stored,
+    partitions_changed,
+)
+from timerheap.spark.waiting import WaitingRows
+
+__all__ = ["BatchOperator", "Plan", "StreamingOperator"]
+
+_log = logging.getLogger("timerheap")
+_cache = Cache()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole query, as its workers need it.
+
+    Parameters
+    ----------
+    id : str
+        Of this operator, unique.
+    function : KeyedProcessFunction or BatchProcessFunction
+    spec : GroupSpec
+    row_type : pyspark.sql.types.StructType
+        Of the input's rows.
+    output : pyarrow.Schema
+    event_time : str or None
+    processing_time : bool
+    """
+
+    id: str
+    function: KeyedProcessFunction | BatchProcessFunction
+    spec: GroupSpec
+    row_type: StructType
+    output: pa.Schema
+    event_time: str | None
+    processing_time: bool
+
+    def runner(self) -> KeyedRunner | BatchRunner:
+        """Open the function."""
+        if isinstance(self.function, BatchProcessFunction):
+            return BatchRunner(self.function, self.spec.max_parallelism)
+        return KeyedRunner(self.function, self.spec.key, self.row_type, self.spec.max_parallelism)
+
+
+def _run(
+    plan: Plan,
+    runner: KeyedRunner | BatchRunner,
+    group: KeyGroup,
+    rows: pa.RecordBatch | None,
+    observed: Observed,
+    now: int | None,
+    last: bool,
+) -> pa.Table:
+    """One key group's share of one micro-batch: rows, then the watermark, then the clock."""
+    output = Output(plan.output)
+    before = group.clock.watermark
+    runner.begin(group, now, output)
+    runner.set_watermark(before)
+    waiting = _admit(plan, group, rows) if rows is not None else None
+    watermark = (
+        group.clock.finish() if last else group.clock.observe(observed.max_timestamp, observed.count, now)
+    )
+    if plan.spec.in_order:
+        if waiting is not None:
+            group.rows.append(_drop_late(group, waiting, before))
+        runner.replay(group.rows.release(watermark), watermark)
+    else:
+        if waiting is not None:
+            runner.process(waiting)
+        if plan.event_time is not None or last:
+            runner.advance(watermark)
+    if now is not None:
+        runner.advance_clock(now)
+    return output.table()
+
+
+def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch) -> WaitingRows:
+    hashes = rows.column(HASH).to_numpy()
+    schema = plan.spec.schema
+    columns = [rows.column(field.name).cast(field.type) for field in schema]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    ids = group.keys.resolve(hashes, [batch.column(name) for name in plan.spec.key])
+    group.touch(len(ids))
+    timestamps = event_millis(batch.column(plan.event_time)) if plan.event_time is not None else None
+    return WaitingRows(batch, ids, timestamps)
+
+
+def _drop_late(group: KeyGroup, waiting: WaitingRows, watermark: int) -> WaitingRows:
+    late = waiting.timestamps <= watermark
+    count = int(late.sum())
+    if not count:
+        return waiting
+    group.clock.late_rows += count
+    _log.warning(
+        "in_order: %d rows came behind the watermark and were dropped (now %d in this key group)",
+        count,
+        group.clock.late_rows,
+    )
+    return waiting.take(np.flatnonzero(~late))
+
+
+def _gather(
+    labels: Iterable[tuple[Any, Any, Any, Any]],
+) -> tuple[pa.RecordBatch | None, Observed]:
+    """Sort a group's packed rows: blobs in the order in which they were read, and what all tasks have seen."""
+    blobs: list[tuple[int, bytes]] = []
+    observed = Observed()
+    for sequence, blob, max_timestamp, count in labels:
+        if blob is not None:
+            blobs.append((int(sequence), blob))
+        else:
+            observed.add(int(max_timestamp), int(count))
+    return unpack(blob for _, blob in sorted(blobs, key=lambda pair: pair[0])), observed
+
+
+class _SparkStore:
+    """The state variables of the group that Spark has made current (see `timerheap.spark.state.ChunkStore`)."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._chunks = handle.getMapState("chunks", CHUNKS_KEY, CHUNKS_VALUE)
+        self._manifest = handle.getValueState("manifest", MANIFEST)
+
+    def read_all(self) -> Iterator[tuple[int, int, bytes]]:
+        for (kind, id_), (data,) in self._chunks.iterator():
+            yield kind, id_, bytes(data)
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        self._chunks.updateValue((kind, id_), (data,))
+
+    def remove(self, kind: int, id_: int) -> None:
+        self._chunks.removeKey((kind, id_))
+
+    def read_manifest(self) -> Manifest | None:
+        row = self._manifest.get()
+        if row is None:
+            return None
+        format_, token, max_parallelism, partitions, runs = row
+        if format_ != FORMAT:
+            raise ValueError(
+                f"this checkpoint has timerheap's state format {format_}, and this version reads format {FORMAT}; "
+                "use the version that wrote it, or start a new checkpoint"
+            )
+        return Manifest(max_parallelism, partitions, bytes(token), [Run(*run) for run in runs])
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        runs = [(run.kind, run.name, run.count) for run in manifest.runs]
+        self._manifest.update((FORMAT, manifest.token, manifest.max_parallelism, manifest.partitions, runs))
+
+
+class StreamingOperator(StatefulProcessor):
+    """Key groups whose state is Spark's (``transformWithStateInPandas``).
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._runner: KeyedRunner | BatchRunner | None = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state; on the driver, too."""
+        self._handle = handle
+        self._store = _SparkStore(handle)
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Take all that the pack stage has sent to a key group."""
+        columns = ["sequence", "blob", "max_timestamp", "count"]
+        packed = (row for df in rows for row in df[columns].itertuples(index=False, name=None))
+        return self._micro_batch(key[0], *_gather(packed), timerValues)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        """Take a wake-up: Spark's timer for the earliest processing-time timer of a key group."""
+        return self._micro_batch(key[0], None, Observed(), timerValues)
+
+    def close(self) -> None:
+        """End of the task."""
+        if self._runner is not None:
+            self._runner.close()
+
+    def _micro_batch(
+        self, label: int, rows: pa.RecordBatch | None, observed: Observed, timer_values: Any
+    ) -> Iterator[pd.DataFrame]:
+        plan = self._plan
+        task = cast(TaskContext, TaskContext.get())
+        operator = f"{task.getLocalProperty('sql.streaming.queryId')} {plan.id}"
+        _cache.begin(operator, int(task.getLocalProperty("streaming.sql.batchId") or 0))
+        group, stored = self._load(operator, int(label), task.partitionId())
+        if self._runner is None:
+            self._runner = plan.runner()
+        now = timer_values.getCurrentProcessingTimeInMs() if plan.processing_time else None
+        table = _run(plan, self._runner, group, rows, observed, now, last=False)
+        if now is not None:
+            self._set_wake_up(group, now)
+        group.forget_dead_keys()
+        stored.save(self._store, group.parts())
+        _cache.put(operator, int(label), stored.manifest.token, (group, stored))
+        if table.num_rows:
+            yield frame(table)
+
+    def _load(self, operator: str, label: int, partition: int) -> tuple[KeyGroup, Stored]:
+        spec = self._plan.spec
+        manifest = self._store.read_manifest()
+        if manifest is not None:
+            manifest.check(spec.max_parallelism, spec.partitions)
+        if partition_of(np.array([label]), spec.partitions)[0] != partition:
+            raise ValueError(partitions_changed(None, spec.partitions))
+        group = KeyGroup(spec)
+        if manifest is None:
+            return group, Stored(Manifest(spec.max_parallelism, spec.partitions))
+        cached = _cache.take(operator, label, manifest.token)
+        if cached is not None:
+            return cast(tuple[KeyGroup, Stored], cached)
+        stored = Stored.load(self._store, manifest, group.part)
+        return group.loaded(), stored
+
+    def _set_wake_up(self, group: KeyGroup, now: int) -> None:
+        """Keep one Spark timer, after `now`: one for the very moment that is firing would be lost."""
+        head = group.processing_timers.heap.peek()
+        wanted = None if head is None else max(head.timestamp + 1, now + 1)
+        current = group.clock.wake_up
+        if current is not None and current <= now:
+            current = None  # it has fired, or fires in this batch, and Spark deletes it
+        if wanted != current:
+            if current is not None:
+                self._handle.deleteTimer(current)
+            if wanted is not None:
+                self._handle.registerTimer(wanted)
+        group.clock.wake_up = wanted
+
+
+class BatchOperator:
+    """The same on a batch DataFrame (``applyInArrow``): nothing is kept, and at its end all timers fire.
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def __call__(self, packed: pa.Table) -> pa.Table:
+        """Take a whole key group."""
+        columns = ["sequence", "blob", "max_timestamp", "count"]
+        rows, observed = _gather(zip(*(packed.column(c).to_pylist() for c in columns), strict=True))
+        runner = self._plan.runner()
+        table = _run(self._plan, runner, KeyGroup(self._plan.spec), rows, observed, None, last=True)
+        runner.close()
+        return table

@@ -1,0 +1,158 @@
+"""What a function yields, as columns of the output schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from timerheap.spark.values import Misfit, checker
+
+__all__ = ["Output", "frame"]
+
+
+class Output:
+    """Checks and collects what a function yields during one call of the operator.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the result.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._checks = [checker(field.type) for field in schema]
+        self._rows: list[tuple[Any, ...]] = []
+        self._batches: list[pa.RecordBatch] = []
+
+    def rows(self, rows: Iterable[Any] | None, source: str) -> None:
+        """Take the rows that `source` (a method's name, for errors) has given."""
+        if rows is None:
+            return
+        width = len(self._schema)
+        for row in rows:
+            if isinstance(row, tuple) and len(row) == width:
+                self._rows.append(row)
+            else:
+                self._rows.append(self._as_tuple(row, source))
+
+    def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
+        names = self._schema.names
+        if isinstance(row, dict) and row.keys() <= set(names):
+            return tuple(row.get(name) for name in names)
+        if isinstance(row, list) and len(row) == len(names):
+            return tuple(row)
+        if len(names) == 1 and not isinstance(row, (tuple, list, dict)):
+            return (row,)
+        columns = ", ".join(f"{field.name} {field.type}" for field in self._schema)
+        raise ValueError(
+            f"{source} yielded {row!r}, which does not fit output_schema ({columns}): "
+            f"yield a tuple or Row of {len(names)} values, or a dict with these names"
+        )
+
+    def batch(self, batch: Any, source: str) -> None:
+        """Take a record batch that `source` has given."""
+        if not isinstance(batch, (pa.RecordBatch, pa.Table)):
+            raise TypeError(f"{source} yielded a {type(batch).__name__}; yield a pyarrow.RecordBatch")
+        if sorted(batch.schema.names) != sorted(self._schema.names):
+            raise ValueError(
+                f"{source} yielded the columns {batch.schema.names}, and output_schema has {self._schema.names}"
+            )
+        self._gather()
+        table = pa.table(
+            [_fitting(batch.column(f.name), f, source) for f in self._schema], schema=self._schema
+        )
+        self._batches += table.to_batches()
+
+    def _gather(self) -> None:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            columns = [
+                pa.array(self._checked(column, check, field), field.type)
+                for column, check, field in zip(
+                    zip(*rows, strict=True), self._checks, self._schema, strict=True
+                )
+            ]
+            self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def _checked(self, column: tuple[Any, ...], check: Any, field: pa.Field) -> list[Any]:
+        try:
+            values = [check(value) for value in column]
+        except Misfit as e:
+            raise ValueError(
+                f"an output row does not fit output_schema: column {field.name!r}: {e}"
+            ) from None
+        if not field.nullable and None in values:
+            raise ValueError(
+                f"an output row has None in column {field.name!r}, which output_schema says is not null"
+            )
+        return values
+
+    def table(self) -> pa.Table:
+        """Give all that was taken, in one chunk."""
+        self._gather()
+        return pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+
+
+def _fitting(column: Any, field: pa.Field, source: str) -> Any:
+    try:
+        if pa.types.is_string(field.type) and not (_is_text(column.type) or column.null_count == len(column)):
+            raise TypeError("it is no text")  # Arrow would write numbers out
+        fitting = column.cast(field.type)
+    except (pa.ArrowException, TypeError) as e:
+        raise ValueError(
+            f"{source} yielded column {field.name!r} as {column.type}, which does not fit output_schema's {field.type}: {e}"
+        ) from None
+    if fitting.null_count and not field.nullable:
+        raise ValueError(
+            f"{source} yielded null in column {field.name!r}, which output_schema says is not null"
+        )
+    return fitting
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    return bool(
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+    )
+
+
+def frame(table: pa.Table) -> pd.DataFrame:
+    """Give a table, of one chunk, as the DataFrame that Spark turns back into the same columns, bit for bit.
+
+    Flat columns stay Arrow's (plain pandas would lose large ints beside nulls, and years outside 1677-2262); nested
+    ones become Python objects, the only form that Spark takes them in.
+    """
+    flat = [not pa.types.is_nested(field.type) for field in table.schema]
+    columns = {}
+    for name, column, is_flat in zip(table.schema.names, table.columns, flat, strict=True):
+        if is_flat:
+            columns[name] = pd.Series(pd.arrays.ArrowExtensionArray(column))
+        else:
+            columns[name] = pd.Series(_objects(column.to_pylist(), column.type), dtype=object)
+    return pd.DataFrame(columns)
+
+
+def _objects(values: list[Any], type_: pa.DataType) -> list[Any]:
+    """Turn the pairs that Arrow gives for maps into dicts, at every depth."""
+    if pa.types.is_map(type_):
+        flat = [pair for value in values if value is not None for pair in value]
+        keys = iter(_objects([k for k, _ in flat], type_.key_type))
+        items = iter(_objects([v for _, v in flat], type_.item_type))
+        return [None if value is None else {next(keys): next(items) for _ in value} for value in values]
+    if pa.types.is_list(type_):
+        elements = iter(
+            _objects([e for value in values if value is not None for e in value], type_.value_type)
+        )
+        return [None if value is None else [next(elements) for _ in value] for value in values]
+    if pa.types.is_struct(type_):
+        present = [value for value in values if value is not None]
+        columns = {
+            field.name: iter(_objects([v[field.name] for v in present], field.type)) for field in type_
+        }
+        return [None if value is None else {n: next(c) for n, c in columns.items()} for value in values]
+    return values

@@ -1,0 +1,56 @@
+"""One Spark for all tests of this folder, and functions that its workers can load."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402
+
+from timerheap.spark.java import ensure_java  # noqa: E402
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def start_spark(scratch: os.PathLike[str] | str, cores: int = 2) -> SparkSession:
+    """A quiet local Spark in which a task may fail once, as timerheap wants it."""
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master(f"local[{cores},2]")
+        .appName("timerheap tests")
+        .config("spark.driver.host", "localhost")
+        .config("spark.ui.enabled", False)
+        .config("spark.ui.showConsoleProgress", False)
+        .config("spark.local.dir", f"{scratch}/local")
+        .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", 4)
+        .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
+        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", True)
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    session = start_spark(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def carried_to_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Functions of a test module travel by value: no worker can import it."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)

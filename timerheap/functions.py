@@ -93,8 +93,8 @@ class KeyedProcessFunction(Function, ABC):
             """Give the key: the column's value, or a tuple where the key has several columns."""
 
         @abstractmethod
-        def timestamp(self) -> int | None:
-            """Give the row's event time, or the firing timer's timestamp, in epoch ms."""
+        def timestamp(self) -> int:
+            """Give the row's event time or the timer's timestamp, epoch ms; None without event_time."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
@@ -185,7 +185,8 @@ class BatchProcessFunction(Function, ABC):
     ...     def process_batch(self, batch, ctx):
     ...         ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 60_000)
     ...     def on_timers(self, due, ctx):
-    ...         yield pa.record_batch([ctx.keys(due.key_hashes)[0], pa.array(due.timestamps)], names=["key", "at"])
+    ...         yield pa.record_batch([ctx.keys(due.key_hashes)[0], pa.array(due.timestamps)], names=["key",
+    "at"])
     """
 
     one_timer_per_key: ClassVar[bool] = False
@@ -198,7 +199,7 @@ class BatchProcessFunction(Function, ABC):
         key_hashes : ndarray of int64, shape (n,)
             The key id of each row (of each timer in `on_timers`).
         timestamps : ndarray of int64, shape (n,), or None
-            The event time of each row in epoch ms (in `on_timers`: of each timer); None without ``event_time``.
+            Event time of each row (in `on_timers`: of each timer), epoch ms; None without ``event_time``.
         """
 
         key_hashes: np.ndarray
@@ -206,7 +207,7 @@ class BatchProcessFunction(Function, ABC):
 
         @abstractmethod
         def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
-            """Give the keys of key ids: a record batch of the key columns, shape (n, columns); O(n log keys).
+            """Give the keys of n key ids: a record batch of the key columns; O(n log keys).
 
             An id that no key holds is a KeyError.
             """

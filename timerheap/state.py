@@ -73,10 +73,11 @@ class MapStateDescriptor(StateDescriptor):
 
     def __init__(self, name: str, key_type_info: object, value_type_info: object) -> None:
         super().__init__(name, (key_type_info, value_type_info))
+        self.key_and_value = (key_type_info, value_type_info)
 
 
 class State(ABC):
-    """State of the current key. A value that does not fit the descriptor's type is a TypeError or ValueError."""
+    """State of the current key. A value that does not fit the descriptor's type is a ValueError."""
 
     @abstractmethod
     def clear(self) -> None:

@@ -215,7 +215,8 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
         ddl = type_.simpleString()  # type: ignore[attr-defined]
     else:
         raise TypeError(
-            f"{argument}: {type_!r} is no type; give Types.*, a DDL string such as 'bigint', a Spark or a pyarrow type"
+            f"{argument}: {type_!r} is no type; "
+            "give Types.*, a DDL string such as 'bigint', a Spark or a pyarrow type"
         )
     return _Parser(ddl, argument).parse()
 

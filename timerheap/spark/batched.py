@@ -72,9 +72,9 @@ class _TimerService(BatchTimerService):
     ) -> np.ndarray:
         if self._group.spec.one_timer_per_key != (timestamps is None):
             raise TypeError(
-                "timestamps: with one_timer_per_key a key's timer is deleted whatever its timestamp, so leave it out"
+                "timestamps: with one_timer_per_key timers go whatever their timestamps: leave it out"
                 if timestamps is not None
-                else "timestamps: give the timestamps of the timers to delete (only one_timer_per_key does without)"
+                else "timestamps: give those of the timers to delete (only one_timer_per_key does without)"
             )
         return timers.remove_many(0 if timestamps is None else timestamps, key_hashes, namespaces)
 
@@ -107,11 +107,14 @@ class BatchRunner:
     Parameters
     ----------
     function : BatchProcessFunction
+    timed : bool
+        Rows have an event time.
     max_parallelism : int
     """
 
-    def __init__(self, function: BatchProcessFunction, max_parallelism: int) -> None:
+    def __init__(self, function: BatchProcessFunction, timed: bool, max_parallelism: int) -> None:
         self._function = function
+        self._timed = timed
         keys: KeyContext[int] = KeyContext()
         self._states = SparkRuntimeContext(keys, max_parallelism)
         self._context = _Context(keys)
@@ -147,7 +150,7 @@ class BatchRunner:
         if rows.schema.get_field_index(ORDER) >= 0:
             rows = rows.drop_columns([ORDER])
         self._context.key_hashes = waiting.ids
-        self._context.timestamps = waiting.timestamps
+        self._context.timestamps = waiting.timestamps if self._timed else None
         self._emit(self._function.process_batch(rows, self._context), "process_batch")
 
     def advance(self, watermark: int) -> None:
@@ -177,8 +180,8 @@ class BatchRunner:
         assert head is not None
         key = self._group.keys.keys(np.array([head.key_hash])).to_pylist()[0]
         raise RuntimeError(
-            f"on_timers has registered timers that were already due {_ROUNDS:,} times in a row, last for key {key} at "
-            f"timestamp {head.timestamp}; register them later than the watermark ({time}), or stop"
+            f"on_timers has registered timers that were already due {_ROUNDS:,} times in a row, last for key "
+            f"{key} at timestamp {head.timestamp}; register them later than the watermark ({time}), or stop"
         )
 
     def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:

@@ -1,4 +1,4 @@
-"""Chunks: what stands in the state store. Record batches in timerheap's checksummed envelope, never a pickle."""
+"""Chunks: what stands in the state store: record batches in timerheap's checksummed envelope."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 from timerheap.spark.chunks import CLOCK, EVENT_TIMERS, PROCESSING_TIMERS, USER_STATE
 from timerheap.spark.families import Family
 from timerheap.spark.keys import KeyTable
-from timerheap.spark.waiting import RowBuffer
 from timerheap.spark.state import Part, Run
 from timerheap.spark.timers import JournalledTimers
+from timerheap.spark.waiting import RowBuffer
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 
@@ -74,7 +74,7 @@ class Clock:
         self._saved: object = None
 
     def observe(self, max_timestamp: int, count: int, now: int | None) -> int:
-        """Take a micro-batch's largest timestamp and number of rows; give the watermark, which never falls."""
+        """Take a micro-batch's largest timestamp and number of rows; give the watermark; it never falls."""
         if count:
             self.max_timestamp = max(self.max_timestamp, max_timestamp)
             self.count += count
@@ -190,8 +190,8 @@ class KeyGroup:
     def forget_dead_keys(self) -> None:
         """Drop the keys that have no timer, no state and no waiting row.
 
-        Looking costs O(keys), so it waits until half as many keys were touched: amortised O(1) for each, and the
-        table never holds more than twice the live keys.
+        Looking costs O(keys), so it waits until half as many keys were touched: amortised O(1) for each, and
+        the table never holds more than twice the live keys.
         """
         if 2 * self._touched < len(self.keys):
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -199,21 +199,21 @@ class SparkRuntimeContext(RuntimeContext):
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
         """See `timerheap.RuntimeContext`."""
         self._expect(state_descriptor, ValueStateDescriptor)
-        return self._handle(
-            _ValueHandle, state_descriptor, self._type(state_descriptor, state_descriptor.type_info)
-        )
+        type_ = self._type(state_descriptor, state_descriptor.type_info)
+        return cast(ValueState, self._handle(_ValueHandle, state_descriptor, type_))
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
         """See `timerheap.RuntimeContext`."""
         self._expect(state_descriptor, ListStateDescriptor)
         element = self._type(state_descriptor, state_descriptor.type_info)
-        return self._handle(_ListHandle, state_descriptor, pa.list_(pa.field("element", element)))
+        type_ = pa.list_(pa.field("element", element))
+        return cast(ListState, self._handle(_ListHandle, state_descriptor, type_))
 
     def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
         """See `timerheap.RuntimeContext`."""
         self._expect(state_descriptor, MapStateDescriptor)
-        key, value = (self._type(state_descriptor, t) for t in state_descriptor.type_info)
-        return self._handle(_MapHandle, state_descriptor, pa.map_(key, value))
+        key, value = (self._type(state_descriptor, t) for t in state_descriptor.key_and_value)
+        return cast(MapState, self._handle(_MapHandle, state_descriptor, pa.map_(key, value)))
 
     def bind(self, group: KeyGroup) -> list[Family]:
         """Point all handles at this group; give its families that they use."""
@@ -227,7 +227,7 @@ class SparkRuntimeContext(RuntimeContext):
     def _type(self, descriptor: StateDescriptor, type_info: object) -> pa.DataType:
         return arrow_type(type_info, f"state {descriptor.name!r}")
 
-    def _handle(self, class_: type[Any], descriptor: StateDescriptor, type_: pa.DataType) -> Any:
+    def _handle(self, class_: type[_Handle], descriptor: StateDescriptor, type_: pa.DataType) -> _Handle:
         known = self._handles.get(descriptor.name)
         if known is not None:
             if type(known) is not class_ or known.type != type_:

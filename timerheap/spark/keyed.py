@@ -28,7 +28,7 @@ __all__ = ["KeyedRunner", "no_processing_time"]
 def no_processing_time() -> NoReturn:
     """Refuse what needs a clock."""
     raise RuntimeError(
-        "this query has no processing time: pass processing_time=True to process() to use processing-time timers"
+        "this query has no processing time: processing-time timers need process(..., processing_time=True)"
     )
 
 
@@ -50,14 +50,14 @@ class _Context(KeyedProcessFunction.OnTimerContext):
 
     def __init__(self) -> None:
         self.key: Any = None
-        self.at: int | None = None
+        self.at: int = None  # type: ignore[assignment]  # without event_time
         self.domain = TimeDomain.EVENT_TIME
         self.timers: TimerService
 
     def get_current_key(self) -> Any:
         return self.key
 
-    def timestamp(self) -> int | None:
+    def timestamp(self) -> int:
         return self.at
 
     def timer_service(self) -> TimerService:
@@ -77,15 +77,23 @@ class KeyedRunner:
         Names of the key columns.
     row_type : pyspark.sql.types.StructType
         Of the rows that the function is handed.
+    timed : bool
+        Rows have an event time.
     max_parallelism : int
     """
 
     def __init__(
-        self, function: KeyedProcessFunction, key: list[str], row_type: StructType, max_parallelism: int
+        self,
+        function: KeyedProcessFunction,
+        key: list[str],
+        row_type: StructType,
+        timed: bool,
+        max_parallelism: int,
     ) -> None:
         self._function = function
         self._key_columns = key
         self._row_type = row_type
+        self._timed = timed
         self._key_type = StructType([row_type[name] for name in key])
         self._ids: KeyContext[int] = KeyContext()
         self._states = SparkRuntimeContext(self._ids, max_parallelism)
@@ -148,7 +156,7 @@ class KeyedRunner:
         if watermark > self._service.current_watermark():
             self._service.advance_watermark(watermark)
 
-    def _prepare(self, waiting: WaitingRows) -> list[tuple[Any, int, int]]:
+    def _prepare(self, waiting: WaitingRows) -> list[tuple[Any, int, Any]]:
         """Give (Row, key id, timestamp) of each row, and have keys and states at hand."""
         ids = waiting.ids.tolist()
         table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
@@ -156,7 +164,8 @@ class KeyedRunner:
         keys = table.select(self._key_columns)
         self._keys.update(zip(ids, self._python_keys(keys), strict=True))
         self._prefetch(np.unique(waiting.ids))
-        return list(zip(rows, ids, waiting.timestamps.tolist(), strict=True))
+        timestamps = waiting.timestamps.tolist() if self._timed else [None] * len(ids)
+        return list(zip(rows, ids, timestamps, strict=True))
 
     def _python_keys(self, keys: pa.Table) -> Iterator[Any]:
         rows = ArrowTableToRowsConversion.convert(keys, self._key_type, return_as_tuples=True)
@@ -166,7 +175,7 @@ class KeyedRunner:
         for family in self._families:
             family.prefetch(ids)
 
-    def _process(self, rows: list[tuple[Any, int, int]]) -> None:
+    def _process(self, rows: list[tuple[Any, int, Any]]) -> None:
         context, ids, keys = self._context, self._ids, self._keys
         process, emit = self._function.process_element, self._output.rows
         for row, id_, timestamp in rows:

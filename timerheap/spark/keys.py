@@ -19,8 +19,8 @@ _ID_SPAN = 1 << 64
 class KeyTable:
     """Knows which key stands behind a key id.
 
-    A key's id is its hash, or the next free value where another live key holds that one. The table keeps one row per
-    id: the key columns, and the hash where it differs from the id (else null).
+    A key's id is its hash, or the next free value where another live key holds that one. The table keeps a
+    row for each id: the key columns, and the hash where it differs from the id (else null).
 
     Parameters
     ----------
@@ -192,11 +192,11 @@ class KeyTable:
 
 
 def _columns(rows: pa.Array) -> list[pa.Array]:
-    return rows.flatten()[1:]
+    return list(rows.flatten()[1:])
 
 
 def _equal(left: list[pa.Array], right: list[pa.Array]) -> np.ndarray:
-    """Tell which rows are equal in all columns; NaN equals NaN as in Spark's grouping, null equals nothing."""
+    """Tell which rows are equal in all columns; NaN equals NaN as in Spark's grouping."""
     equal = np.ones(len(left[0]), bool)
     for one, other in zip(left, right, strict=True):
         same = pc.equal(one, other)

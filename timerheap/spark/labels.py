@@ -1,4 +1,4 @@
-"""Which label a key group travels under, so that Spark spreads the groups over its shuffle partitions in equal shares."""
+"""Labels of key groups, so that Spark spreads them over its shuffle partitions in equal shares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["balanced_labels", "partition_of"]
 
 
 def partition_of(labels: np.ndarray, partitions: int) -> np.ndarray:
-    """Give the shuffle partition of int labels: Spark's HashPartitioning, ``pmod(murmur3(label, 42), partitions)``.
+    """Give the partition of int labels: Spark's HashPartitioning, ``pmod(murmur3(label, 42), partitions)``.
 
     Parameters
     ----------
@@ -35,8 +35,8 @@ def partition_of(labels: np.ndarray, partitions: int) -> np.ndarray:
 def balanced_labels(max_parallelism: int, partitions: int) -> np.ndarray:
     """Give a distinct label for each key group; group g falls on partition ``g % partitions``.
 
-    Plain numbers do not spread: 0 to 127 leave 13 of 64 partitions empty, and a checkpoint can never repair it. A
-    group's label depends on `partitions` alone, not on how many groups there are.
+    Plain numbers do not spread: 0 to 127 leave 13 of 64 partitions empty, which a checkpoint can never
+    repair. A group's label depends on `partitions` alone, not on how many groups there are.
 
     Examples
     --------

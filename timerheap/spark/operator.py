@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
@@ -68,8 +68,14 @@ class Plan:
     def runner(self) -> KeyedRunner | BatchRunner:
         """Open the function."""
         if isinstance(self.function, BatchProcessFunction):
-            return BatchRunner(self.function, self.spec.max_parallelism)
-        return KeyedRunner(self.function, self.spec.key, self.row_type, self.spec.max_parallelism)
+            return BatchRunner(self.function, self.event_time is not None, self.spec.max_parallelism)
+        return KeyedRunner(
+            self.function,
+            self.spec.key,
+            self.row_type,
+            self.event_time is not None,
+            self.spec.max_parallelism,
+        )
 
 
 def _run(
@@ -111,7 +117,8 @@ def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch) -> WaitingRows:
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     ids = group.keys.resolve(hashes, [batch.column(name) for name in plan.spec.key])
     group.touch(len(ids))
-    timestamps = event_millis(batch.column(plan.event_time)) if plan.event_time is not None else None
+    timed = plan.event_time is not None
+    timestamps = event_millis(batch.column(plan.event_time)) if timed else np.zeros(len(ids), np.int64)
     return WaitingRows(batch, ids, timestamps)
 
 
@@ -132,7 +139,7 @@ def _drop_late(group: KeyGroup, waiting: WaitingRows, watermark: int) -> Waiting
 def _gather(
     labels: Iterable[tuple[Any, Any, Any, Any]],
 ) -> tuple[pa.RecordBatch | None, Observed]:
-    """Sort a group's packed rows: blobs in the order in which they were read, and what all tasks have seen."""
+    """Sort out a group's packed rows: its blobs in the order of reading, and what all tasks have seen."""
     blobs: list[tuple[int, bytes]] = []
     observed = Observed()
     for sequence, blob, max_timestamp, count in labels:
@@ -144,7 +151,7 @@ def _gather(
 
 
 class _SparkStore:
-    """The state variables of the group that Spark has made current (see `timerheap.spark.state.ChunkStore`)."""
+    """The state variables of the group that Spark has made current (`timerheap.spark.state.ChunkStore`)."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._chunks = handle.getMapState("chunks", CHUNKS_KEY, CHUNKS_VALUE)
@@ -167,7 +174,7 @@ class _SparkStore:
         format_, token, max_parallelism, partitions, runs = row
         if format_ != FORMAT:
             raise ValueError(
-                f"this checkpoint has timerheap's state format {format_}, and this version reads format {FORMAT}; "
+                f"this checkpoint has timerheap's state format {format_}, and this version reads {FORMAT}: "
                 "use the version that wrote it, or start a new checkpoint"
             )
         return Manifest(max_parallelism, partitions, bytes(token), [Run(*run) for run in runs])
@@ -194,7 +201,7 @@ class StreamingOperator(StatefulProcessor):
         self._handle = handle
         self._store = _SparkStore(handle)
 
-    def handleInputRows(
+    def handleInputRows(  # type: ignore[override]  # which allows Rows, too
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Take all that the pack stage has sent to a key group."""

@@ -59,7 +59,7 @@ class Output:
             raise TypeError(f"{source} yielded a {type(batch).__name__}; yield a pyarrow.RecordBatch")
         if sorted(batch.schema.names) != sorted(self._schema.names):
             raise ValueError(
-                f"{source} yielded the columns {batch.schema.names}, and output_schema has {self._schema.names}"
+                f"{source} yielded the columns {batch.schema.names}; output_schema has {self._schema.names}"
             )
         self._gather()
         table = pa.table(
@@ -104,7 +104,8 @@ def _fitting(column: Any, field: pa.Field, source: str) -> Any:
         fitting = column.cast(field.type)
     except (pa.ArrowException, TypeError) as e:
         raise ValueError(
-            f"{source} yielded column {field.name!r} as {column.type}, which does not fit output_schema's {field.type}: {e}"
+            f"{source} yielded column {field.name!r} as {column.type}, which does not fit output_schema's "
+            f"{field.type}: {e}"
         ) from None
     if fitting.null_count and not field.nullable:
         raise ValueError(
@@ -124,8 +125,8 @@ def _is_text(type_: pa.DataType) -> bool:
 def frame(table: pa.Table) -> pd.DataFrame:
     """Give a table, of one chunk, as the DataFrame that Spark turns back into the same columns, bit for bit.
 
-    Flat columns stay Arrow's (plain pandas would lose large ints beside nulls, and years outside 1677-2262); nested
-    ones become Python objects, the only form that Spark takes them in.
+    Flat columns stay Arrow's (plain pandas would lose large ints beside nulls, and years outside 1677-2262);
+    nested ones become Python objects, the only form that Spark takes them in.
     """
     flat = [not pa.types.is_nested(field.type) for field in table.schema]
     columns = {}

@@ -1,7 +1,7 @@
-"""The pack stage: rows become one blob for each key group, and every key group hears of the largest timestamp.
+"""The pack stage: rows become one blob a key group, and every key group hears of the largest timestamp.
 
-A stateful operator in Python pays per group and per row; it is cheap only when it sees few, large rows. The stage
-keeps nothing between micro-batches.
+A stateful operator in Python pays per group and per row; it is cheap only when it sees few, large rows. The
+stage keeps nothing between micro-batches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HASH = "__timerheap_hash"
 """Name of the column with Spark's xxhash64 of the key."""
 
 PACKED = "label int, sequence bigint, blob binary, max_timestamp bigint, count bigint"
-"""Columns that the stage makes: a blob's row has its place in the input, a broadcast row the maximum and no blob."""
+"""What the stage makes: blobs with their places in the input, and broadcast rows without a blob."""
 
 _SCHEMA = pa.schema(
     [
@@ -36,14 +36,14 @@ _BYTES = 64 << 20
 
 
 def event_millis(column: pa.Array) -> np.ndarray:
-    """Give event times as epoch ms, rounded down: shape (n,), int64. The column is a timestamp[us] or int64."""
-    values = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    """Give event times as epoch ms, rounded down: shape (n,), int64. The column is timestamp[us] or int64."""
+    values: np.ndarray = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return values // 1000 if pa.types.is_timestamp(column.type) else values
 
 
 @dataclass
 class Observed:
-    """What a micro-batch has seen: rows, and their largest event time in epoch ms (0 where there are no rows)."""
+    """What a micro-batch has seen: rows, and their largest event time in epoch ms."""
 
     max_timestamp: int = 0
     count: int = 0
@@ -104,8 +104,8 @@ class Packer:
             nulls = batch.column(name).null_count if name is not None else 0
             if nulls:
                 raise ValueError(
-                    f"{argument}: {nulls} of {batch.num_rows} rows have null in column {name!r}; filter them out "
-                    f"(df.where(df[{name!r}].isNotNull())) or give them a value before process()"
+                    f"{argument}: {nulls} of {batch.num_rows} rows have null in column {name!r}; filter them "
+                    f"out (df.where(df[{name!r}].isNotNull())) or give them a value before process()"
                 )
 
     def _max_timestamp(self, batch: pa.RecordBatch) -> int:
@@ -138,7 +138,7 @@ def _blob(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def unpack(blobs: Iterator[bytes]) -> pa.RecordBatch | None:

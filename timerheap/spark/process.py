@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import cast
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark.cloudpickle import dumps
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -47,12 +48,12 @@ def process(
     max_parallelism: int = 128,
     output_event_time: str | None = None,
 ) -> DataFrame:
-    """Run a process function, with its timers and its state for each key, on a streaming or a batch DataFrame.
+    """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
     Rows are hashed in the JVM, packed into one blob for each of `max_parallelism` key groups, and handed to a
-    stateful operator that keeps timers, keys and state natively, in the worker, and in the query's own checkpoint
-    only what has changed. Within a micro-batch come all rows, then the watermark, then the timers it has passed. On a
-    batch DataFrame the input's end is a watermark too: every timer fires.
+    stateful operator, which keeps timers, keys and state in the worker, and in the query's own checkpoint
+    what has changed. Within a micro-batch all rows come first, then the watermark, then the timers that it
+    has passed. The end of a batch DataFrame is a watermark too: every timer fires.
 
     Parameters
     ----------
@@ -64,25 +65,25 @@ def process(
     output_schema : str or pyspark.sql.types.StructType
         Of the result.
     event_time : str, optional
-        Column of the event time: a timestamp (cut to ms), or a bigint of epoch ms. Without it there are no event-time
-        timers but those that the end of a batch DataFrame fires.
+        Column of the event time: a timestamp (cut to ms), or a bigint of epoch ms. Without it the watermark
+        stands still, but for the end of a batch DataFrame.
     in_order : bool
-        True: a row reaches the function once the watermark has passed it, in event-time order; at one timestamp
-        rows come first, then timers. Results then depend on the data alone, and not on batches or partitions. It costs
-        the watermark's delay and a buffer in state; a row behind the watermark is dropped, and counted in the log.
-        False: rows are handed over as they come, as in Flink.
+        True: rows reach the function once the watermark has passed them, in event-time order; at one
+        timestamp rows come first, then timers. Results then depend on the data alone, not on batches and
+        partitions. It costs the watermark's delay and a buffer in state; a row behind the watermark is
+        dropped, and counted in the worker's log. False: rows are handed over as they come, as in Flink.
     watermark : WatermarkStrategy, optional
         Needed with `event_time`. It is fed each micro-batch's largest event time, over all partitions.
     channel : None
         Watermarks for each value of a column are not there yet.
     processing_time : bool
-        True: processing-time timers; "now" is the micro-batch's own time, so that a repeated attempt sees the same.
-        Spark then runs a batch at every trigger, and ``availableNow`` never ends.
+        True: processing-time timers; "now" is the micro-batch's own time, so that a repeated attempt sees the
+        same. Spark then runs a batch at every trigger, and ``availableNow`` never ends.
     max_parallelism : int
         Number of key groups, 1 to 32768; a checkpoint fixes it.
     output_event_time : str, optional
-        A timestamp column of the result that becomes Spark's event time (delay 0), for stateful operators that follow.
-        Without it the result has no event time.
+        A timestamp column of the result that becomes Spark's event time (delay 0), for stateful operators
+        that follow. Without it the result has no event time.
 
     Returns
     -------
@@ -97,11 +98,11 @@ def process(
 
     Notes
     -----
-    The semantics are those of Flink's InternalTimerServiceImpl (`timerheap.InternalTimerService`), except that a
-    watermark belongs to the state and outlives a restart.
+    The semantics are those of Flink's InternalTimerServiceImpl (`timerheap.InternalTimerService`), except
+    that the watermark is part of the state and outlives a restart.
 
-    A checkpoint also fixes ``spark.sql.shuffle.partitions``, and the types of the key columns. Streams need the
-    RocksDB state store provider.
+    A checkpoint also fixes ``spark.sql.shuffle.partitions`` and the types of the key columns. Streams need
+    the RocksDB state store provider.
     """
     if channel is not None:
         raise ValueError(
@@ -112,7 +113,9 @@ def process(
     if not 1 <= _int("max_parallelism", max_parallelism) <= _MOST_GROUPS:
         raise ValueError(f"max_parallelism: {max_parallelism} key groups; give 1 to {_MOST_GROUPS}")
     _function(function)
-    result_type = StructType.fromDDL(output_schema) if isinstance(output_schema, str) else output_schema
+    result_type = output_schema
+    if isinstance(output_schema, str):
+        result_type = cast(StructType, StructType.fromDDL(output_schema))
     result = _arrow("output_schema", result_type)
     if df.isStreaming:
         _state_store(df)
@@ -213,7 +216,7 @@ def _function(function: object) -> None:
             f"function: {function!r} is neither a KeyedProcessFunction nor a BatchProcessFunction"
         )
     try:
-        cloudpickle.dumps(function)
+        dumps(function)  # type: ignore[no-untyped-call]
     except Exception as e:
         bad = [name for name, value in vars(function).items() if not _serialises(value)]
         where = f" (its attribute {bad[0]!r})" if bad else ""
@@ -225,7 +228,7 @@ def _function(function: object) -> None:
 
 def _serialises(value: object) -> bool:
     try:
-        cloudpickle.dumps(value)
+        dumps(value)  # type: ignore[no-untyped-call]
     except Exception:
         return False
     return True
@@ -261,8 +264,8 @@ def _state_store(df: DataFrame) -> None:
 def _row_hash(df: DataFrame) -> Column:
     """Hash whole rows, for an order among rows of one key and one time that is the data's own.
 
-    Each column's number goes in before it: xxhash64 skips nulls, and (null, 'a') is not ('a', null). Spark does not
-    hash maps; rows that differ in maps alone keep the order in which they came.
+    Each column's number goes in before it: xxhash64 skips nulls, and (null, 'a') is not ('a', null). Spark
+    does not hash maps; rows that differ in maps alone keep the order in which they came.
     """
     parts = []
     for number, field in enumerate(df.schema):
@@ -277,7 +280,7 @@ def _with_event_time(df: DataFrame, result: DataFrame, name: str) -> DataFrame:
         raise ValueError(f"output_event_time: column {name!r} is {type_.simpleString()}; make it a timestamp")
     if "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString():
         raise ValueError(
-            "output_event_time: df has a withWatermark() of Spark's already, and a second one behind it would stop "
-            "both for good; remove it from df: process() has its own watermark="
+            "output_event_time: df has a withWatermark() of Spark's already, and a second one behind would "
+            "stop both for good; remove it from df: process() has its own watermark="
         )
     return result.withWatermark(name, "0 seconds")

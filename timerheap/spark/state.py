@@ -1,9 +1,9 @@
 """What a key group keeps in the state store, and the worker's cache of live groups.
 
-A group is made of parts (timers, keys, waiting rows, each user state, the clock). In the store a part is a run of
-chunks, numbered from 0: replayed in order they give the part. A save appends what has changed, and
-writes the part anew where that is no more, or where the run has come to hold twice what the part is worth. The manifest says which chunks count, so a chunk
-without an entry there is nothing.
+A group is made of parts (timers, keys, waiting rows, each user state, the clock). In the store a part is a
+run of chunks, numbered from 0: replayed in order they give the part. A save appends what has changed, and
+writes the part anew where that is no more, or where the run has come to hold twice what the part is worth.
+The manifest says which chunks count.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Manifest:
         """Refuse a query that was changed in what a checkpoint fixes."""
         if self.max_parallelism != max_parallelism:
             raise ValueError(
-                f"max_parallelism: this checkpoint was started with {self.max_parallelism} key groups, and the query "
-                f"now asks for {max_parallelism}; pass max_parallelism={self.max_parallelism}, or start a new checkpoint"
+                f"max_parallelism: this checkpoint has {self.max_parallelism} key groups, the query asks for "
+                f"{max_parallelism}; pass max_parallelism={self.max_parallelism}, or start a new checkpoint"
             )
         if self.partitions != partitions:
             raise ValueError(partitions_changed(self.partitions, partitions))
@@ -120,7 +120,8 @@ def partitions_changed(was: int | None, now: int) -> str:
     wanted = was if was is not None else "<the first number>"
     return (
         f"spark.sql.shuffle.partitions: this checkpoint was started with {began}, and the query was planned "
-        f"for {now}; set spark.sql.shuffle.partitions={wanted} before calling process(), or start a new checkpoint"
+        f"for {now}; set spark.sql.shuffle.partitions={wanted} before calling process(), or start a new "
+        "checkpoint"
     )
 
 
@@ -175,8 +176,8 @@ class Stored:
 class Cache:
     """Live groups of this worker, each good only for the token that its store shows.
 
-    A group is taken out before it is touched, so one that failed half-way is never seen again; one that has not
-    been asked for in the last `_KEEP` micro-batches has moved to another worker and is dropped.
+    A group is taken out before it is touched, so one that failed half-way is never seen again; one that was
+    not asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped.
     """
 
     _KEEP = 8

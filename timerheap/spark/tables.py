@@ -11,8 +11,9 @@ __all__ = ["IdTable"]
 class IdTable:
     """A map from int64 ids to values of one Arrow type, read and written in columns.
 
-    Two sorted runs: a large one, and a recent one in front of it that is merged when it has grown to a quarter of the
-    large one. So a lookup costs O(log n) a row, and a batch of k changes O(k log n), amortised.
+    Two sorted runs: a large one, and in front of it a recent one that is merged when it has grown to a
+    quarter of the large one. So a lookup costs O(log n) a row, and a batch of k changes O(k log n),
+    amortised.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +145,7 @@ def _runs(ops: np.ndarray) -> Iterator[tuple[int, int]]:
     """Give the bounds of each run of equal values."""
     cuts = np.flatnonzero(np.diff(ops)) + 1
     bounds = [0, *cuts.tolist(), len(ops)] if len(ops) else []
-    yield from zip(bounds, bounds[1:], strict=False)
+    yield from pairwise(bounds)
 
 
 class JournalledQueue:

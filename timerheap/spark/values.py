@@ -23,7 +23,7 @@ class Misfit(ValueError):
 def checker(type_: pa.DataType) -> Convert:
     """Give the function that checks a value of `type_` and copies it into plain Python objects.
 
-    It does not bend: no float becomes an int, no int a string. What does not fit is a `Misfit`. None fits everywhere.
+    It does not bend: no float becomes an int, no int a string. What does not fit is a `Misfit`; None fits.
     """
     check = _checker(type_)
 

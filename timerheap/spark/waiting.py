@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 
@@ -10,27 +12,27 @@ from timerheap.spark.chunks import ROWS
 __all__ = ["ORDER", "RowBuffer", "WaitingRows"]
 
 ORDER = "__timerheap_order"
-"""Name of the column that breaks ties: a hash of the whole row, so that order is the data's and not the arrival's."""
+"""Name of the column that breaks ties: a hash of the whole row, so that order is the data's own."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class WaitingRows:
     """Rows with the ids of their keys and their event times.
 
     Parameters
     ----------
-    rows : pyarrow.RecordBatch, shape (n, columns)
-    ids, timestamps : ndarray of int64, shape (n,)
+    rows : pyarrow.RecordBatch, n rows
+    ids : ndarray of int64, shape (n,)
+    timestamps : ndarray of int64, shape (n,)
+        Epoch ms; zeros in a query without event time.
     """
 
-    __slots__ = ("ids", "rows", "timestamps")
-
-    def __init__(self, rows: pa.RecordBatch, ids: np.ndarray, timestamps: np.ndarray) -> None:
-        self.rows = rows
-        self.ids = ids
-        self.timestamps = timestamps
+    rows: pa.RecordBatch
+    ids: np.ndarray
+    timestamps: np.ndarray
 
     def __len__(self) -> int:
-        return self.rows.num_rows
+        return len(self.ids)
 
     def take(self, rows: np.ndarray) -> WaitingRows:
         """Give the rows at these positions."""
@@ -103,10 +105,10 @@ class RowBuffer:
     def replay(self, batch: pa.RecordBatch) -> None:
         """See `timerheap.spark.state.Part`; the rows that had been released are dropped by the caller."""
         if batch.schema != self._stored:
+            was, now = (", ".join(f"{f.name} {f.type}" for f in s) for s in (batch.schema, self._stored))
             raise ValueError(
-                f"the checkpoint holds waiting rows with the columns {batch.schema.names} of the types "
-                f"{[str(t) for t in batch.schema.types]}, and the query now has {self._stored.names} of "
-                f"{[str(t) for t in self._stored.types]}; go back to the old columns, or start a new checkpoint"
+                f"in_order: the checkpoint's waiting rows have the columns {was}, the query's have {now}; "
+                "go back to the old columns, or start a new checkpoint"
             )
         *columns, ids, timestamps = batch.columns
         rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -115,13 +115,13 @@ class Manifest:
 
 
 def partitions_changed(was: int | None, now: int) -> str:
-    """Say that the shuffle partitions are not those of the checkpoint."""
-    began = f"{was} shuffle partitions" if was is not None else "another number of shuffle partitions"
-    wanted = was if was is not None else "<the first number>"
+    """Say that the shuffle partitions are not those of the plan; `was`: the checkpoint's, if known."""
+    conf = "spark.sql.shuffle.partitions"
+    number = "the number that the checkpoint was started with" if was is None else str(was)
     return (
-        f"spark.sql.shuffle.partitions: this checkpoint was started with {began}, and the query was planned "
-        f"for {now}; set spark.sql.shuffle.partitions={wanted} before calling process(), or start a new "
-        "checkpoint"
+        f"{conf}: process() has planned for {now} shuffle partitions, and the query runs with "
+        f"{'another number' if was is None else was}; a checkpoint keeps the number it was started with: "
+        f"set {conf} to {number} before calling process(), or start a new checkpoint"
     )
 
 

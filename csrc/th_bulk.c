@@ -5,49 +5,75 @@
 /* A batch of n is `large` from 1/16 of the heap on. */
 static bool large(const th_heap *h, size_t n) { return n > h->len / 16; }
 
-static size_t group(size_t i, size_t n) { return n - i < TH_GROUP ? n - i : TH_GROUP; }
+/* Rows of arguments with their hashes, fetched ahead of use in three steps a group apart: hash and index line, then the
+ * rows that the line points to, then use. */
+typedef struct rows {
+    th_column ts, key, ns;
+    size_t n;
+    uint64_t hash[4 * TH_GROUP];
+} rows;
 
-/* Hashes the rows [i, i + n) and fetches what th_lookup will read: first the lines, then the rows they point to. */
-static void fetch_group(const th_heap *h, th_column ts, th_column key, th_column ns, size_t i, size_t n,
-                        uint64_t *hash) {
-    for (size_t k = 0; k < n; k++) {
-        hash[k] = th_hash(h, th_at(ts, i + k), th_at(key, i + k), th_at(ns, i + k));
-        TH_PREFETCH(&h->line[th_home(h, hash[k])]);
+TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i) {
+    for (size_t end = i + TH_GROUP < r->n ? i + TH_GROUP : r->n; i < end; i++) {
+        uint64_t hash = th_hash(h, th_at(r->ts, i), th_at(r->key, i), th_at(r->ns, i));
+        r->hash[i % (4 * TH_GROUP)] = hash;
+        TH_PREFETCH(&h->line[th_home(h, hash)]);
     }
-    for (size_t k = 0; k < n; k++) {
-        const th_line *b = &h->line[th_home(h, hash[k])];
-        unsigned m = th_match(b, th_tag(hash[k]));
+}
+
+TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i) {
+    for (size_t end = i + TH_GROUP < r->n ? i + TH_GROUP : r->n; i < end; i++) {
+        uint64_t hash = r->hash[i % (4 * TH_GROUP)];
+        const th_line *b = &h->line[th_home(h, hash)];
+        unsigned m = th_match(b, th_tag(hash));
         if (!m) continue;
         size_t row = b->row[th_ctz(m)];
-        TH_PREFETCH(h->ts + row);
         TH_PREFETCH(h->key + row);
         TH_PREFETCH(h->ns + row);
+        TH_PREFETCH(h->ts + row);
         TH_PREFETCH(h->slot + row);
     }
 }
 
+/* To be called for each row in sequence, from `start` on; returns the row's hash. */
+TH_INLINE uint64_t fetch(const th_heap *h, rows *r, size_t start, size_t i, bool with_rows) {
+    if ((i - start) % TH_GROUP == 0) {
+        if (i == start) {
+            fetch_lines(h, r, i);
+            fetch_lines(h, r, i + TH_GROUP);
+            if (with_rows) fetch_rows(h, r, i);
+        }
+        fetch_lines(h, r, i + 2 * TH_GROUP);
+        if (with_rows) fetch_rows(h, r, i + TH_GROUP);
+    }
+    return r->hash[i % (4 * TH_GROUP)];
+}
+
 /* ---- push ---- */
 
-size_t th_heap_push_rows(th_heap *h, th_column ts, th_column key, th_column ns, size_t from, size_t n, uint8_t *added,
-                         uint32_t *where) {
-    uint64_t hash[TH_GROUP];
-    if (!h->cap) return from;
-    for (size_t i = from; i < n; i += TH_GROUP) {
-        size_t m = group(i, n);
-        fetch_group(h, ts, key, ns, i, m, hash);
-        for (size_t k = 0; k < m; k++) {
-            int64_t t = th_at(ts, i + k), key_hash = th_at(key, i + k), space = th_at(ns, i + k);
-            size_t row = th_lookup(h, hash[k], t, key_hash, space);
-            added[i + k] = row == SIZE_MAX;
-            if (added[i + k]) {
-                if (h->len == h->cap) return i + k;
-                row = h->len++;
-                th_put(h, row, (th_row){t, key_hash, space, th_enter(h, hash[k], row)});
-            }
-            if (where) where[i + k] = (uint32_t)row;
+size_t th_heap_push_rows(th_heap *heap, th_column ts, th_column key, th_column ns, size_t from, size_t n,
+                         uint8_t *added, uint32_t *where) {
+    if (!heap->cap) return from;
+    th_heap h = *heap; /* a copy that stays in registers: stores to bytes might change any memory */
+    rows r = {.ts = ts, .key = key, .ns = ns, .n = n};
+    size_t i = from;
+    for (; i < n; i++) {
+        uint64_t hash = fetch(&h, &r, from, i, where);
+        int64_t t = th_at(ts, i), k = th_at(key, i), s = th_at(ns, i);
+        size_t row = th_lookup(&h, hash, t, k, s);
+        added[i] = row == SIZE_MAX;
+        if (row == SIZE_MAX) {
+            if (h.len == h.cap) break;
+            row = h.len++;
+            h.ts[row] = t;
+            h.key[row] = k;
+            h.ns[row] = s;
+            h.slot[row] = th_enter(&h, hash, row);
         }
+        if (where) where[i] = (uint32_t)row;
     }
-    return n;
+    heap->len = h.len;
+    return i;
 }
 
 /* Restores the order when rows [first, len) are new: below their ancestors everything is in order already, so only
@@ -61,7 +87,7 @@ static void settle_tail(th_heap *h, size_t first) {
     do {
         lo = lo ? (lo - 1) / TH_ARITY : 0;
         hi = (hi - 2) / TH_ARITY + 1;
-        for (size_t i = hi; i-- > lo;) th_sift_down(h, i, h->len, th_get(h, i));
+        th_sweep(h, lo, hi);
     } while (lo);
 }
 
@@ -100,20 +126,17 @@ void th_heap_push_undo(th_heap *h, size_t first) {
 /* ---- remove, reschedule ---- */
 
 void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed) {
-    uint64_t hash[TH_GROUP];
     bool loose = large(h, n);
+    rows r = {.ts = ts, .key = key, .ns = ns, .n = n};
     if (!h->len) {
         memset(removed, 0, n);
         return;
     }
-    for (size_t i = 0; i < n; i += TH_GROUP) {
-        size_t m = group(i, n);
-        fetch_group(h, ts, key, ns, i, m, hash);
-        for (size_t k = 0; k < m; k++) {
-            size_t row = th_lookup(h, hash[k], th_at(ts, i + k), th_at(key, i + k), th_at(ns, i + k));
-            removed[i + k] = row != SIZE_MAX;
-            if (removed[i + k]) th_drop(h, row, hash[k], loose);
-        }
+    for (size_t i = 0; i < n; i++) {
+        uint64_t hash = fetch(h, &r, 0, i, true);
+        size_t row = th_lookup(h, hash, th_at(ts, i), th_at(key, i), th_at(ns, i));
+        removed[i] = row != SIZE_MAX;
+        if (row != SIZE_MAX) th_drop(h, row, hash, loose);
     }
     if (loose) th_heapify(h);
     h->changes++;
@@ -121,31 +144,17 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
 
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                              uint8_t *moved) {
-    uint64_t from[TH_GROUP], to[TH_GROUP];
     bool loose = large(h, n);
+    rows from = {.ts = ts, .key = key, .ns = ns, .n = n}, to = {.ts = new_ts, .key = key, .ns = ns, .n = n};
     if (!h->len) {
         memset(moved, 0, n);
         return;
     }
-    for (size_t i = 0; i < n; i += TH_GROUP) {
-        size_t m = group(i, n);
-        fetch_group(h, ts, key, ns, i, m, from);
-        fetch_group(h, new_ts, key, ns, i, m, to);
-        for (size_t k = 0; k < m; k++) {
-            int64_t old = th_at(ts, i + k), new = th_at(new_ts, i + k);
-            int64_t key_hash = th_at(key, i + k), space = th_at(ns, i + k);
-            size_t row = th_lookup(h, from[k], old, key_hash, space);
-            moved[i + k] = row != SIZE_MAX;
-            if (!moved[i + k] || old == new) continue;
-            if (th_lookup(h, to[k], new, key_hash, space) != SIZE_MAX) {
-                th_drop(h, row, from[k], loose); /* two timers become one */
-                continue;
-            }
-            th_leave(h, from[k], h->slot[row]);
-            th_row x = {new, key_hash, space, th_enter(h, to[k], row)};
-            if (loose) th_put(h, row, x);
-            else th_settle(h, row, h->len, x);
-        }
+    for (size_t i = 0; i < n; i++) {
+        uint64_t hash = fetch(h, &from, 0, i, true), new_hash = fetch(h, &to, 0, i, false);
+        size_t row = th_lookup(h, hash, th_at(ts, i), th_at(key, i), th_at(ns, i));
+        moved[i] = row != SIZE_MAX;
+        if (row != SIZE_MAX) th_reschedule(h, row, hash, th_at(new_ts, i), new_hash, loose);
     }
     if (loose) th_heapify(h);
     h->changes++;

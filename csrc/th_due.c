@@ -43,14 +43,17 @@ static void unindex(th_heap *h, const uint32_t *rows, size_t n) {
 }
 
 /* Fills each hole with the last row, from the highest hole down. What is below a hole is in order by then, and what
- * is above it is a hole still, so the filler only ever sinks. */
+ * is above it is a hole still, so the filler only ever sinks. Several sink together; they must be down before the
+ * last row is one of theirs. */
 static void fill_holes(th_heap *h, const uint32_t *rows, size_t n) {
+    th_sinkers s = {0};
     unindex(h, rows, n);
     for (size_t k = n; k--;) {
-        size_t last = --h->len;
-        if (k >= TH_GROUP) TH_PREFETCH(h->ts + TH_ARITY * (size_t)rows[k - TH_GROUP] + 1);
-        if (rows[k] != last) th_sift_down(h, rows[k], last, th_get(h, last));
+        size_t hole = rows[k];
+        if (!th_sink_takes(&s, hole) || (s.n && h->len - 1 <= s.highest)) th_sink(h, &s);
+        if (hole != --h->len) th_sink_add(h, &s, hole, th_get(h, h->len));
     }
+    th_sink(h, &s);
 }
 
 /* Closes the holes by moving up what stays, and makes index and order anew. */

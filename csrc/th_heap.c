@@ -57,9 +57,44 @@ void th_settle(th_heap *h, size_t i, size_t end, th_row x) {
     else th_sift_down(h, i, end, x);
 }
 
+void th_sink_add(th_heap *h, th_sinkers *s, size_t i, th_row x) {
+    if (!s->n) s->highest = i;
+    s->at[s->n] = i;
+    s->x[s->n++] = x;
+    TH_PREFETCH(h->ts + TH_ARITY * i + 1);
+}
+
+/* One level for each in turn: while one waits for its children's cache line the others go on. */
+void th_sink(th_heap *h, th_sinkers *s) {
+    for (size_t n = s->n; n;) {
+        for (size_t k = 0; k < n; k++) {
+            size_t i = s->at[k], c = TH_ARITY * i + 1, best;
+            if (c < h->len && (best = least_child(h, c, h->len), th_row_less(h, best, s->x[k]))) {
+                th_put(h, i, th_get(h, best));
+                s->at[k] = best;
+                TH_PREFETCH(h->ts + TH_ARITY * best + 1);
+            } else {
+                th_put(h, i, s->x[k]);
+                s->at[k] = s->at[--n];
+                s->x[k--] = s->x[n];
+            }
+        }
+    }
+    s->n = 0;
+}
+
+void th_sweep(th_heap *h, size_t lo, size_t hi) {
+    th_sinkers s = {0};
+    for (size_t i = hi; i-- > lo;) {
+        if (i >= TH_GROUP) TH_PREFETCH(h->ts + TH_ARITY * (i - TH_GROUP) + 1);
+        if (!th_sink_takes(&s, i)) th_sink(h, &s);
+        if (h->ts[least_child(h, TH_ARITY * i + 1, h->len)] <= h->ts[i]) th_sink_add(h, &s, i, th_get(h, i));
+    }
+    th_sink(h, &s);
+}
+
 void th_heapify(th_heap *h) {
-    if (h->len < 2) return;
-    for (size_t i = parent(h->len - 1) + 1; i--;) th_sift_down(h, i, h->len, th_get(h, i));
+    if (h->len > 1) th_sweep(h, 0, parent(h->len - 1) + 1);
 }
 
 void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose) {
@@ -68,6 +103,19 @@ void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose) {
     if (i == last) return;
     if (loose) th_put(h, i, th_get(h, last));
     else th_settle(h, i, last, th_get(h, last));
+}
+
+void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t new_hash, bool loose) {
+    th_row x = {new_ts, h->key[i], h->ns[i], h->slot[i]};
+    if (h->ts[i] == new_ts) return;
+    if (th_lookup(h, new_hash, new_ts, x.key, x.ns) != SIZE_MAX) {
+        th_drop(h, i, hash, loose);
+        return;
+    }
+    th_leave(h, hash, x.slot);
+    x.slot = th_enter(h, new_hash, i);
+    if (loose) th_put(h, i, x);
+    else th_settle(h, i, h->len, x);
 }
 
 /* ---- single operations ---- */
@@ -137,10 +185,12 @@ bool th_heap_remove(th_heap *h, int64_t ts, int64_t key, int64_t ns) {
 }
 
 bool th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int64_t ns) {
-    uint8_t moved;
-    th_heap_reschedule_many(h, (th_column){&ts, 0}, (th_column){&new_ts, 0}, (th_column){&key, 0},
-                            (th_column){&ns, 0}, 1, &moved);
-    return moved;
+    uint64_t hash = th_hash(h, ts, key, ns);
+    size_t i = th_lookup(h, hash, ts, key, ns);
+    if (i == SIZE_MAX) return false;
+    th_reschedule(h, i, hash, new_ts, th_hash(h, new_ts, key, ns), false);
+    h->changes++;
+    return true;
 }
 
 void th_heap_pop(th_heap *h) {

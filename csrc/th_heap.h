@@ -15,8 +15,8 @@
 #define TH_ARITY 8
 #define TH_LANES 12
 
-/* Most timers a heap can hold: an entry is addressed by line * 16 + lane in 32 bits, lines are 4/5 full. */
-#define TH_MAX_ROWS ((size_t)2576980377)
+/* Most timers a heap can hold: an entry is addressed by line * 16 + lane in 32 bits, with 9 to a line. */
+#define TH_MAX_ROWS ((size_t)9 << 28)
 
 typedef enum th_status {
     TH_NO = 0,       /* nothing was done: already there, or not there */

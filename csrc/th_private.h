@@ -185,10 +185,33 @@ void th_sift_down(th_heap *h, size_t i, size_t end, th_row x);
 /* Either way, as x demands. */
 void th_settle(th_heap *h, size_t i, size_t end, th_row x);
 
+/* Gives row i another timestamp and identity; where there is a timer of that identity already, drops row i. */
+void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t new_hash, bool loose);
+
+/* Rows that sift down together, so that their cache misses overlap: none is below another. */
+typedef struct th_sinkers {
+    size_t n, highest;
+    size_t at[TH_GROUP]; /* empty rows, descending */
+    th_row x[TH_GROUP];  /* what is to go there */
+} th_sinkers;
+
+/* Whether row i, which is lower than all that were added, can go with them. */
+TH_INLINE bool th_sink_takes(const th_sinkers *s, size_t i) {
+    return !s->n || (s->n < TH_GROUP && TH_ARITY * i + 1 > s->highest);
+}
+
+void th_sink_add(th_heap *h, th_sinkers *s, size_t i, th_row x);
+
+/* Puts all where they belong and empties s. */
+void th_sink(th_heap *h, th_sinkers *s);
+
+/* Sifts down the rows [lo, hi), which have children, from the last to the first. */
+void th_sweep(th_heap *h, size_t lo, size_t hi);
+
 /* Makes a heap of all rows (Floyd). */
 void th_heapify(th_heap *h);
 
-/* Takes row i out of the index and the columns. `loose`: leave the order to a later th_heapify. */
+/* Takes row i out of the index and the columns. */
 void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose);
 
 /* Sorts `rows` (row numbers, ascending) into total order; `a` gets the row numbers, `b` is scratch (th_sort.c). */

@@ -17,6 +17,8 @@ from functools import lru_cache
 from operator import index
 from typing import Any
 
+from timerheap._heap import xxh64
+
 __all__ = ["java_hash_code", "spark_xxhash64"]
 
 _JavaHasher = Callable[[Any], int]
@@ -198,8 +200,6 @@ def spark_xxhash64(values: Iterable[object], types: Iterable[str]) -> int:
 
     Raises
     ------
-    ImportError
-        If the package ``xxhash`` is missing.
     TypeError, ValueError, OverflowError
         If a value does not fit its type, a type is unknown, or there are not as many types as values.
 
@@ -240,11 +240,7 @@ def _spark_hasher(spark_type: str) -> _SparkHasher:
 
 
 def _leaf_hasher(encode: _SparkEncoder) -> _SparkHasher:
-    try:
-        from xxhash import xxh64_intdigest
-    except ImportError as error:
-        raise ImportError("spark_xxhash64 needs xxhash: pip install 'timerheap[spark]'") from error
-    return lambda value, seed: seed if value is None else xxh64_intdigest(encode(value), seed)
+    return lambda value, seed: seed if value is None else xxh64(encode(value), seed)
 
 
 def _array_hasher(element: _SparkHasher) -> _SparkHasher:

@@ -179,7 +179,7 @@ class TimerQueue(Generic[K, N]):
         if not self._heap.push(timestamp, identity.id, identity.key_group):
             return False
         self._hold(identity)
-        return head is None or timestamp < head.timestamp
+        return head is None or bool(timestamp < head.timestamp)  # NumPy's bool is not Python's
 
     def remove(self, timer: tuple[int, K, N], /) -> bool:
         """Remove a timer if it is there.
@@ -310,6 +310,8 @@ class TimerQueue(Generic[K, N]):
         return _Identity(pair, self._last_id, key_group)
 
     def _owned_key_group(self, key: K) -> int:
+        if key != key:
+            raise ValueError(f"key must equal itself to be found again, got {key!r}")
         key_group = compute_key_group_for_key_hash(self._hash_code(key), self._max_parallelism)
         if key_group not in self._key_group_range:
             raise ValueError(

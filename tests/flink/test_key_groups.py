@@ -15,7 +15,16 @@ def test_hash_codes_and_key_groups(traces: list[Any]) -> None:
     for java_type, written, hash_code, key_groups in traces[1:]:
         key = from_json(written)
         assert java_hash_code(key, java_type) == hash_code, (java_type, key)
-        if java_type in {"long", "string", "boolean", "double", "tuple2<long,string>"}:  # what Python's types are
+        if java_type in {
+            "long",
+            "string",
+            "boolean",
+            "double",
+            "tuple2<long,string>",
+        }:  # what Python's types are
             assert java_hash_code(key) == hash_code, (java_type, key)
-        assert [assign_to_key_group(key, n, java_type) for n in max_parallelisms] == key_groups, (java_type, key)
+        assert [assign_to_key_group(key, n, java_type) for n in max_parallelisms] == key_groups, (
+            java_type,
+            key,
+        )
         assert [compute_key_group_for_key_hash(hash_code, n) for n in max_parallelisms] == key_groups

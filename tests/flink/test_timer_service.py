@@ -83,9 +83,15 @@ class Operator:
         ] == [*expected[:3], from_json(expected[3])]
 
     def check_key_groups(self, events: list[Any], processing: list[Any]) -> None:
-        snapshots = {key_group: self.service.snapshot_timers_for_key_group(key_group) for key_group in self.owned}
+        snapshots = {
+            key_group: self.service.snapshot_timers_for_key_group(key_group) for key_group in self.owned
+        }
         for part, expected in enumerate((events, processing)):
-            held = {group: sorted(snapshot[part], key=repr) for group, snapshot in snapshots.items() if snapshot[part]}
+            held = {
+                group: sorted(snapshot[part], key=repr)
+                for group, snapshot in snapshots.items()
+                if snapshot[part]
+            }
             assert held == {group: sorted(map(from_json, timers), key=repr) for group, timers in expected}
 
     def check_iteration(self) -> None:
@@ -97,10 +103,14 @@ class Operator:
             seen.append((timestamp, self.service.key_context.current_key, namespace))
 
         self.service.for_each_event_time_timer(see)
-        assert Counter(seen) == Counter(timer for snapshot in snapshots for timer in snapshot.event_time_timers)
+        assert Counter(seen) == Counter(
+            timer for snapshot in snapshots for timer in snapshot.event_time_timers
+        )
         seen.clear()
         self.service.for_each_processing_time_timer(see)
-        assert Counter(seen) == Counter(timer for snapshot in snapshots for timer in snapshot.processing_time_timers)
+        assert Counter(seen) == Counter(
+            timer for snapshot in snapshots for timer in snapshot.processing_time_timers
+        )
 
     def rescaled(self, owned: KeyGroupRange) -> Operator:
         """A new operator on other key groups, restored from the snapshots of those that both own."""

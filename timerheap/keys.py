@@ -63,8 +63,8 @@ class KeyGroupRange:
     end_key_group: int
 
     def __post_init__(self) -> None:
-        start = _integer("start_key_group", self.start_key_group, 0, _MAX_PARALLELISM_LIMIT - 1)
-        end = _integer("end_key_group", self.end_key_group, -1, _MAX_PARALLELISM_LIMIT - 1)
+        start = _integer_within("start_key_group", self.start_key_group, 0, _MAX_PARALLELISM_LIMIT - 1)
+        end = _integer_within("end_key_group", self.end_key_group, -1, _MAX_PARALLELISM_LIMIT - 1)
         if end < start and (start, end) != (0, -1):
             raise ValueError(f"end_key_group must not be below start_key_group={start}, got {end}")
 
@@ -129,7 +129,7 @@ def compute_key_group_for_key_hash(key_hash: int, max_parallelism: int) -> int:
     >>> compute_key_group_for_key_hash(java_hash_code("key"), 128)
     72
     """
-    return _murmur(key_hash) % _parallelism("max_parallelism", max_parallelism)
+    return _murmur(_integer("key_hash", key_hash)) % _parallelism("max_parallelism", max_parallelism)
 
 
 def assign_key_to_parallel_operator(
@@ -163,7 +163,7 @@ def compute_key_group_range_for_operator_index(
      KeyGroupRange(start_key_group=7, end_key_group=9)]
     """
     _parallelisms(max_parallelism, parallelism)
-    operator_index = _integer("operator_index", operator_index, 0, parallelism - 1)
+    operator_index = _integer_within("operator_index", operator_index, 0, parallelism - 1)
     start = (operator_index * max_parallelism + parallelism - 1) // parallelism
     end = ((operator_index + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(start, end)
@@ -183,7 +183,7 @@ def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int,
     [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     """
     _parallelisms(max_parallelism, parallelism)
-    return _integer("key_group", key_group, 0, max_parallelism - 1) * parallelism // max_parallelism
+    return _integer_within("key_group", key_group, 0, max_parallelism - 1) * parallelism // max_parallelism
 
 
 def compute_default_max_parallelism(parallelism: int) -> int:
@@ -201,22 +201,26 @@ def compute_default_max_parallelism(parallelism: int) -> int:
     return min(max(rounded_up, _DEFAULT_MAX_PARALLELISM), _MAX_PARALLELISM_LIMIT)
 
 
-def _integer(name: str, value: object, low: int, high: int) -> int:
+def _integer(name: str, value: object) -> int:
     try:
-        number = index(value)  # type: ignore[arg-type]
+        return index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{name} must be an int, got {value!r}") from None
+
+
+def _integer_within(name: str, value: object, low: int, high: int) -> int:
+    number = _integer(name, value)
     if not low <= number <= high:
         raise ValueError(f"{name} must be from {low} to {high}, got {number}")
     return number
 
 
 def _parallelism(name: str, value: int) -> int:
-    return _integer(name, value, 1, _MAX_PARALLELISM_LIMIT)
+    return _integer_within(name, value, 1, _MAX_PARALLELISM_LIMIT)
 
 
 def _parallelisms(max_parallelism: int, parallelism: int) -> None:
-    _integer("parallelism", parallelism, 1, _parallelism("max_parallelism", max_parallelism))
+    _integer_within("parallelism", parallelism, 1, _parallelism("max_parallelism", max_parallelism))
 
 
 def _murmur(code: int) -> int:

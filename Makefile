@@ -7,6 +7,7 @@ ARGS ?=
 version := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 venv := .venv-$(version)
 wheel := dist/.wheel-$(version)
+built := *-cp$(subst .,,$(version))-*.whl
 
 # What the wheel is made of. Folders count too, so that it is built again when a file has gone.
 sources := $(wildcard setup.py pyproject.toml MANIFEST.in README.md LICENSE) \
@@ -53,40 +54,35 @@ clean: ## Remove everything that make has made
 	rm -rf .venv-* dist build timerheap.egg-info timerheap/_heap.c timerheap/*.so \
 	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks spark-warehouse out
 
-$(wheel): $(sources)
-	$(call environment,build)
+$(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 	$(venv)/build/bin/python -m pip install --quiet build
-	rm -f dist/*.tar.gz dist/*-cp$(subst .,,$(version))-*
 	mkdir -p dist
+	rm -f dist/*.tar.gz dist/$(built)
 	$(venv)/build/bin/python -m build >dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	touch $@
 
-$(venv)/%/.installed: $(wheel)
-	$(call environment,$*)
-	$(call install,$*,*-cp$(subst .,,$(version))-*.whl)
+$(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
+	$(call install,$*,$(built))
 
 # Checks the tree and needs only what timerheap requires, so that a change of code builds no wheel first.
-$(venv)/lint/.installed: pyproject.toml
+$(venv)/lint/.installed: pyproject.toml | $(venv)/lint/pyvenv.cfg
 	$(MAKE) $(wheel)
-	$(call environment,lint)
-	$(call install,lint,*-cp$(subst .,,$(version))-*.whl)
+	$(call install,lint,$(built))
 
 # Compiled anew from the sdist: neither the tree's build folder nor pip's cache knows which flags were used.
-$(venv)/sanitize/.installed: $(wheel)
-	$(call environment,sanitize)
-	TIMERHEAP_SANITIZE=1 $(call install,sanitize,*.tar.gz,--no-cache-dir)
+$(venv)/sanitize/.installed: $(wheel) | $(venv)/sanitize/pyvenv.cfg
+	$(call install,sanitize,*.tar.gz,TIMERHEAP_SANITIZE=1 PIP_NO_CACHE_DIR=1)
+
+$(venv)/%/pyvenv.cfg:
+	@$(PYTHON) -c 'import os, sys, sysconfig; v = sys.version_info[:2]; \
+	  v < (3, 11) and sys.exit("timerheap needs CPython 3.11 or newer, $(PYTHON) is %d.%d: try make PYTHON=python3.13" % v); \
+	  header = sysconfig.get_path("include") + "/Python.h"; \
+	  os.path.exists(header) or sys.exit("no %s: install the headers of $(PYTHON) (Debian: python3-dev)" % header)'
+	$(PYTHON) -m venv --upgrade-deps $(@D)
 
 # pip leaves a package alone whose version has not changed, so an older timerheap goes first.
-define environment
-@$(PYTHON) -c 'import os, sys, sysconfig; v = sys.version_info[:2]; \
-  v < (3, 11) and sys.exit("timerheap needs CPython 3.11 or newer, $(PYTHON) is %d.%d: try make PYTHON=python3.13" % v); \
-  header = sysconfig.get_path("include") + "/Python.h"; \
-  os.path.exists(header) or sys.exit("no %s: install the headers of $(PYTHON) (Debian: python3-dev)" % header)'
-$(PYTHON) -m venv $(venv)/$(1)
-@$(venv)/$(1)/bin/python -m pip uninstall --quiet --yes timerheap
-endef
-
 define install
-$(venv)/$(1)/bin/python -m pip install --quiet $(3) "$$(ls dist/$(2))[$(1)]"
-touch $(venv)/$(1)/.installed
+$(venv)/$(1)/bin/python -m pip uninstall -qq --yes timerheap
+$(3) $(venv)/$(1)/bin/python -m pip install --quiet "$$(ls dist/$(2))[$(1)]"
+touch $@
 endef

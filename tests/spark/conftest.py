@@ -7,13 +7,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
 
-pytest.importorskip("pyspark")
-
-from pyspark import cloudpickle  # noqa: E402
-from pyspark.sql import SparkSession  # noqa: E402
-
-from timerheap.spark.java import ensure_java  # noqa: E402
+from timerheap.spark.java import ensure_java
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +140,7 @@ class BatchRunner:
     def replay(self, waiting: WaitingRows, watermark: int) -> None:
         """Take rows in event-time order, one call for each distinct timestamp t, at watermark t - 1."""
         starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(waiting)], strict=True):
+        for start, stop in pairwise([*starts, len(waiting)]):
             self._step_to(int(waiting.timestamps[start]) - 1)
             self.process(waiting.slice(start, stop))
         self._step_to(watermark)

@@ -203,4 +203,5 @@ class KeyGroup:
     def loaded(self) -> KeyGroup:
         """Finish a load: rows that the watermark had released before the save are gone."""
         self.rows.release(self.clock.watermark)
+        self._touched = len(self.keys)  # how many are dead is not known
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
@@ -125,8 +126,8 @@ class KeyedRunner:
     def replay(self, waiting: WaitingRows, watermark: int) -> None:
         """Take rows in event-time order: before the rows of time t the watermark is t - 1."""
         rows = self._prepare(waiting)
-        starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1))
-        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=True):
+        starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
+        for start, stop in pairwise([*starts, len(rows)]):
             self._step_to(rows[start][2] - 1)
             self._process(rows[start:stop])
         self._step_to(watermark)

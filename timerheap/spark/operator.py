@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
@@ -193,8 +195,14 @@ class StreamingOperator(StatefulProcessor):
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        # By itself: the worker that Spark starts on the driver calls only init(), and cannot import the
+        # modules that addPyFile() has sent.
+        self._pickled_plan = dumps(plan)  # type: ignore[no-untyped-call]
         self._runner: KeyedRunner | BatchRunner | None = None
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return cast(Plan, loads(self._pickled_plan))
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state; on the driver, too."""

@@ -1,0 +1,68 @@
+"""Spark's xxhash64 and ours are one function."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from decimal import Decimal
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from timerheap import spark_xxhash64
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+UTC = datetime.UTC
+TEXTS = ["", "a", "N14228", "sn\N{SNOWMAN}w", "\U0001f600", "\0", "x" * 31, "x" * 32, "y" * 1000, None]
+WHOLE = [0, 1, -1, 42, None]
+VALUES = {
+    "boolean": [True, False, None],
+    "tinyint": [*WHOLE, -128, 127],
+    "smallint": [*WHOLE, -(2**15), 2**15 - 1],
+    "int": [*WHOLE, -(2**31), 2**31 - 1],
+    "bigint": [*WHOLE, 2**31, -(2**31) - 1, -(2**63), 2**63 - 1],
+    "float": [0.0, -0.0, 1.5, 0.1, math.inf, -math.inf, math.nan, 1.4e-45, None],
+    "double": [0.0, -0.0, 1.5, 0.1, math.inf, -math.inf, math.nan, 5e-324, None],
+    "string": TEXTS,
+    "binary": [None if text is None else text.encode() for text in TEXTS],
+    "date": [datetime.date(1970, 1, 1), datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None],
+    "timestamp": [
+        datetime.datetime(1970, 1, 1, tzinfo=UTC),
+        datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        datetime.datetime(2013, 7, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=-4))),
+        None,
+    ],
+    "timestamp_ntz": [datetime.datetime(1970, 1, 1), datetime.datetime(2013, 7, 1, 12, 0, 0, 1), None],
+    "decimal(10,2)": [Decimal("0"), Decimal("-1.5"), Decimal("99999999.99"), None],
+    "decimal(18,0)": [Decimal(10**18 - 1), Decimal(1 - 10**18), None],
+    "decimal(19,3)": [Decimal(10**15), Decimal("-0.128"), Decimal("0.128"), Decimal("-0.129"), None],
+    "decimal(38,0)": [Decimal(10**38 - 1), Decimal(1 - 10**38), Decimal(0), Decimal(-128), None],
+    "array<int>": [[], [1, None, 2], [None], None],
+    "struct<a:int,b:string>": [(1, "a"), (None, "a"), (None, None), None],
+    "array<struct<a:bigint,b:array<string>>>": [[(1, ["a", None]), None, (None, [])], [], None],
+}
+
+
+def test_every_type_alone_and_all_in_a_row(spark: SparkSession) -> None:
+    types = list(VALUES)
+    names = [f"v{i}" for i, _ in enumerate(types)]
+    # enough rows that each value appears, and beside changing others
+    rows = [row for row, _ in zip(zip(*map(cycle, VALUES.values()), strict=False), range(30), strict=False)]
+    schema = ", ".join(f"{name} {spark_type}" for name, spark_type in zip(names, types, strict=True))
+    hashed = spark.createDataFrame(rows, schema).select(F.xxhash64(*names), *map(F.xxhash64, names)).collect()
+    for row, (together, *alone) in zip(rows, hashed, strict=True):
+        for value, spark_type, hash_ in zip(row, types, alone, strict=True):
+            assert spark_xxhash64([value], [spark_type]) == hash_, (value, spark_type)
+        assert spark_xxhash64(row, types) == together
+
+
+def test_rows_can_collide(spark: SparkSession) -> None:
+    hashes = spark.sql("SELECT xxhash64(null, 'a'), xxhash64('a', null)").first()
+    assert [spark_xxhash64(row, ["string"] * 2) for row in ((None, "a"), ("a", None))] == list(hashes)
+    assert hashes[0] == hashes[1]

@@ -1,0 +1,398 @@
+"""The clocks: both kinds alike where they are, and each on its own; a slow machine passes too."""
+
+import logging
+import threading
+import time
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from types import SimpleNamespace
+
+import pytest
+
+import timerheap.clock
+from timerheap import ManualProcessingTimeService, SystemProcessingTimeService
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+LONG = 60  # seconds: what a test waits for at most, and never does
+FAR = 10**9  # milliseconds
+
+
+@pytest.fixture
+def system():
+    with SystemProcessingTimeService() as clock:
+        yield clock
+
+
+@pytest.fixture(params=["system", "manual"])
+def either(request):
+    if request.param == "manual":
+        yield ManualProcessingTimeService()
+    else:
+        yield request.getfixturevalue("system")
+
+
+# ---- manual ----
+
+
+def test_due_one_millisecond_after_the_timestamp_or_at_once():
+    clock = ManualProcessingTimeService(now=100)
+    for timestamp in (300, 100, 99, -5):
+        clock.register_timer(timestamp, print)
+    assert clock.get_active_timers() == [(99, 100), (-5, 100), (100, 101), (300, 301)]
+
+
+@pytest.mark.parametrize("jump", [False, True])
+def test_callbacks_get_their_timestamps_in_due_order(jump):
+    clock = ManualProcessingTimeService(jump=jump)
+    called = []
+
+    def callback(timestamp):
+        called.append((timestamp, clock.get_current_processing_time()))
+
+    for timestamp in (30, 10, 20, 10):
+        clock.register_timer(timestamp, callback)
+    clock.set_current_time(20)
+    assert called == ([(10, 20), (10, 20)] if jump else [(10, 11), (10, 11)])
+    called.clear()
+    clock.advance(15)
+    assert clock.get_current_processing_time() == 35
+    assert called == ([(20, 35), (30, 35)] if jump else [(20, 21), (30, 31)])
+
+
+@pytest.mark.parametrize("jump", [False, True])
+def test_what_a_callback_registers_joins_when_it_is_due(jump):
+    clock = ManualProcessingTimeService(jump=jump)
+    called = []
+
+    def callback(timestamp):
+        called.append(timestamp)
+        if timestamp < 4:
+            clock.register_timer(timestamp + 1, callback)
+            clock.register_timer(timestamp + 100, callback)
+
+    clock.register_timer(1, callback)
+    clock.set_current_time(50)
+    assert called == [1, 2, 3, 4]
+    assert sorted(timestamp for timestamp, _ in clock.get_active_timers()) == [101, 102, 103]
+
+
+def test_the_clock_may_be_set_back():
+    clock = ManualProcessingTimeService(now=100)
+    called = []
+    clock.register_timer(100, called.append)
+    clock.set_current_time(50)
+    assert (clock.get_current_processing_time(), called) == (50, [])
+    clock.register_timer(70, called.append)
+    clock.set_current_time(101)
+    assert called == [70, 100]
+
+
+@pytest.mark.parametrize("jump", [False, True])
+def test_an_error_reaches_who_sets_the_clock_and_loses_no_other_callback(jump):
+    clock = ManualProcessingTimeService(jump=jump)
+    called = []
+
+    def fail(timestamp):
+        raise KeyError(timestamp)
+
+    clock.register_timer(1, called.append)
+    failed = clock.register_timer(2, fail)
+    clock.register_timer(3, called.append)
+    with pytest.raises(KeyError, match="2"):
+        clock.set_current_time(10)
+    assert called == [1]
+    assert isinstance(failed.exception(timeout=0), KeyError)
+    clock.set_current_time(10)
+    assert called == [1, 3]
+    assert clock.get_current_processing_time() == 10
+
+
+def test_the_ends_of_time():
+    clock = ManualProcessingTimeService(now=INT64_MIN)
+    called = []
+    for timestamp in (INT64_MAX, INT64_MIN, INT64_MAX - 1):
+        clock.register_timer(timestamp, called.append)
+    clock.set_current_time(INT64_MAX - 1)
+    assert called == [INT64_MIN]
+    clock.set_current_time(INT64_MAX)
+    assert called == [INT64_MIN, INT64_MAX, INT64_MAX - 1]  # both at the last moment there is
+
+
+def test_periodic_callbacks_go_on_at_a_fixed_rate():
+    clock = ManualProcessingTimeService(now=1_000, jump=True)
+    called = []
+    future = clock.schedule_at_fixed_rate(called.append, 5, 10)
+    clock.set_current_time(1_004)
+    assert called == []
+    clock.set_current_time(1_005)
+    assert called == [1_005]
+    clock.set_current_time(1_040)  # three at once: late ones are made up for
+    assert called == [1_005, 1_015, 1_025, 1_035]
+    assert clock.get_active_timers() == [(1_045, 1_045)]
+    assert future.cancel() is True
+    clock.set_current_time(2_000)
+    assert len(called) == 4
+    assert clock.get_active_timers() == []
+
+
+def test_a_periodic_callback_can_cancel_itself_and_an_error_does_not_end_it():
+    clock = ManualProcessingTimeService()
+    called = []
+
+    def callback(timestamp):
+        called.append(timestamp)
+        if timestamp == 1:
+            raise KeyError(timestamp)
+        if timestamp == 3:
+            future.cancel()
+
+    future = clock.schedule_at_fixed_rate(callback, 1, 1)
+    with pytest.raises(KeyError):
+        clock.set_current_time(100)
+    clock.set_current_time(100)
+    assert called == [1, 2, 3]
+    assert future.cancelled()
+
+
+# ---- both ----
+
+
+def test_a_cancelled_callback_is_gone(either):
+    future = either.register_timer(either.get_current_processing_time() + FAR, print)
+    assert future.cancel() is True
+    assert future.cancelled()
+    assert future.cancel() is True
+    with pytest.raises(CancelledError):
+        future.result(timeout=0)
+
+
+def test_quiesced_means_registrations_without_effect(either):
+    called = []
+    now = either.get_current_processing_time()
+    waiting = either.register_timer(now + FAR, called.append)
+    periodic = either.schedule_at_fixed_rate(called.append, FAR, 1)
+    assert either.quiesce().result(timeout=LONG) is None
+    assert waiting.cancelled()
+    assert periodic.cancelled()
+    assert not either.is_terminated()
+    for future in (
+        either.register_timer(now - 5, called.append),
+        either.schedule_at_fixed_rate(called.append, 0, 1),
+    ):
+        with pytest.raises(FutureTimeoutError):
+            future.result(timeout=0.02)
+        assert not future.done()
+        assert future.cancel() is True
+    assert called == []
+    either.quiesce().result(timeout=LONG)
+
+
+def test_shut_down_means_registrations_are_errors(either):
+    waiting = either.register_timer(either.get_current_processing_time() + FAR, print)
+    assert not either.is_terminated()
+    either.shutdown_service()
+    assert either.is_terminated()
+    assert waiting.cancelled()
+    with pytest.raises(RuntimeError, match="shut down"):
+        either.register_timer(0, print)
+    with pytest.raises(RuntimeError, match="shut down"):
+        either.schedule_at_fixed_rate(print, 0, 1)
+    either.shutdown_service()
+    either.quiesce().result(timeout=LONG)
+    assert either.is_terminated()
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "error", "says"),
+    [
+        ("register_timer", (1.5, print), TypeError, r"timestamp must be an int, got 1\.5"),
+        ("register_timer", ("1", print), TypeError, "timestamp must be an int, got '1'"),
+        (
+            "register_timer",
+            (2**63, print),
+            OverflowError,
+            "timestamp must fit into 64 bits, got 9223372036854775808",
+        ),
+        ("register_timer", (1, None), TypeError, "callback must be callable, got None"),
+        ("schedule_at_fixed_rate", (print, -1, 1), ValueError, "initial_delay must be 0 ms or more, got -1"),
+        ("schedule_at_fixed_rate", (print, 0, 0), ValueError, "period must be 1 ms or more, got 0"),
+        ("schedule_at_fixed_rate", (print, 0, 0.5), TypeError, r"period must be an int, got 0\.5"),
+        ("schedule_at_fixed_rate", ("print", 0, 1), TypeError, "callback must be callable"),
+        ("set_current_time", (None,), TypeError, "timestamp must be an int, got None"),
+        ("set_current_time", (-(2**63) - 1,), OverflowError, "timestamp must fit"),
+    ],
+)
+def test_errors_name_the_argument_and_change_nothing(method, arguments, error, says):
+    clock = ManualProcessingTimeService(now=7)
+    with pytest.raises(error, match=says):
+        getattr(clock, method)(*arguments)
+    assert clock.get_active_timers() == []
+    assert clock.get_current_processing_time() == 7
+
+
+# ---- system ----
+
+
+def test_a_callback_comes_when_its_timestamp_is_over(system):
+    seen = []
+
+    def callback(timestamp):
+        seen.append((timestamp, system.get_current_processing_time(), threading.current_thread()))
+
+    now = system.get_current_processing_time()
+    futures = [system.register_timer(now + delay, callback) for delay in (20, 0, -50, 5)]
+    for future in futures:
+        assert future.result(timeout=LONG) is None
+    assert sorted(timestamp - now for timestamp, _, _ in seen) == [-50, 0, 5, 20]
+    assert all(timestamp < at for timestamp, at, _ in seen)
+    assert len({thread for _, _, thread in seen}) == 1
+    assert seen[0][2] is not threading.current_thread()
+
+
+class StoppedTime:
+    """The machine's time, which stands still until it is let go."""
+
+    def __init__(self):
+        self.stopped_at, self.let_go_at = time.time_ns(), None
+
+    def let_go(self):
+        self.let_go_at = time.monotonic_ns()
+
+    def time_ns(self):
+        return self.stopped_at + (0 if self.let_go_at is None else time.monotonic_ns() - self.let_go_at)
+
+
+def test_many_callbacks_come_in_order_none_lost_none_twice(monkeypatch):
+    called = []
+    stopped = StoppedTime()
+    monkeypatch.setattr(timerheap.clock, "time", stopped)
+    monkeypatch.setattr(timerheap.clock, "_LONGEST_WAIT", 0.01)
+    with SystemProcessingTimeService() as clock:
+        start = clock.get_current_processing_time()
+        timestamps = [start + (i * 7919) % 500 for i in range(5_000)]
+        futures = [clock.register_timer(timestamp, called.append) for timestamp in timestamps]
+        stopped.let_go()
+        for future in futures:
+            future.result(timeout=LONG)
+    assert called == sorted(timestamps)
+
+
+def test_an_earlier_callback_is_not_held_up_by_a_later_one(system):
+    late = system.register_timer(system.get_current_processing_time() + FAR, print)
+    for _ in range(3):
+        system.register_timer(system.get_current_processing_time() + 1, str).result(timeout=LONG)
+    assert not late.done()
+
+
+def test_a_callback_can_register_another(system):
+    called = threading.Event()
+
+    def first(timestamp):
+        system.register_timer(timestamp + 1, lambda _: called.set())
+
+    system.register_timer(0, first)
+    assert called.wait(LONG)
+
+
+def test_periodic_callbacks_keep_to_the_grid(system):
+    called, enough = [], threading.Event()
+
+    def callback(timestamp):
+        called.append((timestamp, system.get_current_processing_time()))
+        if len(called) == 5:
+            future.cancel()
+            enough.set()
+
+    with system.lock:
+        future = system.schedule_at_fixed_rate(callback, 3, 7)
+    assert enough.wait(LONG)
+    first = called[0][0]
+    assert [timestamp for timestamp, _ in called] == [first + 7 * i for i in range(5)]
+    assert all(timestamp <= at for timestamp, at in called)
+    assert len(called) == 5
+
+
+def test_errors_reach_the_handler_and_the_clock_goes_on():
+    handled = []
+
+    def handler(error):
+        handled.append(error)
+        raise RuntimeError("from the handler")
+
+    def fail(timestamp):
+        raise KeyError(timestamp)
+
+    def leave(timestamp):
+        raise SystemExit
+
+    with SystemProcessingTimeService(handler) as clock:
+        failed, left = clock.register_timer(0, fail), clock.register_timer(0, leave)
+        assert clock.register_timer(0, str).result(timeout=LONG) is None
+        assert isinstance(failed.exception(timeout=LONG), KeyError)
+        assert isinstance(left.exception(timeout=LONG), SystemExit)
+        assert handled == [failed.exception(), left.exception()]
+
+
+def test_without_a_handler_errors_are_logged(system, caplog):
+    with caplog.at_level(logging.ERROR, "timerheap.clock"):
+        with pytest.raises(ZeroDivisionError):
+            system.register_timer(0, lambda _: 1 // 0).result(timeout=LONG)
+        system.register_timer(0, str).result(timeout=LONG)
+    assert "a processing-time callback failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_no_callback_runs_while_the_lock_is_held(system):
+    ran = threading.Event()
+    with system.lock:
+        future = system.register_timer(0, lambda _: ran.set())
+        assert not ran.wait(0.05)
+        assert future.cancel() is True  # it waits for the lock, and has not begun
+    system.register_timer(0, str).result(timeout=LONG)
+    assert not ran.is_set()
+
+
+def test_quiesce_waits_for_the_callback_that_runs(system):
+    running, go_on = threading.Event(), threading.Event()
+
+    def callback(timestamp):
+        running.set()
+        assert go_on.wait(LONG)
+
+    future = system.register_timer(0, callback)
+    next_one = system.register_timer(0, callback)
+    assert running.wait(LONG)
+    quiesced = system.quiesce()
+    assert next_one.cancelled()
+    assert not quiesced.done()
+    assert not future.done()
+    go_on.set()
+    quiesced.result(timeout=LONG)
+    assert future.result(timeout=LONG) is None
+
+
+def test_a_callback_can_shut_the_service_down():
+    with SystemProcessingTimeService() as clock:
+        clock.register_timer(0, lambda _: clock.shutdown_service()).result(timeout=LONG)
+        assert clock.is_terminated()
+
+
+def test_the_thread_ends_with_the_service():
+    with SystemProcessingTimeService() as clock:
+        before = set(threading.enumerate())
+        clock.register_timer(0, str).result(timeout=LONG)
+        (thread,) = set(threading.enumerate()) - before
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+def test_a_clock_that_was_set_is_noticed(monkeypatch):
+    now = [10**18]
+    monkeypatch.setattr(timerheap.clock, "time", SimpleNamespace(time_ns=lambda: now[0]))
+    monkeypatch.setattr(timerheap.clock, "_LONGEST_WAIT", 0.01)
+    with SystemProcessingTimeService() as clock:
+        future = clock.register_timer(clock.get_current_processing_time() + FAR, str)
+        with pytest.raises(FutureTimeoutError):
+            future.result(timeout=0.05)
+        now[0] += FAR * 10**6 + 10**6
+        assert future.result(timeout=LONG) is None

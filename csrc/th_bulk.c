@@ -123,6 +123,23 @@ void th_heap_push_undo(th_heap *h, size_t first) {
     }
 }
 
+/* ---- find ---- */
+
+void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts) {
+    rows r = {.ts = key, .key = key, .ns = ns, .n = n};
+    if (!h->len) {
+        memset(found, 0, n);
+        memset(ts, 0, n * sizeof *ts);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint64_t hash = fetch(h, &r, 0, i, true);
+        size_t row = th_lookup(h, hash, 0, th_at(key, i), th_at(ns, i));
+        found[i] = row != SIZE_MAX;
+        ts[i] = found[i] ? h->ts[row] : 0;
+    }
+}
+
 /* ---- remove, reschedule ---- */
 
 void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed) {

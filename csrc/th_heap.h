@@ -98,6 +98,9 @@ void th_heap_push_finish(th_heap *h, size_t first, th_column ts, th_column key, 
 /* Instead of the second half: takes back everything since len was `first`. */
 void th_heap_push_undo(th_heap *h, size_t first);
 
+/* Looks up n identities in a heap by_key: found[i], and ts[i], 0 where it is not there. */
+void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts);
+
 /* Removes n timers in their sequence, removed[i] as th_heap_remove. */
 void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed);
 

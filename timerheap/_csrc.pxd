@@ -49,6 +49,7 @@ cdef extern from "th_heap.h" nogil:
     void th_heap_push_finish(th_heap *h, size_t first, th_column ts, th_column key, th_column ns, size_t n,
                              const uint8_t *added, const uint32_t *where)
     void th_heap_push_undo(th_heap *h, size_t first)
+    void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts)
     void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed)
     void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                                  uint8_t *moved)

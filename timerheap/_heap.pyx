@@ -7,6 +7,7 @@ Every call allocates before it changes anything and holds the GIL throughout, so
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -36,7 +37,19 @@ cdef uint64_t _seeds = int.from_bytes(os.urandom(8), "little")
 
 
 cdef inline object _timer(const th_heap *h, size_t row):
-    return tuple.__new__(Timer, (h.ts[row], h.key[row], h.ns[row]))
+    """A Timer, made as tuple.__new__ makes it: in a fifth of the time that the class's own takes."""
+    cdef tuple arguments = ((h.ts[row], h.key[row], h.ns[row]),)
+    return (<PyTypeObject *>tuple).tp_new(Timer, <PyObject *>arguments, NULL)
+
+
+cdef inline object _batch(cnp.ndarray ts, cnp.ndarray key, cnp.ndarray ns):
+    """A TimerBatch of columns that need no check."""
+    cdef tuple arguments = ()
+    batch = (<PyTypeObject *>object).tp_new(TimerBatch, <PyObject *>arguments, NULL)
+    PyObject_GenericSetAttr(batch, "timestamps", ts)
+    PyObject_GenericSetAttr(batch, "key_hashes", key)
+    PyObject_GenericSetAttr(batch, "namespaces", ns)
+    return batch
 
 
 cdef inline cnp.ndarray _empty(size_t n, int dtype):
@@ -339,8 +352,8 @@ cdef class _Heap:
                         <int64_t *>cnp.PyArray_DATA(ns), <uint32_t *>cnp.PyArray_DATA(scratch))
         self.give_back()
         if take < room:
-            return TimerBatch(ts[:take].copy(), key[:take].copy(), ns[:take].copy())
-        return TimerBatch(ts, key, ns)
+            return _batch(ts[:take].copy(), key[:take].copy(), ns[:take].copy())
+        return _batch(ts, key, ns)
 
     # ---- as a container ----
 
@@ -702,6 +715,40 @@ cdef class KeyTimerHeap(_Heap):
         if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row):
             return self.h.ts[row]
         return None
+
+    def timestamps_of(self, key_hashes, namespaces=0):
+        """Look up when the timers of many identities fire.
+
+        Parameters
+        ----------
+        key_hashes, namespaces : array_like of int, shape (n,), or int
+            As in `push_many`.
+
+        Returns
+        -------
+        timestamps : ndarray of int64, shape (n,)
+            Epoch milliseconds, 0 where there is no timer.
+        found : ndarray of bool, shape (n,)
+            Whether there is one.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
+
+        Notes
+        -----
+        O(n).
+        """
+        cdef _Columns rows = _Columns(self)
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray timestamps = _empty(n, cnp.NPY_INT64)
+        cdef cnp.ndarray found = _empty(n, cnp.NPY_BOOL)
+        th_heap_find_many(&self.h, key, ns, n, <uint8_t *>cnp.PyArray_DATA(found),
+                          <int64_t *>cnp.PyArray_DATA(timestamps))
+        return timestamps, found
 
     def remove_many(self, key_hashes, namespaces=0):
         """Remove the timers of many identities at once, as if one by one in their sequence.

@@ -29,7 +29,7 @@ CLOCK = 21
 USER_STATE = 64
 
 _TARGET_BYTES = 256 << 10
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)  # a thread costs more than it saves
 
 
 def write_chunk(kind: int, batch: pa.RecordBatch) -> bytes:

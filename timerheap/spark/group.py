@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from timerheap.spark.chunks import CLOCK, EVENT_TIMERS, PROCESSING_TIMERS, USER_STATE
@@ -54,13 +53,14 @@ class Clock:
     kind = CLOCK
     name = ""
 
-    _CHANNEL = pa.struct([("channel", pa.binary()), ("max_timestamp", pa.int64()), ("count", pa.int64())])
     _SCHEMA = pa.schema(
         [
             ("watermark", pa.int64()),
             ("late_rows", pa.int64()),
             ("wake_up", pa.int64()),
-            ("channels", pa.list_(_CHANNEL)),
+            ("channel", pa.binary()),  # one row a channel; null: the one over all partitions
+            ("max_timestamp", pa.int64()),
+            ("count", pa.int64()),
         ]
     )
 
@@ -89,8 +89,8 @@ class Clock:
 
     # What the checkpoint sees (see `timerheap.spark.state.Part`): always the whole, which is one row.
 
-    def _values(self) -> tuple[int, int, int | None, int, int]:
-        return self.watermark, self.late_rows, self.wake_up, self.max_timestamp, self.count
+    def _values(self) -> tuple[int | None, ...]:
+        return self.watermark, self.late_rows, self.wake_up, None, self.max_timestamp, self.count
 
     def changes(self) -> pa.RecordBatch | None:
         """Give the clock where it has moved since the last call."""
@@ -101,10 +101,8 @@ class Clock:
 
     def snapshot(self) -> pa.RecordBatch:
         """Give the clock."""
-        channels = [{"channel": None, "max_timestamp": self.max_timestamp, "count": self.count}]
-        columns = [[self.watermark], [self.late_rows], [self.wake_up], [channels]]
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, self._SCHEMA, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._SCHEMA)
+        columns = [pa.array([v], f.type) for v, f in zip(self._values(), self._SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._SCHEMA)
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Take back what `snapshot` gave."""
@@ -112,15 +110,14 @@ class Clock:
             raise ValueError(f"a chunk of kind {CLOCK} is no clock: {batch.schema}")
         row = batch.to_pylist()[0]
         self.watermark, self.late_rows, self.wake_up = row["watermark"], row["late_rows"], row["wake_up"]
-        for channel in row["channels"]:
-            self.max_timestamp, self.count = channel["max_timestamp"], channel["count"]
-            if self.count:
-                self._generator.on_batch(self.max_timestamp, self.count, None)
+        self.max_timestamp, self.count = row["max_timestamp"], row["count"]
+        if self.count:
+            self._generator.on_batch(self.max_timestamp, self.count, None)
         self._saved = self._values()
 
     def nbytes(self) -> int:
-        """Give the size of a snapshot."""
-        return int(self.snapshot().nbytes)
+        """Give nothing: a clock is always written anew."""
+        return 0
 
 
 class KeyGroup:
@@ -198,7 +195,7 @@ class KeyGroup:
         self._touched = 0
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
         holders += [family.ids() for family in self.states.values()]
-        self.keys.retain(np.unique(np.concatenate(holders)))
+        self.keys.retain(holders)
 
     def loaded(self) -> KeyGroup:
         """Finish a load: rows that the watermark had released before the save are gone."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap.spark.chunks import KEYS
-from timerheap.spark.tables import IdTable
+from timerheap.spark.tables import IdTable, members
 
 __all__ = ["KeyTable"]
 
@@ -53,22 +54,19 @@ class KeyTable:
         columns : list of pyarrow.Array, each of shape (n,)
             The key columns.
         """
-        distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        keys = [column.take(pa.array(first)) for column in columns]
-        held = self.table.get(distinct)
-        free = np.asarray(held.is_null().to_numpy(zero_copy_only=False))
-        clash = ~(free | _equal(keys, _columns(held)))
-        if self._displaced:
-            clash |= np.isin(distinct, np.fromiter(self._displaced, np.int64))
-        if len(distinct) < len(hashes):
-            unlike = ~_equal(columns, [key.take(pa.array(inverse)) for key in keys])
-            clash[inverse[unlike]] = True
-        new = np.flatnonzero(free & ~clash)
-        self._add(distinct[new], self._rows(pa.nulls(len(new), pa.int64()), keys, new))
-        if not clash.any():
+        absent = np.flatnonzero(~self.table.find(hashes))
+        if self._displaced:  # a key that is displaced, though its hash is free by now
+            absent = absent[~members(hashes[absent], np.fromiter(self._displaced, np.int64))]
+        if len(absent):
+            codes, distinct = pd.factorize(hashes[absent])
+            first = np.empty(len(distinct), np.intp)
+            first[codes[::-1]] = absent[::-1]
+            self._add(distinct, self._rows(pa.nulls(len(distinct), pa.int64()), columns, first))
+        clash = np.flatnonzero(~_equal(columns, _columns(self.table.get(hashes))))
+        if not len(clash):
             return hashes
         ids = hashes.copy()
-        self._resolve_singly(ids, np.flatnonzero(clash[inverse]), hashes, columns)
+        self._resolve_singly(ids, clash, hashes, columns)
         return ids
 
     def _resolve_singly(
@@ -124,10 +122,9 @@ class KeyTable:
             )
         return pa.RecordBatch.from_arrays(_columns(rows), names=self.names)
 
-    def retain(self, live: np.ndarray) -> None:
-        """Drop all keys whose ids are not in `live`; O(n log live)."""
-        ids = self.table.ids()
-        dead = ids[~np.isin(ids, live)]
+    def retain(self, holders: list[np.ndarray]) -> None:
+        """Drop all keys whose ids stand in none of the arrays `holders`; O(1) an element."""
+        dead = self.table.unreferenced(holders)
         self._forget(dead)
         self.table.remove(dead)
         self._dropped.append(dead)
@@ -147,16 +144,17 @@ class KeyTable:
 
     def changes(self) -> pa.RecordBatch | None:
         """Give the keys added and dropped since the last call; a null row: dropped."""
-        nothing = np.empty(0, np.int64)
-        added = np.unique(np.concatenate([nothing, *self._added]))
-        dropped = np.unique(np.concatenate([nothing, *self._dropped]))
+        added = np.concatenate([np.empty(0, np.int64), *self._added])
+        dropped = np.concatenate([np.empty(0, np.int64), *self._dropped])
         self._added, self._dropped = [], []
-        ids = np.setxor1d(added, dropped, assume_unique=True)  # what came and went in between was never saved
+        if len(added) and len(dropped):  # what came and went in between was never saved
+            added, dropped = added[~members(added, dropped)], dropped[~members(dropped, added)]
+        ids = np.concatenate([added, dropped])
         return self._batch(ids, self.table.get(ids)) if len(ids) else None
 
     def snapshot(self) -> pa.RecordBatch:
         """Give all keys."""
-        return self._batch(self.table.ids(), self.table.values())
+        return self._batch(*self.table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Take back what `changes` or `snapshot` gave."""
@@ -167,8 +165,6 @@ class KeyTable:
             )
         ids, rows = batch.columns
         ids = ids.to_numpy()
-        if (ids[1:] <= ids[:-1]).any():
-            raise ValueError("a chunk of keys does not have its ids in ascending order")
         self._forget(ids)
         self.table.put(ids, rows)
         hashes = rows.flatten()[0]

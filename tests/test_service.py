@@ -1,0 +1,445 @@
+"""The timer service where the traces do not go: failures, limits, other queues, a running clock."""
+
+import random
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queue_model import QueueModel
+
+from timerheap import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    InternalTimer,
+    InternalTimerService,
+    InternalTimersSnapshot,
+    KeyContext,
+    KeyGroupRange,
+    ManualProcessingTimeService,
+    SystemProcessingTimeService,
+    TimeDomain,
+    TimerService,
+    create_timer_queue,
+)
+
+LONG = 60  # seconds: what a test waits for at most, and never does
+
+
+class Recorder:
+    """Writes down what fires, then does what it is told to do."""
+
+    def __init__(self, then=lambda timer: None):
+        self.fired = []
+        self.then = then
+
+    def on_event_time(self, timer):
+        self.fired.append((TimeDomain.EVENT_TIME, timer))
+        self.then(timer)
+
+    def on_processing_time(self, timer):
+        self.fired.append((TimeDomain.PROCESSING_TIME, timer))
+        self.then(timer)
+
+    def timestamps(self):
+        return [timer.timestamp for _, timer in self.fired]
+
+
+@pytest.fixture
+def clock():
+    return ManualProcessingTimeService()
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture
+def service(recorder, clock):
+    service = InternalTimerService(recorder, clock)
+    service.key_context.current_key = "key"
+    return service
+
+
+def held(service):
+    """Everything that can be seen of a service."""
+    timers = []
+
+    def see(namespace, timestamp):
+        timers.append((service.key_context.current_key, namespace, timestamp))
+
+    current_key = service.key_context.current_key
+    service.for_each_event_time_timer(see)
+    timers.append("processing time")
+    service.for_each_processing_time_timer(see)
+    service.key_context.current_key = current_key
+    return sorted(timers, key=repr), service.current_watermark()
+
+
+# ---- event time ----
+
+
+def test_watermarks_begin_before_all_time_and_may_reach_its_end(service, recorder):
+    assert service.current_watermark() == MIN_WATERMARK == -(2**63)
+    service.register_event_time_timer(None, MAX_WATERMARK)
+    service.register_event_time_timer(None, MIN_WATERMARK)
+    service.advance_watermark(MIN_WATERMARK)
+    assert recorder.timestamps() == [MIN_WATERMARK]
+    service.advance_watermark(MAX_WATERMARK - 1)
+    assert len(recorder.fired) == 1
+    service.advance_watermark(MAX_WATERMARK)
+    assert recorder.timestamps() == [MIN_WATERMARK, MAX_WATERMARK]
+    assert service.current_watermark() == MAX_WATERMARK == 2**63 - 1
+
+
+def test_the_watermark_is_set_and_the_timer_gone_before_the_callback(service, recorder):
+    def look(timer):
+        assert service.current_watermark() == 10
+        assert service.num_event_time_timers() == 0
+        assert service.key_context.current_key == "key"
+
+    recorder.then = look
+    service.register_event_time_timer("namespace", 7)
+    service.key_context.current_key = "another"
+    service.advance_watermark(10)
+    assert recorder.fired == [(TimeDomain.EVENT_TIME, InternalTimer(7, "key", "namespace"))]
+
+
+def test_steps_of_the_watermark_fire_what_one_leap_fires(service, recorder):
+    timestamps = [random.Random(1).randrange(100) for _ in range(200)]
+    for namespace, timestamp in enumerate(timestamps):
+        service.register_event_time_timer(namespace, timestamp)
+    for watermark in range(0, 101, 7):
+        service.advance_watermark(watermark)
+        assert recorder.timestamps() == sorted(t for t in timestamps if t <= watermark)
+
+
+def test_an_error_in_a_callback_costs_its_own_timer_only(service, recorder):
+    def fail(timer):
+        if timer.timestamp == 2:
+            raise KeyError("in a callback")
+
+    recorder.then = fail
+    for timestamp in (1, 2, 3):
+        service.register_event_time_timer(None, timestamp)
+    with pytest.raises(KeyError, match="in a callback"):
+        service.advance_watermark(5)
+    assert service.current_watermark() == 5
+    assert service.num_event_time_timers() == 1
+    service.advance_watermark(5)
+    assert recorder.timestamps() == [1, 2, 3]
+
+
+# ---- processing time ----
+
+
+def test_an_error_in_a_processing_time_callback_leaves_the_others_to_fire(service, recorder, clock):
+    def fail(timer):
+        if timer.timestamp == 2:
+            raise KeyError("in a callback")
+
+    recorder.then = fail
+    for timestamp in (1, 2, 3, 50):
+        service.register_processing_time_timer(None, timestamp)
+    with pytest.raises(KeyError, match="in a callback"):
+        clock.set_current_time(10)
+    assert service.num_processing_time_timers() == 2
+    clock.set_current_time(10)
+    assert recorder.timestamps() == [1, 2, 3]
+    clock.set_current_time(51)
+    assert recorder.timestamps() == [1, 2, 3, 50]
+
+
+def test_one_callback_at_a_time_waits_at_the_clock(service, clock):
+    for timestamp in (50, 70, 30, 40, 10):
+        service.register_processing_time_timer(None, timestamp)
+        assert len(clock.get_active_timers()) == 1
+    assert clock.get_active_timers() == [(10, 11)]
+    service.delete_processing_time_timer(None, 10)
+    assert clock.get_active_timers() == [(10, 11)]  # wakes up in vain, then for the next
+    clock.set_current_time(11)
+    assert clock.get_active_timers() == [(30, 31)]
+
+
+def test_the_end_of_time_is_never_over(service, clock):
+    service.register_processing_time_timer(None, MAX_WATERMARK)
+    assert clock.get_active_timers() == []
+    assert service.num_processing_time_timers() == 1
+
+
+def test_a_clock_that_is_shut_down_refuses_the_timer(service, clock):
+    service.register_processing_time_timer(None, 100)
+    clock.shutdown_service()
+    before = held(service)
+    with pytest.raises(RuntimeError, match="shut down"):
+        service.register_processing_time_timer(None, 50)
+    assert held(service) == before
+    service.register_event_time_timer(None, 50)  # event time goes on
+
+
+def test_a_clock_that_is_quiesced_takes_timers_that_never_fire(service, recorder, clock):
+    clock.quiesce()
+    service.register_processing_time_timer(None, 50)
+    clock.set_current_time(100)
+    assert recorder.fired == []
+    assert service.num_processing_time_timers() == 1
+
+
+def test_shutting_the_clock_down_in_a_callback_is_no_error(service, recorder, clock):
+    service.register_processing_time_timer(None, 1)
+    service.register_processing_time_timer(None, 100)
+    recorder.then = lambda timer: clock.shutdown_service()
+    clock.set_current_time(5)
+    assert recorder.timestamps() == [1]
+    assert service.num_processing_time_timers() == 1
+
+
+def fire_on_the_system_clock(count):
+    """Timers of many keys within a quarter of a second, and more from their callbacks."""
+    done = threading.Event()
+
+    def then(timer):
+        if timer.namespace is None:
+            service.register_processing_time_timer("again", timer.timestamp + 20)
+        if len(recorder.fired) == 2 * count:
+            done.set()
+
+    recorder = Recorder(then)
+    with SystemProcessingTimeService() as clock:
+        service = InternalTimerService(recorder, clock)
+        start = clock.get_current_processing_time() + 5
+        timers = [InternalTimer(start + (i * 7919) % 250, i, None) for i in range(count)]
+        for timer in timers:
+            with clock.lock:
+                service.key_context.current_key = timer.key
+                service.register_processing_time_timer(None, timer.timestamp)
+        assert done.wait(LONG)
+    return timers, [timer for _, timer in recorder.fired]
+
+
+def test_on_the_system_clock_each_timer_fires_once_with_its_key():
+    timers, fired = fire_on_the_system_clock(2_000)
+    again = [InternalTimer(timer.timestamp + 20, timer.key, "again") for timer in timers]
+    assert sorted(fired, key=repr) == sorted([*timers, *again], key=repr)
+
+
+# ---- either time ----
+
+
+@pytest.mark.parametrize("domain", ["event_time", "processing_time"])
+@pytest.mark.parametrize("act", ["register", "delete"])
+@pytest.mark.parametrize(
+    ("key", "namespace", "timestamp", "error", "says"),
+    [
+        ("key", None, 1.5, TypeError, r"timestamp.*1\.5"),
+        ("key", None, "5", TypeError, "timestamp.*'5'"),
+        ("key", None, None, TypeError, "timestamp.*None"),
+        ("key", None, 2**63, OverflowError, "timestamp.*9223372036854775808"),
+        ("key", None, -(2**63) - 1, OverflowError, "timestamp"),
+        ("key", [], 5, TypeError, "namespace hashable"),
+        (["key"], None, 5, TypeError, "hashable"),
+        (None, None, 5, TypeError, "key must be"),
+    ],
+)
+def test_bad_input_is_an_error_and_loses_nothing(
+    service, act, domain, key, namespace, timestamp, error, says
+):
+    for kept in (1, 9):
+        service.register_event_time_timer(None, kept)
+        service.register_processing_time_timer(None, kept)
+    before = held(service)
+    service.key_context.current_key = key
+    with pytest.raises(error, match=says):
+        getattr(service, f"{act}_{domain}_timer")(namespace, timestamp)
+    assert held(service) == before
+
+
+@pytest.mark.parametrize(
+    ("watermark", "error"), [("5", TypeError), (None, TypeError), (2**63, OverflowError)]
+)
+def test_a_bad_watermark_changes_nothing(service, recorder, watermark, error):
+    service.register_event_time_timer(None, 1)
+    with pytest.raises(error, match="watermark"):
+        service.advance_watermark(watermark)
+    assert service.current_watermark() == MIN_WATERMARK
+    assert recorder.fired == []
+
+
+def test_counts(service):
+    for namespace in (None, "a", (0, 10)):
+        service.register_event_time_timer(namespace, 1)
+    service.register_processing_time_timer("a", 1)
+    service.register_processing_time_timer("a", 1)
+    service.register_processing_time_timer("a", 2)
+    assert service.num_event_time_timers() == 3
+    assert [service.num_event_time_timers(ns) for ns in (None, "a", (0, 10), "b")] == [1, 1, 1, 0]
+    assert service.num_processing_time_timers() == 2
+    assert [service.num_processing_time_timers(ns) for ns in (None, "a")] == [0, 2]
+
+
+def test_a_consumer_may_change_what_it_goes_over(service):
+    for key in ("a", "b"):
+        service.key_context.current_key = key
+        for timestamp in (1, 2):
+            service.register_event_time_timer("old", timestamp)
+
+    def renew(namespace, timestamp):
+        service.delete_event_time_timer(namespace, timestamp)
+        service.register_event_time_timer("new", timestamp + 10)
+
+    service.for_each_event_time_timer(renew)
+    timers, _ = held(service)
+    assert timers[1:] == [("a", "new", 11), ("a", "new", 12), ("b", "new", 11), ("b", "new", 12)]
+
+
+def test_services_of_one_operator_share_the_key(clock):
+    context, one, two = KeyContext(), Recorder(), Recorder()
+    assert context.current_key is None
+    services = [InternalTimerService(recorder, clock, context) for recorder in (one, two)]
+    for key in (1, 2):
+        context.current_key = key
+        for service in services:
+            service.register_event_time_timer(None, key)
+    services[0].advance_watermark(1)
+    assert context.current_key == 1
+    services[1].advance_watermark(2)
+    assert context.current_key == 2
+    assert one.timestamps() == [1]
+    assert two.timestamps() == [1, 2]
+
+
+# ---- snapshots, queues ----
+
+
+def test_timers_that_the_queues_hold_already_fire(recorder, clock):
+    queues = [create_timer_queue(), create_timer_queue()]
+    for queue in queues:
+        queue.add_all([(5, "key", None), (3, "key", None)])
+    service = InternalTimerService(
+        recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
+    )
+    assert clock.get_active_timers() == [(3, 4)]
+    service.advance_watermark(4)
+    clock.set_current_time(6)
+    assert [(domain.name, timer.timestamp) for domain, timer in recorder.fired] == [
+        ("EVENT_TIME", 3),
+        ("PROCESSING_TIME", 3),
+        ("PROCESSING_TIME", 5),
+    ]
+
+
+def test_the_two_times_need_two_queues(recorder, clock):
+    queue = create_timer_queue()
+    with pytest.raises(ValueError, match="must be two queues"):
+        InternalTimerService(recorder, clock, event_time_timers=queue, processing_time_timers=queue)
+
+
+def with_key_groups(recorder, clock, owned):
+    queues = [create_timer_queue(max_parallelism=8, key_group_range=owned) for _ in range(2)]
+    return InternalTimerService(
+        recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
+    )
+
+
+def test_snapshots_of_key_groups_move_to_services_that_own_them(recorder, clock):
+    whole = with_key_groups(recorder, clock, KeyGroupRange(0, 7))
+    for key in range(50):
+        whole.key_context.current_key = key
+        whole.register_event_time_timer("ns", key)
+        whole.register_processing_time_timer("ns", 1_000 + key)
+    whole.advance_watermark(-5)
+    snapshots = [whole.snapshot_timers_for_key_group(key_group) for key_group in range(8)]
+    parts = [
+        with_key_groups(Recorder(), ManualProcessingTimeService(), r)
+        for r in (KeyGroupRange(0, 2), KeyGroupRange(3, 7))
+    ]
+    for key_group, snapshot in enumerate(snapshots):
+        parts[key_group > 2].restore_timers(snapshot)
+        before = held(parts[key_group <= 2])
+        if snapshot.event_time_timers:
+            with pytest.raises(ValueError, match="key must belong to"):
+                parts[key_group <= 2].restore_timers(snapshot)
+        assert held(parts[key_group <= 2]) == before
+    assert sum(part.num_event_time_timers() for part in parts) == 50
+    assert sum(part.num_processing_time_timers() for part in parts) == 50
+    assert {part.current_watermark() for part in parts} == {MIN_WATERMARK}
+    with pytest.raises(ValueError, match="key_group must be in"):
+        parts[0].snapshot_timers_for_key_group(3)
+
+
+def test_a_restore_wakes_up_for_the_earliest(service, recorder, clock):
+    service.register_processing_time_timer(None, 50)
+    service.restore_timers(
+        InternalTimersSnapshot([], [InternalTimer(20, "key", None), InternalTimer(70, "key", None)])
+    )
+    assert clock.get_active_timers() == [(20, 21)]
+    service.restore_timers(InternalTimersSnapshot([], []))
+    assert clock.get_active_timers() == [(20, 21)]
+    clock.set_current_time(100)
+    assert recorder.timestamps() == [20, 50, 70]
+
+
+acts = st.lists(
+    st.tuples(
+        st.sampled_from(["register", "register", "register", "delete", "advance"]),
+        st.sampled_from(["event_time", "processing_time"]),
+        st.integers(0, 4),
+        st.sampled_from([None, "ns"]),
+        st.integers(-3, 30),
+    ),
+    max_size=60,
+)
+
+
+def run(make_queue, jump, steps):
+    """Everything that fires and all that can be seen on the way."""
+
+    def then(timer):
+        # every other callback registers timers, some of which are due at once
+        if timer.timestamp % 2:
+            service.register_event_time_timer("from a callback", timer.timestamp + 3)
+            service.register_processing_time_timer("from a callback", timer.timestamp + 5)
+
+    recorder, clock = Recorder(then), ManualProcessingTimeService(jump=jump)
+    service = InternalTimerService(
+        recorder, clock, event_time_timers=make_queue(), processing_time_timers=make_queue()
+    )
+    states = []
+    for act, domain, key, namespace, timestamp in steps:
+        service.key_context.current_key = key
+        if act != "advance":
+            getattr(service, f"{act}_{domain}_timer")(namespace, timestamp)
+        elif domain == "event_time":
+            service.advance_watermark(timestamp)
+        else:
+            clock.set_current_time(timestamp)
+        states.append((held(service), clock.get_active_timers()))
+    return recorder.fired, states
+
+
+@settings(deadline=None)
+@given(steps=acts, jump=st.booleans())
+def test_any_queue_will_do(steps, jump):
+    assert run(create_timer_queue, jump, steps) == run(QueueModel, jump, steps)
+
+
+def test_the_users_face(service, recorder, clock):
+    timers = TimerService(service)
+    clock.set_current_time(100)
+    assert timers.current_processing_time() == 100
+    assert timers.current_watermark() == MIN_WATERMARK
+    timers.register_event_time_timer(5)
+    timers.register_event_time_timer(6)
+    timers.delete_event_time_timer(6)
+    timers.register_processing_time_timer(150)
+    timers.register_processing_time_timer(160)
+    timers.delete_processing_time_timer(160)
+    service.advance_watermark(10)
+    clock.set_current_time(200)
+    assert timers.current_watermark() == 10
+    assert recorder.fired == [
+        (TimeDomain.EVENT_TIME, InternalTimer(5, "key", None)),
+        (TimeDomain.PROCESSING_TIME, InternalTimer(150, "key", None)),
+    ]
+    assert [domain.value for domain in TimeDomain] == [0, 1]  # as PyFlink has them

@@ -60,19 +60,31 @@ class _Status(enum.Enum):
     SHUT_DOWN = enum.auto()
 
 
-class _Task:
-    """A callback, when it is due, and the future that stands for it."""
+class _Task(Future[None]):
+    """A callback, when it is due, and the future that the caller is given."""
 
-    __slots__ = ("callback", "due", "future", "id", "period", "timestamp")
-
-    def __init__(self, callback: ProcessingTimeCallback, timestamp: int, period: int | None) -> None:
+    def __init__(
+        self,
+        service: _SchedulingService,
+        callback: ProcessingTimeCallback,
+        timestamp: int,
+        period: int | None = None,
+    ) -> None:
         if not callable(callback):
             raise TypeError(f"callback must be callable, got {callback!r}")
+        super().__init__()
+        self.service = service
         self.callback = callback
         self.timestamp = timestamp
         self.period = period
-        self.future: Future[None] = Future()
         self.due = self.id = 0
+
+    def cancel(self) -> bool:
+        """Give the callback up unless it has begun, and let go of its place."""
+        cancelled = super().cancel()
+        if cancelled:
+            self.service._discard(self)
+        return cancelled
 
 
 class _SchedulingService(ABC):
@@ -120,7 +132,7 @@ class _SchedulingService(ABC):
         Callbacks due at one millisecond are called in the order of registration. O(log n), as is
         ``cancel()``.
         """
-        task = _Task(callback, int64("timestamp", timestamp), period=None)
+        task = _Task(self, callback, int64("timestamp", timestamp))
         return self._schedule(task, max(task.timestamp + 1, self.get_current_processing_time()))
 
     def schedule_at_fixed_rate(
@@ -156,7 +168,7 @@ class _SchedulingService(ABC):
         if int64("period", period) < 1:
             raise ValueError(f"period must be 1 ms or more, got {period}")
         first = self.get_current_processing_time() + index(initial_delay)
-        return self._schedule(_Task(callback, first, index(period)), first)
+        return self._schedule(_Task(self, callback, first, index(period)), first)
 
     def quiesce(self) -> Future[None]:
         """Call no further callback; give up those that wait, and take new ones without ever calling them.
@@ -186,15 +198,15 @@ class _SchedulingService(ABC):
                 raise RuntimeError("the processing-time service is shut down")
             if self._status is _Status.ALIVE:
                 self._enqueue(task, due)
-        task.future.add_done_callback(lambda _: self._discard(task))
-        return task.future
+        return task
 
     def _enqueue(self, task: _Task, due: int) -> None:
         self._last_id += 1
         task.due, task.id = min(due, MAX_WATERMARK), self._last_id
         self._heap.push(task.due, task.id)
         self._tasks[task.id] = task
-        self._changed.notify_all()
+        if self._heap.peek() == (task.due, task.id, 0):  # else whoever waits, waits for an earlier one
+            self._changed.notify_all()
 
     def _discard(self, task: _Task) -> None:
         with self._changed:
@@ -211,21 +223,21 @@ class _SchedulingService(ABC):
     def _run(self, task: _Task) -> None:
         """Call a callback that has been taken out; what it raises goes into its future and to the caller."""
         if self._status is not _Status.ALIVE:
-            task.future.cancel()
+            task.cancel()
         elif task.period is None:
-            if task.future.set_running_or_notify_cancel():
+            if task.set_running_or_notify_cancel():
                 try:
                     task.callback(task.timestamp)
                 except BaseException as error:
-                    task.future.set_exception(error)
+                    task.set_exception(error)
                     raise
-                task.future.set_result(None)
-        elif not task.future.cancelled():
+                task.set_result(None)
+        elif not task.cancelled():
             try:
                 task.callback(task.timestamp)
             finally:
                 with self._changed:
-                    if self._status is _Status.ALIVE and not task.future.cancelled():
+                    if self._status is _Status.ALIVE and not task.cancelled():
                         task.timestamp += task.period
                         self._enqueue(task, task.due + task.period)
 
@@ -238,7 +250,7 @@ class _SchedulingService(ABC):
             self._heap.clear()
             self._changed.notify_all()
         for task in waiting:
-            task.future.cancel()
+            task.cancel()
 
 
 class SystemProcessingTimeService(_SchedulingService):

@@ -206,6 +206,7 @@ def test_shut_down_means_registrations_are_errors(either):
     ("method", "arguments", "error", "says"),
     [
         ("register_timer", (1.5, print), TypeError, r"timestamp must be an int, got 1\.5"),
+        ("register_timer", (True, print), TypeError, "timestamp must be an int, got True"),
         ("register_timer", ("1", print), TypeError, "timestamp must be an int, got '1'"),
         (
             "register_timer",

@@ -422,10 +422,9 @@ class ManualProcessingTimeService(_SchedulingService):
 
 def int64(name: str, value: int) -> int:
     """Return `value` as an int; a TypeError or OverflowError names the argument."""
-    try:
-        number = index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}") from None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
+    number = index(value)
     if not MIN_WATERMARK <= number <= MAX_WATERMARK:
         raise OverflowError(f"{name} must fit into 64 bits, got {value!r}")
     return number

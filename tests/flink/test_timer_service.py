@@ -23,7 +23,7 @@ def from_json(value: Any) -> Any:
 
 
 class Operator:
-    """An operator on one key-group range: its timer service, and callbacks that do what the trace's rules say."""
+    """An operator on one key-group range: its timer service, and callbacks that follow the trace's rules."""
 
     def __init__(self, trace: dict[str, Any], owned: KeyGroupRange, now: int, backend: str) -> None:
         self.trace = trace

@@ -1,8 +1,8 @@
 """What Flink answered, line by line, for the test module that is named after the trace file.
 
 A test that takes ``trace`` runs once for each line of ``traces/<stem>.jsonl.gz``, where the module is
-``test_<stem>.py``; one that takes ``traces`` gets all lines at once. TIMERHEAP_TRACES names another directory:
-a file that is missing there is a skip, and a run that replays nothing at all fails.
+``test_<stem>.py``; one that takes ``traces`` gets all lines at once. TIMERHEAP_TRACES names another
+directory: a file that is missing there is a skip, and a run that replays nothing at all fails.
 """
 
 from __future__ import annotations

@@ -278,9 +278,9 @@ class ProcessorTimers(_Timers):
 
     Make one in ``init``, and `open` it in a ``with`` block wherever Spark calls. Inside the block it has, for
     the key at hand, all methods of `TimerHeap` (push, remove, reschedule, peek, pop, push_many, pop_due,
-    ``len``, ``in`` and the rest), and `due`. Leaving the block saves the timers and keeps one timer of Spark,
-    so that ``handleExpiredTimer`` is called in the first micro-batch whose watermark has reached the first one.
-    An exception in the block leaves the timers as they were.
+    ``len``, ``in`` and the rest), and `due`. Leaving the block saves the timers and keeps one timer of
+    Spark's, so that it calls ``handleExpiredTimer`` in the first micro-batch whose watermark has reached the
+    first timer. An exception in the block leaves the timers as they were.
 
     Parameters
     ----------

@@ -175,7 +175,6 @@ class BatchRunner:
             due = timers.pop_due(time)
             if not len(due):
                 return
-            self._group.touch(len(due))
             self._on_timers(due, domain)
         head = timers.heap.peek()
         assert head is not None

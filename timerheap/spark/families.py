@@ -68,6 +68,7 @@ class Family:
         self._cache: dict[int, Any] = {}
         self._dirty: set[int] = set()
         self._unsaved: list[np.ndarray] = []
+        self.losses = 0  # times that a key's contents were cleared
 
     def load(self, key_id: int) -> Any:
         """Give the contents of one key: a kept value, a list of them, a dict of them; None: nothing."""
@@ -77,6 +78,7 @@ class Family:
 
     def store(self, key_id: int, contents: Any) -> None:
         """Set the contents of one key."""
+        self.losses += not contents  # a 0 counts, too: it is an upper bound
         self._cache[key_id] = contents
         self._dirty.add(key_id)
 
@@ -98,6 +100,7 @@ class Family:
         """Set the values of many distinct keys; null clears."""
         self._settle()
         self._cache.clear()
+        self.losses += values.null_count
         self._table.put(ids, values)
         self._unsaved.append(ids)
 

@@ -136,7 +136,7 @@ class KeyGroup:
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)
         self.rows = RowBuffer(spec.schema)
         self.states: dict[str, Family] = {}
-        self._touched = 0
+        self._losses_seen = 0
 
     def parts(self) -> Iterator[Part]:
         """Give the parts in the order in which they are saved."""
@@ -180,19 +180,18 @@ class KeyGroup:
             )
         return family
 
-    def touch(self, n: int) -> None:
-        """Say that `n` keys may have lost, or never gained, what keeps them alive."""
-        self._touched += n
-
     def forget_dead_keys(self) -> None:
         """Drop the keys that have no timer, no state and no waiting row.
 
-        Looking costs O(keys), so it waits until half as many keys were touched: amortised O(1) for each, and
+        Looking costs O(keys), so it waits until half as many keys may have died: amortised O(1) for each, and
         the table never holds more than twice the live keys.
         """
-        if 2 * self._touched < len(self.keys):
+        parts: list[KeyTable | JournalledTimers | RowBuffer | Family]
+        parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
+        losses = sum(part.losses for part in parts)
+        if 2 * (losses - self._losses_seen) < len(self.keys):
             return
-        self._touched = 0
+        self._losses_seen = losses
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
         holders += [family.ids() for family in self.states.values()]
         self.keys.retain(holders)
@@ -200,5 +199,5 @@ class KeyGroup:
     def loaded(self) -> KeyGroup:
         """Finish a load: rows that the watermark had released before the save are gone."""
         self.rows.release(self.clock.watermark)
-        self._touched = len(self.keys)  # how many are dead is not known
+        self._losses_seen = -len(self.keys)  # how many are dead is not known
         return self

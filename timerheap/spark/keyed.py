@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
@@ -92,7 +93,8 @@ class KeyedRunner:
         max_parallelism: int,
     ) -> None:
         self._function = function
-        self._key_columns = key
+        self._key_of_row = itemgetter(*(row_type.names.index(name) for name in key))
+        self._key_of_key = itemgetter(*range(len(key)))
         self._row_type = row_type
         self._timed = timed
         self._key_type = StructType([row_type[name] for name in key])
@@ -162,15 +164,10 @@ class KeyedRunner:
         ids = waiting.ids.tolist()
         table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
         rows = ArrowTableToRowsConversion.convert(table, self._row_type)
-        keys = table.select(self._key_columns)
-        self._keys.update(zip(ids, self._python_keys(keys), strict=True))
-        self._prefetch(np.unique(waiting.ids))
+        self._keys.update(zip(ids, map(self._key_of_row, rows), strict=True))
+        self._prefetch(pd.unique(waiting.ids))
         timestamps = waiting.timestamps.tolist() if self._timed else [None] * len(ids)
         return list(zip(rows, ids, timestamps, strict=True))
-
-    def _python_keys(self, keys: pa.Table) -> Iterator[Any]:
-        rows = ArrowTableToRowsConversion.convert(keys, self._key_type, return_as_tuples=True)
-        return (row[0] for row in rows) if len(self._key_columns) == 1 else iter(rows)
 
     def _prefetch(self, ids: np.ndarray) -> None:
         for family in self._families:
@@ -204,7 +201,6 @@ class KeyedRunner:
         context.key = self._keys[timer.key]
         context.at = timer.timestamp
         context.domain = domain
-        self._group.touch(1)
         try:
             self._output.rows(self._function.on_timer(timer.timestamp, context), "on_timer")
         except Exception as e:
@@ -221,7 +217,8 @@ class KeyedRunner:
             due.append(timers.heap.key_hashes[timers.heap.timestamps <= time])
         ids = np.unique(np.concatenate(due))
         keys = pa.Table.from_batches([self._group.keys.keys(ids)])
-        self._keys.update(zip(ids.tolist(), self._python_keys(keys), strict=True))
+        rows = ArrowTableToRowsConversion.convert(keys, self._key_type, return_as_tuples=True)
+        self._keys.update(zip(ids.tolist(), map(self._key_of_key, rows), strict=True))
         self._prefetch(ids)
 
     def _now(self) -> int:

@@ -15,6 +15,7 @@ from timerheap.spark.tables import IdTable, members
 __all__ = ["KeyTable"]
 
 _ID_SPAN = 1 << 64
+_NO_IDS = np.empty(0, np.int64)
 
 
 class KeyTable:
@@ -40,8 +41,9 @@ class KeyTable:
         self.type = pa.struct([pa.field("hash", pa.int64()), *self._fields])
         self.table = IdTable(self.type)
         self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
-        self._added: list[np.ndarray] = []
+        self._added: list[tuple[np.ndarray, pa.Array]] = []
         self._dropped: list[np.ndarray] = []
+        self.losses = 0  # a new key is one that nothing may come to hold
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Give the id of every row's key, shape (n,), adding the keys that are new.
@@ -101,7 +103,8 @@ class KeyTable:
 
     def _add(self, ids: np.ndarray, rows: pa.Array) -> None:
         self.table.put(ids, rows)
-        self._added.append(ids)
+        self._added.append((ids, rows))
+        self.losses += len(ids)
 
     def _holder(self, id_: int, taken: dict[int, tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
         if id_ not in taken:
@@ -127,7 +130,8 @@ class KeyTable:
         dead = self.table.unreferenced(holders)
         self._forget(dead)
         self.table.remove(dead)
-        self._dropped.append(dead)
+        if len(dead):
+            self._dropped.append(dead)
 
     def _forget(self, ids: np.ndarray) -> None:
         if self._displaced:
@@ -144,13 +148,18 @@ class KeyTable:
 
     def changes(self) -> pa.RecordBatch | None:
         """Give the keys added and dropped since the last call; a null row: dropped."""
-        added = np.concatenate([np.empty(0, np.int64), *self._added])
-        dropped = np.concatenate([np.empty(0, np.int64), *self._dropped])
+        if not self._added and not self._dropped:
+            return None
+        ids = np.concatenate([_NO_IDS, *(ids for ids, _ in self._added)])
+        rows = pa.concat_arrays([pa.array([], self.type), *(rows for _, rows in self._added)])
+        if self._dropped:
+            gone = np.concatenate(self._dropped)
+            gone = gone[~members(gone, ids)]  # what came and went in between was never saved
+            stayed = self.table.find(ids)
+            ids = np.concatenate([ids[stayed], gone])
+            rows = pa.concat_arrays([rows.filter(pa.array(stayed)), pa.nulls(len(gone), self.type)])
         self._added, self._dropped = [], []
-        if len(added) and len(dropped):  # what came and went in between was never saved
-            added, dropped = added[~members(added, dropped)], dropped[~members(dropped, added)]
-        ids = np.concatenate([added, dropped])
-        return self._batch(ids, self.table.get(ids)) if len(ids) else None
+        return self._batch(ids, rows) if len(ids) else None
 
     def snapshot(self) -> pa.RecordBatch:
         """Give all keys."""

@@ -118,7 +118,6 @@ def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch) -> WaitingRows:
     columns = [rows.column(field.name).cast(field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     ids = group.keys.resolve(hashes, [batch.column(name) for name in plan.spec.key])
-    group.touch(len(ids))
     timed = plan.event_time is not None
     timestamps = event_millis(batch.column(plan.event_time)) if timed else np.zeros(len(ids), np.int64)
     return WaitingRows(batch, ids, timestamps)

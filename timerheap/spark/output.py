@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from timerheap.spark.values import Misfit, checker
+from timerheap.spark.values import column_of
 
 __all__ = ["Output", "frame"]
 
@@ -24,7 +24,6 @@ class Output:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._checks = [checker(field.type) for field in schema]
         self._rows: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
 
@@ -71,30 +70,27 @@ class Output:
         if self._rows:
             rows, self._rows = self._rows, []
             columns = [
-                pa.array(self._checked(column, check, field), field.type)
-                for column, check, field in zip(
-                    zip(*rows, strict=True), self._checks, self._schema, strict=True
-                )
+                _column(values, field)
+                for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
             ]
             self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-
-    def _checked(self, column: tuple[Any, ...], check: Any, field: pa.Field) -> list[Any]:
-        try:
-            values = [check(value) for value in column]
-        except Misfit as e:
-            raise ValueError(
-                f"an output row does not fit output_schema: column {field.name!r}: {e}"
-            ) from None
-        if not field.nullable and None in values:
-            raise ValueError(
-                f"an output row has None in column {field.name!r}, which output_schema says is not null"
-            )
-        return values
 
     def table(self) -> pa.Table:
         """Give all that was taken, in one chunk."""
         self._gather()
         return pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+
+
+def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
+    try:
+        column = column_of(values, field.type)
+    except (ValueError, OverflowError) as e:
+        raise ValueError(f"an output row does not fit output_schema: column {field.name!r}: {e}") from None
+    if column.null_count and not field.nullable:
+        raise ValueError(
+            f"an output row has None in column {field.name!r}, which output_schema says is not null"
+        )
+    return column
 
 
 def _fitting(column: Any, field: pa.Field, source: str) -> Any:

@@ -9,6 +9,7 @@ The manifest says which chunks count.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -176,23 +177,28 @@ class Stored:
 class Cache:
     """Live groups of this worker, each good only for the token that its store shows.
 
-    A group is taken out before it is touched, so one that failed half-way is never seen again; one that was
-    not asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped.
+    A group is taken out before it is touched, so one that failed half-way is never seen again. One that was not
+    asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped; so are those of a query
+    that has not run here for `_IDLE` seconds.
     """
 
     _KEEP = 8
+    _IDLE = 3600.0
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int], tuple[bytes, int, object]] = {}
-        self._batches: dict[str, int] = {}
+        self._batches: dict[str, tuple[int, float]] = {}  # operator -> micro-batch, and when it began
 
     def begin(self, operator: str, batch: int) -> None:
         """Say which micro-batch of a query's operator runs now."""
-        if self._batches.get(operator) != batch:
-            self._batches[operator] = batch
-            for at, (_, used, _) in list(self._groups.items()):
-                if at[0] == operator and used < batch - self._KEEP:
-                    del self._groups[at]
+        if self._batches.get(operator, (None,))[0] != batch:
+            now = time.monotonic()
+            self._batches[operator] = (batch, now)
+            self._batches = {o: b for o, b in self._batches.items() if b[1] > now - self._IDLE}
+            oldest = {o: b - self._KEEP for o, (b, _) in self._batches.items()}
+            self._groups = {
+                at: held for at, held in self._groups.items() if at[0] in oldest and held[1] >= oldest[at[0]]
+            }
 
     def take(self, operator: str, label: int, token: bytes) -> object | None:
         """Take out the group of `label` if it has this token."""
@@ -201,4 +207,4 @@ class Cache:
 
     def put(self, operator: str, label: int, token: bytes, group: object) -> None:
         """Keep a group that has just been saved under `token`."""
-        self._groups[operator, label] = (token, self._batches[operator], group)
+        self._groups[operator, label] = (token, self._batches[operator][0], group)

@@ -20,9 +20,9 @@ def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
 class IdTable:
     """A map from int64 ids to values of one Arrow type, read and written in columns.
 
-    Values stand in one array, in the order in which they came; a `KeyTimerHeap` knows the row of each id (its
-    "timestamp"), since it is an exact index that looks many up at once. Each call costs O(1) a row, and a `put` the
-    copying of the array; rows that lost their id are swept out when they are half of it.
+    Values stand in one array, in the order in which they came; a `KeyTimerHeap` knows the row of each id (as
+    its "timestamp"), being an exact index that looks many up at once. Each call costs O(1) a row, and `put`
+    the copying of the array; rows that lost their id are swept out when they are half of it.
 
     Parameters
     ----------

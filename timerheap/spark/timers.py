@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
@@ -36,13 +37,14 @@ class JournalledTimers:
         self.kind = kind
         self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
         self.name = type(self.heap).__name__
-        self._single: list[tuple[int, int, int, int]] = []
+        self.losses = 0  # timers removed or fired
+        self._single = array("q")  # single calls, flat
         self._journal: list[np.ndarray] = []  # each of shape (4, n): op, timestamp, key hash, namespace
 
     def push(self, timestamp: int, key_hash: int, namespace: int) -> bool:
         """As the heap's ``push``."""
         pushed = self.heap.push(timestamp, key_hash, namespace)
-        self._single.append((_PUSH, timestamp, key_hash, namespace))
+        self._single.extend((_PUSH, timestamp, key_hash, namespace))
         return pushed
 
     def remove(self, timestamp: int, key_hash: int, namespace: int) -> bool:
@@ -54,7 +56,8 @@ class JournalledTimers:
             if removed:
                 self.heap.remove(key_hash, namespace)
         if removed:
-            self._single.append((_REMOVE, timestamp, key_hash, namespace))
+            self.losses += 1
+            self._single.extend((_REMOVE, timestamp, key_hash, namespace))
         return removed
 
     def push_many(
@@ -73,6 +76,7 @@ class JournalledTimers:
             removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
         else:
             removed = self.heap.remove_many(key_hashes, namespaces)
+        self.losses += int(np.count_nonzero(removed))
         self._record(_REMOVE, len(removed), timestamps, key_hashes, namespaces)
         return removed
 
@@ -80,6 +84,7 @@ class JournalledTimers:
         """As the heap's ``pop_due``."""
         due = self.heap.pop_due(watermark)
         if len(due):
+            self.losses += len(due)
             self._record(_POP_DUE, 1, watermark, 0, 0)
         return due
 
@@ -93,8 +98,8 @@ class JournalledTimers:
 
     def _gather(self) -> None:
         if self._single:
-            self._journal.append(np.array(self._single, np.int64).T)
-            self._single = []
+            self._journal.append(np.array(self._single).reshape(-1, 4).T)
+            self._single = array("q")
 
     # What the checkpoint sees (see `timerheap.spark.state.Part`).
 

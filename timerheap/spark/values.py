@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
-__all__ = ["Misfit", "checker", "reader"]
+__all__ = ["Misfit", "checker", "column_of", "reader"]
 
 Convert = Callable[[Any], Any]
 
@@ -152,6 +152,24 @@ def _by_arrow(type_: pa.DataType) -> Convert:
         return kept
 
     return by_arrow
+
+
+_EXACT: dict[pa.DataType, set[type]] = {
+    pa.string(): {str, type(None)},
+    pa.binary(): {bytes, type(None)},
+    pa.bool_(): {bool, type(None)},
+    pa.float64(): {float, type(None)},
+} | {type_: {int, type(None)} for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
+
+
+def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Give values as a column, shape (n,), each checked as by `checker`; ValueError or OverflowError.
+
+    Where all have the one class that Arrow takes as it is, Arrow's own look at them is enough.
+    """
+    if not set(map(type, values)) <= _EXACT.get(type_, set()):
+        values = list(map(checker(type_), values))
+    return pa.array(values, type_)
 
 
 def _show(value: Any) -> str:

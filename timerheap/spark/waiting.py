@@ -64,6 +64,7 @@ class RowBuffer:
         self._stored = schema.append(pa.field("__id", pa.int64())).append(pa.field("__timestamp", pa.int64()))
         empty = np.empty(0, np.int64)
         self._waiting = WaitingRows(_empty(schema), empty, empty)
+        self.losses = 0  # rows released
         self._saved = 0  # rows at the front that a checkpoint holds
 
     def ids(self) -> np.ndarray:
@@ -87,6 +88,7 @@ class RowBuffer:
         if not due.any():
             return self._waiting.slice(0, 0)
         released = self._waiting.take(np.flatnonzero(due))
+        self.losses += len(released)
         self._saved -= int(due[: self._saved].sum())
         self._waiting = self._waiting.take(np.flatnonzero(~due))
         order = released.rows.column(released.rows.schema.get_field_index(ORDER)).to_numpy()

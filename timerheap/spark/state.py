@@ -178,8 +178,8 @@ class Cache:
     """Live groups of this worker, each good only for the token that its store shows.
 
     A group is taken out before it is touched, so one that failed half-way is never seen again. One that was not
-    asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped; so are those of a query
-    that has not run here for `_IDLE` seconds.
+    asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped; so are all groups of
+    a query that has not run here for `_IDLE` seconds.
     """
 
     _KEEP = 8

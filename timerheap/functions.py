@@ -207,7 +207,7 @@ class BatchProcessFunction(Function, ABC):
 
         @abstractmethod
         def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
-            """Give the keys of n key ids: a record batch of the key columns; O(n log keys).
+            """Give the keys of n key ids: a record batch of the key columns; O(n).
 
             An id that no key holds is a KeyError.
             """

@@ -85,7 +85,7 @@ class State(ABC):
 
 
 class ValueState(State):
-    """One value for each key (Flink's ``ValueState``). Each call costs O(log keys)."""
+    """One value for each key (Flink's ``ValueState``). Each call costs O(1)."""
 
     @abstractmethod
     def value(self) -> Any:
@@ -99,7 +99,7 @@ class ValueState(State):
     def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
         """Give the values of many keys as an Arrow array: shape (n,), null where a key has none.
 
-        For a `BatchProcessFunction`. Costs O(n log keys), and no Python object per row.
+        For a `BatchProcessFunction`. Costs O(n), and no Python object a row.
 
         Parameters
         ----------

@@ -83,7 +83,7 @@ class Family:
         self._dirty.add(key_id)
 
     def prefetch(self, ids: np.ndarray) -> None:
-        """Bring the contents of many keys into the cache, as one lookup: O(n log keys)."""
+        """Bring the contents of many keys into the cache, as one lookup: O(n)."""
         contents = self._table.get(ids).to_pylist()
         if self.shape == "map":
             key = reader(self.type.key_type) or (lambda k: k)

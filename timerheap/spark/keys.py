@@ -35,10 +35,8 @@ class KeyTable:
 
     def __init__(self, fields: list[pa.Field]) -> None:
         self.names = [field.name for field in fields]
-        self._fields = [
-            field.with_name(f"k{i}") for i, field in enumerate(fields)
-        ]  # names may repeat in a key
-        self.type = pa.struct([pa.field("hash", pa.int64()), *self._fields])
+        columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
+        self.type = pa.struct([pa.field("hash", pa.int64()), *columns])
         self.table = IdTable(self.type)
         self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
         self._added: list[tuple[np.ndarray, pa.Array]] = []
@@ -48,7 +46,7 @@ class KeyTable:
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Give the id of every row's key, shape (n,), adding the keys that are new.
 
-        Costs O(n log n) without a Python step per row; only keys that collide are looked at one by one.
+        Costs O(n), without a Python step per row; only keys that collide are looked at one by one.
 
         Parameters
         ----------

@@ -44,13 +44,23 @@ def xxh64(data, seed=0):
     int
         Unsigned, 64 bits. O(size), about a byte in a tenth of a nanosecond.
 
+    Raises
+    ------
+    TypeError, OverflowError
+        `data` is no such buffer, `seed` no such integer.
+
     Examples
     --------
     >>> hex(xxh64(b"timer", seed=42))
-    '0x65e4afaaa9ac1ed2'
+    '0x72fed4129577aae7'
     """
     cdef th_xxh64 state
-    th_xxh64_begin(&state, seed)
+    cdef uint64_t start
+    try:
+        start = operator.index(seed)
+    except OverflowError:
+        raise OverflowError(f"seed must be from 0 to 2**64 - 1, got {seed}") from None
+    th_xxh64_begin(&state, start)
     _add(&state, _bytes_of(data, "data"))
     return th_xxh64_end(&state)
 
@@ -70,11 +80,17 @@ def seal(kind, *parts):
     bytes
         24 bytes longer than the parts. O(size).
 
+    Raises
+    ------
+    TypeError, ValueError
+        A part is no such buffer, `kind` no such integer.
+
     Examples
     --------
     >>> bytes(unseal(16, seal(16, b"some ", b"state")))
     b'some state'
     """
+    cdef int64_t number = _kind(kind)
     cdef list views = [_bytes_of(part, f"part {k}") for k, part in enumerate(parts)]
     cdef const unsigned char[::1] view
     cdef size_t size = 0, at = _HEADER.size
@@ -83,7 +99,7 @@ def seal(kind, *parts):
     cdef th_xxh64 state
     for view in views:
         size += view.shape[0]
-    header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, kind, size, 0)
+    header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, number, size, 0)
     result = PyBytes_FromStringAndSize(NULL, at + size)
     out = <unsigned char *>PyBytes_AS_STRING(result)
     th_xxh64_begin(&state, 0)
@@ -93,7 +109,7 @@ def seal(kind, *parts):
             memcpy(out + at, &view[0], view.shape[0])
             th_xxh64_add(&state, out + at, view.shape[0])
             at += view.shape[0]
-    header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, kind, size, th_xxh64_end(&state))
+    header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, number, size, th_xxh64_end(&state))
     memcpy(out, PyBytes_AS_STRING(header), _HEADER.size)
     return result
 
@@ -115,9 +131,12 @@ def unseal(kind, data):
 
     Raises
     ------
+    TypeError
+        `data` is no buffer.
     ValueError
         These are not timerheap's bytes, of a newer format, of another kind, cut off or damaged.
     """
+    cdef int64_t number = _kind(kind)
     view = _bytes_of(data, "data")
     if len(view) < _HEADER.size:
         raise ValueError(f"data is too short: {len(view)} bytes, a header alone has {_HEADER.size}")
@@ -126,8 +145,8 @@ def unseal(kind, data):
         raise ValueError(f"not timerheap's data: it begins with {magic!r}, not {_MAGIC!r}")
     if version != _FORMAT_VERSION:
         raise ValueError(f"format version {version}: this build of timerheap reads version {_FORMAT_VERSION}")
-    if found != kind:
-        raise ValueError(f"data holds {_kind_name(found)}, not {_kind_name(kind)}")
+    if found != number:
+        raise ValueError(f"data holds {_kind_name(found)}, not {_kind_name(number)}")
     payload = view[_HEADER.size:]
     if size != len(payload):
         raise ValueError(f"data is cut off or too long: the payload has {len(payload)} bytes, its header says {size}")
@@ -136,5 +155,12 @@ def unseal(kind, data):
     return payload
 
 
-cdef str _kind_name(int kind):
+cdef int64_t _kind(object kind) except -1:
+    cdef int64_t number = _int64(kind, "kind")
+    if not 0 <= number < 1 << 16:
+        raise ValueError(f"kind must be from 0 to 65535, got {number}")
+    return number
+
+
+cdef str _kind_name(int64_t kind):
     return {1: "a TimerHeap", 2: "a KeyTimerHeap"}.get(kind, f"kind {kind}")

@@ -1,0 +1,63 @@
+"""What a Python programmer has without timerheap: heapq, a set of what is live, deletes left to the pops."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+Entry = tuple[int, int]
+
+
+class HeapqSet:
+    """Timers (timestamp, key_hash) with the identity of a `TimerHeap`."""
+
+    def __init__(self) -> None:
+        self.heap: list[Entry] = []
+        self.live: set[Entry] = set()
+
+    def push(self, timestamp: int, key_hash: int) -> bool:
+        entry = (timestamp, key_hash)
+        if entry in self.live:
+            return False
+        self.live.add(entry)
+        heappush(self.heap, entry)
+        return True
+
+    def remove(self, timestamp: int, key_hash: int) -> bool:
+        entry = (timestamp, key_hash)
+        if entry not in self.live:
+            return False
+        self.live.remove(entry)
+        return True
+
+    def reschedule(self, timestamp: int, new_timestamp: int, key_hash: int) -> bool:
+        return self.remove(timestamp, key_hash) and self.push(new_timestamp, key_hash)
+
+    def pop(self) -> Entry:
+        while True:
+            entry = heappop(self.heap)
+            if entry in self.live:
+                self.live.remove(entry)
+                return entry
+
+    def pop_due(self, watermark: int) -> list[Entry]:
+        due = []
+        while self.heap and self.heap[0][0] <= watermark:
+            entry = heappop(self.heap)
+            if entry in self.live:
+                self.live.remove(entry)
+                due.append(entry)
+        return due
+
+
+class HeapqDict:
+    """Timers with the identity of a `KeyTimerHeap`: a push moves the key's timer and leaves its old entry to the pops."""
+
+    def __init__(self) -> None:
+        self.heap: list[Entry] = []
+        self.at: dict[int, int] = {}
+
+    def push(self, timestamp: int, key_hash: int) -> bool:
+        new = key_hash not in self.at
+        self.at[key_hash] = timestamp
+        heappush(self.heap, (timestamp, key_hash))
+        return new

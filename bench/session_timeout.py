@@ -1,0 +1,403 @@
+"""The session-timeout job, five ways: each event moves its key's timer, and what the watermark passes is emitted.
+
+    python bench/session_timeout.py [--events N] [--batches N] [--rounds N] [--sample N] [--json FILE]
+
+Every way is a streaming query over the same Parquet files, one micro-batch after the other, with a checkpoint of
+its own, a Parquet sink and the RocksDB state store. All must emit the same (key, timestamp) pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import pickle
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+import timerheap.spark
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from timerheap.spark.java import ensure_java
+from timerheap.spark.labels import balanced_labels
+from timerheap.spark.pack import HASH, PACKED, Packer, unpack
+
+SCHEMA = "key string, at bigint"
+SPAN = 60_000  # event time of one batch, ms
+GAP = 150_000  # more than two spans: a key's next batch has moved its timer before any watermark can pass it
+KEY_GROUPS = 128
+
+
+# ---- The data
+
+
+@dataclass(frozen=True)
+class Job:
+    """How large the job is: `batches` of `events` rows, over `keys` keys altogether."""
+
+    events: int
+    batches: int
+    keys: int
+
+    def write(self, directory: Path, files: int) -> None:
+        """Write `files` Parquet files a batch, and one row that closes all sessions.
+
+        A window slides over the keys, so that a key appears in consecutive batches (three and a half, if there are
+        four) and never returns. In each batch every key of the window comes once, the others at random. As in a
+        partitioned log a key keeps to one file and its rows are in order of time there.
+        """
+        directory.mkdir()
+        rng = np.random.default_rng(0)
+        step = self.keys // (2 * self.batches)
+        live = self.keys - (self.batches - 1) * step
+        for batch in range(self.batches):
+            every = np.arange(batch * step, batch * step + live)
+            keys = np.concatenate([every, rng.choice(every, self.events - live)])
+            rng.shuffle(keys)
+            at = np.sort(rng.integers(batch * SPAN, (batch + 1) * SPAN, self.events))
+            for file in range(files):
+                mine = keys % files == file
+                _write(directory, batch, file, _names(keys[mine]), at[mine])
+        closing = self.batches * SPAN + 10 * GAP
+        _write(directory, self.batches, 0, pa.array(["closing"]), np.array([closing]))
+
+
+def _names(keys: np.ndarray) -> pa.Array:
+    digits = pc.utf8_lpad(pa.array(keys).cast(pa.string()), 8, "0")
+    return pc.binary_join_element_wise("user-", digits, "")
+
+
+def _write(directory: Path, batch: int, file: int, keys: pa.Array, at: np.ndarray) -> None:
+    path = directory / f"{batch:03}-{file:03}.parquet"
+    pq.write_table(pa.table({"key": keys, "at": at}), path)
+    os.utime(path, (batch, batch))  # a file source takes the oldest files first
+
+
+def expected(directory: Path) -> pd.DataFrame:
+    """What must be emitted: each key once, its last event plus the gap. The closing row has nothing behind it."""
+    events = pd.read_parquet(directory)
+    last = events[events["key"] != "closing"].groupby("key", as_index=False)["at"].max()
+    return last.assign(at=last["at"] + GAP)
+
+
+def difference(emitted: pd.DataFrame, wanted: pd.DataFrame) -> str:
+    """Say how they differ as bags of rows; empty if they do not."""
+    both = emitted.groupby(["key", "at"]).size().rename("emitted").to_frame()
+    both = both.join(wanted.groupby(["key", "at"]).size().rename("wanted"), how="outer").fillna(0)
+    wrong = both[both["emitted"] != both["wanted"]]
+    return f"{len(wrong)} rows differ, such as\n{wrong.head()}" if len(wrong) else ""
+
+
+# ---- The variants
+
+
+class Columns(BatchProcessFunction):
+    """timerheap in columns: one timer for each key, which a registration moves."""
+
+    one_timer_per_key = True
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + GAP)
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
+        keys = ctx.keys(due.key_hashes).column("key")
+        yield pa.record_batch([keys, pa.array(due.timestamps)], names=["key", "at"])
+
+
+class Rows(KeyedProcessFunction):
+    """timerheap row by row, as a Flink user writes it: the old timer must be known to be deleted."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.timer = runtime_context.get_state(ValueStateDescriptor("timer", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        old = self.timer.value()
+        if old is not None:
+            ctx.timer_service().delete_event_time_timer(old)
+        new = ctx.timestamp() + GAP
+        ctx.timer_service().register_event_time_timer(new)
+        self.timer.update(new)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
+        self.timer.clear()
+        yield ctx.get_current_key(), timestamp
+
+
+class Nothing(BatchProcessFunction):
+    """Takes what `Columns` takes and does nothing: what the way there costs."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        pass
+
+
+def timerheap_process(function: BatchProcessFunction | KeyedProcessFunction) -> Callable[..., DataFrame]:
+    def variant(events: DataFrame) -> DataFrame:
+        return timerheap.spark.process(
+            events,
+            key="key",
+            function=function,
+            output_schema=SCHEMA,
+            event_time="at",
+            watermark=WatermarkStrategy.for_monotonous_timestamps(),
+            max_parallelism=KEY_GROUPS,
+        )
+
+    return variant
+
+
+def packed(events: DataFrame) -> Any:
+    """Group by label what timerheap's pack stage sends."""
+    partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
+    packer = Packer(["key"], "at", balanced_labels(KEY_GROUPS, partitions))
+    hashed = events.withColumn(HASH, F.xxhash64("key"))
+    return hashed.mapInArrow(lambda batches: packer(batches), PACKED).groupBy("label")
+
+
+def heapq_blob(events: DataFrame) -> DataFrame:
+    """Without timerheap's heap: Python's heapq and a dict, pickled into one blob of state for each key group."""
+    return packed(events).applyInPandasWithState(_heapq_group, SCHEMA, "timers binary", "append", "NoTimeout")
+
+
+def _heapq_group(label: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+    heap, timers = pickle.loads(state.get[0]) if state.exists else ([], {})
+    seen = pd.concat(frames)
+    rows = unpack(seen.dropna(subset="blob").sort_values("sequence")["blob"])
+    if rows is not None:
+        for key, at in zip(rows["key"].to_pylist(), rows["at"].to_pylist(), strict=True):
+            timers[key] = at + GAP
+            heapq.heappush(heap, (at + GAP, key))
+    watermark = seen["max_timestamp"].max() - 1
+    fired = []
+    while heap and heap[0][0] <= watermark:
+        timer, key = heapq.heappop(heap)
+        if timers.get(key) == timer:  # else it has been moved
+            del timers[key]
+            fired.append((key, timer))
+    state.update((pickle.dumps((heap, timers), pickle.HIGHEST_PROTOCOL),))
+    if fired:
+        yield pd.DataFrame(fired, columns=["key", "at"])
+
+
+class SparkTimers(StatefulProcessor):
+    """Spark's own timers, moved once for all of a key's rows in a batch."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.timer = handle.getValueState("timer", "timer bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        new = max(int(frame["at"].max()) for frame in rows) + GAP
+        old = self.timer.get()
+        if old is not None:
+            self.handle.deleteTimer(old[0])
+        self.handle.registerTimer(new)
+        self.timer.update((new,))
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:
+        self.timer.clear()
+        yield pd.DataFrame({"key": [key[0]], "at": [expiredTimerInfo.getExpiryTimeInMs()]})
+
+
+def spark_timers(events: DataFrame) -> DataFrame:
+    timed = events.withColumn("time", F.timestamp_millis("at")).withWatermark("time", "0 seconds")
+    return timed.groupBy("key").transformWithStateInPandas(SparkTimers(), SCHEMA, "Append", "EventTime")
+
+
+VARIANTS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "columns": timerheap_process(Columns()),
+    "rows": timerheap_process(Rows()),
+    "no-op": timerheap_process(Nothing()),
+    "heapq": heapq_blob,
+    "spark": spark_timers,
+}
+
+
+# ---- Running and reporting
+
+
+@dataclass(frozen=True)
+class Run:
+    """One query: rows per second of each full batch but the first, and what fired."""
+
+    rates: list[float]
+    fired: int
+    closing_fired: int
+    closing_seconds: float
+
+
+def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path, files: int) -> Run:
+    """Run one variant over the files in `source`, its output going to `scratch`/output.
+
+    The first batch is left out of the rates, since in it the Python workers start. The closing batch is no batch of
+    rows: it fires most of the timers. (Spark's own need one more, without data, to see the watermark.)
+    """
+    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(source))
+    emitted = VARIANTS[variant](events).observe("emitted", F.count(F.lit(1)).alias("rows"))
+    query = (
+        emitted.writeStream.option("checkpointLocation", str(scratch / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(scratch / "output"), format="parquet")
+    )
+    query.awaitTermination()
+    progress = query.recentProgress
+    seconds = [p.durationMs["triggerExecution"] / 1000 for p in progress]
+    rows = [p.observedMetrics["emitted"]["rows"] for p in progress]
+    full = range(1, job.batches)
+    return Run(
+        rates=[progress[batch].numInputRows / seconds[batch] for batch in full],
+        fired=sum(rows),
+        closing_fired=sum(rows[job.batches :]),
+        closing_seconds=sum(seconds[job.batches :]),
+    )
+
+
+def measure(
+    spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Path, files: int = 2
+) -> dict[str, Any]:
+    """Run every variant once a round, side by side, and compare all that they emit with `expected`.
+
+    Spark's own timers run on `sample`, all others on `job`.
+
+    Raises
+    ------
+    ValueError
+        A variant has emitted something else.
+    """
+    sources = {}
+    for name, size in (("all", job), ("sample", sample)):
+        size.write(scratch / name, files)
+        sources[name] = size, scratch / name, expected(scratch / name)
+    runs: dict[str, list[Run]] = {variant: [] for variant in VARIANTS}
+    for number in range(rounds):
+        for variant in VARIANTS:
+            size, source, wanted = sources["sample" if variant == "spark" else "all"]
+            place = scratch / f"{variant}-{number}"
+            done = run(variant, spark, size, source, place, files)
+            runs[variant].append(done)
+            print(
+                f"round {number + 1} of {rounds}: {variant:8} {statistics.median(done.rates):11,.0f} rows/s",
+                file=sys.stderr,
+            )
+            if variant != "no-op":
+                emitted = spark.read.schema(SCHEMA).parquet(str(place / "output")).toPandas()
+                if wrong := difference(emitted, wanted):
+                    raise ValueError(f"{variant} has emitted what it should not, or not what it should: {wrong}")
+    return report(runs, job, sample, rounds)
+
+
+def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> dict[str, Any]:
+    """Medians over the rounds, and their ratios."""
+    rates = {v: statistics.median(rate for done in all_ for rate in done.rates) for v, all_ in runs.items()}
+    return {
+        "job": asdict(job),
+        "sample": asdict(sample),
+        "rounds": rounds,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "variants": {
+            variant: {
+                "rows_per_second": rates[variant],
+                **{f"to_{other}": rates[variant] / rates[other] for other in ("no-op", "heapq", "spark")},
+                "fired": all_[0].fired,
+                "fired_at_the_end": all_[0].closing_fired,
+                "seconds_at_the_end": statistics.median(done.closing_seconds for done in all_),
+                "every_rate": [done.rates for done in all_],
+            }
+            for variant, all_ in runs.items()
+        },
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The report as text."""
+    job, sample = Job(**result["job"]), Job(**result["sample"])
+    lines = [
+        f"Session timeout: {job.batches} batches of {job.events:,} rows, {job.keys:,} keys; Spark's own timers on "
+        f"{sample.batches} of {sample.events:,}.",
+        f"Medians of {result['rounds']} rounds, first batches left out.",
+        "",
+        f"{'':8} {'rows/s':>11} {'of no-op':>9} {'x heapq':>9} {'x Spark':>9} {'fired':>11} {'last batch':>11}",
+    ]
+    for name, v in result["variants"].items():
+        lines.append(
+            f"{name:8} {v['rows_per_second']:11,.0f} {v['to_no-op']:9.2f} {v['to_heapq']:9.2f} {v['to_spark']:9.1f} "
+            f"{v['fired']:11,} {v['seconds_at_the_end']:9.1f} s"
+        )
+    return "\n".join(lines)
+
+
+def spark_session(scratch: Path) -> SparkSession:
+    """Two cores, RocksDB with a changelog, and Arrow batches as large as Spark will make them."""
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        "spark.driver.host": "localhost",
+        "spark.driver.memory": "4g",
+        "spark.local.dir": str(scratch),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": True,
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+    }
+    builder = SparkSession.builder.master("local[2]").appName("timerheap bench")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The session-timeout job, five ways.")
+    parser.add_argument("--events", type=int, default=1_000_000, help="rows a batch, and keys altogether")
+    parser.add_argument("--batches", type=int, default=4, help="2 or more")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each variant runs")
+    parser.add_argument("--sample", type=int, default=20_000, help="rows a batch for Spark's own timers")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    arguments = parser.parse_args()
+    if arguments.batches < 2:
+        parser.error(f"--batches {arguments.batches}: the first batch does not count, so there must be 2")
+    job, sample = (Job(n, arguments.batches, n) for n in (arguments.events, arguments.sample))
+    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
+        spark = spark_session(Path(scratch))
+        try:
+            result = measure(spark, job, sample, arguments.rounds, Path(scratch))
+        finally:
+            spark.stop()
+    print(table(result))
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

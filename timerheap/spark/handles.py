@@ -213,6 +213,8 @@ class SparkRuntimeContext(RuntimeContext):
         """See `timerheap.RuntimeContext`."""
         self._expect(state_descriptor, MapStateDescriptor)
         key, value = (self._type(state_descriptor, t) for t in state_descriptor.key_and_value)
+        if pa.types.is_list(key) or pa.types.is_map(key):
+            raise ValueError(f"state {state_descriptor.name!r}: {key} cannot be a key; it is not hashable")
         return cast(MapState, self._handle(_MapHandle, state_descriptor, pa.map_(key, value)))
 
     def bind(self, group: KeyGroup) -> list[Family]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -76,8 +78,9 @@ class KeyTable:
         added_hashes: list[int | None] = []
         added_rows: list[int] = []
         taken: dict[int, tuple[Any, ...] | None] = {}  # what an id holds, as far as it was asked
-        subset = [column.take(pa.array(rows)).to_pylist() for column in columns]
-        for row, key in zip(rows.tolist(), zip(*subset, strict=True), strict=True):
+        subset = (column.take(pa.array(rows)).to_pylist() for column in columns)
+        for row, values in zip(rows.tolist(), zip(*subset, strict=True), strict=True):
+            key = _comparable(values)
             hash_ = int(hashes[row])
             displaced = self._displaced.get(hash_, {})
             if key in displaced:
@@ -110,7 +113,7 @@ class KeyTable:
             taken[id_] = None
             if row is not None:
                 hash_ = row.pop("hash")
-                taken[id_] = (id_ if hash_ is None else hash_, tuple(row.values()))
+                taken[id_] = (id_ if hash_ is None else hash_, _comparable(row.values()))
         return taken[id_]
 
     def keys(self, ids: np.ndarray) -> pa.RecordBatch:
@@ -177,7 +180,7 @@ class KeyTable:
         hashes = rows.flatten()[0]
         for at in np.flatnonzero(hashes.is_valid().to_numpy(zero_copy_only=False)).tolist():
             row = rows[at].as_py()
-            self._displaced.setdefault(row.pop("hash"), {})[tuple(row.values())] = int(ids[at])
+            self._displaced.setdefault(row.pop("hash"), {})[_comparable(row.values())] = int(ids[at])
 
     def nbytes(self) -> int:
         """Give the size of a snapshot, roughly."""
@@ -192,6 +195,11 @@ class KeyTable:
     def _rows(self, hashes: pa.Array, columns: list[pa.Array], rows: np.ndarray) -> pa.Array:
         picked = [column.take(pa.array(rows)) for column in columns]
         return pa.StructArray.from_arrays([hashes, *picked], fields=list(self.type))
+
+
+def _comparable(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Give a key as a tuple that equals itself: every NaN is one object."""
+    return tuple(math.nan if value != value else value for value in values)
 
 
 def _columns(rows: pa.Array) -> list[pa.Array]:

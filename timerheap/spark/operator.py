@@ -35,6 +35,7 @@ from timerheap.spark.state import (
     partitions_changed,
 )
 from timerheap.spark.waiting import WaitingRows
+from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["BatchOperator", "Plan", "StreamingOperator"]
 
@@ -264,7 +265,9 @@ class StreamingOperator(StatefulProcessor):
     def _set_wake_up(self, group: KeyGroup, now: int) -> None:
         """Keep one Spark timer, after `now`: one for the very moment that is firing would be lost."""
         head = group.processing_timers.heap.peek()
-        wanted = None if head is None else max(head.timestamp + 1, now + 1)
+        wanted = None  # also for MAX_WATERMARK, whose time never passes
+        if head is not None and head.timestamp < MAX_WATERMARK:
+            wanted = max(head.timestamp, now) + 1
         current = group.clock.wake_up
         if current is not None and current <= now:
             current = None  # it has fired, or fires in this batch, and Spark deletes it

@@ -92,7 +92,7 @@ class Packer:
             n = len(self.labels)
             columns = [
                 pa.array(self.labels),
-                pa.nulls(n, pa.int64()),
+                pa.array(np.zeros(n, np.int64)),
                 pa.nulls(n, pa.binary()),
                 pa.array(np.full(n, observed.max_timestamp)),
                 pa.array(np.full(n, observed.count)),
@@ -128,8 +128,8 @@ class Packer:
             pa.array(self.labels[present]),
             pa.array(np.full(n, sequence)),
             pa.array(blobs, pa.binary()),
-            pa.nulls(n, pa.int64()),
-            pa.nulls(n, pa.int64()),
+            pa.array(np.zeros(n, np.int64)),  # no nulls: pandas would make the column float
+            pa.array(np.zeros(n, np.int64)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 

@@ -123,7 +123,7 @@ def process(
         raise ValueError("processing_time: a batch DataFrame has no processing time; leave it False")
 
     hashed = df.withColumn(HASH, F.xxhash64(*(F.col(f"`{name}`") for name in keys)))
-    schema = _arrow("df", df.schema)
+    schema = _arrow("df", df.schema._as_nullable())  # whether null may come is no matter of the checkpoint
     if in_order:
         hashed = hashed.withColumn(ORDER, _row_hash(df))
         schema = schema.append(pa.field(ORDER, pa.int64()))

@@ -177,13 +177,13 @@ class Stored:
 class Cache:
     """Live groups of this worker, each good only for the token that its store shows.
 
-    A group is taken out before it is touched, so one that failed half-way is never seen again. One that was not
-    asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped; so are all groups of
-    a query that has not run here for `_IDLE` seconds.
+    A group is taken out before it is touched, so one that failed half-way is never seen again. One that was
+    not asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped; so are all
+    groups of a query that has not run here for `_IDLE` seconds.
     """
 
     _KEEP = 8
-    _IDLE = 3600.0
+    _IDLE = 600.0
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, int], tuple[bytes, int, object]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,8 @@ def _checker(type_: pa.DataType) -> Convert:
             return value
 
         return integer
+    if pa.types.is_float32(type_) or pa.types.is_float64(type_):
+        return _floating(type_)
     for test, classes, convert in _SCALARS:
         if test(type_):
             return _scalar(type_, classes, convert)
@@ -60,7 +63,7 @@ def _checker(type_: pa.DataType) -> Convert:
     if pa.types.is_map(type_):
         return _map(type_, checker(type_.key_type), checker(type_.item_type))
     if pa.types.is_struct(type_):
-        return _struct(type_)
+        return _row(type_)
     return _by_arrow(type_)
 
 
@@ -69,7 +72,6 @@ _SCALARS: list[tuple[Convert, tuple[type, ...], Convert]] = [
     (pa.types.is_string, (str,), str),
     (pa.types.is_binary, (bytes, bytearray), bytes),
     (pa.types.is_boolean, (bool,), bool),
-    (pa.types.is_floating, (float, int), float),
     (pa.types.is_date32, (datetime.date,), lambda v: v),
 ]
 
@@ -85,6 +87,25 @@ def _scalar(type_: pa.DataType, classes: tuple[type, ...], convert: Convert) -> 
         return convert(value)
 
     return scalar
+
+
+def _floating(type_: pa.DataType) -> Convert:
+    single = pa.types.is_float32(type_)
+
+    def floating(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (float, int)):
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        try:
+            kept = float(value)
+            if single:
+                kept = struct.unpack("f", struct.pack("f", kept))[0]  # as it will come back from a checkpoint
+        except OverflowError:
+            raise Misfit(f"{_show(value)} does not fit {type_}: it is too large") from None
+        if isinstance(value, int) and kept != value:
+            raise Misfit(f"{_show(value)} does not fit {type_}: it would become {kept!r}")
+        return kept
+
+    return floating
 
 
 def _timestamp(type_: pa.DataType) -> Convert:
@@ -120,11 +141,11 @@ def _map(type_: pa.DataType, key: Convert, item: Convert) -> Convert:
     return map_
 
 
-def _struct(type_: pa.DataType) -> Convert:
+def _row(type_: pa.DataType) -> Convert:
     names = [field.name for field in type_]
     checks = [checker(field.type) for field in type_]
 
-    def struct(value: Any) -> dict[str, Any]:
+    def row(value: Any) -> dict[str, Any]:
         if isinstance(value, Mapping):
             unknown = set(value) - set(names)
             if unknown:
@@ -138,7 +159,7 @@ def _struct(type_: pa.DataType) -> Convert:
             )
         return {n: check(v) for n, check, v in zip(names, checks, value, strict=True)}
 
-    return struct
+    return row
 
 
 def _by_arrow(type_: pa.DataType) -> Convert:

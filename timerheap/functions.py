@@ -185,8 +185,8 @@ class BatchProcessFunction(Function, ABC):
     ...     def process_batch(self, batch, ctx):
     ...         ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 60_000)
     ...     def on_timers(self, due, ctx):
-    ...         yield pa.record_batch([ctx.keys(due.key_hashes)[0], pa.array(due.timestamps)], names=["key",
-    "at"])
+    ...         columns = [ctx.keys(due.key_hashes).column("key"), pa.array(due.timestamps)]
+    ...         yield pa.record_batch(columns, names=["key", "at"])
     """
 
     one_timer_per_key: ClassVar[bool] = False

@@ -1,0 +1,82 @@
+"""Micro-batches as files, queries run to their ends, sinks read back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+def write_batches(
+    folder: Path, batches: Iterable[pa.Table | Sequence[dict[str, Any]]], schema: pa.Schema
+) -> None:
+    """Add one Parquet file for each micro-batch; Spark takes the oldest file first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, batch in enumerate(batches, len(list(folder.glob("*.parquet")))):
+        table = batch if isinstance(batch, pa.Table) else pa.Table.from_pylist(list(batch), schema)
+        draft = folder / f".{number:05}.parquet"
+        pq.write_table(table, draft)
+        os.utime(draft, (1_700_000_000 + number, 1_700_000_000 + number))
+        draft.rename(folder / f"{number:05}.parquet")
+
+
+def read_stream(spark: SparkSession, folder: Path, files: int = 1) -> DataFrame:
+    """Read a folder of `write_batches`, so many files a micro-batch; its first file gives the schema."""
+    schema = spark.read.parquet(str(folder / "00000.parquet")).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", files).parquet(str(folder))
+
+
+def run(result: DataFrame, work: Path) -> list[StreamingQueryProgress]:
+    """Run a streaming query over all there is, from `work`/checkpoint into `work`/sink; give each batch's progress."""
+    query = (
+        result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(work / "sink"), format="parquet")
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return query.recentProgress
+
+
+def rows(df: DataFrame) -> list[tuple[Any, ...]]:
+    """All rows, sorted; by way of Arrow, so that times do not depend on the machine's zone."""
+    table = df.toArrow()
+    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=repr)
+
+
+def sink(spark: SparkSession, work: Path) -> list[tuple[Any, ...]]:
+    """What a query of `run` has written, sorted."""
+    return rows(spark.read.parquet(str(work / "sink")))
+
+
+def stream(
+    spark: SparkSession, transform: Transform, folder: Path, work: Path, files: int = 1
+) -> list[tuple[Any, ...]]:
+    """Run `transform` as a streaming query over `folder`, and give what it has written, sorted."""
+    run(transform(read_stream(spark, folder, files)), work)
+    return sink(spark, work)
+
+
+@contextmanager
+def configured(spark: SparkSession, **settings: Any) -> Iterator[None]:
+    """Set ``spark.sql.<name>`` for a while; underscores in names stand for dots."""
+    names = {"spark.sql." + name.replace("_", "."): value for name, value in settings.items()}
+    before = {name: spark.conf.get(name) for name in names}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)

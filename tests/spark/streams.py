@@ -36,7 +36,7 @@ def read_stream(spark: SparkSession, folder: Path, files: int = 1) -> DataFrame:
 
 
 def run(result: DataFrame, work: Path) -> list[StreamingQueryProgress]:
-    """Run a streaming query over all there is, from `work`/checkpoint into `work`/sink; give each batch's progress."""
+    """Run a streaming query over all there is, into `work`/sink; give the progress of each micro-batch."""
     query = (
         result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
         .trigger(availableNow=True)

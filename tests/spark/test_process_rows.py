@@ -92,6 +92,10 @@ class Anything(KeyedProcessFunction):
         return kind, *ctx.get_current_key(), ctx.timestamp(), ctx.timer_service().current_watermark(), n, seen
 
 
+def changed(row: Row, **fields: Any) -> Row:
+    return Row(**{**row.asDict(), **fields})
+
+
 def make_rows(seed: int, count: int, ties: bool = False) -> list[Row]:
     """Rows in event-time order; no key has two at one time, but those of the city 'ties'."""
     draw = random.Random(seed)
@@ -101,9 +105,7 @@ def make_rows(seed: int, count: int, ties: bool = False) -> list[Row]:
         city, line = draw.choice(keys)
         rows.append(Row(city=city, line=line, at=at, op=draw.randrange(10), arg=draw.randrange(90)))
         if ties and at % 4 == 0:
-            rows += [
-                rows[-1].__class__(**{**rows[-1].asDict(), "city": "ties", "op": op}) for op in (0, 7, 8)
-            ]
+            rows += [changed(rows[-1], city="ties", op=op) for op in (0, 7, 8)]
     return rows
 
 
@@ -182,8 +184,7 @@ def test_in_order_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: P
 def test_rows_behind_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     """As they come they are handed over, and their timers fire at once; in order they are dropped."""
     batches = cut(delayed(4, make_rows(4, 200)), 4)
-    late = [row.__class__(**{**row.asDict(), "op": 0}) for row in batches[0][::10]]
-    batches[2] += late
+    batches[2] += [changed(row, op=0) for row in batches[0][::10]]
     folder = write(tmp_path / "input", batches)
     for in_order in (False, True):
         yielded = streams.stream(spark, process(in_order), folder, tmp_path / str(in_order))

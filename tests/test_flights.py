@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from timerheap.examples.flights import read_flights, write_replay
-from timerheap.examples.overdue_pandas import departure_times, final_watermark, overdue_planes
+from timerheap.examples.overdue_pandas import departed, final_watermark, overdue_planes
 
 NEW_YORK = "America/New_York"
 NEVER = None
@@ -108,18 +108,20 @@ def raw() -> pd.DataFrame:
 
 
 def test_the_raw_file(raw: pd.DataFrame) -> None:
-    departed = raw[raw["dep_delay"].notna()]
-    assert (len(raw), len(departed)) == (336_776, 328_521)
-    assert departed["tailnum"].notna().all(), "every departure has a key"
-    assert departed["dep_time"].notna().all()
+    flown = raw[raw["dep_delay"].notna()]
+    assert (len(raw), len(flown)) == (336_776, 328_521)
+    assert flown["tailnum"].notna().all(), "every departure has a key"
+    assert flown["dep_time"].notna().all()
 
 
 def test_three_ways_to_the_departure_agree(raw: pd.DataFrame) -> None:
-    departed = raw[raw["dep_delay"].notna()]
-    times = departure_times(departed)
-    minutes = pd.to_timedelta(departed["minute"] + departed["dep_delay"], unit="min")
-    assert (times == departed["time_hour"] + minutes).all()
-    assert (times.dt.hour * 100 + times.dt.minute == departed["dep_time"] % 2400).all()
+    flown = raw[raw["dep_delay"].notna()]
+    times = departed(raw)["since"]
+    assert (
+        times == flown["time_hour"] + pd.to_timedelta(flown["minute"] + flown["dep_delay"], unit="min")
+    ).all()
+    local = times.dt.tz_convert(NEW_YORK).dt
+    assert (local.hour * 100 + local.minute == flown["dep_time"] % 2400).all()
 
 
 def test_the_replay_is_in_scheduled_order_and_whole(raw: pd.DataFrame, tmp_path) -> None:
@@ -138,8 +140,7 @@ def test_the_replay_is_in_scheduled_order_and_whole(raw: pd.DataFrame, tmp_path)
 
 
 def test_no_departure_is_a_day_behind_the_schedule(raw: pd.DataFrame) -> None:
-    ordered = raw[raw["dep_delay"].notna()].sort_values(["time_hour", "minute"])
-    times = departure_times(ordered)
+    times = departed(raw.sort_values(["time_hour", "minute"]))["since"]
     assert (times.cummax() - times).max() == pd.Timedelta(hours=21, minutes=48)
 
 

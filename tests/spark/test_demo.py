@@ -16,7 +16,7 @@ from rich.console import Console
 from timerheap.examples.demo import compare
 from timerheap.examples.flights import SCHEMA, departures, read_flights, write_replay
 from timerheap.examples.overdue import DELAY, overdue
-from timerheap.examples.overdue_pandas import departure_times, final_watermark, overdue_planes
+from timerheap.examples.overdue_pandas import departed, final_watermark, overdue_planes
 from timerheap.examples.replay import micro_batches, start_replay
 
 if TYPE_CHECKING:
@@ -73,9 +73,8 @@ def test_any_number_of_micro_batches_gives_the_same_alerts(
         {**p.observedMetrics["flights"].asDict(), **p.observedMetrics["timers"].asDict()} for p in progress
     ]
     totals = {name: sum(count[name] for count in counts) for name in counts[0] if name != "day"}
-    passed = flights[departure_times(flights) <= watermark]
-    last = departure_times(passed).groupby(passed["tailnum"]).max()
-    running = (last + pd.Timedelta(hours=72) > watermark).sum()
+    passed = departed(flights).query("since <= @watermark")
+    running = (passed.groupby("plane")["since"].max() + pd.Timedelta(hours=72) > watermark).sum()
     assert totals == {
         "scheduled": 336_776,
         "departed": 328_521,

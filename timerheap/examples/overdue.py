@@ -56,4 +56,5 @@ def overdue(departures: DataFrame, function: Overdue | None = None) -> DataFrame
         event_time="departed",
         in_order=True,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
+        max_parallelism=16,  # key groups: as many as can be worked on at once; 4,000 planes need no more
     )

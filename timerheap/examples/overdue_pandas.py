@@ -7,21 +7,34 @@ import pandas as pd
 PATIENCE = pd.Timedelta(hours=72)
 
 
-def departure_times(flights: pd.DataFrame) -> pd.Series[pd.Timestamp]:
-    """When each flight departed, from the schedule on New York's clock; NaT where it never did.
+def departed(flights: pd.DataFrame) -> pd.DataFrame:
+    """The flights that did depart, and when, by the schedule on New York's clock.
+
+    Parameters
+    ----------
+    flights : pandas.DataFrame
+        Rows of the raw file, in its columns.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns plane, origin, dest and since (UTC).
 
     Raises
     ------
     ValueError
         A scheduled time does not exist on that clock, or exists twice (in 2013 none does).
     """
+    flights = flights.dropna(subset="dep_delay")
     scheduled = pd.to_datetime(flights[["year", "month", "day", "hour", "minute"]])
-    return scheduled.dt.tz_localize("America/New_York") + pd.to_timedelta(flights["dep_delay"], unit="min")
+    delay = pd.to_timedelta(flights["dep_delay"].astype("int64"), unit="min")
+    found = flights[["tailnum", "origin", "dest"]].rename(columns={"tailnum": "plane"})
+    return found.assign(since=scheduled.dt.tz_localize("America/New_York").dt.tz_convert("UTC") + delay)
 
 
 def final_watermark(flights: pd.DataFrame, delay: pd.Timedelta) -> pd.Timestamp:
     """What bounded out-of-orderness says once every flight has been seen."""
-    return departure_times(flights).max() - delay - pd.Timedelta(milliseconds=1)
+    return departed(flights)["since"].max() - delay - pd.Timedelta(milliseconds=1)
 
 
 def overdue_planes(
@@ -45,15 +58,7 @@ def overdue_planes(
     pandas.DataFrame
         Columns plane, origin, dest and since (UTC), sorted by since and plane.
     """
-    found = pd.DataFrame(
-        {
-            "plane": flights["tailnum"],
-            "origin": flights["origin"],
-            "dest": flights["dest"],
-            "since": departure_times(flights).dt.tz_convert("UTC"),
-        }
-    )
-    found = found.dropna(subset="since").sort_values(["plane", "since"], kind="stable")
+    found = departed(flights).sort_values(["plane", "since"], kind="stable")
     following = found.groupby("plane")["since"].shift(-1)
     quiet = following.isna() | (following - found["since"] > patience)
     if watermark is not None:

@@ -431,18 +431,23 @@ def test_a_generator_that_is_not_read_to_its_end_changes_nothing() -> None:
     handle = Handle()
     queue = ProcessorTimers(handle)
 
-    def rows() -> Iterator[int]:
-        with queue.open(at(100)) as timers:
+    def rows(values: TimerValues, info: ExpiredTimerInfo | None = None) -> Iterator[int]:
+        with queue.open(values, info) as timers:
             timers.push(200, 1)
             yield 1
             yield 2
 
-    reader = rows()
+    reader = rows(at(100))
     next(reader)
     del reader
-    assert (handle.value, handle.registered) == (None, set())
-    assert list(rows()) == [1, 2]
+    assert handle.calls == ["get"]
+    assert list(rows(at(100))) == [1, 2]
     assert handle.registered == {200}
+    handle.calls.clear()
+    reader = rows(at(200), ExpiredTimerInfo(200))
+    next(reader)
+    del reader
+    assert handle.calls == ["get"], "Spark has given up this call"
 
 
 def test_processing_time_of_a_processor() -> None:

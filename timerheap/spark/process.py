@@ -122,7 +122,7 @@ def process(
     elif processing_time:
         raise ValueError("processing_time: a batch DataFrame has no processing time; leave it False")
 
-    hashed = df.withColumn(HASH, F.xxhash64(*(F.col(f"`{name}`") for name in keys)))
+    hashed = df.withColumn(HASH, F.xxhash64(*map(_quoted, keys)))
     schema = _arrow("df", df.schema._as_nullable())  # whether null may come is no matter of the checkpoint
     if in_order:
         hashed = hashed.withColumn(ORDER, _row_hash(df))
@@ -171,6 +171,11 @@ def _column(df: DataFrame, argument: str, name: object) -> DataType:
         there = "no" if name not in df.columns else "more than one"
         raise ValueError(f"{argument}: there is {there} column {name!r}; the columns are {df.columns}")
     return df.schema[name].dataType
+
+
+def _quoted(name: str) -> Column:
+    """Give the column whose whole name this is, dots and backticks included."""
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def _key(df: DataFrame, key: object) -> list[str]:
@@ -270,7 +275,7 @@ def _row_hash(df: DataFrame) -> Column:
     parts = []
     for number, field in enumerate(df.schema):
         if "map<" not in field.dataType.simpleString() and not isinstance(field.dataType, VariantType):
-            parts += [F.lit(number), F.col(f"`{field.name}`")]
+            parts += [F.lit(number), _quoted(field.name)]
     return F.xxhash64(*parts)
 
 

@@ -50,7 +50,7 @@ class HeapqSet:
 
 
 class HeapqDict:
-    """Timers with the identity of a `KeyTimerHeap`: a push moves the key's timer and leaves its old entry to the pops."""
+    """Timers with the identity of a `KeyTimerHeap`: a moved timer leaves its old entry to the pops."""
 
     def __init__(self) -> None:
         self.heap: list[Entry] = []

@@ -1,6 +1,6 @@
 """Turn pytest-benchmark's JSON of bench/test_heap.py into a table of ratios and a short JSON of its own.
 
-    python bench/report.py heap.json [ratios.json]
+$ python bench/report.py heap.json [ratios.json]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def ratios(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each operation and n: nanoseconds a timer (medians), or bytes, on both sides, and peer / ours."""
+    """One row for each operation and n: medians in ns a timer, or bytes, on both sides, and peer / ours."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     for run in report["benchmarks"]:
         info = run["extra_info"]

@@ -1,6 +1,6 @@
 """The heaps beside heapq + set: each operation at 1e4 and 1e6 timers, ours and the peer's in turn.
 
-    python -m pytest bench/test_heap.py --benchmark-json=heap.json && python bench/report.py heap.json
+$ python -m pytest bench/test_heap.py --benchmark-json=heap.json && python bench/report.py heap.json
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Timers:
         self.chosen_rows = list(zip(*(column.tolist() for column in self.chosen), strict=True))
         self.changes = self.times[chosen], self.moved, self.keys[chosen]
         self.change_rows = list(zip(*(column.tolist() for column in self.changes), strict=True))
+        self.move_rows = [row[1:] for row in self.change_rows]
 
     def heap(self) -> TimerHeap:
         heap = TimerHeap()
@@ -112,7 +113,7 @@ OPERATIONS: dict[str, tuple[Side, Side, float]] = {
     ),
     "push_many that moves": (
         Side(Timers.key_heap, lambda t, heap: heap.push_many(t.moved, t.changes[2])),
-        Side(lambda t: t.peer(HeapqDict), lambda t, peer: each(peer.push, [row[1:] for row in t.change_rows])),
+        Side(lambda t: t.peer(HeapqDict), lambda t, peer: each(peer.push, t.move_rows)),
         1,
     ),
     "pop": (
@@ -143,7 +144,7 @@ def test_operation(benchmark: Any, operation: str, n: int, side: str) -> None:
 
     gc.disable()  # as timeit does
     try:
-        benchmark.pedantic(run, setup=setup, rounds=3 if n > 10**5 else 20, warmup_rounds=1 if n < 10**5 else 0)
+        benchmark.pedantic(run, setup=setup, rounds=5 if n > 10**5 else 20, warmup_rounds=1)
     finally:
         gc.enable()
 
@@ -151,7 +152,7 @@ def test_operation(benchmark: Any, operation: str, n: int, side: str) -> None:
 @pytest.mark.parametrize("side", ["timerheap", "heapq + set"])
 @pytest.mark.parametrize("n", [10**4, 10**6])
 def test_bytes_a_timer(benchmark: Any, n: int, side: str) -> None:
-    """Memory after n single pushes, room to grow included: ours in full, the peer's as the allocator counts it."""
+    """Memory after n single pushes, room to grow included; the peer's as its allocator counts it."""
     rows = timers(n).rows
 
     def held() -> float:

@@ -35,10 +35,10 @@ TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i) {
     }
 }
 
-/* To be called for each row in sequence, from `start` on; returns the row's hash. */
-TH_INLINE uint64_t fetch(const th_heap *h, rows *r, size_t start, size_t i, bool with_rows) {
-    if ((i - start) % TH_GROUP == 0) {
-        if (i == start) {
+/* To be called for each row in sequence; returns its hash. */
+TH_INLINE uint64_t fetch(const th_heap *h, rows *r, size_t i, bool with_rows) {
+    if (i % TH_GROUP == 0) {
+        if (i == 0) {
             fetch_lines(h, r, i);
             fetch_lines(h, r, i + TH_GROUP);
             if (with_rows) fetch_rows(h, r, i);
@@ -51,23 +51,22 @@ TH_INLINE uint64_t fetch(const th_heap *h, rows *r, size_t start, size_t i, bool
 
 /* ---- push ---- */
 
-size_t th_heap_push_rows(th_heap *heap, th_column ts, th_column key, th_column ns, size_t from, size_t n,
-                         uint8_t *added, uint32_t *where) {
-    if (!heap->cap) return from;
+/* Appends the rows that are absent, in no order yet, until done or full; returns the first row not looked at. `where`
+ * gets each identity's row number. */
+static size_t append(th_heap *heap, rows *r, uint8_t *added, uint32_t *where) {
     th_heap h = *heap; /* a copy that stays in registers: stores to bytes might change any memory */
-    rows r = {.ts = ts, .key = key, .ns = ns, .n = n};
-    size_t i = from;
-    for (; i < n; i++) {
-        uint64_t hash = fetch(&h, &r, from, i, where);
-        int64_t t = th_at(ts, i), k = th_at(key, i), s = th_at(ns, i);
-        size_t row = th_lookup(&h, hash, t, k, s);
+    size_t i = 0;
+    for (; i < r->n; i++) {
+        uint64_t hash = fetch(&h, r, i, where);
+        int64_t ts = th_at(r->ts, i), key = th_at(r->key, i), ns = th_at(r->ns, i);
+        size_t row = th_lookup(&h, hash, ts, key, ns);
         added[i] = row == SIZE_MAX;
         if (row == SIZE_MAX) {
             if (h.len == h.cap) break;
             row = h.len++;
-            h.ts[row] = t;
-            h.key[row] = k;
-            h.ns[row] = s;
+            h.ts[row] = ts;
+            h.key[row] = key;
+            h.ns[row] = ns;
             h.slot[row] = th_enter(&h, hash, row);
         }
         if (where) where[i] = (uint32_t)row;
@@ -91,39 +90,45 @@ static void settle_tail(th_heap *h, size_t first) {
     } while (lo);
 }
 
-void th_heap_push_finish(th_heap *h, size_t first, th_column ts, th_column key, th_column ns, size_t n,
-                         const uint8_t *added, const uint32_t *where) {
-    bool all_new = h->len - first == n;
-    if (!h->by_key || all_new) {
-        settle_tail(h, first);
-    } else if (large(h, n)) {
-        for (size_t i = 0; i < n; i++)
-            if (!added[i]) h->ts[where[i]] = th_at(ts, i);
+/* Moves the timers of the rows that were there before; restores the order behind `first` as well. */
+static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, const uint32_t *where) {
+    if (large(h, r->n)) {
+        for (size_t i = 0; i < r->n; i++)
+            if (!added[i]) h->ts[where[i]] = th_at(r->ts, i);
         th_heapify(h);
-    } else {
-        /* The rows before `first` are a heap of their own until the tail is settled. */
-        for (size_t i = 0; i < n; i++) {
-            size_t row;
-            if (added[i]) continue;
-            th_heap_find(h, 0, th_at(key, i), th_at(ns, i), &row);
-            th_row x = th_get(h, row);
-            x.ts = th_at(ts, i);
-            if (row < first) th_settle(h, row, first, x);
-            else th_put(h, row, x);
+        return;
+    }
+    for (size_t i = 0; i < r->n; i++) {
+        size_t row;
+        if (added[i]) continue;
+        th_heap_find(h, 0, th_at(r->key, i), th_at(r->ns, i), &row); /* moves before this one may have moved it too */
+        th_row x = th_get(h, row);
+        x.ts = th_at(r->ts, i);
+        if (row < first) th_settle(h, row, first, x); /* a heap of its own until the tail is settled */
+        else th_put(h, row, x);
+    }
+    settle_tail(h, first);
+}
+
+th_status th_heap_push_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *added,
+                            uint32_t *where, size_t *need) {
+    rows r = {.ts = ts, .key = key, .ns = ns, .n = n};
+    size_t first = h->len, done = h->cap ? append(h, &r, added, h->by_key ? where : NULL) : 0;
+    if (done < n) {
+        *need = h->len + n - done;
+        while (h->len > first) {
+            size_t last = --h->len;
+            th_leave(h, th_hash_row(h, last), h->slot[last]);
         }
-        settle_tail(h, first);
+        return TH_FULL;
     }
+    if (h->by_key && h->len - first < n) move(h, first, &r, added, where);
+    else settle_tail(h, first);
     h->changes++;
+    return TH_YES;
 }
 
-void th_heap_push_undo(th_heap *h, size_t first) {
-    while (h->len > first) {
-        size_t i = --h->len;
-        th_leave(h, th_hash_row(h, i), h->slot[i]);
-    }
-}
-
-/* ---- find ---- */
+/* ---- find, remove, reschedule ---- */
 
 void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts) {
     rows r = {.ts = key, .key = key, .ns = ns, .n = n};
@@ -133,14 +138,12 @@ void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, 
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        uint64_t hash = fetch(h, &r, 0, i, true);
+        uint64_t hash = fetch(h, &r, i, true);
         size_t row = th_lookup(h, hash, 0, th_at(key, i), th_at(ns, i));
         found[i] = row != SIZE_MAX;
         ts[i] = found[i] ? h->ts[row] : 0;
     }
 }
-
-/* ---- remove, reschedule ---- */
 
 void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed) {
     bool loose = large(h, n);
@@ -150,7 +153,7 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        uint64_t hash = fetch(h, &r, 0, i, true);
+        uint64_t hash = fetch(h, &r, i, true);
         size_t row = th_lookup(h, hash, th_at(ts, i), th_at(key, i), th_at(ns, i));
         removed[i] = row != SIZE_MAX;
         if (row != SIZE_MAX) th_drop(h, row, hash, loose);
@@ -168,7 +171,7 @@ void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_colu
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        uint64_t hash = fetch(h, &from, 0, i, true), new_hash = fetch(h, &to, 0, i, false);
+        uint64_t hash = fetch(h, &from, i, true), new_hash = fetch(h, &to, i, false);
         size_t row = th_lookup(h, hash, th_at(ts, i), th_at(key, i), th_at(ns, i));
         moved[i] = row != SIZE_MAX;
         if (row != SIZE_MAX) th_reschedule(h, row, hash, th_at(new_ts, i), new_hash, loose);

@@ -134,6 +134,7 @@ void th_heap_init(th_heap *h, bool by_key, uint64_t seed) {
 }
 
 void th_heap_copy(th_heap *to, const th_heap *h) {
+    if (!h->cap) return;
     memcpy(to->ts, h->ts, h->len * sizeof *h->ts);
     memcpy(to->key, h->key, h->len * sizeof *h->key);
     memcpy(to->ns, h->ns, h->len * sizeof *h->ns);

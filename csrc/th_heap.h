@@ -84,19 +84,10 @@ bool th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int
 /* Removes row 0, the least timer; len > 0. */
 void th_heap_pop(th_heap *h);
 
-/* First half of a bulk push: appends the rows [from, n) that are absent until done or full; returns the first row
- * not looked at. Sets added[i] and, if `where` is given, where[i], the identity's row number. The heap is out of
- * order from here until push_finish or push_undo, which must follow; only memory may be changed in between. */
-size_t th_heap_push_rows(th_heap *h, th_column ts, th_column key, th_column ns, size_t from, size_t n,
-                         uint8_t *added, uint32_t *where);
-
-/* Second half: in a heap by_key moves the rows that were not added, the last of an identity wins; then restores the
- * order. `first` is len before push_rows, `where` is needed by_key only. */
-void th_heap_push_finish(th_heap *h, size_t first, th_column ts, th_column key, th_column ns, size_t n,
-                         const uint8_t *added, const uint32_t *where);
-
-/* Instead of the second half: takes back everything since len was `first`. */
-void th_heap_push_undo(th_heap *h, size_t first);
+/* Pushes n timers as if in their sequence, added[i] as th_heap_push: TH_YES; or TH_FULL, the heap as before, and in
+ * *need a cap that suffices for sure. `where` is scratch of n words, for a heap by_key only. */
+th_status th_heap_push_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *added,
+                            uint32_t *where, size_t *need);
 
 /* Looks up n identities in a heap by_key: found[i], and ts[i], 0 where it is not there. */
 void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts);

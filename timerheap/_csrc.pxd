@@ -44,11 +44,8 @@ cdef extern from "th_heap.h" nogil:
     bint th_heap_remove(th_heap *h, int64_t ts, int64_t key, int64_t ns)
     bint th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int64_t ns)
     void th_heap_pop(th_heap *h)
-    size_t th_heap_push_rows(th_heap *h, th_column ts, th_column key, th_column ns, size_t start, size_t n,
-                             uint8_t *added, uint32_t *where)
-    void th_heap_push_finish(th_heap *h, size_t first, th_column ts, th_column key, th_column ns, size_t n,
-                             const uint8_t *added, const uint32_t *where)
-    void th_heap_push_undo(th_heap *h, size_t first)
+    th_status th_heap_push_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *added,
+                                uint32_t *where, size_t *need)
     void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts)
     void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed)
     void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,

@@ -1,7 +1,8 @@
 # cython: boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The native heaps: what csrc/ does, on memory that NumPy owns, with Python's arguments and errors.
 
-Every call allocates before it changes anything and holds the GIL throughout, so it happens as a whole or not at all.
+A call that changes a heap allocates first, and then, holding the GIL, does all of it in C: it happens as a whole or
+not at all, whatever other threads do.
 """
 
 cimport numpy as cnp
@@ -120,14 +121,18 @@ cdef class _Heap:
     # ---- memory ----
 
     cdef int resize(self, size_t cap) except -1:
-        """Moves to new memory, so that views of the old stay valid; `cap` is at least len."""
-        cdef size_t n = self.h.len, lines = th_index_lines(cap)
+        """Moves to new memory, so that views of the old stay valid. Allocating may let other threads in: callers look
+        at the heap afresh afterwards."""
+        cdef size_t n, lines = th_index_lines(cap)
         if cap > TH_MAX_ROWS:
             raise MemoryError(f"a heap holds at most {TH_MAX_ROWS} timers, this needs room for {cap}")
         cdef size_t line_size = lines * sizeof(th_line), slot_size = cap * sizeof(uint32_t), size = cap * sizeof(int64_t)
         line = _zeros(line_size + _spare(line_size), cnp.NPY_UINT8)
         slot = _empty(slot_size + _spare(slot_size), cnp.NPY_UINT8)
         ts, key, ns = [_empty(size + _spare(size), cnp.NPY_UINT8) for _ in range(3)]
+        n = self.h.len
+        if n > cap:
+            return 0  # another thread needs more by now
         # Nothing fails from here on. Old memory goes column by column, so that the peak is one column above.
         self.h.line, self.line = <th_line *>_start(line, line_size, 0), line
         self.h.slot, self.slot = <uint32_t *>_start(slot, slot_size, sizeof(uint32_t)), slot
@@ -247,7 +252,7 @@ cdef class _Heap:
                 raise IndexError("pop from an empty heap")
             changes = self.h.changes
             timer = _timer(&self.h, 0)
-            if changes == self.h.changes:  # else the allocation ran a finalizer that uses this heap
+            if changes == self.h.changes:  # else allocating has run a finalizer that uses this heap
                 break
         th_heap_pop(&self.h)
         self.give_back()
@@ -284,21 +289,11 @@ cdef class _Heap:
         cdef th_column ts = rows.take(timestamps, "timestamps")
         cdef th_column key = rows.take(key_hashes, "key_hashes")
         cdef th_column ns = rows.take(namespaces, "namespaces")
-        cdef size_t n = rows.count(), done = 0, first = self.h.len
+        cdef size_t n = rows.count(), need = 0, cap = self.h.cap
         cdef cnp.ndarray added = _empty(n, cnp.NPY_BOOL), where = _empty(n if self.h.by_key else 0, cnp.NPY_UINT32)
-        cdef uint8_t *is_new = <uint8_t *>cnp.PyArray_DATA(added)
-        cdef uint32_t *row = <uint32_t *>cnp.PyArray_DATA(where) if self.h.by_key else NULL
-        cdef size_t cap = self.h.cap
-        while True:
-            done = th_heap_push_rows(&self.h, ts, key, ns, done, n, is_new, row)
-            if done == n:
-                break
-            try:
-                self.grow(self.h.len + n - done)
-            except MemoryError:
-                th_heap_push_undo(&self.h, first)
-                raise
-        th_heap_push_finish(&self.h, first, ts, key, ns, n, is_new, row)
+        while th_heap_push_many(&self.h, ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(added),
+                                <uint32_t *>cnp.PyArray_DATA(where), &need) == TH_FULL:
+            self.grow(need)
         if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // 3:  # room was made for rows that were not new
             self.shrink(self.h.len + self.h.len // 8)
         return added
@@ -366,15 +361,21 @@ cdef class _Heap:
         """
         cdef int64_t until = _int64(watermark, "watermark"), most = -1
         cdef size_t due, take, room
+        cdef uint64_t changes
+        cdef cnp.ndarray ts, key, ns, scratch
         if limit is not None:
             most = _int64(limit, "limit")
             if most < 0:
                 raise ValueError(f"limit must not be negative, got {limit}")
-        due = th_heap_count_due(&self.h, until)
-        take = due if most < 0 or <size_t>most > due else <size_t>most
-        room = th_heap_due_room(due, take)
-        cdef cnp.ndarray ts = _empty(room, cnp.NPY_INT64), key = _empty(room, cnp.NPY_INT64)
-        cdef cnp.ndarray ns = _empty(room, cnp.NPY_INT64), scratch = _empty(room + 1, cnp.NPY_UINT32)
+        while True:
+            changes = self.h.changes
+            due = th_heap_count_due(&self.h, until)
+            take = due if most < 0 or <size_t>most > due else <size_t>most
+            room = th_heap_due_room(due, take)
+            ts, key, ns = _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64)
+            scratch = _empty(room + 1, cnp.NPY_UINT32)
+            if changes == self.h.changes:  # else allocating has let another thread in
+                break
         th_heap_pop_due(&self.h, until, due, take, <int64_t *>cnp.PyArray_DATA(ts), <int64_t *>cnp.PyArray_DATA(key),
                         <int64_t *>cnp.PyArray_DATA(ns), <uint32_t *>cnp.PyArray_DATA(scratch))
         self.give_back()
@@ -438,9 +439,9 @@ cdef class _Heap:
     def copy(self):
         """Return an independent heap with the same timers and the same room. O(len), a copy of memory."""
         cdef _Heap other = type(self).__new__(type(self))
-        if self.h.cap:
+        while other.h.cap != self.h.cap:  # which another thread may change meanwhile
             other.resize(self.h.cap)
-            th_heap_copy(&other.h, &self.h)
+        th_heap_copy(&other.h, &self.h)
         other.reserved = self.reserved
         return other
 

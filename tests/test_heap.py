@@ -1,0 +1,397 @@
+"""What the models cannot show: memory, views, order at the extremes, what happens when memory runs out."""
+
+import random
+import threading
+
+import numpy as np
+import pytest
+from heap_model import INT64_MAX, INT64_MIN
+
+from timerheap import KeyTimerHeap, Timer, TimerBatch, TimerHeap
+
+both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
+
+
+def columns(n, seed=0, span=10**9):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, span, n), rng.permutation(n)
+
+
+def filled(kind, n):
+    heap = kind()
+    assert heap.push_many(*columns(n)).all()
+    return heap
+
+
+# ---- order ----
+
+
+@both
+def test_extremes_are_timestamps_as_others(kind):
+    extremes = [INT64_MAX, INT64_MIN, INT64_MAX - 1, INT64_MIN + 1, 0, -1, 1]
+    rows = [(t, k, 0) for k, t in enumerate(extremes)] + [(t, k, t) for k, t in enumerate(extremes) if t]
+    random.Random(1).shuffle(rows)
+    heap = kind()
+    assert heap.push_many(*np.array(rows).T).all()
+    assert list(heap.pop_due(INT64_MIN)) == sorted(row for row in rows if row[0] == INT64_MIN)
+    assert list(heap.pop_due(INT64_MAX - 1)) == sorted(row for row in rows if INT64_MIN < row[0] < INT64_MAX)
+    assert [heap.pop(), heap.pop()] == sorted(row for row in rows if row[0] == INT64_MAX)
+    assert not heap
+
+
+@both
+@pytest.mark.parametrize("way", ["pop", "pop_due", "pop_due by limit"])
+@pytest.mark.parametrize("shape", ["random", "few", "same", "descending", "skewed", "wide"])
+def test_total_order(kind, way, shape):
+    n = 5000
+    rng = np.random.default_rng(7)
+    timestamps = {
+        "random": rng.integers(0, 10**9, n),
+        "few": rng.integers(0, 3, n),
+        "same": np.full(n, 5),
+        "descending": np.arange(n)[::-1],
+        "skewed": np.append(10**12 + rng.integers(0, 50, n - 3), [INT64_MAX, INT64_MIN, 0]),
+        "wide": rng.integers(INT64_MIN, INT64_MAX, n, endpoint=True),
+    }[shape]
+    keys = rng.permutation(n) % 97
+    namespaces = np.arange(n) * (INT64_MAX // n) - 2**61
+    heap = kind()
+    heap.push_many(timestamps, keys, namespaces)
+    heap._check()
+    expected = sorted(zip(timestamps.tolist(), keys.tolist(), namespaces.tolist(), strict=True))
+    if way == "pop":
+        assert [heap.pop() for _ in range(n)] == expected
+    elif way == "pop_due":
+        assert list(heap.pop_due(INT64_MAX)) == expected
+    else:
+        found = []
+        while heap:
+            found += heap.pop_due(INT64_MAX, len(heap) // 3 + 1)
+            heap._check()
+        assert found == expected
+
+
+@both
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 0.74, 0.76, 0.99, 1])
+def test_every_share_that_is_due(kind, share):
+    n = 20_000
+    timestamps, keys = columns(n)
+    heap = filled(kind, n)
+    watermark = int(np.quantile(timestamps, share))
+    due = timestamps <= watermark
+    assert heap.count_due(watermark) == due.sum()
+    batch = heap.pop_due(watermark)
+    heap._check()
+    order = np.lexsort((keys[due], timestamps[due]))
+    assert np.array_equal(batch.timestamps, timestamps[due][order])
+    assert np.array_equal(batch.key_hashes, keys[due][order])
+    assert not batch.namespaces.any()
+    assert len(heap) == n - due.sum()
+
+
+@pytest.mark.parametrize("share", [0.001, 0.03, 0.2, 1])
+def test_every_share_that_changes(share):
+    n = 20_000
+    timestamps, keys = columns(n)
+    chosen = np.random.default_rng(5).permutation(n)[: int(share * n)]
+    heap, by_key = filled(TimerHeap, n), filled(KeyTimerHeap, n)
+    assert heap.reschedule_many(timestamps[chosen], timestamps[chosen] // 2, keys[chosen]).all()
+    assert not by_key.push_many(timestamps[chosen] // 2, keys[chosen]).any()
+    heap._check()
+    by_key._check()
+    assert set(heap) == set(by_key)
+    assert heap.remove_many(timestamps[chosen] // 2, keys[chosen]).all()
+    assert by_key.remove_many(keys[chosen]).all()
+    heap._check()
+    by_key._check()
+    assert set(heap) == set(by_key)
+    assert len(heap) == n - len(chosen)
+
+
+def test_a_reschedule_onto_another_timer_makes_one_of_two():
+    heap = TimerHeap()
+    heap.push_many([1, 2, 3], 5)
+    assert heap.reschedule(1, 2, 5)
+    assert list(heap.pop_due(9)) == [(2, 5, 0), (3, 5, 0)]
+    heap.push_many(np.arange(100), 5)
+    assert heap.reschedule_many(np.arange(100), np.arange(100) // 2 * 2, 5).all()
+    heap._check()
+    assert heap.pop_due(1000).timestamps.tolist() == list(range(0, 100, 2))
+
+
+def test_the_last_row_of_an_identity_wins():
+    heap = KeyTimerHeap()
+    heap.push(100, 1)
+    assert heap.push_many([7, 8, 9, 3], [1, 2, 2, 1]).tolist() == [False, True, False, False]
+    assert (heap.timestamp_of(1), heap.timestamp_of(2)) == (3, 9)
+    assert heap.timestamp_of(3) is None
+
+
+# ---- container ----
+
+
+@both
+def test_empty(kind):
+    heap = kind()
+    assert len(heap) == 0
+    assert heap.peek() is None
+    assert heap.nbytes == 0
+    assert list(heap) == []
+    assert list(heap.pop_due(INT64_MAX)) == []
+    assert heap.count_due(INT64_MAX) == 0
+    assert heap.remove_keys([1, 2]) == 0
+    assert heap.timestamps.tolist() == heap.key_hashes.tolist() == heap.namespaces.tolist() == []
+    with pytest.raises(IndexError, match="pop from an empty heap"):
+        heap.pop()
+    heap.clear()
+    heap._check()
+    assert repr(heap) == f"<timerheap.{kind.__name__} of 0 timers>"
+    heap.push(1, 2)
+    assert repr(heap) == f"<timerheap.{kind.__name__} of 1 timers, first {Timer(1, 2, 0)}>"
+
+
+@both
+def test_what_comes_out_is_a_timer(kind):
+    heap = kind()
+    heap.push(1, 2, 3)
+    for timer in (heap.peek(), next(iter(heap)), heap.pop()):
+        assert type(timer) is Timer
+        assert (timer.timestamp, timer.key_hash, timer.namespace) == (1, 2, 3)
+        assert {(1, 2, 3): "same"}[timer] == "same"  # it hashes as the tuple that it equals
+
+
+@both
+def test_iteration_is_lazy_and_notices_changes(kind):
+    heap = filled(kind, 100)
+    assert [timer.timestamp for timer in heap] == heap.timestamps.tolist()
+    for change in (heap.pop, lambda: heap.push(1, 1000), lambda: heap.push_many([1, 2], [1001, 1002])):
+        iterator = iter(heap)
+        next(iterator)
+        change()
+        with pytest.raises(RuntimeError, match="changed during iteration"):
+            next(iterator)
+
+
+@both
+def test_copies_are_independent(kind):
+    heap = filled(kind, 1000)
+    other = heap.copy()
+    other.clear()
+    assert len(heap) == 1000
+    heap._check()
+
+    class Special(kind):
+        pass
+
+    assert type(Special().copy()) is Special
+
+
+# ---- memory ----
+
+
+@both
+def test_views_are_read_only_and_outlive_the_heap(kind):
+    heap = filled(kind, 1000)
+    views = heap.timestamps, heap.key_hashes, heap.namespaces
+    before = [view.copy() for view in views]
+    for view in views:
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            view.flags.writeable = True
+    heap.reserve(10_000)  # the heap moves; the views stay where it was
+    heap.push(-1, -1)
+    del heap
+    for view, old in zip(views, before, strict=True):
+        assert np.array_equal(view, old)
+
+
+@both
+def test_a_view_shows_the_live_heap(kind):
+    heap = kind(100)
+    view = None
+    heap.push(5, 1)
+    view = heap.timestamps
+    heap.push(3, 2)
+    assert view.tolist() == [3]
+
+
+@both
+def test_columns_of_the_heap_itself_as_arguments(kind):
+    heap = filled(kind, 3000)
+    copy = heap.copy()
+    expected = copy.push_many(heap.timestamps[::-1] + 1, heap.key_hashes[::-1].copy(), 0)
+    assert np.array_equal(heap.push_many(heap.timestamps[::-1] + 1, heap.key_hashes[::-1]), expected)
+    assert set(heap) == set(copy)
+    assert heap.push_many(heap.timestamps, heap.timestamps, heap.timestamps).any()
+    heap._check()
+    assert heap.remove_keys(heap.key_hashes) > 0
+    assert not heap
+
+
+def test_rescheduling_by_own_columns():
+    heap = filled(TimerHeap, 3000)
+    expected = sorted((t + 5, k, n) for t, k, n in heap)
+    assert heap.reschedule_many(heap.timestamps, heap.timestamps + 5, heap.key_hashes).all()
+    heap._check()
+    assert sorted(heap) == expected
+
+
+@both
+def test_memory_grows_in_proportion(kind):
+    heap = kind()
+    for n in (1, 10, 100, 1000, 10_000, 100_000):
+        timestamps, keys = columns(n)
+        for row in zip(timestamps.tolist(), keys.tolist(), strict=True):
+            heap.push(*row)
+        if n >= 10_000:
+            assert heap.nbytes / len(heap) <= 48
+        heap.clear()
+    heap = filled(kind, 100_000)
+    assert heap.nbytes / len(heap) <= 36
+
+
+@both
+@pytest.mark.parametrize("way", ["pop", "pop_due", "clear", "remove_many", "remove_keys"])
+def test_memory_comes_back(kind, way):
+    heap = filled(kind, 100_000)
+    full = heap.nbytes
+    keep = 1000
+    watermark = int(np.sort(heap.timestamps)[-keep - 1])
+    due = heap.timestamps <= watermark
+    match way:
+        case "pop":
+            for _ in range(100_000 - keep):
+                heap.pop()
+        case "pop_due":
+            heap.pop_due(watermark)
+        case "clear":
+            heap.clear()
+        case "remove_keys":
+            heap.remove_keys(heap.key_hashes[due])
+        case "remove_many":
+            columns_due = heap.timestamps[due], heap.key_hashes[due]
+            heap.remove_many(*columns_due[kind is KeyTimerHeap :])
+    heap._check()
+    assert len(heap) == (0 if way == "clear" else keep)
+    assert heap.nbytes < full / 20
+
+
+@both
+def test_below_a_quarter_it_goes_to_half(kind):
+    heap = kind()
+    heap.push_many(*columns(1000))
+    room = heap.nbytes
+    heap.pop_due(int(np.sort(heap.timestamps)[749]))  # 250 stay
+    assert heap.nbytes == room
+    heap.pop()
+    assert len(heap) == 249
+    assert heap.nbytes == kind(2 * 249).nbytes
+
+
+@both
+def test_reserved_room_is_kept(kind):
+    heap = kind(10_000)
+    room = heap.nbytes
+    held = heap.timestamps
+    heap.push_many(*columns(10_000))
+    heap.pop_due(INT64_MAX)
+    heap.push_many(*columns(10))
+    heap.clear()
+    assert heap.nbytes == room
+    heap.push_many(*columns(10_000))
+    assert heap.nbytes == room
+    assert held.base is heap.timestamps.base  # it never moved
+    heap.reserve(100_000)
+    assert heap.nbytes > room
+    heap.reserve(0)
+    heap.clear()
+    assert heap.nbytes < room / 10
+
+
+def test_room_made_for_rows_that_were_not_new_is_given_back():
+    heap = KeyTimerHeap()
+    timestamps, _ = columns(100_000)
+    heap.push_many(timestamps, np.arange(100_000) % 1000)
+    heap._check()
+    assert len(heap) == 1000
+    assert heap.nbytes < 100_000
+
+
+@both
+def test_no_memory(kind):
+    heap = filled(kind, 100)
+    before, room = heap.to_bytes(), heap.nbytes
+    for n in (2**40, 9 << 28 | 1, INT64_MAX):
+        with pytest.raises(MemoryError, match="at most 2415919104 timers"):
+            heap.reserve(n)
+        with pytest.raises(MemoryError, match="at most"):
+            kind(n)
+    # As many rows as no heap holds, in one value's memory.
+    rows = np.broadcast_to(np.array(5), 2**40)
+    for call in (heap.push_many, TimerHeap().remove_many):
+        with pytest.raises(MemoryError):
+            call(rows, rows)
+    assert heap.to_bytes() == before
+    assert heap.nbytes == room
+    heap._check()
+
+
+@both
+def test_threads_take_turns(kind):
+    heap = kind()
+
+    def work(seed):
+        timestamps, keys = columns(2000, seed, 1000)
+        for start in range(0, 2000, 50):
+            rows = slice(start, start + 50)
+            heap.push_many(timestamps[rows], keys[rows])
+            heap.pop_due(int(timestamps[start]), 40)
+            for row in zip(timestamps[rows].tolist(), keys[rows].tolist(), strict=True):
+                heap.push(*row)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    heap._check()
+
+
+# ---- batches ----
+
+
+def test_batch_is_a_sequence_of_timers():
+    heap = TimerHeap()
+    heap.push_many([3, 1, 2], [10, 20, 30], [0, 0, 5])
+    batch = heap.pop_due(9)
+    assert isinstance(batch, TimerBatch)
+    assert len(batch) == 3
+    assert list(batch) == [(1, 20, 0), (2, 30, 5), (3, 10, 0)]
+    assert batch[-1] == Timer(3, 10)
+    assert type(batch[0].timestamp) is int
+    assert batch[1:] == TimerBatch(batch.timestamps[1:], batch.key_hashes[1:], batch.namespaces[1:])
+    assert batch[1:] != batch
+    assert batch != [1]
+    assert repr(batch[:1]) == "<TimerBatch of 1 timers: Timer(timestamp=1, key_hash=20, namespace=0)>"
+    with pytest.raises(IndexError):
+        batch[3]
+    with pytest.raises(AttributeError):
+        batch.timestamps = batch.key_hashes
+    for column in (batch.timestamps, batch.key_hashes, batch.namespaces):
+        assert column.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "error", "text"),
+    [
+        ("timestamps", [1], TypeError, "must be an array of int64, got list"),
+        ("key_hashes", np.array([1.0]), TypeError, "must be an array of int64, got float64"),
+        ("namespaces", np.array([[1]]), ValueError, "must be one-dimensional"),
+        ("key_hashes", np.array([1, 2]), ValueError, "has 2 rows, timestamps has 1"),
+    ],
+)
+def test_batch_of_wrong_columns(name, column, error, text):
+    one = np.array([1])
+    with pytest.raises(error, match=f"{name} {text}"):
+        TimerBatch(**{"timestamps": one, "key_hashes": one, "namespaces": one, name: column})

@@ -1,0 +1,218 @@
+"""Stored heaps and the envelope: the format to the byte, and that hostile bytes are refused."""
+
+import pickle
+import random
+import struct
+
+import numpy as np
+import pytest
+import xxhash
+from heap_model import INT64_MAX, INT64_MIN
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import KeyTimerHeap, TimerHeap
+from timerheap._heap import seal, unseal, xxh64
+
+both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
+NUMBER = {TimerHeap: 1, KeyTimerHeap: 2}
+
+
+def sealed(kind, *columns):
+    """A heap's bytes, made by hand."""
+    payload = b"".join(struct.pack(f"<{len(column)}q", *column) for column in columns)
+    header = struct.pack("<4sHHQ", b"TMRH", 1, NUMBER[kind], len(payload))
+    return header + struct.pack("<Q", xxhash.xxh64_intdigest(header + payload)) + payload
+
+
+# ---- the checksum ----
+
+
+def test_xxh64_is_the_xxhash_packages():
+    data = random.Random(1).randbytes(1000)
+    for size in range(300):
+        for seed in (0, 42, 2**64 - 1):
+            assert xxh64(data[:size], seed) == xxhash.xxh64_intdigest(data[:size], seed)
+    assert xxh64(np.arange(10_000)) == xxhash.xxh64_intdigest(np.arange(10_000))
+
+
+@given(st.lists(st.binary(max_size=100), max_size=6))
+def test_parts_are_summed_as_one(parts):
+    whole = seal(16, b"".join(parts))
+    assert seal(16, *parts) == whole
+    assert bytes(unseal(16, whole)) == b"".join(parts)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seed_out_of_range(seed):
+    with pytest.raises(OverflowError, match="seed must be from 0"):
+        xxh64(b"", seed)
+
+
+# ---- the envelope ----
+
+
+def test_envelope_to_the_byte():
+    header, payload = bytes.fromhex("544d5248 0100 1000 0400000000000000"), b"ab\x01\x00"
+    checksum = xxhash.xxh64_intdigest(header + payload).to_bytes(8, "little")
+    assert seal(16, b"ab", np.array([1], "<i2")) == header + checksum + payload
+
+
+@pytest.mark.parametrize("form", [bytes, bytearray, memoryview, lambda b: np.frombuffer(b, np.uint8)])
+def test_unseal_copies_nothing(form):
+    data = form(seal(500, bytes(100)))
+    payload = unseal(500, data)
+    assert payload.readonly
+    assert payload.nbytes == 100
+    assert np.shares_memory(np.frombuffer(payload, np.uint8), np.frombuffer(data, np.uint8))
+
+
+DAMAGED = {
+    "": "too short: 0 bytes",
+    "short": "too short: 23 bytes",
+    "magic": "begins with b'TMRX'",
+    "newer": "format version 2: this build of timerheap reads version 1",
+    "kind": "holds a KeyTimerHeap, not a TimerHeap",
+    "unknown kind": "holds kind 17, not a TimerHeap",
+    "cut off": "47 bytes, its header says 48",
+    "longer": "49 bytes, its header says 48",
+    "payload": "checksum",
+    "checksum": "checksum",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damage_is_named(damage):
+    heap = TimerHeap()
+    heap.push_many([1, 2], [3, 4])
+    good = heap.to_bytes()
+    bad = {
+        "": b"",
+        "short": good[:23],
+        "magic": good[:3] + b"X" + good[4:],
+        "newer": good[:4] + b"\x02" + good[5:],
+        "kind": sealed(KeyTimerHeap, [1, 2], [3, 4], [0, 0]),
+        "unknown kind": seal(17, good[24:]),
+        "cut off": good[:-1],
+        "longer": good + b"\x00",
+        "payload": good[:-1] + b"\x01",
+        "checksum": good[:16] + b"\xff\xff" + good[18:],
+    }[damage]
+    with pytest.raises(ValueError, match=DAMAGED[damage].replace("(", r"\(")):
+        TimerHeap.from_bytes(bad)
+    assert list(TimerHeap.from_bytes(good)) == list(heap)
+
+
+@pytest.mark.parametrize("at", range(24 + 48))
+def test_every_flipped_bit_is_noticed(at):
+    good = sealed(TimerHeap, [1, 2], [3, 4], [0, 0])
+    for bit in range(8):
+        bad = bytearray(good)
+        bad[at] ^= 1 << bit
+        with pytest.raises(ValueError, match=r"data|version"):
+            TimerHeap.from_bytes(bad)
+
+
+@pytest.mark.parametrize("data", [5, "text", None, [1, 2], np.arange(100)[::2]])
+def test_no_buffer(data):
+    for call in (TimerHeap.from_bytes, KeyTimerHeap.from_bytes, lambda data: unseal(1, data), xxh64):
+        with pytest.raises(TypeError, match="data must be bytes or another contiguous buffer"):
+            call(data)
+    with pytest.raises(TypeError, match="part 1 must be bytes"):
+        seal(16, b"", data)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(-1, ValueError), (65536, ValueError), ("1", TypeError), (2**70, OverflowError)]
+)
+def test_bad_kind(kind, error):
+    with pytest.raises(error, match="kind must"):
+        seal(kind, b"")
+    with pytest.raises(error, match="kind must"):
+        unseal(kind, seal(1, b""))
+
+
+# ---- heaps ----
+
+
+@both
+def test_format_to_the_byte(kind):
+    heap = kind()
+    heap.push(7, -1, INT64_MAX)
+    heap.push(INT64_MIN, 2, 3)
+    assert heap.to_bytes() == sealed(kind, [INT64_MIN, 7], [2, -1], [3, INT64_MAX])
+    assert list(kind.from_bytes(heap.to_bytes())) == [(INT64_MIN, 2, 3), (7, -1, INT64_MAX)]
+    assert kind().to_bytes() == sealed(kind)
+
+
+@both
+@pytest.mark.parametrize("n", [0, 1, 9, 10, 1000, 100_000])
+def test_round_trip(kind, n):
+    rng = np.random.default_rng(n)
+    heap = kind(2 * n)
+    heap.push_many(rng.integers(INT64_MIN, INT64_MAX, n), np.arange(n), rng.integers(0, 3, n))
+    for form in (bytes, bytearray, lambda b: memoryview(b"x" + b)[1:]):  # unaligned as well
+        again = kind.from_bytes(form(heap.to_bytes()))
+        again._check()
+        assert type(again) is kind
+        assert again.to_bytes() == heap.to_bytes()
+    assert again.nbytes <= 36 * n + 64
+    again = pickle.loads(pickle.dumps(heap))
+    assert again.to_bytes() == heap.to_bytes()
+    again.push(5, -5)
+    assert len(again) == n + 1
+    again._check()
+
+
+def test_subclasses_come_back_as_themselves():
+    heap = pickle.loads(pickle.dumps(Special(50)))
+    assert type(heap) is Special
+    assert type(Special.from_bytes(heap.to_bytes())) is Special
+
+
+class Special(TimerHeap):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "text"),
+    [
+        (TimerHeap, ([2, 1], [0, 0], [0, 0]), "comes before its parent"),
+        (TimerHeap, ([1, 1], [2, 1], [0, 0]), "comes before its parent"),
+        (TimerHeap, ([1, 1], [1, 1], [0, -1]), "comes before its parent"),
+        (TimerHeap, ([1, 1], [1, 1], [0, 0]), "two timers have one identity"),
+        (TimerHeap, ([1, 2, 1], [0, 0, 0], [0, 0, 0]), "two timers have one identity"),
+        (KeyTimerHeap, ([1, 2], [1, 1], [0, 0]), "two timers have one identity"),
+        (TimerHeap, ([1, 2, 3, 4], [1]), "40 bytes of columns"),
+        (TimerHeap, ([INT64_MIN] + [5] * 8 + [4], range(10), [0] * 10), "comes before its parent"),
+    ],
+)
+def test_what_no_heap_would_hold(kind, columns, text):
+    with pytest.raises(ValueError, match=text):
+        kind.from_bytes(sealed(kind, *columns))
+
+
+@given(st.binary(max_size=400), st.sampled_from([TimerHeap, KeyTimerHeap]))
+def test_any_payload_is_a_heap_or_refused(payload, kind):
+    data = seal(NUMBER[kind], payload)
+    try:
+        heap = kind.from_bytes(data)
+    except ValueError:
+        return
+    heap._check()
+    assert heap.to_bytes() == data
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.sampled_from([TimerHeap, KeyTimerHeap]))
+def test_any_columns_are_a_heap_or_refused(values, kind):
+    n = len(values) // 3
+    columns = values[:n], values[n : 2 * n], values[2 * n : 3 * n]
+    rows = list(zip(*columns, strict=True))
+    identities = rows if kind is TimerHeap else [row[1:] for row in rows]
+    valid = len(set(identities)) == n and all(rows[(i - 1) // 8] < rows[i] for i in range(1, n))
+    data = sealed(kind, *columns)
+    if valid:
+        assert list(kind.from_bytes(data)) == rows
+    else:
+        with pytest.raises(ValueError, match="data is no heap"):
+            kind.from_bytes(data)

@@ -147,11 +147,13 @@ def process(
         processing_time=processing_time,
     )
     packer, on_batch = Packer(keys, event_time, labels), BatchOperator(plan)
-    groups = hashed.mapInArrow(lambda batches: packer(batches), PACKED).groupBy(
-        "label"
-    )  # Spark counts parameters
+    names = hashed.columns  # mapInArrow() itself takes no dots and no backticks
+    numbered = hashed.toDF(*(f"c{i}" for i in range(len(names))))
+    groups = numbered.mapInArrow(
+        lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
+    ).groupBy("label")
     if not df.isStreaming:
-        done = groups.applyInArrow(lambda packed: on_batch(packed), result_type)
+        done = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # Spark counts parameters
     else:
         mode = "ProcessingTime" if processing_time else "None"
         done = groups.transformWithStateInPandas(StreamingOperator(plan), result_type, "Append", mode)

@@ -18,7 +18,7 @@ from timerheap.spark import GroupTimers
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
-INPUT = "courier string, at timestamp, event string, order_id bigint, deadline bigint, new_deadline bigint"
+INPUT = ["courier", "at", "event", "order_id", "deadline", "new_deadline"]
 OUTPUT = ["courier", "order_id", "deadline", "delivered"]
 OUTPUT_SCHEMA = "courier string, order_id bigint, deadline bigint, delivered bigint"
 STATE_SCHEMA = "delivered bigint, timers binary"

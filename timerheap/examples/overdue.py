@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 HOUR = 60 * 60 * 1000
 PATIENCE = 72 * HOUR
-DELAY = 24 * HOUR  # the flights come in scheduled order, and none departs more than 22 hours behind another
+DELAY = 24 * HOUR  # flights come in scheduled order, and depart up to 22 hours behind those that came before
 
 
 class Overdue(KeyedProcessFunction):

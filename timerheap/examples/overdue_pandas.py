@@ -34,7 +34,8 @@ def departed(flights: pd.DataFrame) -> pd.DataFrame:
 
 def final_watermark(flights: pd.DataFrame, delay: pd.Timedelta) -> pd.Timestamp:
     """What bounded out-of-orderness says once every flight has been seen."""
-    return departed(flights)["since"].max() - delay - pd.Timedelta(milliseconds=1)
+    latest: pd.Timestamp = departed(flights)["since"].max()
+    return latest - delay - pd.Timedelta(milliseconds=1)
 
 
 def overdue_planes(

@@ -1,9 +1,9 @@
-"""The session-timeout job, five ways: each event moves its key's timer, and what the watermark passes is emitted.
+"""The session-timeout job: each event moves its key's timer, and what the watermark passes is emitted.
 
-    python bench/session_timeout.py [--events N] [--batches N] [--rounds N] [--sample N] [--json FILE]
+Run as ``python bench/session_timeout.py [--events N] [--batches N] [--rounds N] [--sample N] [--json FILE]``.
 
-Every way is a streaming query over the same Parquet files, one micro-batch after the other, with a checkpoint of
-its own, a Parquet sink and the RocksDB state store. All must emit the same (key, timestamp) pairs.
+Every variant is a streaming query over the same Parquet files, with a checkpoint of its own, a Parquet sink
+and the RocksDB state store. All must emit the same (key, timestamp) pairs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark.java import ensure_java
+from timerheap.examples.replay import spark_session
 from timerheap.spark.labels import balanced_labels
 from timerheap.spark.pack import HASH, PACKED, Packer, unpack
 
@@ -63,9 +63,9 @@ class Job:
     def write(self, directory: Path, files: int) -> None:
         """Write `files` Parquet files a batch, and one row that closes all sessions.
 
-        A window slides over the keys, so that a key appears in consecutive batches (three and a half, if there are
-        four) and never returns. In each batch every key of the window comes once, the others at random. As in a
-        partitioned log a key keeps to one file and its rows are in order of time there.
+        A window slides over the keys: a key appears in consecutive batches and, once it is out, never again.
+        In each batch every key of the window comes once, and the other rows are drawn at random. As in a
+        partitioned log a key keeps to one file, and its rows are in order of time there.
         """
         directory.mkdir()
         rng = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def _write(directory: Path, batch: int, file: int, keys: pa.Array, at: np.ndarra
 
 
 def expected(directory: Path) -> pd.DataFrame:
-    """What must be emitted: each key once, its last event plus the gap. The closing row has nothing behind it."""
+    """What must be emitted: each key once, at its last event plus the gap; nothing passes the closing row."""
     events = pd.read_parquet(directory)
     last = events[events["key"] != "closing"].groupby("key", as_index=False)["at"].max()
     return last.assign(at=last["at"] + GAP)
@@ -144,13 +144,6 @@ class Rows(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp
 
 
-class Nothing(BatchProcessFunction):
-    """Takes what `Columns` takes and does nothing: what the way there costs."""
-
-    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        pass
-
-
 def timerheap_process(function: BatchProcessFunction | KeyedProcessFunction) -> Callable[..., DataFrame]:
     def variant(events: DataFrame) -> DataFrame:
         return timerheap.spark.process(
@@ -174,8 +167,24 @@ def packed(events: DataFrame) -> Any:
     return hashed.mapInArrow(lambda batches: packer(batches), PACKED).groupBy("label")
 
 
+class Nothing(StatefulProcessor):
+    """Takes the packed rows and does nothing: what the way there costs."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for _ in rows:
+            pass
+        return iter(())
+
+
+def no_op(events: DataFrame) -> DataFrame:
+    return packed(events).transformWithStateInPandas(Nothing(), SCHEMA, "Append", "None")
+
+
 def heapq_blob(events: DataFrame) -> DataFrame:
-    """Without timerheap's heap: Python's heapq and a dict, pickled into one blob of state for each key group."""
+    """Python's heapq and a dict, pickled into one blob of state for each key group."""
     return packed(events).applyInPandasWithState(_heapq_group, SCHEMA, "timers binary", "append", "NoTimeout")
 
 
@@ -215,9 +224,7 @@ class SparkTimers(StatefulProcessor):
         self.timer.update((new,))
         return iter(())
 
-    def handleExpiredTimer(
-        self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[pd.DataFrame]:
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         self.timer.clear()
         yield pd.DataFrame({"key": [key[0]], "at": [expiredTimerInfo.getExpiryTimeInMs()]})
 
@@ -230,7 +237,7 @@ def spark_timers(events: DataFrame) -> DataFrame:
 VARIANTS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "columns": timerheap_process(Columns()),
     "rows": timerheap_process(Rows()),
-    "no-op": timerheap_process(Nothing()),
+    "no-op": no_op,
     "heapq": heapq_blob,
     "spark": spark_timers,
 }
@@ -252,8 +259,8 @@ class Run:
 def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path, files: int) -> Run:
     """Run one variant over the files in `source`, its output going to `scratch`/output.
 
-    The first batch is left out of the rates, since in it the Python workers start. The closing batch is no batch of
-    rows: it fires most of the timers. (Spark's own need one more, without data, to see the watermark.)
+    The first batch is left out of the rates, since in it the Python workers start. The closing batch fires
+    most of the timers; Spark's own need one batch more, without data, to see its watermark.
     """
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(source))
     emitted = VARIANTS[variant](events).observe("emitted", F.count(F.lit(1)).alias("rows"))
@@ -275,22 +282,22 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
     )
 
 
-def measure(
-    spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Path, files: int = 2
-) -> dict[str, Any]:
-    """Run every variant once a round, side by side, and compare all that they emit with `expected`.
+def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Path) -> dict[str, Any]:
+    """Run every variant once a round, in turn, and compare all that they emit with `expected`.
 
-    Spark's own timers run on `sample`, all others on `job`.
+    Spark's own timers run on `sample`, all others on `job`. A first run, of the no-op, only warms up the JVM.
 
     Raises
     ------
     ValueError
         A variant has emitted something else.
     """
+    files = spark.sparkContext.defaultParallelism
     sources = {}
     for name, size in (("all", job), ("sample", sample)):
         size.write(scratch / name, files)
         sources[name] = size, scratch / name, expected(scratch / name)
+    run("no-op", spark, job, scratch / "all", scratch / "warm-up", files)
     runs: dict[str, list[Run]] = {variant: [] for variant in VARIANTS}
     for number in range(rounds):
         for variant in VARIANTS:
@@ -305,7 +312,7 @@ def measure(
             if variant != "no-op":
                 emitted = spark.read.schema(SCHEMA).parquet(str(place / "output")).toPandas()
                 if wrong := difference(emitted, wanted):
-                    raise ValueError(f"{variant} has emitted what it should not, or not what it should: {wrong}")
+                    raise ValueError(f"{variant} has not emitted what it should: {wrong}")
     return report(runs, job, sample, rounds)
 
 
@@ -336,48 +343,23 @@ def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> di
 def table(result: dict[str, Any]) -> str:
     """The report as text."""
     job, sample = Job(**result["job"]), Job(**result["sample"])
+    ratios = ("to_no-op", "to_heapq", "to_spark")
     lines = [
-        f"Session timeout: {job.batches} batches of {job.events:,} rows, {job.keys:,} keys; Spark's own timers on "
-        f"{sample.batches} of {sample.events:,}.",
-        f"Medians of {result['rounds']} rounds, first batches left out.",
-        "",
-        f"{'':8} {'rows/s':>11} {'of no-op':>9} {'x heapq':>9} {'x Spark':>9} {'fired':>11} {'last batch':>11}",
+        f"Session timeout: {job.batches} batches of {job.events:,} rows, {job.keys:,} keys "
+        f"(Spark's own timers: {sample.batches} of {sample.events:,}, {sample.keys:,}); "
+        f"medians of {result['rounds']} rounds without their first batches",
+        f"{'':8}{'rows/s':>12}{'/ no-op':>9}{'/ heapq':>9}{'/ Spark':>9}{'fired':>12}{'closing':>10}",
     ]
     for name, v in result["variants"].items():
+        compared = "".join(f"{v[ratio]:9.{1 if v[ratio] >= 10 else 2}f}" for ratio in ratios)
         lines.append(
-            f"{name:8} {v['rows_per_second']:11,.0f} {v['to_no-op']:9.2f} {v['to_heapq']:9.2f} {v['to_spark']:9.1f} "
-            f"{v['fired']:11,} {v['seconds_at_the_end']:9.1f} s"
+            f"{name:8}{v['rows_per_second']:12,.0f}{compared}{v['fired']:12,}{v['seconds_at_the_end']:8.1f} s"
         )
     return "\n".join(lines)
 
 
-def spark_session(scratch: Path) -> SparkSession:
-    """Two cores, RocksDB with a changelog, and Arrow batches as large as Spark will make them."""
-    ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {
-        "spark.driver.host": "localhost",
-        "spark.driver.memory": "4g",
-        "spark.local.dir": str(scratch),
-        "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
-        "spark.sql.shuffle.partitions": 2,
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": True,
-        "spark.ui.enabled": False,
-        "spark.ui.showConsoleProgress": False,
-    }
-    builder = SparkSession.builder.master("local[2]").appName("timerheap bench")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The session-timeout job, five ways.")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=1_000_000, help="rows a batch, and keys altogether")
     parser.add_argument("--batches", type=int, default=4, help="2 or more")
     parser.add_argument("--rounds", type=int, default=3, help="how often each variant runs")
@@ -387,12 +369,11 @@ def main() -> None:
     if arguments.batches < 2:
         parser.error(f"--batches {arguments.batches}: the first batch does not count, so there must be 2")
     job, sample = (Job(n, arguments.batches, n) for n in (arguments.events, arguments.sample))
-    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
-        spark = spark_session(Path(scratch))
-        try:
-            result = measure(spark, job, sample, arguments.rounds, Path(scratch))
-        finally:
-            spark.stop()
+    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
+        scratch = Path(directory)
+        with spark_session(scratch / "spark.log") as spark:
+            spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1_000_000)
+            result = measure(spark, job, sample, arguments.rounds, scratch)
     print(table(result))
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,135 @@
+"""The benchmarked job, small: every variant emits what pandas says, so that speed compares like with like."""
+
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyspark")
+
+from pyspark import cloudpickle  # noqa: E402
+
+BENCH = Path(__file__).resolve().parents[2] / "bench" / "session_timeout.py"
+FILES = 2
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """The program as a module, whose functions travel by value: no worker can import it."""
+    spec = importlib.util.spec_from_file_location("session_timeout", BENCH)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)
+    yield module
+    cloudpickle.unregister_pickle_by_value(module)
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def job(bench):
+    return bench.Job(events=400, batches=4, keys=320)
+
+
+@pytest.fixture(scope="module")
+def source(job, tmp_path_factory):
+    source = tmp_path_factory.mktemp("session") / "events"
+    job.write(source, FILES)
+    return source
+
+
+def batch(source, number):
+    return pd.concat([pd.read_parquet(file) for file in source.glob(f"{number:03}-*.parquet")])
+
+
+def timeouts(source, gap):
+    """Every (key, timestamp) at which a key has been silent for `gap`, by sorting, as far as events go."""
+    events = pd.concat(pd.read_parquet(file) for file in source.iterdir()).sort_values(["key", "at"])
+    following = events.groupby("key")["at"].shift(-1)
+    ends = events[following.isna() | (following - events["at"] > gap)]
+    due = ends.assign(at=ends["at"] + gap)
+    due = due[due["at"] < events["at"].max()]
+    return Counter(due.itertuples(index=False, name=None))
+
+
+def test_a_key_that_falls_silent_never_returns(bench, job, source):
+    seen = {}
+    for number in range(job.batches):
+        rows = batch(source, number)
+        assert len(rows) == job.events
+        assert rows["at"].between(number * bench.SPAN, (number + 1) * bench.SPAN - 1).all()
+        for key in rows["key"].unique():
+            seen.setdefault(key, []).append(number)
+    assert len(seen) == job.keys
+    assert all(numbers == list(range(numbers[0], numbers[-1] + 1)) for numbers in seen.values())
+    assert {len(numbers) for numbers in seen.values()} == {1, 2, 3, 4}
+    assert bench.GAP > 2 * bench.SPAN
+
+
+def test_a_keys_rows_are_in_one_file_and_in_order(job, source):
+    for number in range(job.batches):
+        files = [pd.read_parquet(file) for file in source.glob(f"{number:03}-*.parquet")]
+        assert sum(file["key"].nunique() for file in files) == batch(source, number)["key"].nunique()
+        assert all(file["at"].is_monotonic_increasing for file in files)
+
+
+def test_the_closing_row_passes_everything(bench, job, source):
+    closing = batch(source, job.batches)
+    assert len(closing) == 1
+    assert closing["at"].item() > job.batches * bench.SPAN + bench.GAP
+    wanted = timeouts(source, bench.GAP)
+    assert wanted.total() == job.keys
+    assert Counter(bench.expected(source).itertuples(index=False, name=None)) == wanted
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("variant", ["columns", "rows", "heapq", "spark"])
+def test_every_variant_emits_the_same(bench, job, source, spark, tmp_path, variant):
+    wanted = timeouts(source, bench.GAP)
+
+    done = bench.run(variant, spark, job, source, tmp_path, FILES)
+
+    emitted = spark.read.schema(bench.SCHEMA).parquet(str(tmp_path / "output"))
+    assert Counter(tuple(row) for row in emitted.collect()) == wanted
+    assert done.fired == wanted.total()
+    assert 0 < done.closing_fired < done.fired
+    assert len(done.rates) == job.batches - 1
+
+
+@pytest.mark.spark
+def test_the_no_op_emits_nothing(bench, job, source, spark, tmp_path):
+    done = bench.run("no-op", spark, job, source, tmp_path, FILES)
+
+    assert len(done.rates) == job.batches - 1
+    assert done.fired == 0
+
+
+def test_a_difference_is_found(bench):
+    wanted = pd.DataFrame({"key": ["a", "b"], "at": [1, 2]})
+    assert not bench.difference(wanted[::-1], wanted)
+    for emitted in (wanted[:1], wanted[:0], pd.concat([wanted, wanted[:1]]), wanted.assign(at=[1, 3])):
+        assert bench.difference(emitted, wanted)
+
+
+def test_the_report_compares_medians(bench, job):
+    rates = {"columns": 600, "rows": 90, "no-op": 1000, "heapq": 300, "spark": 6}
+    runs = {
+        variant: [bench.Run([rate / 2, rate, 2 * rate], 320, 200, seconds) for seconds in (1.0, 2.0, 9.0)]
+        for variant, rate in rates.items()
+    }
+
+    result = bench.report(runs, job, bench.Job(40, 4, 32), rounds=3)
+
+    columns = result["variants"]["columns"]
+    assert {name: columns[name] for name in list(columns)[:-1]} == {
+        "rows_per_second": 600,
+        "to_no-op": 0.6,
+        "to_heapq": 2,
+        "to_spark": 100,
+        "fired": 320,
+        "fired_at_the_end": 200,
+        "seconds_at_the_end": 2.0,
+    }
+    assert "columns          600     0.60     2.00    100.0         320     2.0 s" in bench.table(result)

@@ -43,7 +43,7 @@ lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format
 sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under ASan and UBSan
 	$(MAKE) -C tests/c
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest tests/test_heap*.py $(ARGS)
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest tests/test_heap*.py $(ARGS)
 
 wheel: $(wheel) ## Build the sdist, and from it the wheel, into dist/
 

@@ -43,7 +43,7 @@ void th_sift_up(th_heap *h, size_t i, th_row x) {
 
 void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
     for (size_t c; (c = TH_ARITY * i + 1) < end;) {
-        for (size_t g = TH_ARITY * c + 1, k = 0; k < TH_ARITY && g < end; k++, g += TH_ARITY) TH_PREFETCH(h->ts + g);
+        for (size_t k = 0; k < TH_ARITY && TH_ARITY * (c + k) + 1 < end; k++) th_prefetch_children(h, c + k);
         size_t best = least_child(h, c, end);
         if (!th_row_less(h, best, x)) break;
         th_put(h, i, th_get(h, best));
@@ -61,7 +61,7 @@ void th_sink_add(th_heap *h, th_sinkers *s, size_t i, th_row x) {
     if (!s->n) s->highest = i;
     s->at[s->n] = i;
     s->x[s->n++] = x;
-    TH_PREFETCH(h->ts + TH_ARITY * i + 1);
+    th_prefetch_children(h, i);
 }
 
 /* One level for each in turn: while one waits for its children's cache line the others go on. */
@@ -72,7 +72,7 @@ void th_sink(th_heap *h, th_sinkers *s) {
             if (c < h->len && (best = least_child(h, c, h->len), th_row_less(h, best, s->x[k]))) {
                 th_put(h, i, th_get(h, best));
                 s->at[k] = best;
-                TH_PREFETCH(h->ts + TH_ARITY * best + 1);
+                th_prefetch_children(h, best);
             } else {
                 th_put(h, i, s->x[k]);
                 s->at[k] = s->at[--n];
@@ -86,7 +86,7 @@ void th_sink(th_heap *h, th_sinkers *s) {
 void th_sweep(th_heap *h, size_t lo, size_t hi) {
     th_sinkers s = {0};
     for (size_t i = hi; i-- > lo;) {
-        if (i >= TH_GROUP) TH_PREFETCH(h->ts + TH_ARITY * (i - TH_GROUP) + 1);
+        if (i >= TH_GROUP) th_prefetch_children(h, i - TH_GROUP);
         if (!th_sink_takes(&s, i)) th_sink(h, &s);
         if (h->ts[least_child(h, TH_ARITY * i + 1, h->len)] <= h->ts[i]) th_sink_add(h, &s, i, th_get(h, i));
     }

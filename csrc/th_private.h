@@ -100,6 +100,11 @@ TH_INLINE bool th_less_row(const th_heap *h, th_row x, size_t i) {
     return x.ns < h->ns[i];
 }
 
+/* Row i will need its children's timestamps. */
+TH_INLINE void th_prefetch_children(const th_heap *h, size_t i) {
+    TH_PREFETCH((const char *)((uintptr_t)h->ts + (TH_ARITY * i + 1) * sizeof *h->ts)); /* it may have none */
+}
+
 /* ---- the index ---- */
 
 /* An attacker who knows the keys but not the seed cannot make them collide. */
@@ -119,11 +124,11 @@ TH_INLINE unsigned th_match(const th_line *b, uint8_t tag) {
     return (unsigned)_mm_movemask_epi8(eq) & 0xFFF;
 #else
     const uint64_t low7 = 0x7F7F7F7F7F7F7F7F, gather = 0x0102040810204080;
-    uint64_t x = th_load_le64(b->tag) ^ 0x0101010101010101 * tag;
-    uint64_t y = (th_load_le32(b->tag + 8) | ~(uint64_t)0xFFFFFFFF) ^ (uint64_t)0x01010101 * tag;
-    x = ~((x & low7) + low7 | x | low7) >> 7; /* 1 in each byte that was zero */
-    y = ~((y & low7) + low7 | y | low7) >> 7;
-    return (unsigned)(x * gather >> 56 | y * gather >> 56 << 8);
+    uint64_t x = th_load_le64(b->tag) ^ ((uint64_t)0x0101010101010101 * tag);
+    uint64_t y = (th_load_le32(b->tag + 8) | 0xFFFFFFFF00000000) ^ ((uint64_t)0x01010101 * tag);
+    x = ~(((x & low7) + low7) | x | low7) >> 7; /* 1 in each byte that was zero */
+    y = ~(((y & low7) + low7) | y | low7) >> 7;
+    return (unsigned)(((x * gather) >> 56) | ((y * gather) >> 56 << 8));
 #endif
 }
 

@@ -1,0 +1,381 @@
+/* Random operations on both kinds of heap against an unsorted array, every invariant checked after each. All memory is
+ * of exactly the promised size, so that the sanitizers see a step beside it. Usage: program [steps] [seed] */
+#include "th_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static uint64_t seed, state;
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: not %s (SEED=%llu)\n", __FILE__, __LINE__, #condition, (unsigned long long)seed);  \
+            abort();                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static uint64_t next(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state * 0x2545F4914F6CDD1D;
+}
+
+static size_t below(size_t n) { return (size_t)((next() >> 32) * n >> 32); }
+
+static void *memory(size_t size) {
+    void *p = malloc(size);
+    CHECK(p || !size);
+    return p;
+}
+
+/* ---- the model ---- */
+
+#define MOST 4096
+
+typedef struct timer {
+    int64_t ts, key, ns;
+} timer;
+
+static timer model[MOST];
+static size_t model_len;
+static bool by_key;
+
+static int compare(const void *pa, const void *pb) {
+    const timer *a = pa, *b = pb;
+    if (a->ts != b->ts) return a->ts < b->ts ? -1 : 1;
+    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    return (a->ns > b->ns) - (a->ns < b->ns);
+}
+
+static timer *model_find(timer x) {
+    for (timer *t = model; t < model + model_len; t++)
+        if (t->key == x.key && t->ns == x.ns && (by_key || t->ts == x.ts)) return t;
+    return NULL;
+}
+
+static bool model_push(timer x) {
+    timer *t = model_find(x);
+    if (t) t->ts = x.ts;
+    else model[model_len++] = x;
+    return !t;
+}
+
+static bool model_remove(timer x) {
+    timer *t = model_find(x);
+    if (t) *t = model[--model_len];
+    return t;
+}
+
+static bool model_reschedule(timer x, int64_t ts) {
+    if (!model_remove(x)) return false;
+    model_push((timer){ts, x.key, x.ns});
+    return true;
+}
+
+/* ---- the heap's memory ---- */
+
+static th_heap h;
+
+static void resize(size_t cap) {
+    th_heap old = h;
+    h.ts = memory(cap * 8), h.key = memory(cap * 8), h.ns = memory(cap * 8), h.slot = memory(cap * 4);
+    h.lines = th_index_lines(cap);
+    h.line = cap ? aligned_alloc(64, h.lines * 64) : NULL;
+    h.cap = cap;
+    if (cap) memset(h.line, 0, h.lines * 64);
+    if (h.len) {
+        memcpy(h.ts, old.ts, h.len * 8);
+        memcpy(h.key, old.key, h.len * 8);
+        memcpy(h.ns, old.ns, h.len * 8);
+    }
+    th_heap_reindex(&h);
+    free(old.ts), free(old.key), free(old.ns), free(old.slot), free(old.line);
+}
+
+static void start(bool keyed, size_t cap) {
+    by_key = keyed;
+    model_len = 0;
+    th_heap_init(&h, keyed, next());
+    resize(cap);
+}
+
+static void finish(void) {
+    h.len = 0;
+    resize(0);
+    free(h.ts), free(h.key), free(h.ns), free(h.slot);
+    memset(&h, 0, sizeof h);
+}
+
+static void same(void) {
+    static timer sorted[MOST], found[MOST];
+    CHECK(th_heap_check(&h) == TH_YES);
+    CHECK(h.len == model_len);
+    for (size_t i = 0; i < h.len; i++) found[i] = (timer){h.ts[i], h.key[i], h.ns[i]};
+    memcpy(sorted, model, model_len * sizeof *model);
+    qsort(sorted, model_len, sizeof *sorted, compare);
+    if (h.len) CHECK(!compare(&found[0], &sorted[0]));
+    qsort(found, h.len, sizeof *found, compare);
+    CHECK(!memcmp(found, sorted, h.len * sizeof *found));
+}
+
+/* ---- rows ---- */
+
+static int64_t any_ts(size_t spread) {
+    static const int64_t extremes[] = {INT64_MIN, INT64_MIN + 1, -1, INT64_MAX - 1, INT64_MAX, (int64_t)1 << 32};
+    return below(16) ? (int64_t)below(spread) : extremes[below(6)];
+}
+
+static timer any(size_t spread) {
+    timer x = {any_ts(spread), (int64_t)below(spread), below(4) ? 0 : any_ts(3)};
+    if (model_len && below(2)) x = model[below(model_len)];
+    return x;
+}
+
+typedef struct batch {
+    size_t n;
+    int64_t *ts, *new_ts, *key, *ns;
+    uint8_t *done;
+} batch;
+
+static batch any_batch(size_t n, size_t spread) {
+    batch b = {n, memory(n * 8), memory(n * 8), memory(n * 8), memory(n * 8), memory(n)};
+    for (size_t i = 0; i < n; i++) {
+        timer x = any(spread);
+        b.ts[i] = x.ts, b.key[i] = x.key, b.ns[i] = x.ns, b.new_ts[i] = any_ts(spread);
+    }
+    return b;
+}
+
+static void free_batch(batch b) { free(b.ts), free(b.new_ts), free(b.key), free(b.ns), free(b.done); }
+
+#define COLUMN(p) ((th_column){p, 1})
+
+static void push_many(batch b) {
+    size_t need = 0, len = h.len;
+    uint32_t *where = memory(by_key ? b.n * 4 : 0);
+    while (th_heap_push_many(&h, COLUMN(b.ts), COLUMN(b.key), COLUMN(b.ns), b.n, b.done, where, &need) == TH_FULL) {
+        CHECK(h.len == len);
+        CHECK(th_heap_check(&h) == TH_YES);
+        CHECK(need > h.cap);
+        resize(need);
+    }
+    for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_push((timer){b.ts[i], b.key[i], b.ns[i]}));
+    free(where);
+}
+
+static void pop_due(int64_t watermark, size_t limit) {
+    qsort(model, model_len, sizeof *model, compare);
+    size_t due = 0;
+    while (due < model_len && model[due].ts <= watermark) due++;
+    CHECK(th_heap_count_due(&h, watermark) == due);
+    size_t take = limit < due ? limit : due, room = th_heap_due_room(due, take);
+    int64_t *ts = memory(room * 8), *key = memory(room * 8), *ns = memory(room * 8);
+    uint32_t *scratch = memory((room + 1) * 4);
+    th_heap_pop_due(&h, watermark, due, take, ts, key, ns, scratch);
+    for (size_t i = 0; i < take; i++) CHECK(ts[i] == model[i].ts && key[i] == model[i].key && ns[i] == model[i].ns);
+    memmove(model, model + take, (model_len - take) * sizeof *model);
+    model_len -= take;
+    free(ts), free(key), free(ns), free(scratch);
+}
+
+static void remove_keys(size_t n, size_t spread) {
+    int64_t *keys = memory(n * 8);
+    size_t size = 2;
+    while (size < 2 * n) size *= 2;
+    uint32_t *table = calloc(size, 4);
+    for (size_t i = 0; i < n; i++) keys[i] = any(spread).key;
+    th_heap_remove_keys(&h, COLUMN(keys), n, table, size);
+    for (size_t k = model_len; k--;)
+        for (size_t i = 0; i < n; i++)
+            if (model[k].key == keys[i]) {
+                model[k] = model[--model_len];
+                break;
+            }
+    free(keys), free(table);
+}
+
+/* ---- tests ---- */
+
+static void random_steps(size_t steps, bool keyed) {
+    start(keyed, below(50));
+    size_t spread = 5;
+    for (size_t step = 0; step < steps; step++) {
+        timer x = any(spread);
+        size_t row;
+        if (!below(50)) spread = (size_t)1 << below(20);
+        switch (below(13)) {
+        case 0:
+        case 1:
+            if (model_len == MOST) break;
+            if (h.len == h.cap && !model_find(x)) {
+                CHECK(th_heap_push(&h, x.ts, x.key, x.ns) == TH_FULL);
+                resize(h.cap + 1 + below(h.cap + 1));
+            }
+            CHECK(th_heap_push(&h, x.ts, x.key, x.ns) == (th_status)model_push(x));
+            break;
+        case 2:
+            CHECK(th_heap_remove(&h, x.ts, x.key, x.ns) == model_remove(x));
+            break;
+        case 3: {
+            int64_t ts = any_ts(spread);
+            if (!keyed) CHECK(th_heap_reschedule(&h, x.ts, ts, x.key, x.ns) == model_reschedule(x, ts));
+            break;
+        }
+        case 4:
+            CHECK(th_heap_find(&h, x.ts, x.key, x.ns, &row) == (model_find(x) != NULL));
+            if (model_find(x)) CHECK(h.ts[row] == model_find(x)->ts && h.key[row] == x.key);
+            break;
+        case 5:
+            if (h.len) {
+                x = (timer){h.ts[0], h.key[0], h.ns[0]};
+                th_heap_pop(&h);
+                CHECK(model_remove(x));
+            }
+            break;
+        case 6:
+            pop_due(below(8) ? x.ts : INT64_MAX, below(2) ? SIZE_MAX : below(h.len + 2));
+            break;
+        case 7:
+            remove_keys(1 + below(20), spread);
+            break;
+        case 8:
+            if (!below(40)) th_heap_clear(&h), model_len = 0;
+            resize(h.len + below(2 * h.len + 1));
+            break;
+        default: {
+            size_t most = below(3) ? 40 : 1000, room = MOST - model_len;
+            batch b = any_batch(below(most < room ? most : room), spread);
+            size_t kind = below(5);
+            if (kind < 2) push_many(b);
+            else if (kind == 2 || keyed) {
+                th_heap_remove_many(&h, COLUMN(b.ts), COLUMN(b.key), COLUMN(b.ns), b.n, b.done);
+                for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_remove((timer){b.ts[i], b.key[i], b.ns[i]}));
+            } else {
+                th_heap_reschedule_many(&h, COLUMN(b.ts), COLUMN(b.new_ts), COLUMN(b.key), COLUMN(b.ns), b.n, b.done);
+                for (size_t i = 0; i < b.n; i++)
+                    CHECK(b.done[i] == model_reschedule((timer){b.ts[i], b.key[i], b.ns[i]}, b.new_ts[i]));
+            }
+            free_batch(b);
+        }
+        }
+        same();
+    }
+    finish();
+}
+
+/* Keys that all belong to the last two lines: the index fills round its end and empties again. */
+static void crowded_lines(bool keyed) {
+    start(keyed, 900);
+    for (int64_t key = 0; h.len < 300; key++)
+        if (th_home(&h, th_hash(&h, 7, key, 0)) >= h.lines - 2) {
+            CHECK(th_heap_push(&h, 7, key, 0) == TH_YES);
+            model_push((timer){7, key, 0});
+        }
+    same();
+    for (int64_t key = 0; key < 1000; key++) { /* ends, although most lines have been passed */
+        timer x = {7, key, 0};
+        CHECK(th_heap_remove(&h, 7, key, 0) == model_remove(x));
+    }
+    same();
+    while (model_len) {
+        timer x = model[below(model_len)];
+        CHECK(th_heap_remove(&h, x.ts, x.key, x.ns) && model_remove(x));
+    }
+    same();
+    finish();
+}
+
+static void check_notices(void) {
+    start(false, 100);
+    for (int64_t i = 0; i < 100; i++) th_heap_push(&h, i, i, 0);
+    CHECK(th_heap_check(&h) == TH_YES);
+    uint32_t slot = h.slot[50];
+    th_line *line = &h.line[slot >> 4], before = *line;
+
+    h.slot[50] = h.slot[51];
+    CHECK(th_heap_check(&h) == TH_CORRUPT);
+    h.slot[50] = UINT32_MAX;
+    CHECK(th_heap_check(&h) == TH_CORRUPT);
+    h.slot[50] = slot;
+    line->tag[slot & 15] ^= 1;
+    CHECK(th_heap_check(&h) == TH_CORRUPT);
+    *line = before;
+    line->passed++;
+    CHECK(th_heap_check(&h) == TH_CORRUPT);
+    *line = before;
+    h.key[50] = 1000;
+    CHECK(th_heap_check(&h) == TH_CORRUPT);
+    h.key[50] = 50;
+    h.cap = 99;
+    CHECK(th_heap_check(&h) == TH_CORRUPT);
+    h.cap = 100;
+    CHECK(th_heap_check(&h) == TH_YES);
+
+    int64_t ts = h.ts[0];
+    h.ts[0] = 60, h.key[0] = 1000;
+    memset(h.line, 0, h.lines * 64);
+    CHECK(th_heap_restore(&h) == TH_DISORDER);
+    h.ts[0] = ts, h.key[0] = 0;
+    h.ts[99] = h.ts[98], h.key[99] = h.key[98];
+    CHECK(th_heap_restore(&h) == TH_DUPLICATE);
+    finish();
+}
+
+static void copies(void) {
+    start(true, 200);
+    batch b = any_batch(150, 1000);
+    push_many(b);
+    th_heap original = h;
+    th_heap_init(&h, true, 1);
+    resize(original.cap);
+    th_heap_copy(&h, &original);
+    same();
+    free(original.ts), free(original.key), free(original.ns), free(original.slot), free(original.line);
+    free_batch(b);
+    finish();
+}
+
+static void xxh64(void) {
+    static const struct {
+        const char *text;
+        uint64_t sum;
+    } known[] = {{"", 0xEF46DB3751D8E999}, {"a", 0xD24EC4F1A98C6E5B}, {"abc", 0x44BC2CF5AD770999}};
+    uint8_t data[200];
+    th_xxh64 x;
+    for (size_t i = 0; i < 3; i++) {
+        th_xxh64_begin(&x, 0);
+        th_xxh64_add(&x, known[i].text, strlen(known[i].text));
+        CHECK(th_xxh64_end(&x) == known[i].sum);
+    }
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)next();
+    for (size_t size = 0; size <= sizeof data; size++) {
+        th_xxh64_begin(&x, seed);
+        th_xxh64_add(&x, data, size);
+        uint64_t whole = th_xxh64_end(&x);
+        th_xxh64_begin(&x, seed);
+        for (size_t at = 0, step; at < size; at += step) {
+            step = 1 + below(size - at);
+            th_xxh64_add(&x, data + at, step);
+        }
+        CHECK(th_xxh64_end(&x) == whole);
+    }
+}
+
+int main(int count, char **arguments) {
+    size_t steps = count > 1 ? strtoull(arguments[1], NULL, 10) : 20000;
+    seed = count > 2 ? strtoull(arguments[2], NULL, 10) : (uint64_t)time(NULL);
+    state = seed * 2 + 1;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("%s: SEED=%llu, %zu steps\n", arguments[0], (unsigned long long)seed, steps);
+    xxh64();
+    check_notices();
+    copies();
+    for (int keyed = 0; keyed < 2; keyed++) {
+        crowded_lines(keyed);
+        for (size_t done = 0; done < steps / 2; done += 200) random_steps(200, keyed);
+    }
+    return 0;
+}

@@ -21,12 +21,12 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test lint sanitize wheel hooks clean
+.PHONY: help demo test lint sanitize bench bench-heap wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo '  PYTHON=python3.13 chooses the interpreter; ARGS="..." goes to the demo or to pytest.'
+	@echo '  PYTHON=python3.13 chooses the interpreter; ARGS="..." goes to the demo, the bench or pytest.'
 
 demo: $(venv)/demo/.installed ## A year of real flights through a streaming query, checked against pandas
 	$(call installed,demo) -m timerheap demo $(ARGS)
@@ -44,6 +44,14 @@ sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under 
 	$(MAKE) -C tests/c
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest tests/test_heap*.py $(ARGS)
+
+bench: bench-heap ## The heaps, and then the session timeout on Spark, beside their peers; figures go to out/
+	$(call installed,bench) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
+
+bench-heap: $(venv)/bench/.installed ## The heaps alone, beside heapq and a set
+	mkdir -p out
+	$(call installed,bench) -m pytest --quiet --benchmark-quiet --benchmark-json=out/heap.json bench/test_heap.py
+	$(call installed,bench) bench/report.py out/heap.json out/heap_ratios.json
 
 wheel: $(wheel) ## Build the sdist, and from it the wheel, into dist/
 

@@ -1,6 +1,8 @@
 /* The dedup index as a whole: its size and its making. The inner loops are in th_private.h. */
 #include "th_private.h"
 
+_Static_assert(sizeof(th_line) == 64, "a line of the index is a cache line");
+
 /* Lines are at most 3/4 full. */
 size_t th_index_lines(size_t cap) { return (cap + 8) / 9; }
 

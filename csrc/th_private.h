@@ -20,8 +20,15 @@
 #undef TH_PREFETCH
 #define TH_PREFETCH(p) __prefetch(p)
 #endif
-TH_INLINE unsigned th_ctz(unsigned x) { unsigned long i; _BitScanForward(&i, x); return i; }
-TH_INLINE unsigned th_bits(uint64_t x) { unsigned long i; return _BitScanReverse64(&i, x) ? i + 1 : 0; }
+TH_INLINE unsigned th_ctz(unsigned x) {
+    unsigned long i;
+    _BitScanForward(&i, x);
+    return i;
+}
+TH_INLINE unsigned th_bits(uint64_t x) {
+    unsigned long i;
+    return _BitScanReverse64(&i, x) ? i + 1 : 0;
+}
 #else
 #define TH_INLINE static inline __attribute__((always_inline))
 #define TH_PREFETCH(p) __builtin_prefetch(p)

@@ -64,20 +64,28 @@ void th_sink_add(th_heap *h, th_sinkers *s, size_t i, th_row x) {
     th_prefetch_children(h, i);
 }
 
-/* One level for each in turn: while one waits for its children's cache line the others go on. */
+/* One level for all, in two passes: while one waits for a cache line the others go on. */
 void th_sink(th_heap *h, th_sinkers *s) {
+    size_t best[TH_GROUP];
     for (size_t n = s->n; n;) {
-        for (size_t k = 0; k < n; k++) {
-            size_t i = s->at[k], c = TH_ARITY * i + 1, best;
-            if (c < h->len && (best = least_child(h, c, h->len), th_row_less(h, best, s->x[k]))) {
-                th_put(h, i, th_get(h, best));
-                s->at[k] = best;
-                th_prefetch_children(h, best);
+        for (size_t k = 0; k < n;) {
+            size_t i = s->at[k], c = TH_ARITY * i + 1;
+            best[k] = c < h->len ? least_child(h, c, h->len) : i;
+            if (best[k] != i && th_row_less(h, best[k], s->x[k])) {
+                TH_PREFETCH(h->key + best[k]);
+                TH_PREFETCH(h->ns + best[k]);
+                TH_PREFETCH(h->slot + best[k]);
+                th_prefetch_children(h, best[k]);
+                k++;
             } else {
                 th_put(h, i, s->x[k]);
                 s->at[k] = s->at[--n];
-                s->x[k--] = s->x[n];
+                s->x[k] = s->x[n];
             }
+        }
+        for (size_t k = 0; k < n; k++) {
+            th_put(h, s->at[k], th_get(h, best[k]));
+            s->at[k] = best[k];
         }
     }
     s->n = 0;

@@ -8,6 +8,7 @@ from typing import cast
 
 import pyarrow as pa
 from pyspark.cloudpickle import dumps
+from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -104,6 +105,8 @@ def process(
     A checkpoint also fixes ``spark.sql.shuffle.partitions`` and the types of the key columns. Streams need
     the RocksDB state store provider.
     """
+    if not isinstance(df, DataFrame):
+        raise TypeError(f"df: {df!r} is no pyspark.sql.DataFrame")
     if channel is not None:
         raise ValueError(
             f"channel: {channel!r}: one channel over all partitions is all there is; leave it None"
@@ -113,9 +116,7 @@ def process(
     if not 1 <= _int("max_parallelism", max_parallelism) <= _MOST_GROUPS:
         raise ValueError(f"max_parallelism: {max_parallelism} key groups; give 1 to {_MOST_GROUPS}")
     _function(function)
-    result_type = output_schema
-    if isinstance(output_schema, str):
-        result_type = cast(StructType, StructType.fromDDL(output_schema))
+    result_type = _parsed(output_schema) if isinstance(output_schema, str) else output_schema
     result = _arrow("output_schema", result_type)
     if df.isStreaming:
         _state_store(df)
@@ -241,6 +242,13 @@ def _serialises(value: object) -> bool:
     return True
 
 
+def _parsed(output_schema: str) -> StructType:
+    try:
+        return cast(StructType, StructType.fromDDL(output_schema))
+    except ParseException as e:
+        raise ValueError(f"output_schema: {output_schema!r} is no DDL: {e}") from None
+
+
 def _arrow(argument: str, type_: object) -> pa.Schema:
     if not isinstance(type_, StructType):
         raise TypeError(
@@ -260,7 +268,7 @@ def _arrow(argument: str, type_: object) -> pa.Schema:
 def _state_store(df: DataFrame) -> None:
     conf = "spark.sql.streaming.stateStore.providerClass"
     needed = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    provider = df.sparkSession.conf.get(conf, None)
+    provider = df.sparkSession.conf.get(conf)
     if provider is None or "RocksDB" not in provider:
         raise ValueError(
             f"{conf} is {provider}, whose state store cannot hold the state variables that process() needs; "

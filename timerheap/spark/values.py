@@ -6,6 +6,7 @@ import datetime
 import decimal
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -184,13 +185,15 @@ _EXACT: dict[pa.DataType, set[type]] = {
 
 
 def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Give values as a column, shape (n,), each checked as by `checker`; ValueError or OverflowError.
+    """Give values as a column, shape (n,), each checked as by `checker`; ValueError where one does not fit.
 
-    Where all have the one class that Arrow takes as it is, Arrow's own look at them is enough.
+    Where all have the one class that Arrow takes as it is, Arrow's own look at them is enough; what it finds
+    is named by `checker`.
     """
-    if not set(map(type, values)) <= _EXACT.get(type_, set()):
-        values = list(map(checker(type_), values))
-    return pa.array(values, type_)
+    if set(map(type, values)) <= _EXACT.get(type_, set()):
+        with suppress(pa.ArrowException, OverflowError):
+            return pa.array(values, type_)
+    return pa.array(list(map(checker(type_), values)), type_)
 
 
 def _show(value: Any) -> str:

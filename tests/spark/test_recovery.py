@@ -1,0 +1,155 @@
+"""Whatever happens to a task, a worker or a query: the whole output is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from streams import read_stream, run, sink, write_batches
+
+import timerheap.spark
+from timerheap import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+
+pytestmark = pytest.mark.spark
+
+GAP, DELAY = 400, 300
+SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
+BATCHES = [
+    [{"k": f"k{(b * 5 + i * i) % 13}", "at": b * 1000 + (i * 277) % 1000} for i in range(25)]
+    for b in range(6)
+]
+FAULTY = 3  # the micro-batch in which it happens
+
+
+class Sessions(KeyedProcessFunction):
+    """How many rows a session had, and when each came."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.LONG()))
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        if self.due.value() is not None:
+            ctx.timer_service().delete_event_time_timer(self.due.value())
+        self.due.update(ctx.timestamp() + GAP)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP)
+        self.seen.add(ctx.timestamp())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        yield ctx.get_current_key(), timestamp, str(list(self.seen))
+        self.due.clear()
+        self.seen.clear()
+
+
+class Disturbed(Sessions):
+    """Does `disturb` once in micro-batch `FAULTY`: in its first row, or when the task has saved all its state."""
+
+    def __init__(self, marker: Path, disturb: Callable[[], None], when: str) -> None:
+        self.marker, self.disturb, self.when = str(marker), disturb, when
+
+    def once(self, when: str) -> None:
+        task = TaskContext.get()
+        if (
+            when == self.when
+            and task is not None
+            and task.getLocalProperty("streaming.sql.batchId") == str(FAULTY)
+        ):
+            try:
+                os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            self.disturb()
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.once("first row")
+        super().process_element(value, ctx)
+
+    def close(self) -> None:
+        self.once("all saved")
+
+
+def sessions(df: DataFrame, function: KeyedProcessFunction) -> DataFrame:
+    return timerheap.spark.process(
+        df,
+        "k",
+        function,
+        "k string, at bigint, seen string",
+        "at",
+        in_order=True,
+        watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
+        max_parallelism=6,
+    )
+
+
+def expected(batches: list[list[dict[str, Any]]] = BATCHES) -> list[tuple[Any, ...]]:
+    every = sorted((row["at"], row["k"]) for batch in batches for row in batch)
+    watermark = every[-1][0] - DELAY - 1
+    found = []
+    for key in {key for _, key in every}:
+        seen: list[int] = []
+        mine = [at for at, k in every if k == key and at <= watermark]
+        for at, after in zip(mine, [*mine[1:], watermark + 1], strict=True):
+            seen.append(at)
+            if at + GAP < after:  # a row at the very moment comes before the timer
+                found.append((key, at + GAP, str(seen)))
+                seen = []
+    return sorted(found, key=repr)
+
+
+def fail() -> None:
+    raise RuntimeError("this attempt fails, and its state must not be seen again")
+
+
+def kill_worker() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def poison_cache() -> None:
+    """Put an empty group in place of every other live one, as a foreign attempt might have left it."""
+    from timerheap.spark import operator
+    from timerheap.spark.group import KeyGroup
+
+    groups = operator._cache._groups
+    for at, (_, batch, (group, stored)) in list(groups.items()):
+        groups[at] = (os.urandom(16), batch, (KeyGroup(group.spec), stored))
+
+
+@pytest.mark.parametrize(
+    ("disturb", "when"),
+    [(fail, "first row"), (fail, "all saved"), (kill_worker, "first row"), (kill_worker, "all saved"),
+     (poison_cache, "first row")],
+    ids=["fails", "fails after saving", "killed", "killed after saving", "foreign token"],
+)  # fmt: skip
+def test_a_disturbed_task(
+    spark: SparkSession, tmp_path: Path, disturb: Callable[[], None], when: str
+) -> None:
+    write_batches(tmp_path / "in", BATCHES, SCHEMA)
+    marker = tmp_path / "disturbed"
+    run(sessions(read_stream(spark, tmp_path / "in"), Disturbed(marker, disturb, when)), tmp_path)
+    assert marker.exists()
+    assert sink(spark, tmp_path) == expected()
+
+
+def test_stopped_between_any_two_batches_and_a_batch_that_comes_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number, batch in enumerate(BATCHES):
+        write_batches(tmp_path / "in", [batch], SCHEMA)
+        run(sessions(read_stream(spark, tmp_path / "in"), Sessions()), tmp_path)
+        if number == FAULTY:  # stopped before it could say that the batch was done: state is written, too
+            (tmp_path / "checkpoint" / "commits" / str(number)).unlink()
+            (tmp_path / "checkpoint" / "commits" / f".{number}.crc").unlink(missing_ok=True)
+    assert sink(spark, tmp_path) == expected()

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+import anything
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -47,7 +48,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", autouse=True)
 def carried_to_workers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Functions of a test module travel by value: no worker can import it."""
-    cloudpickle.register_pickle_by_value(request.module)
+    """Functions of the tests travel by value: no worker can import a test module."""
+    for module in (request.module, anything):
+        cloudpickle.register_pickle_by_value(module)
     yield
-    cloudpickle.unregister_pickle_by_value(request.module)
+    for module in (request.module, anything):
+        cloudpickle.unregister_pickle_by_value(module)

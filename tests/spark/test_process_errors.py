@@ -1,0 +1,506 @@
+"""What does not fit is named: the argument, its value, and what would be right."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+import timerheap.spark
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+
+pytestmark = pytest.mark.spark
+
+MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+class Nothing(KeyedProcessFunction):
+    def process_element(self, value: Row, ctx: Any) -> None:
+        pass
+
+
+class Locked(Nothing):
+    def __init__(self) -> None:
+        self.limit = 5
+        self.guard = threading.Lock()
+
+
+@pytest.fixture(scope="module")
+def df(spark: SparkSession) -> DataFrame:
+    return spark.range(4).selectExpr(
+        "id", "cast(id as string) k", "timestamp_millis(id) at", "cast(id as int) n", "current_date() day",
+        "array(id) ids", "named_struct('a', id) st", "map(id, id) m", "id __timerheap_hash",
+    )  # fmt: skip
+
+
+def process(df: DataFrame, **options: Any) -> DataFrame:
+    arguments = {"key": "k", "function": Nothing(), "output_schema": "k string", "max_parallelism": 2}
+    return timerheap.spark.process(df, **{**arguments, **options})
+
+
+def say(*parts: str) -> str:
+    return "(?s)" + ".*".join(parts)
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no such key": (
+        {"key": "plane"},
+        ValueError,
+        say("key: there is no column 'plane'; the columns are", "'k'"),
+    ),
+    "key of key": ({"key": ["k", "K"]}, ValueError, "key: there is no column 'K'"),
+    "number as key": ({"key": 5}, TypeError, "key: 5 names no column; give a column name or a list"),
+    "no key": ({"key": []}, TypeError, r"key: \[\] names no column"),
+    "key with a number": ({"key": ["k", 5]}, TypeError, "key: 5 is no column name; give a str"),
+    "struct as key": (
+        {"key": "st"},
+        ValueError,
+        say("key: column 'st' is struct<a:bigint>", "select its fields"),
+    ),
+    "array as key": (
+        {"key": ["k", "ids"]},
+        ValueError,
+        "key: column 'ids' is array<bigint>, which is no atomic",
+    ),
+    "no such event time": (
+        {"event_time": "when"},
+        ValueError,
+        "event_time: there is no column 'when'; the columns",
+    ),
+    "text as event time": (
+        {"event_time": "k", "watermark": MONOTONOUS},
+        ValueError,
+        "event_time: column 'k' is string; make it a timestamp, or a bigint of epoch milliseconds",
+    ),
+    "int as event time": (
+        {"event_time": "n"},
+        ValueError,
+        "event_time: column 'n' is int; make it a timestamp",
+    ),
+    "date as event time": (
+        {"event_time": "day"},
+        ValueError,
+        "event_time: column 'day' is date; make it a time",
+    ),
+    "event time without watermark": (
+        {"event_time": "at"},
+        TypeError,
+        r"watermark: None is no WatermarkStrategy; .*for_bounded_out_of_orderness\(",
+    ),
+    "number as watermark": (
+        {"event_time": "at", "watermark": 5_000},
+        TypeError,
+        "watermark: 5000 is no Watermark",
+    ),
+    "watermark without event time": (
+        {"watermark": MONOTONOUS},
+        ValueError,
+        "event_time: watermark needs the name",
+    ),
+    "order without event time": ({"in_order": True}, ValueError, "event_time: in_order needs the name of"),
+    "no groups": ({"max_parallelism": 0}, ValueError, "max_parallelism: 0 key groups; give 1 to 32768"),
+    "many groups": (
+        {"max_parallelism": 32_769},
+        ValueError,
+        "max_parallelism: 32769 key groups; give 1 to 32768",
+    ),
+    "groups as text": ({"max_parallelism": "8"}, TypeError, "max_parallelism: '8' is no int"),
+    "groups as float": ({"max_parallelism": 8.0}, TypeError, r"max_parallelism: 8\.0 is no int"),
+    "class as function": (
+        {"function": Nothing},
+        TypeError,
+        r"function: Nothing is a class; give an instance of it: "
+        r"Nothing\(\)",
+    ),
+    "lambda as function": (
+        {"function": lambda row: None},
+        TypeError,
+        "function: .*lambda.* is neither a Keyed",
+    ),
+    "lock in function": (
+        {"function": Locked()},
+        TypeError,
+        say("function: Locked cannot be sent", r"attribute 'guard'\)", r"open\(\)"),
+    ),
+    "number as schema": (
+        {"output_schema": 5},
+        TypeError,
+        "output_schema: 5 is no schema; give a DDL string such as",
+    ),
+    "type as schema": ({"output_schema": "bigint"}, TypeError, "output_schema: .* is no schema; give a DDL"),
+    "misspelt schema": ({"output_schema": "k strin"}, ValueError, "output_schema: .*strin"),
+    "double result": ({"output_schema": "a int, a int"}, ValueError, "output_schema: rename column 'a'"),
+    "reserved name": ({"key": "id"}, ValueError, "df: rename column '__timerheap_hash': its name is taken"),
+    "channel": ({"channel": "k"}, ValueError, "channel: 'k': one channel over all partitions"),
+    "clock of a batch": (
+        {"processing_time": True},
+        ValueError,
+        "processing_time: a batch DataFrame has no process",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_arguments(case: str, df: DataFrame) -> None:
+    options, error, message = BAD[case]
+    if case != "reserved name":
+        df = df.drop("__timerheap_hash")
+    with pytest.raises(error, match=message):
+        process(df, **options)
+
+
+def test_what_is_no_dataframe() -> None:
+    with pytest.raises(TypeError, match=r"df: \[1, 2\] is no .*DataFrame"):
+        process([1, 2])
+
+
+def test_two_columns_of_one_name(df: DataFrame) -> None:
+    with pytest.raises(ValueError, match="key: there is more than one column 'k'"):
+        process(df.select("k", "k"))
+    with pytest.raises(ValueError, match="df: rename column 'n'"):
+        process(df.select("k", "n", "n"))
+
+
+def test_state_store(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    setting = "spark.sql.streaming.stateStore.providerClass"
+    with streams.configured(spark, streaming_stateStore_providerClass=HDFS):
+        process(spark.range(1), key="id")
+        for provider in (HDFS, None):
+            if provider is None:
+                spark.conf.unset(setting)
+            message = rf"{setting} is .*HDFSBacked.*spark\.conf\.set\(.*RocksDBStateStoreProvider"
+            with pytest.raises(ValueError, match=message):
+                process(rates, key="value")
+    process(rates, key="value")
+
+
+class Rows(KeyedProcessFunction):
+    """Does what `act` says with its context and its row."""
+
+    def __init__(self, act: Callable[[Any, Any, Any], Any], states: dict[str, Any] | None = None) -> None:
+        self.act = act
+        self.descriptors = states or {}
+
+    def open(self, runtime_context: Any) -> None:
+        self.runtime_context = runtime_context
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        return self.act(self.runtime_context, value, ctx)
+
+
+class Columns(BatchProcessFunction):
+    def __init__(self, act: Callable[[Any, Any, Any], Any]) -> None:
+        self.act = act
+
+    def open(self, runtime_context: Any) -> None:
+        self.runtime_context = runtime_context
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+        return self.act(self.runtime_context, batch, ctx)
+
+
+class Endless(BatchProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        from timerheap.spark import batched
+
+        batched._ROUNDS = 50  # a million take a while
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(ctx.key_hashes, 7)
+
+    def on_timers(self, due: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(due.key_hashes, due.timestamps)
+
+
+def value_state(runtime_context: Any, type_: Any) -> Any:
+    return runtime_context.get_state(ValueStateDescriptor("last", type_))
+
+
+def list_state(runtime_context: Any) -> Any:
+    return runtime_context.get_list_state(ListStateDescriptor("log", "string"))
+
+
+def map_state(runtime_context: Any) -> Any:
+    return runtime_context.get_map_state(MapStateDescriptor("book", "string", "int"))
+
+
+def both(runtime_context: Any) -> None:
+    value_state(runtime_context, "bigint")
+    runtime_context.get_map_state(MapStateDescriptor("last", "string", "int"))
+
+
+def batch_of(*columns: pa.Array, names: tuple[str, ...] = ("k", "n")) -> list[pa.RecordBatch]:
+    return [pa.record_batch(list(columns), names=names)]
+
+
+ONE, TEXT = pa.array([1]), pa.array(["a"])
+RUNS: dict[str, tuple[Any, str]] = {
+    "narrow row": (
+        Rows(lambda rc, row, ctx: [("a",)]),
+        say(
+            r"process_element yielded \('a',\), which does not fit output_schema \(k string, n int64\)",
+            "yield a tuple or Row of 2 values, or a dict with these names",
+            "in process_element, key 'x', timestamp 1000",
+        ),
+    ),
+    "strange name": (
+        Rows(lambda rc, row, ctx: [{"k": "a", "m": 5}]),
+        r"process_element yielded \{'k': 'a', 'm': 5\}",
+    ),
+    "text for a number": (
+        Rows(lambda rc, row, ctx: [("a", "5")]),
+        r"column 'n': '5' \(str\) does not fit int64",
+    ),
+    "great number": (
+        Rows(lambda rc, row, ctx: [("a", 2**63)]),
+        r"column 'n': 9223372036854775808 \(int\) does not",
+    ),
+    "missing value": (
+        Rows(lambda rc, row, ctx: [(None, 5)]),
+        "None in column 'k', which output_schema says is not null",
+    ),
+    "row for a batch": (
+        Columns(lambda rc, batch, ctx: [("a", 5)]),
+        "process_batch yielded a tuple; yield a pyarrow.Rec",
+    ),
+    "strange column": (
+        Columns(lambda rc, batch, ctx: batch_of(TEXT, ONE, names=("k", "m"))),
+        say(r"process_batch yielded the columns \['k', 'm'\]", r"output_schema has \['k', 'n'\]"),
+    ),
+    "number column as text": (
+        Columns(lambda rc, batch, ctx: batch_of(ONE, ONE)),
+        "column 'k' as int64, which does not",
+    ),
+    "text column": (
+        Columns(lambda rc, batch, ctx: batch_of(TEXT, TEXT)),
+        "yielded column 'n' as string, which does not",
+    ),
+    "null in a column": (
+        Columns(lambda rc, batch, ctx: batch_of(pa.array([None]), ONE)),
+        "null in column 'k', which out",
+    ),
+    "float in a state": (
+        Rows(lambda rc, row, ctx: value_state(rc, "bigint").update(2.5)),
+        r"state 'last': 2\.5 \(float\) does not fit int64",
+    ),
+    "None in a list": (
+        Rows(lambda rc, row, ctx: list_state(rc).add(None)),
+        "state 'log': a list state takes no None",
+    ),
+    "None as a key": (
+        Rows(lambda rc, row, ctx: map_state(rc).put(None, 5)),
+        "state 'book': a key of a map state cannot",
+    ),
+    "column in a state": (
+        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], ["a"])),
+        say("values: what was given for state 'last' does not fit int32"),
+    ),
+    "short column in a state": (
+        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], [1, 2])),
+        "values: 2 values for 1 key_hashes of state 'last'",
+    ),
+    "one name, two states": (
+        Rows(lambda rc, row, ctx: both(rc)),
+        say(
+            "state 'last' is already in use as a value state of int64",
+            "cannot also be a map state of map<string, int32>",
+        ),
+    ),
+    "strange type": (
+        Rows(lambda rc, row, ctx: value_state(rc, "long long")),
+        "state 'last': 'long long' is no type that",
+    ),
+    "no type": (
+        Rows(lambda rc, row, ctx: value_state(rc, int)),
+        "state 'last': <class 'int'> is no type; give Types",
+    ),
+    "reducing state": (
+        Rows(lambda rc, row, ctx: rc.get_reducing_state(None)),
+        "ReducingState is not supported; keep",
+    ),
+    "aggregating state": (
+        Rows(lambda rc, row, ctx: rc.get_aggregating_state(0)),
+        "AggregatingState is not supported; k",
+    ),
+    "descriptor": (
+        Rows(lambda rc, row, ctx: rc.get_state("last")),
+        "state_descriptor: 'last' is no ValueStateDescr",
+    ),
+    "clock": (
+        Rows(lambda rc, row, ctx: ctx.timer_service().register_processing_time_timer(5)),
+        r"no processing time: processing-time timers need process\(\.\.\., processing_time=True\)",
+    ),
+    "clock of columns": (
+        Columns(
+            lambda rc, batch, ctx: ctx.timer_service().register_processing_time_timers(ctx.key_hashes, 5)
+        ),
+        r"processing-time timers need process\(\.\.\., processing_time=True\)",
+    ),
+    "float as timestamp": (
+        Rows(lambda rc, row, ctx: ctx.timer_service().register_event_time_timer(2.5)),
+        r"timestamp.*2\.5.*float",
+    ),
+    "floats as timestamps": (
+        Columns(lambda rc, batch, ctx: ctx.timer_service().register_event_time_timers(ctx.key_hashes, 2.5)),
+        "timestamps",
+    ),
+    "deleting without timestamps": (
+        Columns(lambda rc, batch, ctx: ctx.timer_service().delete_event_time_timers(ctx.key_hashes)),
+        "timestamps: give those of the timers to delete",
+    ),
+    "nobody's id": (
+        Columns(lambda rc, batch, ctx: ctx.keys(np.array([5]))),
+        "key_hashes: 5 is the id of no live key",
+    ),
+    "endless": (
+        Endless(),
+        say(
+            "on_timers has registered timers that were already due 50 times in a row",
+            "key {'k': 'x'} at timestamp 7",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_functions(case: str, spark: SparkSession) -> None:
+    function, message = RUNS[case]
+    df = spark.range(1).selectExpr("'x' k", "timestamp_millis(1000) at").coalesce(1)
+    failing = process(
+        df,
+        function=function,
+        output_schema="k string not null, n bigint",
+        event_time="at",
+        watermark=MONOTONOUS,
+    )
+    with streams.configured(spark, shuffle_partitions=1), pytest.raises(PythonException, match=message):
+        failing.collect()
+
+
+def test_nulls_are_counted(spark: SparkSession) -> None:
+    df = (
+        spark.range(10)
+        .selectExpr("nullif(id, 3) k", "if(id % 2 = 0, null, id) at", "'x' as `the key`")
+        .coalesce(1)
+    )
+    for key, message in [
+        (
+            ["the key", "k"],
+            r"key: 1 of 10 rows have null in column 'k'; filter them out \(df\.where\(df\['k'\]\.isNotNull",
+        ),
+        (
+            "the key",
+            r"event_time: 5 of 10 rows have null in column 'at'; filter them out .* or give them a value",
+        ),
+    ]:
+        with pytest.raises(PythonException, match=message):
+            process(df, key=key, event_time="at", watermark=MONOTONOUS).collect()
+
+
+class Keeps(KeyedProcessFunction):
+    """Counts a key's rows in a state of some type, under a timer far away."""
+
+    def __init__(self, type_: str = "bigint") -> None:
+        self.type = type_
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", self.type))
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(10**9)
+        yield str(value.k), int(self.count.value())
+
+
+class MovesColumns(BatchProcessFunction):
+    one_timer_per_key = True
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        pass
+
+
+def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
+    """Each changed query is refused, and loses nothing: the right one goes on as if nothing had been."""
+    schema = pa.schema([("k", pa.int64()), ("at", pa.int64()), ("note", pa.string())])
+    rows = [{"k": k, "at": 5 + k, "note": "x"} for k in range(6)]
+    folder = tmp_path / "input"
+
+    def query(
+        function: Any = None, key: str = "k", max_parallelism: int = 3, drop: str = "", in_order: bool = False
+    ) -> None:
+        df = streams.read_stream(spark, folder).withColumn("text", F.col("k").cast("string")).drop(drop)
+        streams.run(
+            timerheap.spark.process(
+                df,
+                key,
+                function or Keeps(),
+                "k string, n bigint",
+                "at",
+                watermark=MONOTONOUS,
+                in_order=in_order,
+                max_parallelism=max_parallelism,
+            ),
+            tmp_path,
+        )
+
+    streams.write_batches(folder, [rows], schema)
+    query(in_order=True)
+    streams.write_batches(folder, [[{**row, "at": row["at"] + 10} for row in rows]], schema)
+    changes: list[tuple[dict[str, Any], str]] = [
+        (
+            {"max_parallelism": 5},
+            say(
+                "max_parallelism: this checkpoint has 3 key groups, the query asks for 5",
+                "pass max_parallelism=3, or start a new checkpoint",
+            ),
+        ),
+        (
+            {"function": MovesColumns()},
+            say("one_timer_per_key: the checkpoint's timers are a TimerHeap", "keep one_timer"),
+        ),
+        ({"key": "text"}, say("key: the checkpoint's keys are", "int64", "and the query's", "string")),
+        (
+            {"function": Keeps("double")},
+            say("state 'count' is a value state of int64, not a value state of double"),
+        ),
+        (
+            {"drop": "note", "in_order": True},
+            say("in_order: the checkpoint's waiting rows have the columns", "note string", "go back to"),
+        ),
+    ]
+    for changed, message in changes:
+        with pytest.raises(StreamingQueryException, match=message):
+            query(**{"in_order": True, **changed})
+    message = say(
+        r"spark\.sql\.shuffle\.partitions: process\(\) has planned for 3 shuffle partitions",
+        "set spark.sql.shuffle.partitions to (4|the number that the checkpoint was started with) before",
+    )
+    with (
+        streams.configured(spark, shuffle_partitions=3),
+        pytest.raises(StreamingQueryException, match=message),
+    ):
+        query(in_order=True)
+
+    query(in_order=True)
+    # The last row waits still: the watermark is 19.
+    assert streams.sink(spark, tmp_path) == sorted(
+        (str(k), n) for k in range(6) for n in (1, 2) if k < 5 or n < 2
+    )

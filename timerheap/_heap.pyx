@@ -63,13 +63,13 @@ cdef inline object _timer(const th_heap *h, size_t row):
     return timer
 
 
-cdef inline object _batch(cnp.ndarray ts, cnp.ndarray key, cnp.ndarray ns):
+cdef inline object _batch(list columns):
     """A TimerBatch of columns that need no check."""
     cdef tuple arguments = ()
     batch = (<PyTypeObject *>object).tp_new(TimerBatch, <PyObject *>arguments, NULL)
-    PyObject_GenericSetAttr(batch, "timestamps", ts)
-    PyObject_GenericSetAttr(batch, "key_hashes", key)
-    PyObject_GenericSetAttr(batch, "namespaces", ns)
+    PyObject_GenericSetAttr(batch, "timestamps", columns[0])
+    PyObject_GenericSetAttr(batch, "key_hashes", columns[1])
+    PyObject_GenericSetAttr(batch, "namespaces", columns[2])
     return batch
 
 
@@ -372,16 +372,17 @@ cdef class _Heap:
             due = th_heap_count_due(&self.h, until)
             take = due if most < 0 or <size_t>most > due else <size_t>most
             room = th_heap_due_room(due, take)
-            ts, key, ns = _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64)
+            ts, key, ns = [_empty(room, cnp.NPY_INT64) for _ in range(3)]
             scratch = _empty(room + 1, cnp.NPY_UINT32)
+            batch = _batch([ts, key, ns] if take == room else [_empty(take, cnp.NPY_INT64) for _ in range(3)])
             if changes == self.h.changes:  # else allocating has let another thread in
                 break
         th_heap_pop_due(&self.h, until, due, take, <int64_t *>cnp.PyArray_DATA(ts), <int64_t *>cnp.PyArray_DATA(key),
                         <int64_t *>cnp.PyArray_DATA(ns), <uint32_t *>cnp.PyArray_DATA(scratch))
-        self.give_back()
         if take < room:
-            return _batch(ts[:take].copy(), key[:take].copy(), ns[:take].copy())
-        return _batch(ts, key, ns)
+            batch.timestamps[:], batch.key_hashes[:], batch.namespaces[:] = ts[:take], key[:take], ns[:take]
+        self.give_back()
+        return batch
 
     # ---- as a container ----
 

@@ -1,0 +1,272 @@
+"""The heaps' memory: views of it, arguments in it, how it grows, comes back, and runs out."""
+
+import ctypes
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from heap_model import INT64_MAX
+
+from timerheap import KeyTimerHeap, TimerHeap
+
+both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
+
+
+def columns(n, seed=0, span=10**9):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, span, n), rng.permutation(n)
+
+
+def filled(kind, n):
+    heap = kind()
+    assert heap.push_many(*columns(n)).all()
+    return heap
+
+
+@both
+def test_views_are_read_only_and_outlive_the_heap(kind):
+    heap = filled(kind, 1000)
+    views = heap.timestamps, heap.key_hashes, heap.namespaces
+    before = [view.copy() for view in views]
+    for view in views:
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            view.flags.writeable = True
+    heap.reserve(10_000)  # the heap moves; the views stay where it was
+    heap.push(-1, -1)
+    del heap
+    for view, old in zip(views, before, strict=True):
+        assert np.array_equal(view, old)
+
+
+@both
+def test_a_view_shows_the_live_heap(kind):
+    heap = kind(100)
+    view = None
+    heap.push(5, 1)
+    view = heap.timestamps
+    heap.push(3, 2)
+    assert view.tolist() == [3]
+
+
+@both
+def test_columns_of_the_heap_itself_as_arguments(kind):
+    heap = filled(kind, 3000)
+    copy = heap.copy()
+    expected = copy.push_many(heap.timestamps[::-1] + 1, heap.key_hashes[::-1].copy(), 0)
+    assert np.array_equal(heap.push_many(heap.timestamps[::-1] + 1, heap.key_hashes[::-1]), expected)
+    assert set(heap) == set(copy)
+    assert heap.push_many(heap.timestamps, heap.timestamps, heap.timestamps).any()
+    heap._check()
+    assert heap.remove_keys(heap.key_hashes) > 0
+    assert not heap
+
+
+def test_rescheduling_by_own_columns():
+    heap = filled(TimerHeap, 3000)
+    expected = sorted((t + 5, k, n) for t, k, n in heap)
+    assert heap.reschedule_many(heap.timestamps, heap.timestamps + 5, heap.key_hashes).all()
+    heap._check()
+    assert sorted(heap) == expected
+
+
+@both
+def test_memory_grows_in_proportion(kind):
+    heap = kind()
+    for n in (1, 10, 100, 1000, 10_000, 100_000):
+        timestamps, keys = columns(n)
+        for row in zip(timestamps.tolist(), keys.tolist(), strict=True):
+            heap.push(*row)
+        if n >= 10_000:
+            assert heap.nbytes / len(heap) <= 48
+        heap.clear()
+    heap = filled(kind, 100_000)
+    assert heap.nbytes / len(heap) <= 36
+
+
+@both
+@pytest.mark.parametrize("way", ["pop", "pop_due", "clear", "remove_many", "remove_keys"])
+def test_memory_comes_back(kind, way):
+    heap = filled(kind, 100_000)
+    full = heap.nbytes
+    keep = 1000
+    watermark = int(np.sort(heap.timestamps)[-keep - 1])
+    due = heap.timestamps <= watermark
+    match way:
+        case "pop":
+            for _ in range(100_000 - keep):
+                heap.pop()
+        case "pop_due":
+            heap.pop_due(watermark)
+        case "clear":
+            heap.clear()
+        case "remove_keys":
+            heap.remove_keys(heap.key_hashes[due])
+        case "remove_many":
+            columns_due = heap.timestamps[due], heap.key_hashes[due]
+            heap.remove_many(*columns_due[kind is KeyTimerHeap :])
+    heap._check()
+    assert len(heap) == (0 if way == "clear" else keep)
+    assert heap.nbytes < full / 20
+
+
+@both
+def test_below_a_quarter_it_goes_to_half(kind):
+    heap = kind()
+    heap.push_many(*columns(1000))
+    room = heap.nbytes
+    heap.pop_due(int(np.sort(heap.timestamps)[749]))  # 250 stay
+    assert heap.nbytes == room
+    heap.pop()
+    assert len(heap) == 249
+    assert heap.nbytes == kind(2 * 249).nbytes
+
+
+@both
+def test_reserved_room_is_kept(kind):
+    heap = kind(10_000)
+    room = heap.nbytes
+    held = heap.timestamps
+    heap.push_many(*columns(10_000))
+    heap.pop_due(INT64_MAX)
+    heap.push_many(*columns(10))
+    heap.clear()
+    assert heap.nbytes == room
+    heap.push_many(*columns(10_000))
+    assert heap.nbytes == room
+    assert held.base is heap.timestamps.base  # it never moved
+    heap.reserve(100_000)
+    assert heap.nbytes > room
+    heap.reserve(0)
+    heap.clear()
+    assert heap.nbytes < room / 10
+
+
+def test_room_made_for_rows_that_were_not_new_is_given_back():
+    heap = KeyTimerHeap()
+    timestamps, _ = columns(100_000)
+    heap.push_many(timestamps, np.arange(100_000) % 1000)
+    heap._check()
+    assert len(heap) == 1000
+    assert heap.nbytes < 100_000
+
+
+@both
+def test_no_memory(kind):
+    heap = filled(kind, 100)
+    before, room = heap.to_bytes(), heap.nbytes
+    for n in (2**40, 9 << 28 | 1, INT64_MAX):
+        with pytest.raises(MemoryError, match="at most 2415919104 timers"):
+            heap.reserve(n)
+        with pytest.raises(MemoryError, match="at most"):
+            kind(n)
+    # As many rows as no heap holds, in one value's memory.
+    rows = np.broadcast_to(np.array(5), 2**40)
+    for call in (heap.push_many, TimerHeap().remove_many):
+        with pytest.raises(MemoryError):
+            call(rows, rows)
+    assert heap.to_bytes() == before
+    assert heap.nbytes == room
+    heap._check()
+
+
+class Allocator:
+    """NumPy's allocator, of which one call can be made to fail."""
+
+    MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    CALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+
+    class Handler(ctypes.Structure):
+        """PyDataMem_Handler."""
+
+        _fields_ = [
+            ("name", ctypes.c_char * 127),
+            ("version", ctypes.c_uint8),
+            *[(name, ctypes.c_void_p) for name in ("ctx", "malloc", "calloc", "realloc", "free")],
+        ]
+
+    def __init__(self):
+        self.calls = self.fails_at = 0
+        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+            ("PyCapsule_New", ctypes.pythonapi)
+        )
+        pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+            ("PyCapsule_GetPointer", ctypes.pythonapi)
+        )
+        table = ctypes.cast(
+            pointer(np._core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p)
+        )
+        self.set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[304])
+        usual = ctypes.PYFUNCTYPE(ctypes.py_object)(table[305])()  # PyDataMem_GetHandler
+        self.handler = self.Handler.from_buffer_copy(
+            self.Handler.from_address(pointer(usual, b"mem_handler"))
+        )
+        malloc, calloc = self.MALLOC(self.handler.malloc), self.CALLOC(self.handler.calloc)
+        self.malloc = self.MALLOC(lambda ctx, size: self.may() and malloc(ctx, size))
+        self.calloc = self.CALLOC(lambda ctx, n, size: self.may() and calloc(ctx, n, size))
+        self.handler.malloc = ctypes.cast(self.malloc, ctypes.c_void_p)
+        self.handler.calloc = ctypes.cast(self.calloc, ctypes.c_void_p)
+        self.capsule = new(ctypes.addressof(self.handler), b"mem_handler", None)
+
+    def may(self):
+        self.calls += 1
+        return self.calls != self.fails_at or None
+
+    @contextmanager
+    def failing(self, at):
+        self.calls, self.fails_at = 0, at
+        before = self.set_handler(self.capsule)
+        try:
+            yield
+        finally:
+            self.set_handler(before)
+
+
+@pytest.fixture(scope="module")
+def allocator():
+    return Allocator()  # memory that it gave needs it to the end: fixtures go after the tests' own variables
+
+
+CALLS = {
+    "push": lambda heap, ts, key: heap.push(-1, -1),
+    "push_many": lambda heap, ts, key: heap.push_many(ts, key),
+    "push_many of half": lambda heap, ts, key: heap.push_many(ts, key % (len(key) // 2)),
+    "push_many of lists": lambda heap, ts, key: heap.push_many(ts.tolist(), key.tolist(), key.tolist()),
+    "reserve": lambda heap, ts, key: heap.reserve(len(ts)),
+    "remove_many": lambda heap, ts, key: heap.remove_many(*(ts, key)[type(heap) is KeyTimerHeap :]),
+    "remove_keys": lambda heap, ts, key: heap.remove_keys(key),
+    "pop_due": lambda heap, ts, key: heap.pop_due(INT64_MAX),
+    "pop_due by limit": lambda heap, ts, key: heap.pop_due(INT64_MAX, len(heap) - 1),
+    "reschedule_many": lambda heap, ts, key: heap.reschedule_many(ts, ts + 1, key),
+    "copy": lambda heap, ts, key: heap.copy(),
+    "to_bytes": lambda heap, ts, key: heap.to_bytes(),
+    "from_bytes": lambda heap, ts, key: heap.from_bytes(heap.to_bytes()),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@both
+def test_every_allocation_may_fail(kind, call, allocator):
+    if call == "reschedule_many" and kind is KeyTimerHeap:
+        return
+    ts, key = columns(1000)
+    heap = kind()
+    heap.push_many(ts[::4], key[::4])
+    before, room = heap.to_bytes(), heap.nbytes
+    for at in range(1, 30):
+        try:
+            with allocator.failing(at):
+                CALLS[call](heap, ts, key)
+                if allocator.calls < at:
+                    break
+        except MemoryError:
+            pass
+        else:  # only giving memory back may fail in silence
+            assert call in ("push_many of half", "remove_many", "remove_keys", "pop_due", "pop_due by limit")
+            heap._check()
+            return
+        assert heap.to_bytes() == before
+        assert heap.nbytes == room
+        heap._check()
+    assert at > 1 or call == "to_bytes"

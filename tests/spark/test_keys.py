@@ -1,0 +1,200 @@
+"""KeyTable against a dict from key to id: any keys, any hashes, and hashes that collide on purpose."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from timerheap.spark.chunks import KEYS, read_chunk, write_chunk
+from timerheap.spark.keys import KeyTable
+
+NAN = math.nan
+INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
+FIELDS = [pa.field("plane", pa.string()), pa.field("n", pa.int64())]
+KEYS_OF_TWO = st.tuples(st.sampled_from(["", "a", "b", "Zoë"]), st.integers(0, 9))
+
+
+def few_hashes(key: tuple[str, int]) -> int:
+    """Four hashes for all keys, two of them next to each other and two at the ends of int64."""
+    return [5, 6, INT64_MAX, INT64_MIN][(len(key[0]) + key[1]) % 4]
+
+
+def columns(keys: list[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Array]:
+    return [pa.array([key[i] for key in keys], field.type) for i, field in enumerate(fields)]
+
+
+def resolve(
+    table: KeyTable, keys: list[tuple[Any, ...]], hashes: list[int], fields: list[pa.Field]
+) -> list[int]:
+    return table.resolve(np.array(hashes, np.int64), columns(keys, fields)).tolist()
+
+
+class Machine(RuleBasedStateMachine):
+    """The table lives in a checkpoint too: what it was, and every change since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = KeyTable(FIELDS)
+        self.model: dict[tuple[str, int], int] = {}
+        self.chunks: list[bytes] = []
+
+    @rule(keys=st.lists(KEYS_OF_TWO, max_size=30))
+    def rows_come(self, keys: list[tuple[str, int]]) -> None:
+        ids = resolve(self.table, keys, [few_hashes(key) for key in keys], FIELDS)
+        for key, id_ in zip(keys, ids, strict=True):
+            assert self.model.setdefault(key, id_) == id_, "a live key keeps its id"
+        assert len(set(self.model.values())) == len(self.model), "no two live keys share an id"
+
+    @rule(dead=st.sets(KEYS_OF_TWO, max_size=30), anew=st.booleans())
+    def batch_ends(self, dead: set[tuple[str, int]], anew: bool) -> None:
+        self.model = {key: id_ for key, id_ in self.model.items() if key not in dead}
+        live = [*self.model.values()]
+        self.table.retain([np.array(live[::2], np.int64), np.array(live[1:], np.int64)])
+        self.save(anew)
+
+    @rule(anew=st.booleans())
+    def save(self, anew: bool) -> None:
+        changes = self.table.changes()
+        if anew:
+            snapshot = self.table.snapshot()
+            self.chunks = [write_chunk(KEYS, snapshot)] if snapshot.num_rows else []
+        elif changes is not None:
+            self.chunks.append(write_chunk(KEYS, changes))
+
+    @rule()
+    def reload(self) -> None:
+        self.save(anew=False)
+        self.table = KeyTable(FIELDS)
+        for chunk in self.chunks:
+            self.table.replay(read_chunk(KEYS, chunk))
+        assert self.table.changes() is None
+
+    @invariant()
+    def ids_give_the_keys_back(self) -> None:
+        assert len(self.table) == len(self.model)
+        ids = np.array([*self.model.values()], np.int64)
+        assert [tuple(row.values()) for row in self.table.keys(ids).to_pylist()] == [*self.model]
+
+
+TestKeyTable = Machine.TestCase
+TestKeyTable.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+
+
+def test_an_id_is_the_hash_where_it_is_free() -> None:
+    table = KeyTable(FIELDS)
+    keys = [("a", 1), ("b", 2), ("a", 1), ("c", 3)]
+    assert resolve(table, keys, [40, 30, 40, 20], FIELDS) == [40, 30, 40, 20]
+    assert resolve(table, [("c", 3), ("d", 4), ("e", 5)], [20, 20, 21], FIELDS) == [20, 22, 21]
+
+
+def test_the_hash_of_another_may_be_the_id_of_a_displaced_key() -> None:
+    table = KeyTable(FIELDS)
+    assert resolve(table, [("a", 1), ("b", 2)], [7, 7], FIELDS) == [7, 8]
+    assert resolve(table, [("c", 3), ("b", 2)], [8, 7], FIELDS) == [9, 8]
+    table.retain([np.array([8, 9])])
+    assert resolve(table, [("c", 3), ("b", 2), ("d", 4)], [8, 7, 7], FIELDS) == [9, 8, 7]
+
+
+def test_ids_go_round_at_the_end_of_int64() -> None:
+    table = KeyTable(FIELDS)
+    keys = [("a", 1), ("b", 2), ("c", 3)]
+    assert resolve(table, keys, [INT64_MAX] * 3, FIELDS) == [INT64_MAX, INT64_MIN, INT64_MIN + 1]
+
+
+ODD = {
+    "double": (pa.float64(), [NAN, 1.5, math.inf], lambda: float("nan"), NAN),
+    "zeros": (pa.float64(), [0.0, 1.5], lambda: -0.0, 0.0),
+    "float": (pa.float32(), [NAN, 1.5], lambda: float("nan"), NAN),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("hashes", [[1, 2, 3], [1, 1, 1]], ids=["apart", "colliding"])
+def test_all_nans_are_one_key_and_both_zeros_too(odd: str, hashes: list[int]) -> None:
+    type_, values, again, same = ODD[odd]
+    fields = [pa.field("x", type_)]
+    table = KeyTable(fields)
+    keys = [(value,) for value in values]
+    ids = resolve(table, keys, hashes[: len(keys)], fields)
+    assert len(set(ids)) == len(keys)
+    position = values.index(same)
+    for _ in range(3):
+        assert resolve(table, [(again(),)], [hashes[position]], fields) == [ids[position]]
+        assert (
+            resolve(table, [(again(),), *keys], [hashes[position], *hashes[: len(keys)]], fields)[1:] == ids
+        )
+    assert len(table) == len(keys)
+    restored = KeyTable(fields)
+    restored.replay(table.snapshot())
+    assert resolve(restored, [(again(),), *keys], [hashes[position], *hashes[: len(keys)]], fields)[1:] == ids
+    assert len(restored) == len(keys)
+
+
+@pytest.mark.parametrize("hashes", [[1, 2, 3], [1, 1, 1]], ids=["apart", "colliding"])
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.bool_(), [True, False]),
+        (pa.int8(), [-128, 0, 127]),
+        (pa.int64(), [INT64_MIN, 0, INT64_MAX]),
+        (pa.string(), ["", "\0", "ß"]),
+        (pa.binary(), [b"", b"\0", b"\xff"]),
+        (pa.date32(), [datetime.date(1, 1, 1), datetime.date(1970, 1, 1), datetime.date(9999, 12, 31)]),
+        (pa.decimal128(10, 2), [decimal.Decimal("-1.10"), decimal.Decimal("0.00"), decimal.Decimal("1.10")]),
+        (
+            pa.timestamp("us", "UTC"),
+            [datetime.datetime(y, 1, 1, tzinfo=datetime.UTC) for y in (1, 1970, 9999)],
+        ),
+        (pa.timestamp("us"), [datetime.datetime(y, 1, 1) for y in (1, 1970, 9999)]),
+        (pa.duration("us"), [datetime.timedelta(days) for days in (-1, 0, 1)]),
+    ],
+    ids=str,
+)
+def test_types(type_: pa.DataType, values: list[Any], hashes: list[int]) -> None:
+    fields = [pa.field("k", type_)]
+    table = KeyTable(fields)
+    keys = [(value,) for value in values]
+    hashes = hashes[: len(keys)]
+    ids = resolve(table, keys, hashes, fields)
+    assert len(set(ids)) == len(keys)
+    restored = KeyTable(fields)
+    restored.replay(read_chunk(KEYS, write_chunk(KEYS, table.snapshot())))
+    for one in (table, restored):
+        assert resolve(one, keys[::-1], hashes[::-1], fields) == ids[::-1]
+        assert one.keys(np.array(ids)).column(0).to_pylist() == values
+        assert len(one) == len(keys)
+
+
+def test_an_unknown_id_is_named() -> None:
+    table = KeyTable(FIELDS)
+    resolve(table, [("a", 1)], [5], FIELDS)
+    with pytest.raises(KeyError, match=r"key_hashes: 77 is the id of no live key \(1 such of 2\)"):
+        table.keys(np.array([5, 77]))
+
+
+def test_a_checkpoint_of_other_keys_is_refused() -> None:
+    table = KeyTable(FIELDS)
+    resolve(table, [("a", 1)], [5], FIELDS)
+    with pytest.raises(ValueError, match=r"^key: .*int64.*string.*must not change"):
+        KeyTable([FIELDS[0]]).replay(table.snapshot())
+
+
+def test_ever_new_keys_leave_nothing_behind() -> None:
+    table = KeyTable(FIELDS)
+    for batch in range(50):
+        keys = [(f"plane {batch}", n) for n in range(20)]
+        ids = resolve(table, keys, [n // 2 for n in range(20)], FIELDS)
+        assert len(set(ids)) == 20
+        table.retain([])
+        assert table.changes() is None, "what came and went within a batch is not saved"
+        assert len(table) == 0
+    assert not table._displaced

@@ -1,0 +1,107 @@
+"""IdTable against a dict: any sequence of puts and removals, any type of value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from timerheap.spark.tables import IdTable, members
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+IDS = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]))
+STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
+TYPES = {
+    "bigint": (pa.int64(), INT64),
+    "string": (pa.string(), st.text(max_size=3)),
+    "struct": (
+        STRUCT,
+        st.fixed_dictionaries({"a": st.none() | INT64, "b": st.none() | st.text(max_size=2)}),
+    ),
+    "list": (pa.list_(pa.int64()), st.lists(INT64, max_size=3)),
+    "map": (pa.map_(pa.string(), pa.int64()), st.dictionaries(st.text(max_size=2), INT64, max_size=3)),
+}
+
+
+def int64s(ids: Any) -> np.ndarray:
+    return np.array(list(ids), np.int64)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_is_a_dict(name: str) -> None:
+    type_, values = TYPES[name]
+    if name == "map":
+        values = values.map(lambda value: list(value.items()))
+    entries = st.lists(st.tuples(IDS, st.none() | values), max_size=20)
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = IdTable(type_)
+            self.model: dict[int, Any] = {}
+
+        @rule(entries=entries)
+        def put(self, entries: list[tuple[int, Any]]) -> None:
+            self.table.put(
+                int64s(id_ for id_, _ in entries), pa.array([value for _, value in entries], type_)
+            )
+            self.model.update(entries)
+            self.model = {id_: value for id_, value in self.model.items() if value is not None}
+
+        @rule(ids=st.lists(IDS, max_size=20, unique=True))
+        def remove(self, ids: list[int]) -> None:
+            self.table.remove(int64s(ids))
+            for id_ in ids:
+                self.model.pop(id_, None)
+
+        @rule(ids=st.lists(IDS, max_size=20))
+        def get(self, ids: list[int]) -> None:
+            found = self.table.get(int64s(ids))
+            assert found.type == type_
+            assert found.to_pylist() == [self.model.get(id_) for id_ in ids]
+            assert self.table.find(int64s(ids)).tolist() == [id_ in self.model for id_ in ids]
+
+        @rule()
+        def read_all(self) -> None:
+            ids, values = self.table.items()
+            assert sorted(self.table.ids().tolist()) == sorted(ids.tolist()) == sorted(self.model)
+            assert values.to_pylist() == [self.model[id_] for id_ in ids.tolist()]
+
+        @rule(holders=st.lists(st.lists(IDS, max_size=20), max_size=3))
+        def unreferenced(self, holders: list[list[int]]) -> None:
+            held = {id_ for ids in holders for id_ in ids}
+            left = self.table.unreferenced([int64s(ids) for ids in holders]).tolist()
+            assert sorted(left) == sorted(self.model.keys() - held)
+
+        @invariant()
+        def has_as_many(self) -> None:
+            assert len(self.table) == len(self.model)
+
+    Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    Machine.TestCase("runTest").runTest()
+
+
+@given(ids=st.lists(IDS), among=st.lists(IDS))
+def test_members(ids: list[int], among: list[int]) -> None:
+    assert members(int64s(ids), int64s(among)).tolist() == [id_ in among for id_ in ids]
+
+
+def test_many_small_puts_after_a_large_one() -> None:
+    table = IdTable(pa.int64())
+    table.put(np.arange(0, 20_000, 2), pa.array(np.arange(10_000)))
+    model = {2 * value: value for value in range(10_000)}
+    rng = np.random.default_rng(7)
+    for step in range(300):
+        ids = rng.choice(20_000, 40, replace=False)
+        values: list[int | None] = [None if id_ % 5 == 0 else step for id_ in ids.tolist()]
+        table.put(ids, pa.array(values, pa.int64()))
+        model.update(zip(ids.tolist(), values, strict=True))
+    model = {id_: value for id_, value in model.items() if value is not None}
+    everything = np.arange(-1, 20_001)
+    assert table.get(everything).to_pylist() == [model.get(id_) for id_ in everything.tolist()]
+    assert len(table) == len(model)

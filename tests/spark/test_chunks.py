@@ -1,0 +1,54 @@
+"""Chunks: what is written is read, in pieces of a bounded size; anything else is a ValueError."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap._heap import seal
+from timerheap.spark.chunks import KEYS, ROWS, pieces, read_chunk, write_chunk
+
+BATCH = pa.record_batch(
+    {"id": np.arange(5), "key": ["a", None, "", "Zoë", "b"], "seen": [[1], [], None, [2, None], [3]]}
+)
+CHUNK = write_chunk(KEYS, BATCH)
+
+
+def test_what_is_written_is_read():
+    assert read_chunk(KEYS, CHUNK).equals(BATCH)
+    assert read_chunk(KEYS, write_chunk(KEYS, BATCH.slice(2, 2))).equals(BATCH.slice(2, 2))
+
+
+def test_the_kind_is_part_of_it():
+    with pytest.raises(ValueError, match="kind"):
+        read_chunk(ROWS, CHUNK)
+
+
+@given(at=st.integers(0, len(CHUNK) - 1), byte=st.integers(1, 255))
+def test_a_changed_byte(at, byte):
+    bad = bytearray(CHUNK)
+    bad[at] ^= byte
+    with pytest.raises(ValueError):  # noqa: PT011
+        read_chunk(KEYS, bytes(bad))
+
+
+@given(length=st.integers(0, len(CHUNK) - 1))
+def test_a_cut(length):
+    with pytest.raises(ValueError):  # noqa: PT011
+        read_chunk(KEYS, CHUNK[:length])
+
+
+@given(payload=st.binary(max_size=200))
+def test_sealed_nonsense(payload):
+    with pytest.raises(ValueError, match=f"a chunk of kind {KEYS} holds no valid record batch"):
+        read_chunk(KEYS, seal(KEYS, payload))
+
+
+def test_pieces():
+    batch = pa.record_batch({"id": np.arange(200_000), "text": ["some text"] * 200_000})
+    cut = list(pieces(batch))
+    assert pa.Table.from_batches(cut).combine_chunks().to_batches()[0].equals(batch)
+    assert len(cut) > 8
+    assert all(len(write_chunk(ROWS, piece)) < 1 << 20 for piece in cut)
+    assert list(pieces(batch.slice(0, 0))) == []

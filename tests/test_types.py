@@ -1,0 +1,106 @@
+"""Flink's Types, DDL, Spark's and Arrow's types: which Arrow type each stands for."""
+
+import contextlib
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types as spark_types
+
+from timerheap import Types
+from timerheap.types import arrow_type
+
+LIST = pa.list_(pa.field("element", pa.int64()))
+FLINK = [
+    (Types.STRING(), pa.string()),
+    (Types.CHAR(), pa.string()),
+    (Types.BOOLEAN(), pa.bool_()),
+    (Types.BYTE(), pa.int8()),
+    (Types.SHORT(), pa.int16()),
+    (Types.INT(), pa.int32()),
+    (Types.LONG(), pa.int64()),
+    (Types.FLOAT(), pa.float32()),
+    (Types.DOUBLE(), pa.float64()),
+    (Types.BIG_INT(), pa.decimal128(38, 0)),
+    (Types.BIG_DEC(), pa.decimal128(38, 18)),
+    (Types.SQL_DATE(), pa.date32()),
+    (Types.SQL_TIME(), pa.time64("us")),
+    (Types.SQL_TIMESTAMP(), pa.timestamp("us")),
+    (Types.INSTANT(), pa.timestamp("us", "UTC")),
+    (Types.LIST(Types.LONG()), LIST),
+    (Types.BASIC_ARRAY(Types.LONG()), LIST),
+    (Types.PRIMITIVE_ARRAY(Types.LONG()), LIST),
+    (Types.PRIMITIVE_ARRAY(Types.BYTE()), pa.binary()),
+    (Types.MAP(Types.STRING(), Types.LIST(Types.LONG())), pa.map_(pa.string(), LIST)),
+    (Types.TUPLE([Types.LONG(), Types.STRING()]), pa.struct([("f0", pa.int64()), ("f1", pa.string())])),
+    (Types.ROW_NAMED(["a b", "c:d"], [Types.INT(), Types.ROW([Types.BYTE()])]),
+     pa.struct([("a b", pa.int32()), ("c:d", pa.struct([("f0", pa.int8())]))])),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("type_", "arrow"), FLINK, ids=lambda value: str(value))
+def test_flink(type_, arrow):
+    assert arrow_type(type_) == arrow
+    assert arrow_type(type_.ddl) == arrow
+    assert arrow_type(arrow) is arrow
+
+
+@pytest.mark.parametrize(
+    ("ddl", "arrow"),
+    [
+        ("BIGINT", pa.int64()),
+        (" long ", pa.int64()),
+        ("decimal", pa.decimal128(10, 0)),
+        ("decimal(5)", pa.decimal128(5, 0)),
+        ("numeric(12, 3)", pa.decimal128(12, 3)),
+        ("struct<a: int, b string>", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+        ("map<string, array<bigint>>", pa.map_(pa.string(), LIST)),
+        ("timestamp_ntz", pa.timestamp("us")),
+    ],
+)
+def test_ddl(ddl, arrow):
+    assert arrow_type(ddl) == arrow
+
+
+def test_spark_types():
+    row = spark_types.StructType([spark_types.StructField("a", spark_types.LongType())])
+    assert arrow_type(spark_types.ArrayType(row)).value_type == pa.struct([("a", pa.int64())])
+
+
+NO_DDL = "|int int|array<|array<int|map<int>|struct<a>|decimal(39)|decimal(3,5)|varchar|long long|struct<>"
+
+
+@pytest.mark.parametrize("ddl", NO_DDL.split("|"))
+def test_what_is_no_ddl_is_named(ddl):
+    with pytest.raises(ValueError, match=r"state 'x': .* is no type that timerheap can keep") as error:
+        arrow_type(ddl, "state 'x'")
+    assert repr(ddl) in str(error.value)
+
+
+@given(st.text("arymapstucdeinlog<>(),:`19 ", max_size=20))
+def test_any_text_is_a_type_or_a_value_error(ddl):
+    with contextlib.suppress(ValueError):
+        assert isinstance(arrow_type(ddl), pa.DataType)
+
+
+@pytest.mark.parametrize("value", [int, 5, None, b"int"])
+def test_what_is_no_type_is_named(value):
+    with pytest.raises(TypeError, match=r"state 'x': .* is no type; give Types"):
+        arrow_type(value, "state 'x'")
+
+
+def test_types_are_equal_by_value():
+    assert Types.LIST(Types.LONG()) == Types.LIST(Types.LONG())
+    assert hash(Types.LONG()) == hash(Types.LONG())
+    assert Types.LONG() != Types.INT()
+
+
+def test_no_pickles():
+    with pytest.raises(NotImplementedError, match=r"PICKLED_BYTE_ARRAY: .*name the value's type"):
+        Types.PICKLED_BYTE_ARRAY()
+
+
+def test_names_and_types_go_together():
+    with pytest.raises(ValueError, match="field_names: 1 names for 2 field_types"):
+        Types.ROW_NAMED(["a"], [Types.INT(), Types.INT()])

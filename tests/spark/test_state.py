@@ -1,0 +1,210 @@
+"""A key group and its chunks against dicts: any operations, reloaded from the store at any moment."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor, WatermarkStrategy
+from timerheap.service import KeyContext
+from timerheap.spark.group import GroupSpec, KeyGroup
+from timerheap.spark.handles import SparkRuntimeContext
+from timerheap.spark.state import Manifest, Stored
+from timerheap.spark.waiting import ORDER, WaitingRows
+
+SPEC = GroupSpec(
+    key=["k"],
+    schema=pa.schema([("k", pa.string()), ("n", pa.int64()), (ORDER, pa.int64())]),
+    watermark=WatermarkStrategy.for_monotonous_timestamps(),
+    in_order=True,
+    one_timer_per_key=False,
+    max_parallelism=4,
+    partitions=2,
+)
+NAMES = st.sampled_from(["", "a", "b", "Zoë", "e"])
+TIMES = st.integers(0, 20)
+PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))
+
+
+class Store:
+    """What Spark's state store does, in two variables."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[tuple[int, int], bytes] = {}
+        self.manifest: Manifest | None = None
+
+    def read_all(self) -> Any:
+        return [(kind, id_, data) for (kind, id_), data in self.chunks.items()][::-1]
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        self.chunks[kind, id_] = data
+
+    def remove(self, kind: int, id_: int) -> None:
+        del self.chunks[kind, id_]
+
+    def read_manifest(self) -> Manifest:
+        manifest = copy.deepcopy(self.manifest)
+        assert manifest is not None
+        for run in manifest.runs:
+            run.nbytes = 0  # not kept
+        return manifest
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        assert self.manifest is None or manifest.token != self.manifest.token
+        self.manifest = copy.deepcopy(manifest)
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Store()
+        self.group, self.stored = KeyGroup(SPEC), Stored(Manifest(4, 2))
+        self.ids: dict[str, int] = {}
+        self.model: dict[str, dict[str, Any]] = {}
+        self.timers: set[tuple[int, str]] = set()
+        self.waiting: list[tuple[int, str, int]] = []
+        self.key: KeyContext[int] = KeyContext()
+        context = SparkRuntimeContext(self.key, 4)
+        self.value = context.get_state(ValueStateDescriptor("value", Types.FLOAT()))
+        self.log = context.get_list_state(
+            ListStateDescriptor("log", Types.TUPLE([Types.LONG(), Types.STRING()]))
+        )
+        pair = Types.TUPLE([Types.STRING(), Types.LONG()])
+        self.book = context.get_map_state(MapStateDescriptor("book", pair, Types.LIST(Types.LONG())))
+        self.context = context
+        context.bind(self.group)
+
+    def at(self, name: str) -> dict[str, Any]:
+        """Make a key current, as a row of it does."""
+        hash_ = np.array([len(name) % 2], np.int64)  # two hashes for all
+        id_ = int(self.group.keys.resolve(hash_, [pa.array([name])])[0])
+        assert self.ids.setdefault(name, id_) == id_
+        self.key.current_key = id_
+        return self.model.setdefault(name, {"value": None, "log": [], "book": {}})
+
+    @rule(name=NAMES, value=st.none() | st.floats(allow_nan=False, width=32) | st.just(0.1))
+    def update_value(self, name: str, value: float | None) -> None:
+        self.at(name)["value"] = value and float(np.float32(value))
+        if value == 0:
+            self.model[name]["value"] = 0.0
+        self.value.update(value)
+
+    @rule(
+        name=NAMES,
+        values=st.lists(st.tuples(st.integers(0, 9), st.text(max_size=2)), max_size=3),
+        whole=st.booleans(),
+    )
+    def update_list(self, name: str, values: list[Any], whole: bool) -> None:
+        contents = self.at(name)
+        contents["log"] = values if whole else contents["log"] + values
+        (self.log.update if whole else self.log.add_all)(values)
+
+    @rule(name=NAMES, pair=PAIRS, value=st.none() | st.lists(st.integers(0, 9), max_size=2))
+    def update_map(self, name: str, pair: Any, value: list[int] | None) -> None:
+        book = self.at(name)["book"]
+        if value is None:
+            book.pop(pair, None)
+            self.book.remove(pair)
+        else:
+            book[pair] = value
+            self.book.put(pair, value)
+
+    @rule(name=NAMES, state=st.sampled_from(["value", "log", "book"]))
+    def clear(self, name: str, state: str) -> None:
+        self.at(name)[state] = {"value": None, "log": [], "book": {}}[state]
+        getattr(self, state).clear()
+
+    @rule(name=NAMES, time=TIMES, delete=st.booleans())
+    def change_timer(self, name: str, time: int, delete: bool) -> None:
+        self.at(name)
+        timers = self.group.event_timers
+        if delete:
+            timers.remove(time, self.ids[name], 0)
+            self.timers.discard((time, name))
+        else:
+            timers.push(time, self.ids[name], 0)
+            self.timers.add((time, name))
+
+    @rule(watermark=TIMES)
+    def fire(self, watermark: int) -> None:
+        names = {id_: name for name, id_ in self.ids.items()}
+        due = {
+            (timer.timestamp, names[timer.key_hash]) for timer in self.group.event_timers.pop_due(watermark)
+        }
+        assert due == {timer for timer in self.timers if timer[0] <= watermark}
+        self.timers -= due
+
+    @rule(name=NAMES, time=TIMES, n=st.integers(0, 99))
+    def wait(self, name: str, time: int, n: int) -> None:
+        if time > self.group.clock.watermark:
+            self.at(name)
+            row = pa.record_batch([[name], [n], [n]], schema=SPEC.schema)
+            self.group.rows.append(WaitingRows(row, np.array([self.ids[name]]), np.array([time])))
+            self.waiting.append((time, name, n))
+
+    @rule(watermark=TIMES)
+    def release(self, watermark: int) -> None:
+        released = self.group.rows.release(self.group.clock.observe(watermark + 1, 1, None))
+        watermark = self.group.clock.watermark
+        due = sorted((time, self.ids[name], n) for time, name, n in self.waiting if time <= watermark)
+        found = zip(
+            released.timestamps.tolist(), released.ids.tolist(), released.rows["n"].to_pylist(), strict=True
+        )
+        assert list(found) == due
+        self.waiting = [row for row in self.waiting if row[0] > watermark]
+
+    @rule(reload=st.booleans())
+    def end_batch(self, reload: bool) -> None:
+        self.group.forget_dead_keys()
+        self.stored.save(self.store, self.group.parts())
+        live = {name for _, name in self.timers} | {name for _, name, _ in self.waiting}
+        live |= {
+            name for name, contents in self.model.items() if any(v or v == 0.0 for v in contents.values())
+        }
+        if reload:
+            manifest = self.store.read_manifest()
+            self.group = KeyGroup(SPEC)
+            self.stored = Stored.load(self.store, manifest, self.group.part)
+            self.group.loaded()
+            self.group.forget_dead_keys()
+            assert len(self.group.keys) == len(live), "a load leaves no dead key behind"
+            self.stored.save(self.store, self.group.parts())
+            self.context.bind(self.group)
+        known = set(self.group.keys.table.ids().tolist())
+        assert {self.ids[name] for name in live} <= known
+        self.ids = {name: id_ for name, id_ in self.ids.items() if id_ in known}
+        self.model = {name: contents for name, contents in self.model.items() if name in self.ids}
+
+    @invariant()
+    def is_the_model(self) -> None:
+        assert len(self.group.event_timers.heap) == len(self.timers)
+        for name, contents in self.model.items():
+            self.key.current_key = self.ids[name]
+            assert self.value.value() == contents["value"]
+            assert list(self.log) == contents["log"]
+            assert dict(self.book.items()) == contents["book"]
+            assert self.book.is_empty() is not bool(contents["book"])
+
+
+TestKeyGroup = Machine.TestCase
+TestKeyGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_missing_or_foreign_chunk_is_named() -> None:
+    machine = Machine()
+    machine.change_timer("a", 5, False)
+    machine.end_batch(False)
+    kind = next(kind for kind, _ in machine.store.chunks)
+    kept = machine.store.chunks.pop((kind, 0))
+    with pytest.raises(ValueError, match=f"the checkpoint lacks chunk 0 of kind {kind}"):
+        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(SPEC).part)
+    machine.store.chunks[kind, 0] = kept[:-1] + bytes([kept[-1] ^ 1])
+    with pytest.raises(ValueError, match=r"checksum|damaged|corrupt"):
+        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(SPEC).part)

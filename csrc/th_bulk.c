@@ -182,19 +182,21 @@ void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_colu
 
 /* ---- remove by key ---- */
 
-void th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size) {
-    size_t before = h->len, mask = size - 1;
-    for (size_t i = 0; i < n; i++) { /* the set of keys: open addressing, entries are i + 1 */
-        size_t at = th_mix((uint64_t)th_at(key, i) ^ h->seed[0], h->seed[2]) & mask;
-        while (table[at] && th_at(key, table[at] - 1) != th_at(key, i)) at = (at + 1) & mask;
-        table[at] = (uint32_t)i + 1;
+/* Where a key is in the set, or could be: open addressing over `size` entries, each the key's number + 1. */
+static uint32_t *entry_of(const th_heap *h, th_column key, uint32_t *table, size_t size, int64_t wanted) {
+    size_t at = th_mix((uint64_t)wanted ^ h->seed[0], h->seed[2]) & (size - 1);
+    while (table[at] && th_at(key, table[at] - 1) != wanted) at = (at + 1) & (size - 1);
+    return &table[at];
+}
+
+size_t th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size) {
+    size_t before = h->len;
+    for (size_t i = 0; i < n; i++) *entry_of(h, key, table, size, th_at(key, i)) = (uint32_t)i + 1;
+    for (size_t i = h->len; i--;) /* from the end, so that the row that fills a gap has been looked at */
+        if (*entry_of(h, key, table, size, h->key[i])) th_drop(h, i, th_hash_row(h, i), true);
+    if (h->len != before) {
+        th_heapify(h);
+        h->changes++;
     }
-    for (size_t i = h->len; i--;) { /* from the end, so that the row that fills a gap has been looked at */
-        size_t at = th_mix((uint64_t)h->key[i] ^ h->seed[0], h->seed[2]) & mask;
-        while (table[at] && th_at(key, table[at] - 1) != h->key[i]) at = (at + 1) & mask;
-        if (table[at]) th_drop(h, i, th_hash_row(h, i), true);
-    }
-    if (h->len == before) return;
-    th_heapify(h);
-    h->changes++;
+    return before - h->len;
 }

@@ -99,8 +99,9 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                              uint8_t *moved);
 
-/* Removes every timer of n > 0 keys in one scan; `table` is zeroed scratch of `size` words, a power of two > n. */
-void th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size);
+/* Removes every timer of n keys in one scan; returns how many. `table` is zeroed scratch of `size` words, a power of
+ * two > n. */
+size_t th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size);
 
 /* Timers with timestamp <= watermark. */
 size_t th_heap_count_due(const th_heap *h, int64_t watermark);

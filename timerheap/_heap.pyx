@@ -1,4 +1,4 @@
-# cython: boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: cdivision=True
 """The native heaps: what csrc/ does, on memory that NumPy owns, with Python's arguments and errors.
 
 A call that changes a heap allocates first, and then, holding the GIL, does all of it in C: it happens as a whole or
@@ -17,10 +17,6 @@ from libc.string cimport memcpy
 
 from timerheap._csrc cimport *
 
-
-cdef extern from "Python.h":
-    object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)
-
 import datetime
 import operator
 import os
@@ -34,501 +30,10 @@ __all__ = ["KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64"]
 
 cnp.import_array()
 
+include "_memory.pxi"
 include "_columns.pxi"
 include "_seal.pxi"
-
-cdef enum:
-    _LINE = 64
-    _HUGE_PAGE = 2 << 20
-    _SMALL = 48  # a heap of this room keeps it
-    _LARGE = 4096  # up to here heaps double, then they grow by a third: 47 bytes a timer at most
-
-cdef uint64_t _seeds = int.from_bytes(os.urandom(8), "little")
-
-
-cdef inline object _timer(const th_heap *h, size_t row):
-    """A Timer, made as tuple.__new__ makes it, which takes a third of the class's own time."""
-    cdef object timestamp = h.ts[row], key_hash = h.key[row], namespace = h.ns[row], timer
-    cdef tuple arguments
-    if PY_VERSION_HEX >= 0x030E0000:  # a tuple keeps its hash there, in a field that only CPython knows how to begin
-        arguments = ((timestamp, key_hash, namespace),)
-        return (<PyTypeObject *>tuple).tp_new(Timer, <PyObject *>arguments, NULL)
-    timer = PyType_GenericAlloc(<PyTypeObject *>Timer, 3)
-    Py_INCREF(timestamp)
-    Py_INCREF(key_hash)
-    Py_INCREF(namespace)
-    PyTuple_SET_ITEM(timer, 0, timestamp)
-    PyTuple_SET_ITEM(timer, 1, key_hash)
-    PyTuple_SET_ITEM(timer, 2, namespace)
-    return timer
-
-
-cdef inline object _batch(list columns):
-    """A TimerBatch of columns that need no check."""
-    cdef tuple arguments = ()
-    batch = (<PyTypeObject *>object).tp_new(TimerBatch, <PyObject *>arguments, NULL)
-    PyObject_GenericSetAttr(batch, "timestamps", columns[0])
-    PyObject_GenericSetAttr(batch, "key_hashes", columns[1])
-    PyObject_GenericSetAttr(batch, "namespaces", columns[2])
-    return batch
-
-
-cdef inline cnp.ndarray _empty(size_t n, int dtype):
-    cdef cnp.npy_intp shape = n
-    return cnp.PyArray_EMPTY(1, &shape, dtype, 0)
-
-
-cdef inline cnp.ndarray _zeros(size_t n, int dtype):
-    cdef cnp.npy_intp shape = n
-    return cnp.PyArray_ZEROS(1, &shape, dtype, 0)
-
-
-cdef inline size_t _spare(size_t size) noexcept:
-    """Bytes more than `size` to allocate and never touch, so that _start finds a boundary: of a cache line, or of a
-    huge page, which NumPy asks for from 4 MiB on and which saves most of the page faults of a new heap."""
-    return _LINE if size < 2 * _HUGE_PAGE else _HUGE_PAGE
-
-
-cdef inline void *_start(cnp.ndarray memory, size_t size, size_t before) noexcept:
-    """Where `size` bytes begin in memory: `before` bytes before a boundary."""
-    cdef size_t address = <size_t>cnp.PyArray_DATA(memory)
-    return <void *>(address + (0 - address - before) % _spare(size))
-
-
-cdef inline int64_t *_move(cnp.ndarray memory, size_t cap, const int64_t *column, size_t n) noexcept:
-    cdef int64_t *start = <int64_t *>_start(memory, cap * sizeof(int64_t), sizeof(int64_t))
-    cnp.PyArray_CLEARFLAGS(memory, cnp.NPY_ARRAY_WRITEABLE)  # no view of it can be made writeable
-    if n:
-        memcpy(start, column, n * sizeof(int64_t))
-    return start
-
-
-cdef class _Heap:
-    """What both heaps share: all but the identity of a timer, which is `h.by_key`'s."""
-
-    cdef th_heap h
-    cdef size_t reserved
-    cdef cnp.ndarray ts, key, ns, slot, line  # the memory that h borrows
-
-    def __cinit__(self, *args, **kwargs):
-        global _seeds
-        _seeds += 1  # th_heap_init scrambles it
-        th_heap_init(&self.h, isinstance(self, KeyTimerHeap), _seeds)
-
-    def __init__(self, capacity=0):
-        self.room(capacity, "capacity")
-
-    # ---- memory ----
-
-    cdef int resize(self, size_t cap) except -1:
-        """Moves to new memory, so that views of the old stay valid. Allocating may let other threads in: callers look
-        at the heap afresh afterwards."""
-        cdef size_t n, lines = th_index_lines(cap)
-        if cap > TH_MAX_ROWS:
-            raise MemoryError(f"a heap holds at most {TH_MAX_ROWS} timers, this needs room for {cap}")
-        cdef size_t line_size = lines * sizeof(th_line), slot_size = cap * sizeof(uint32_t), size = cap * sizeof(int64_t)
-        line = _zeros(line_size + _spare(line_size), cnp.NPY_UINT8)
-        slot = _empty(slot_size + _spare(slot_size), cnp.NPY_UINT8)
-        ts, key, ns = [_empty(size + _spare(size), cnp.NPY_UINT8) for _ in range(3)]
-        n = self.h.len
-        if n > cap:
-            return 0  # another thread needs more by now
-        # Nothing fails from here on. Old memory goes column by column, so that the peak is one column above.
-        self.h.line, self.line = <th_line *>_start(line, line_size, 0), line
-        self.h.slot, self.slot = <uint32_t *>_start(slot, slot_size, sizeof(uint32_t)), slot
-        self.h.ts, self.ts = _move(ts, cap, self.h.ts, n), ts
-        self.h.key, self.key = _move(key, cap, self.h.key, n), key
-        self.h.ns, self.ns = _move(ns, cap, self.h.ns, n), ns
-        self.h.cap, self.h.lines = cap, lines
-        th_heap_reindex(&self.h)
-        return 0
-
-    cdef int grow(self, size_t need) except -1:
-        cdef size_t cap = self.h.cap
-        cap = 2 * cap + 9 if cap < _LARGE else min(cap + cap // 3, TH_MAX_ROWS)
-        return self.resize(max(cap, need))
-
-    cdef int give_back(self) except -1:
-        """A heap below a quarter full becomes half full."""
-        return self.shrink(2 * self.h.len) if self.h.len < self.h.cap // 4 else 0
-
-    cdef int shrink(self, size_t cap) except -1:
-        """Moves to less memory, where there is any to move to."""
-        cap = max(max(cap, self.reserved), <size_t>_SMALL)
-        if cap < self.h.cap:
-            try:
-                self.resize(cap)
-            except MemoryError:
-                pass
-        return 0
-
-    cdef int room(self, object n, str name) except -1:
-        cdef int64_t cap = _int64(n, name)
-        if cap < 0:
-            raise ValueError(f"{name} must not be negative, got {cap}")
-        if <size_t>cap > self.h.cap:
-            self.resize(cap)
-        self.reserved = cap
-        return self.give_back()
-
-    def reserve(self, n):
-        """Make room for `n` timers, so that no push up to there has to move the heap.
-
-        Parameters
-        ----------
-        n : int
-            Timers in all. The heap never gives this room back; a later call, with 0 for example, releases it.
-
-        Raises
-        ------
-        MemoryError
-            There is no such room, or `n` is beyond 2,415,919,104. The heap is as before.
-
-        Notes
-        -----
-        O(len) when the heap moves. A timer takes 35 bytes of room.
-        """
-        self.room(n, "n")
-
-    @property
-    def nbytes(self):
-        """int: bytes of memory held for timers, room to grow included."""
-        return self.h.cap * (3 * sizeof(int64_t) + sizeof(uint32_t)) + self.h.lines * sizeof(th_line)
-
-    # ---- one timer ----
-
-    def push(self, timestamp, key_hash, namespace=0):
-        """Add a timer; in a `KeyTimerHeap`, or move the one of its identity.
-
-        Parameters
-        ----------
-        timestamp, key_hash, namespace : int
-            Each int64, the timestamp in epoch milliseconds.
-
-        Returns
-        -------
-        bool
-            True if the timer is new, False if it was there (and, in a `KeyTimerHeap`, was moved).
-
-        Raises
-        ------
-        TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
-        MemoryError
-            There is no room and none to be had. The heap is as before.
-
-        Notes
-        -----
-        O(1) on average in random order, O(log n) at worst; O(n) when the heap has to move, which `reserve` avoids.
-        """
-        cdef int64_t ts = _int64(timestamp, "timestamp")
-        cdef int64_t key = _int64(key_hash, "key_hash")
-        cdef int64_t ns = _int64(namespace, "namespace")
-        cdef th_status status = th_heap_push(&self.h, ts, key, ns)
-        while status == TH_FULL:
-            self.grow(self.h.len + 1)
-            status = th_heap_push(&self.h, ts, key, ns)
-        return status == TH_YES
-
-    def peek(self):
-        """Return the first timer without removing it, or None if the heap is empty. O(1)."""
-        return _timer(&self.h, 0) if self.h.len else None
-
-    def pop(self):
-        """Remove and return the first timer: the least by (timestamp, key_hash, namespace). O(log n).
-
-        Returns
-        -------
-        Timer
-
-        Raises
-        ------
-        IndexError
-            The heap is empty.
-        """
-        cdef uint64_t changes
-        while True:
-            if not self.h.len:
-                raise IndexError("pop from an empty heap")
-            changes = self.h.changes
-            timer = _timer(&self.h, 0)
-            if changes == self.h.changes:  # else allocating has run a finalizer that uses this heap
-                break
-        th_heap_pop(&self.h)
-        self.give_back()
-        return timer
-
-    # ---- many timers ----
-
-    def push_many(self, timestamps, key_hashes, namespaces=0):
-        """Push many timers at once, as if one by one in their sequence.
-
-        Parameters
-        ----------
-        timestamps, key_hashes, namespaces : array_like of int, shape (n,), or int
-            Columns of one length, of any integer dtype; at most two may be one value for all rows.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
-            What `push` would have returned for each row. Where rows have one identity, the first can be new; in a
-            `KeyTimerHeap` the last decides the timestamp.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            A column is not of integers, not one-dimensional, of another length, or out of int64's range.
-        MemoryError
-            There is no room for all. The heap is as before.
-
-        Notes
-        -----
-        O(n) on average, O(n + log(len)**2) sifts at worst. Columns may be views of this very heap.
-        """
-        cdef _Columns rows = _Columns(self)
-        cdef th_column ts = rows.take(timestamps, "timestamps")
-        cdef th_column key = rows.take(key_hashes, "key_hashes")
-        cdef th_column ns = rows.take(namespaces, "namespaces")
-        cdef size_t n = rows.count(), need = 0, cap = self.h.cap
-        cdef cnp.ndarray added = _empty(n, cnp.NPY_BOOL), where = _empty(n if self.h.by_key else 0, cnp.NPY_UINT32)
-        while th_heap_push_many(&self.h, ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(added),
-                                <uint32_t *>cnp.PyArray_DATA(where), &need) == TH_FULL:
-            self.grow(need)
-        if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // 3:  # room was made for rows that were not new
-            self.shrink(self.h.len + self.h.len // 8)
-        return added
-
-    def remove_keys(self, key_hashes):
-        """Remove all timers of some keys, whatever their timestamp and namespace, in one scan of the heap.
-
-        Parameters
-        ----------
-        key_hashes : array_like of int, shape (k,), or int
-
-        Returns
-        -------
-        int
-            How many timers were removed.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `push_many`.
-
-        Notes
-        -----
-        O(len + k).
-        """
-        cdef _Columns rows = _Columns(self)
-        cdef th_column key = rows.take(key_hashes, "key_hashes")
-        cdef size_t n = rows.rows if rows.rows >= 0 else 1, size = 2, before = self.h.len
-        while size < 2 * n:
-            size *= 2
-        table = _zeros(size, cnp.NPY_UINT32)
-        th_heap_remove_keys(&self.h, key, n, <uint32_t *>cnp.PyArray_DATA(table), size)
-        self.give_back()
-        return before - self.h.len
-
-    def count_due(self, watermark):
-        """Count the timers with timestamp <= `watermark` (int64, epoch milliseconds). O(result)."""
-        return th_heap_count_due(&self.h, _int64(watermark, "watermark"))
-
-    def pop_due(self, watermark, limit=None):
-        """Remove and return all timers with timestamp <= `watermark`, in total order.
-
-        Parameters
-        ----------
-        watermark : int
-            Epoch milliseconds, int64.
-        limit : int, optional
-            Return at most so many, the first ones.
-
-        Returns
-        -------
-        TimerBatch
-            Sorted by (timestamp, key_hash, namespace).
-
-        Raises
-        ------
-        TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
-        ValueError
-            `limit` is negative.
-
-        Notes
-        -----
-        O(k) sort and O(k log n) at worst to close the gaps, for k timers due.
-        """
-        cdef int64_t until = _int64(watermark, "watermark"), most = -1
-        cdef size_t due, take, room
-        cdef uint64_t changes
-        cdef cnp.ndarray ts, key, ns, scratch
-        if limit is not None:
-            most = _int64(limit, "limit")
-            if most < 0:
-                raise ValueError(f"limit must not be negative, got {limit}")
-        while True:
-            changes = self.h.changes
-            due = th_heap_count_due(&self.h, until)
-            take = due if most < 0 or <size_t>most > due else <size_t>most
-            room = th_heap_due_room(due, take)
-            ts, key, ns = [_empty(room, cnp.NPY_INT64) for _ in range(3)]
-            scratch = _empty(room + 1, cnp.NPY_UINT32)
-            batch = _batch([ts, key, ns] if take == room else [_empty(take, cnp.NPY_INT64) for _ in range(3)])
-            if changes == self.h.changes:  # else allocating has let another thread in
-                break
-        th_heap_pop_due(&self.h, until, due, take, <int64_t *>cnp.PyArray_DATA(ts), <int64_t *>cnp.PyArray_DATA(key),
-                        <int64_t *>cnp.PyArray_DATA(ns), <uint32_t *>cnp.PyArray_DATA(scratch))
-        if take < room:
-            batch.timestamps[:], batch.key_hashes[:], batch.namespaces[:] = ts[:take], key[:take], ns[:take]
-        self.give_back()
-        return batch
-
-    # ---- as a container ----
-
-    cdef cnp.ndarray view(self, int64_t *data, cnp.ndarray owner):
-        cdef cnp.ndarray column
-        cdef cnp.npy_intp n = self.h.len
-        if owner is None:
-            column = _empty(0, cnp.NPY_INT64)
-        else:
-            column = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, data)
-            cnp.set_array_base(column, owner)
-        cnp.PyArray_CLEARFLAGS(column, cnp.NPY_ARRAY_WRITEABLE)
-        return column
-
-    @property
-    def timestamps(self):
-        """ndarray of int64, shape (len,): epoch milliseconds in heap order. Read-only, O(1).
-
-        The three columns are views of the live heap: they show later changes, and go stale when the heap moves, yet
-        stay valid memory. A row number is no handle: any change may put another timer there.
-        """
-        return self.view(self.h.ts, self.ts)
-
-    @property
-    def key_hashes(self):
-        """ndarray of int64, shape (len,): the timers' keys in heap order, as `timestamps`."""
-        return self.view(self.h.key, self.key)
-
-    @property
-    def namespaces(self):
-        """ndarray of int64, shape (len,): the timers' namespaces in heap order, as `timestamps`."""
-        return self.view(self.h.ns, self.ns)
-
-    def __len__(self):
-        return self.h.len
-
-    def __iter__(self):
-        """Iterate over the timers in heap order: lazily, the first timer first, the rest as the heap has them."""
-        cdef size_t row, n = self.h.len
-        cdef uint64_t changes = self.h.changes
-        for row in range(n):
-            if changes != self.h.changes:
-                raise RuntimeError("heap changed during iteration")
-            yield _timer(&self.h, row)
-
-    def __repr__(self):
-        head = f", first {self.peek()}" if self.h.len else ""
-        return f"<timerheap.{type(self).__name__} of {self.h.len} timers{head}>"
-
-    def clear(self):
-        """Remove all timers and give back all memory but what is reserved."""
-        th_heap_clear(&self.h)
-        self.give_back()
-
-    def copy(self):
-        """Return an independent heap with the same timers and the same room. O(len), a copy of memory."""
-        cdef _Heap other = type(self).__new__(type(self))
-        while other.h.cap != self.h.cap:  # which another thread may change meanwhile
-            other.resize(self.h.cap)
-        th_heap_copy(&other.h, &self.h)
-        other.reserved = self.reserved
-        return other
-
-    __copy__ = copy
-
-    def __deepcopy__(self, memo):
-        return self.copy()
-
-    # ---- as bytes ----
-
-    def to_bytes(self):
-        """Return the heap as bytes: versioned, checksummed, the same on every machine. O(len), 24 bytes a timer.
-
-        Returns
-        -------
-        bytes
-            The columns in heap order, little-endian int64, in the envelope of `seal`.
-        """
-        columns = (self.timestamps, self.key_hashes, self.namespaces)
-        return seal(1 + self.h.by_key, *[np.asarray(column, "<i8") for column in columns])
-
-    @classmethod
-    def from_bytes(cls, data):
-        """Return the heap that `to_bytes` wrote.
-
-        Parameters
-        ----------
-        data : bytes-like
-            It may come from anywhere: everything is verified before it is taken for a heap.
-
-        Returns
-        -------
-        TimerHeap or KeyTimerHeap
-            With no room to spare.
-
-        Raises
-        ------
-        TypeError
-            `data` is not bytes-like.
-        ValueError
-            `data` is not from this class's `to_bytes`, of a newer format, damaged, or holds what no heap would.
-
-        Notes
-        -----
-        O(n).
-        """
-        cdef _Heap heap = cls.__new__(cls)
-        payload = unseal(1 + heap.h.by_key, data)
-        if len(payload) % 24:
-            raise ValueError(f"data is no heap: {len(payload)} bytes of columns, which is no multiple of 24")
-        cdef size_t n = len(payload) // 24
-        if not n:
-            return heap
-        cdef cnp.ndarray columns = np.frombuffer(payload, "<i8").astype(np.int64, copy=False)
-        cdef const int64_t *rows = <const int64_t *>cnp.PyArray_DATA(columns)
-        heap.resize(n)
-        memcpy(heap.h.ts, rows, n * sizeof(int64_t))
-        memcpy(heap.h.key, rows + n, n * sizeof(int64_t))
-        memcpy(heap.h.ns, rows + 2 * n, n * sizeof(int64_t))
-        heap.h.len = n
-        status = th_heap_restore(&heap.h)
-        if status != TH_YES:
-            heap.h.len = 0
-            raise ValueError(f"data is no heap: {_broken(status)}")
-        return heap
-
-    def __reduce__(self):
-        return _restore, (type(self), self.to_bytes())
-
-    def _check(self):
-        """Raise AssertionError if an invariant of the heap is broken. O(n)."""
-        status = th_heap_check(&self.h)
-        if status != TH_YES:
-            raise AssertionError(_broken(status))
-
-
-cdef str _broken(th_status status):
-    if status == TH_DISORDER:
-        return "a timer comes before its parent"
-    if status == TH_DUPLICATE:
-        return "two timers have one identity"
-    return "columns and index do not agree"
-
-
-def _restore(cls, data):
-    return cls.from_bytes(data)
+include "_base.pxi"
 
 
 cdef class TimerHeap(_Heap):
@@ -562,7 +67,7 @@ cdef class TimerHeap(_Heap):
     """
 
     def remove(self, timestamp, key_hash, namespace=0):
-        """Remove a timer.
+        """Remove a timer. O(log n).
 
         Parameters
         ----------
@@ -578,10 +83,6 @@ cdef class TimerHeap(_Heap):
         ------
         TypeError, OverflowError
             An argument is no integer, or none of 64 bits.
-
-        Notes
-        -----
-        O(log n).
         """
         cdef int64_t ts = _int64(timestamp, "timestamp")
         cdef int64_t key = _int64(key_hash, "key_hash")
@@ -590,7 +91,7 @@ cdef class TimerHeap(_Heap):
         return there
 
     def reschedule(self, timestamp, new_timestamp, key_hash, namespace=0):
-        """Move a timer to another time: `remove`, then, if it was there, `push`.
+        """Move a timer to another time: `remove`, then, if it was there, `push`. O(log n).
 
         Parameters
         ----------
@@ -606,10 +107,6 @@ cdef class TimerHeap(_Heap):
         ------
         TypeError, OverflowError
             An argument is no integer, or none of 64 bits.
-
-        Notes
-        -----
-        O(log n).
         """
         cdef int64_t ts = _int64(timestamp, "timestamp")
         cdef int64_t new_ts = _int64(new_timestamp, "new_timestamp")
@@ -618,6 +115,8 @@ cdef class TimerHeap(_Heap):
 
     def remove_many(self, timestamps, key_hashes, namespaces=0):
         """Remove many timers at once, as if one by one in their sequence.
+
+        O(n log(len)), O(n + len) for a large part of the heap.
 
         Parameters
         ----------
@@ -633,10 +132,6 @@ cdef class TimerHeap(_Heap):
         ------
         TypeError, ValueError, OverflowError
             As `push_many`.
-
-        Notes
-        -----
-        O(n log(len)), O(n + len) for a large part of the heap.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column ts = rows.take(timestamps, "timestamps")
@@ -650,6 +145,8 @@ cdef class TimerHeap(_Heap):
 
     def reschedule_many(self, timestamps, new_timestamps, key_hashes, namespaces=0):
         """Move many timers to other times at once, as if one by one in their sequence.
+
+        O(n log(len)), O(n + len) for a large part of the heap.
 
         Parameters
         ----------
@@ -665,10 +162,6 @@ cdef class TimerHeap(_Heap):
         ------
         TypeError, ValueError, OverflowError
             As `push_many`.
-
-        Notes
-        -----
-        O(n log(len)), O(n + len) for a large part of the heap.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column ts = rows.take(timestamps, "timestamps")
@@ -711,7 +204,7 @@ cdef class KeyTimerHeap(_Heap):
     """
 
     def remove(self, key_hash, namespace=0):
-        """Remove the timer of an identity.
+        """Remove the timer of an identity. O(log n).
 
         Parameters
         ----------
@@ -727,10 +220,6 @@ cdef class KeyTimerHeap(_Heap):
         ------
         TypeError, OverflowError
             An argument is no integer, or none of 64 bits.
-
-        Notes
-        -----
-        O(log n).
         """
         cdef int64_t key = _int64(key_hash, "key_hash")
         cdef bint there = th_heap_remove(&self.h, 0, key, _int64(namespace, "namespace"))
@@ -741,12 +230,10 @@ cdef class KeyTimerHeap(_Heap):
         """Return when the timer of an identity fires (int, epoch milliseconds), or None if it has none. O(1)."""
         cdef size_t row
         cdef int64_t key = _int64(key_hash, "key_hash")
-        if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row):
-            return self.h.ts[row]
-        return None
+        return self.h.ts[row] if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row) else None
 
     def timestamps_of(self, key_hashes, namespaces=0):
-        """Look up when the timers of many identities fire.
+        """Look up when the timers of many identities fire. O(n).
 
         Parameters
         ----------
@@ -764,23 +251,20 @@ cdef class KeyTimerHeap(_Heap):
         ------
         TypeError, ValueError, OverflowError
             As `push_many`.
-
-        Notes
-        -----
-        O(n).
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column key = rows.take(key_hashes, "key_hashes")
         cdef th_column ns = rows.take(namespaces, "namespaces")
         cdef size_t n = rows.count()
-        cdef cnp.ndarray timestamps = _empty(n, cnp.NPY_INT64)
-        cdef cnp.ndarray found = _empty(n, cnp.NPY_BOOL)
+        cdef cnp.ndarray timestamps = _empty(n, cnp.NPY_INT64), found = _empty(n, cnp.NPY_BOOL)
         th_heap_find_many(&self.h, key, ns, n, <uint8_t *>cnp.PyArray_DATA(found),
                           <int64_t *>cnp.PyArray_DATA(timestamps))
         return timestamps, found
 
     def remove_many(self, key_hashes, namespaces=0):
         """Remove the timers of many identities at once, as if one by one in their sequence.
+
+        O(n log(len)), O(n + len) for a large part of the heap.
 
         Parameters
         ----------
@@ -796,10 +280,6 @@ cdef class KeyTimerHeap(_Heap):
         ------
         TypeError, ValueError, OverflowError
             As `push_many`.
-
-        Notes
-        -----
-        O(n log(len)), O(n + len) for a large part of the heap.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column key = rows.take(key_hashes, "key_hashes")
@@ -813,11 +293,13 @@ cdef class KeyTimerHeap(_Heap):
     def __contains__(self, timer):
         """Whether a key_hash, a (key_hash, namespace), or this very `Timer` is in the heap. O(1)."""
         cdef size_t row
+        cdef int64_t ts = 0, key, ns
         if not isinstance(timer, tuple):
             timer = timer, 0
         if not 2 <= len(timer) <= 3:
             raise TypeError(f"expected a key_hash, (key_hash, namespace) or Timer, got {_shown(timer)}")
         *timestamp, key_hash, namespace = timer
-        if not th_heap_find(&self.h, 0, _int64(key_hash, "key_hash"), _int64(namespace, "namespace"), &row):
-            return False
-        return not timestamp or self.h.ts[row] == _int64(timestamp[0], "timestamp")
+        if timestamp:
+            ts = _int64(timestamp[0], "timestamp")
+        key, ns = _int64(key_hash, "key_hash"), _int64(namespace, "namespace")
+        return th_heap_find(&self.h, 0, key, ns, &row) and (not timestamp or self.h.ts[row] == ts)

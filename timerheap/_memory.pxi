@@ -1,0 +1,65 @@
+# Memory from NumPy, and the objects that the heaps hand out.
+
+cdef extern from "Python.h":
+    object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)
+
+cdef enum:
+    _LINE = 64
+    _HUGE_PAGE = 2 << 20
+
+
+cdef inline object _timer(const th_heap *h, size_t row):
+    """A Timer, made as tuple.__new__ makes it, which takes a third of the class's own time."""
+    cdef object timestamp = h.ts[row], key_hash = h.key[row], namespace = h.ns[row], timer
+    cdef tuple arguments
+    if PY_VERSION_HEX >= 0x030E0000:  # a tuple keeps its hash there, in a field that only CPython knows how to begin
+        arguments = ((timestamp, key_hash, namespace),)
+        return (<PyTypeObject *>tuple).tp_new(Timer, <PyObject *>arguments, NULL)
+    timer = PyType_GenericAlloc(<PyTypeObject *>Timer, 3)
+    Py_INCREF(timestamp)
+    Py_INCREF(key_hash)
+    Py_INCREF(namespace)
+    PyTuple_SET_ITEM(timer, 0, timestamp)
+    PyTuple_SET_ITEM(timer, 1, key_hash)
+    PyTuple_SET_ITEM(timer, 2, namespace)
+    return timer
+
+
+cdef inline object _batch(list columns):
+    """A TimerBatch of columns that need no check."""
+    cdef tuple arguments = ()
+    batch = (<PyTypeObject *>object).tp_new(TimerBatch, <PyObject *>arguments, NULL)
+    PyObject_GenericSetAttr(batch, "timestamps", columns[0])
+    PyObject_GenericSetAttr(batch, "key_hashes", columns[1])
+    PyObject_GenericSetAttr(batch, "namespaces", columns[2])
+    return batch
+
+
+cdef inline cnp.ndarray _empty(size_t n, int dtype):
+    cdef cnp.npy_intp shape = n
+    return cnp.PyArray_EMPTY(1, &shape, dtype, 0)
+
+
+cdef inline cnp.ndarray _zeros(size_t n, int dtype):
+    cdef cnp.npy_intp shape = n
+    return cnp.PyArray_ZEROS(1, &shape, dtype, 0)
+
+
+cdef inline size_t _spare(size_t size) noexcept:
+    """Bytes more than `size` to allocate and never touch, so that _start finds a boundary: of a cache line, or of a
+    huge page, which NumPy asks for from 4 MiB on and which saves most of the page faults of a new heap."""
+    return _LINE if size < 2 * _HUGE_PAGE else _HUGE_PAGE
+
+
+cdef inline void *_start(cnp.ndarray memory, size_t size, size_t before) noexcept:
+    """Where `size` bytes begin in memory: `before` bytes before a boundary."""
+    cdef size_t address = <size_t>cnp.PyArray_DATA(memory)
+    return <void *>(address + (0 - address - before) % _spare(size))
+
+
+cdef inline int64_t *_move(cnp.ndarray memory, size_t cap, const int64_t *column, size_t n) noexcept:
+    cdef int64_t *start = <int64_t *>_start(memory, cap * sizeof(int64_t), sizeof(int64_t))
+    cnp.PyArray_CLEARFLAGS(memory, cnp.NPY_ARRAY_WRITEABLE)  # no view of it can be made writeable
+    if n:
+        memcpy(start, column, n * sizeof(int64_t))
+    return start

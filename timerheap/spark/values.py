@@ -99,7 +99,7 @@ def _floating(type_: pa.DataType) -> Convert:
         try:
             kept = float(value)
             if single:
-                kept = struct.unpack("f", struct.pack("f", kept))[0]  # as it will come back from a checkpoint
+                kept = struct.unpack("<f", struct.pack("<f", kept))[0]  # as a checkpoint gives it back
         except OverflowError:
             raise Misfit(f"{_show(value)} does not fit {type_}: it is too large") from None
         if isinstance(value, int) and kept != value:

@@ -1,0 +1,99 @@
+"""What functions yield: every form of a row, columns in any order, and frames that lose nothing."""
+
+import datetime
+import re
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from timerheap.spark.output import Output, frame
+
+SCHEMA = pa.schema(
+    [
+        pa.field("k", pa.string(), nullable=False),
+        ("n", pa.int64()),
+        ("tags", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+
+
+def test_rows_and_batches_in_the_order_in_which_they_came():
+    output = Output(SCHEMA)
+    output.rows([("a", 1, {"x": 1})], "on_timer")
+    output.batch(pa.record_batch({"n": pa.array([2], pa.int32()), "tags": [None], "k": ["b"]}), "on_timers")
+    output.rows(None, "on_timer")
+    output.rows([["c", None, {}], {"k": "d"}, Row(k="e", n=3, tags=None)], "on_timer")
+    output.batch(
+        pa.table({"k": ["f"], "n": [None], "tags": pa.nulls(1, SCHEMA.field("tags").type)}), "on_timers"
+    )
+    table = output.table()
+    assert table.schema == SCHEMA
+    assert table.to_pylist() == [
+        {"k": k, "n": n, "tags": tags}
+        for k, n, tags in zip(
+            "abcdef", [1, 2, None, None, 3, None], [[("x", 1)], None, [], None, None, None], strict=True
+        )
+    ]
+    assert all(column.num_chunks == 1 for column in table.columns)
+
+
+def test_a_single_column_needs_no_tuple():
+    output = Output(pa.schema([("n", pa.int64())]))
+    output.rows((n for n in (1, None, 3)), "on_timer")
+    assert output.table()["n"].to_pylist() == [1, None, 3]
+
+
+def test_nothing_is_an_empty_table():
+    assert Output(SCHEMA).table().num_rows == 0
+
+
+@pytest.mark.parametrize("row", [("a", 1), ("a", 1, None, 2), {"k": "a", "m": 1}, "abc", 5, ["a"]], ids=str)
+def test_a_row_of_another_shape(row):
+    message = re.escape(
+        f"on_timer yielded {row!r}, which does not fit output_schema (k string, n int64, tags map<"
+    )
+    with pytest.raises(ValueError, match=message):
+        Output(SCHEMA).rows([row], "on_timer")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((None, 1, None), "None in column 'k', which output_schema says is not null"),
+        (("a", "1", None), r"column 'n': '1' \(str\) does not fit int64"),
+        (("a", 2**63, None), r"column 'n': 9223372036854775808 \(int\) does not fit int64"),
+        (("a", 1.0, None), r"column 'n': 1\.0 \(float\) does not fit int64"),
+        (("a", True, None), r"column 'n': True \(bool\) does not fit int64"),
+        ((5, 1, None), r"column 'k': 5 \(int\) does not fit string"),
+        (("a", 1, {"x": "y"}), r"column 'tags': 'y' \(str\) does not fit int64"),
+    ],
+)
+def test_a_value_that_does_not_fit(row, message):
+    output = Output(SCHEMA)
+    output.rows([("a", 1, None), row], "on_timer")
+    with pytest.raises(ValueError, match=message):
+        output.table()
+
+
+def test_frames_lose_nothing():
+    schema = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("nested", pa.list_(pa.map_(pa.int32(), pa.struct({"x": pa.int64()})))),
+        ]
+    )
+    rows = [
+        {
+            "n": 2**63 - 1,
+            "at": datetime.datetime(1066, 1, 1, tzinfo=datetime.UTC),
+            "nested": [[(1, {"x": 2**53 + 1})], None],
+        },
+        {"n": None, "at": None, "nested": None},
+    ]
+    table = pa.Table.from_pylist(rows, schema).combine_chunks()
+    df = frame(table)
+    for number, field in enumerate(schema):
+        assert pa.array(df.iloc[:, number], field.type).to_pylist() == table.column(number).to_pylist()
+    assert df.iloc[:, 2][0] == [{1: {"x": 2**53 + 1}}, None]

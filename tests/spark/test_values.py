@@ -1,0 +1,114 @@
+"""Values of state and of results: what is kept is what comes back, and what does not fit is refused."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import Row
+
+from timerheap.spark.values import Misfit, checker, column_of, reader
+from timerheap.types import arrow_type
+
+UTC = datetime.UTC
+D = decimal.Decimal
+LEAVES = {
+    "boolean": st.booleans(),
+    "tinyint": st.integers(-128, 127),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(allow_nan=False, max_value=3e38, min_value=-3e38),
+    "double": st.floats(allow_nan=False) | st.integers(-(2**53), 2**53),
+    "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    "binary": st.binary(max_size=5) | st.binary(max_size=5).map(bytearray),
+    "date": st.dates(),
+    "timestamp": st.datetimes(),
+    "instant": st.datetimes(timezones=st.sampled_from([UTC, datetime.timezone(datetime.timedelta(hours=5))]),
+                            min_value=datetime.datetime(2, 1, 1), max_value=datetime.datetime(9998, 1, 1)),
+    "time": st.times(),
+    "decimal(10,2)": st.decimals(-(10**6), 10**6, places=2),
+}  # fmt: skip
+
+
+def nested(leaf):
+    """(DDL, strategy) of lists, maps and rows around others."""
+    ddl, values = leaf
+    return st.sampled_from([
+        (f"array<{ddl}>", st.lists(st.none() | values, max_size=3)),
+        (f"map<string,{ddl}>", st.dictionaries(st.text("ab", max_size=2), st.none() | values, max_size=3)),
+        (f"struct<a:{ddl},b:bigint>", st.tuples(st.none() | values, st.integers(0, 5))),
+        (f"struct<a:{ddl},b:bigint>", st.fixed_dictionaries({"a": st.none() | values})),
+    ])  # fmt: skip
+
+
+TYPED = st.recursive(st.sampled_from(list(LEAVES.items())), lambda inner: inner.flatmap(nested), max_leaves=3)
+
+
+def single(value):
+    """A double as a float keeps it."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+@given(data=st.data(), typed=TYPED)
+def test_what_is_kept_comes_back(data, typed):
+    ddl, values = typed
+    type_ = arrow_type(ddl)
+    value = data.draw(st.none() | values)
+    kept = checker(type_)(value)
+    stored = pa.array([kept], type_).to_pylist()[0]
+    assert stored == kept, "a function reads the same before and after the save"
+    read = reader(type_) or (lambda kept: kept)
+    if ddl in LEAVES:
+        assert read(kept) == (single(value) if ddl == "float" and value is not None else value)
+    elif ddl.startswith("struct") and value is not None:
+        assert isinstance(read(kept), Row)
+        assert list(read(kept).__fields__) == ["a", "b"]
+    elif value is not None:
+        assert type(read(kept)) is {"array": list, "map<s": dict}[ddl[:5]]
+        assert read(kept) is not read(kept), "the caller's own"
+    assert column_of([value, None], type_).to_pylist() == [stored, None]
+
+
+MISFITS = {
+    "bigint": [2.0, "5", True, 2**63, -(2**63) - 1, b"5", D(5), [5]],
+    "tinyint": [128, -129],
+    "boolean": [1, 0, "true"],
+    "float": [1e39, "1.5", True, 2**24 + 1],
+    "double": ["1.5", True, 10**400, 2**53 + 1, D(1)],
+    "string": [5, b"a", ["a"]],
+    "binary": ["a", 5],
+    "date": ["2024-01-01", datetime.datetime(2024, 1, 1), 19000],
+    "timestamp": [datetime.date(2024, 1, 1), 0, datetime.datetime(2024, 1, 1, tzinfo=UTC), "2024-01-01"],
+    "instant": [datetime.date(2024, 1, 1), 0],
+    "decimal(5,2)": [D("1.234"), D(1000), D("NaN"), "1.5"],
+    "array<bigint>": ["ab", b"ab", {"a": 1}, 5, [1, "2"]],
+    "map<string,bigint>": [[("a", 1)], {None: 1}, {1: 1}, {"a": "1"}],
+    "struct<a:bigint,b:string>": [(1,), (1, "x", 2), {"a": 1, "c": 2}, 5, "ab", (1, 2)],
+}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value"), [(ddl, value) for ddl, values in MISFITS.items() for value in values]
+)
+def test_misfits(ddl, value):
+    type_ = arrow_type(ddl)
+    for check in (checker(type_), lambda value: column_of([None, value], type_)):
+        with pytest.raises(Misfit, match=r"does not fit|has a time zone"):
+            check(value)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "kept"),
+    [("bigint", np.int32(5), 5), ("double", np.float32(0.5), 0.5), ("boolean", np.True_, True),
+     ("string", np.str_("a"), "a"), ("timestamp", np.datetime64("2024-01-01T00:00:00.000001"),
+                                     datetime.datetime(2024, 1, 1, 0, 0, 0, 1)),
+     ("array<bigint>", np.arange(3), [0, 1, 2]), ("array<double>", (x / 2 for x in range(2)), [0.0, 0.5]),
+     ("struct<a:bigint>", {"a": np.int64(1)}, {"a": 1})],
+)  # fmt: skip
+def test_numpy_and_iterables(ddl, value, kept):
+    found = checker(arrow_type(ddl))(value)
+    assert found == kept
+    assert type(found) is type(kept)

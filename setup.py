@@ -1,7 +1,6 @@
 """The one compiled module. What is constant about the package is in pyproject.toml.
 
-TIMERHEAP_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer, TIMERHEAP_DEBUG=1 without
-optimisation and with the C assertions.
+TIMERHEAP_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer, TIMERHEAP_DEBUG=1 for a debugger.
 """
 
 import os
@@ -15,17 +14,16 @@ from setuptools import Extension, setup
 sanitize = os.environ.get("TIMERHEAP_SANITIZE") == "1"
 debug = os.environ.get("TIMERHEAP_DEBUG") == "1"
 
+link_args = []
 if sys.platform == "win32":
     compile_args = ["/std:c11", "/Od" if debug else "/O2"]
-    link_args = []
 else:
-    compile_args = ["-std=c11", "-O0" if debug else "-O3", "-fvisibility=hidden"]
-    link_args = []
-    if debug or sanitize:
-        compile_args += ["-g", "-UNDEBUG", "-fno-omit-frame-pointer"]
+    compile_args = ["-std=c11", "-fvisibility=hidden"]
     if sanitize:
         link_args = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-        compile_args += link_args
+        compile_args += ["-O1", "-g", "-fno-omit-frame-pointer", *link_args]
+    else:
+        compile_args += ["-O0", "-g"] if debug else ["-O3", "-g0"]
 
 extension = Extension(
     "timerheap._heap",

@@ -1,7 +1,4 @@
-"""A function that does anything with timers and state, the rows that make it, and what comes out.
-
-The checkpoint of `data/checkpoint-v1` was written by this function: it must stay as it is.
-"""
+"""A function that does anything with timers and state, the rows that make it, and what comes out."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Sessions(KeyedProcessFunction):
 
 
 class Disturbed(Sessions):
-    """Does `disturb` once in micro-batch `FAULTY`: in its first row, or when the task has saved all its state."""
+    """Does `disturb` once in micro-batch `FAULTY`: in its first row, or when all state is saved."""
 
     def __init__(self, marker: Path, disturb: Callable[[], None], when: str) -> None:
         self.marker, self.disturb, self.when = str(marker), disturb, when

@@ -1,6 +1,6 @@
 """The one compiled module. What is constant about the package is in pyproject.toml.
 
-TIMERHEAP_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer, TIMERHEAP_DEBUG=1 for a debugger.
+TIMERHEAP_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer, TIMERHEAP_DEBUG=1 for gdb.
 """
 
 import os

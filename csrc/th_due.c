@@ -1,20 +1,24 @@
 /* Bulk removal of all due timers. A due row's parent is due, so the due rows are the top of the tree. */
 #include "th_private.h"
 
-/* Due rows among row i, which is due, and its descendants. Recursion ends at the depth of the heap, 11 at most. */
-static size_t count_below(const th_heap *h, size_t i, int64_t watermark) {
+/* Due rows among row i, which is due, and its descendants, up to `most`. Recursion ends at the depth of the heap. */
+static size_t count_below(const th_heap *h, size_t i, int64_t watermark, size_t most) {
     size_t n = 1, c = TH_ARITY * i + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
-    for (; c < end; c++)
-        if (h->ts[c] <= watermark) n += TH_ARITY * c + 1 < h->len ? count_below(h, c, watermark) : 1;
+    for (; c < end && n < most; c++)
+        if (h->ts[c] <= watermark) n += TH_ARITY * c + 1 < h->len ? count_below(h, c, watermark, most - n) : 1;
     return n;
 }
 
-size_t th_heap_count_due(const th_heap *h, int64_t watermark) {
-    return h->len && h->ts[0] <= watermark ? count_below(h, 0, watermark) : 0;
+size_t th_heap_count_due(const th_heap *h, int64_t watermark, size_t most) {
+    return h->len && most && h->ts[0] <= watermark ? count_below(h, 0, watermark, most) : 0;
 }
 
-/* Whether sifting `take` rows out one by one beats handling all that are due. */
-static bool singly(size_t due, size_t take) { return take < 10 || take < due / 16; }
+/* From this many due for each one taken, and for a few, sifting them out one by one beats handling all that are due. */
+#define MANY 16
+
+static bool singly(size_t due, size_t take) { return take < 10 || take < due / MANY; }
+
+size_t th_heap_due_most(size_t take) { return take < SIZE_MAX / MANY - 1 ? (take + 1) * MANY : SIZE_MAX; }
 
 size_t th_heap_due_room(size_t due, size_t take) { return singly(due, take) ? take : due; }
 

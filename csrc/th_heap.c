@@ -3,7 +3,7 @@
 
 static size_t parent(size_t i) { return (i - 1) / TH_ARITY; }
 
-/* The least of the `n` siblings from c on that share the timestamp of the first bit in `ties`. */
+/* The least of the siblings in `ties`, a bit for each from c on, which share one timestamp. */
 static size_t least_of_ties(const th_heap *h, size_t c, unsigned ties) {
     size_t best = c + th_ctz(ties);
     while (ties &= ties - 1) {

@@ -103,13 +103,17 @@ void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_colu
  * two > n. */
 size_t th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size);
 
-/* Timers with timestamp <= watermark. */
-size_t th_heap_count_due(const th_heap *h, int64_t watermark);
+/* Counts the timers with timestamp <= watermark, up to `most` of them. */
+size_t th_heap_count_due(const th_heap *h, int64_t watermark, size_t most);
+
+/* As many due timers as make a difference to a pop_due of `take`: what to count up to. */
+size_t th_heap_due_most(size_t take);
 
 /* Rows of room that th_heap_pop_due needs in each output column; its scratch needs one more. */
 size_t th_heap_due_room(size_t due, size_t take);
 
-/* Removes the first `take` of the `due` = count_due(watermark) timers and writes them in total order. */
+/* Removes the first `take` timers with timestamp <= watermark and writes them in total order. There are `due` of them,
+ * counted up to due_most(take) or beyond. */
 void th_heap_pop_due(th_heap *h, int64_t watermark, size_t due, size_t take, int64_t *ts, int64_t *key, int64_t *ns,
                      uint32_t *scratch);
 

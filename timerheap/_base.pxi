@@ -225,12 +225,12 @@ cdef class _Heap:
 
     def count_due(self, watermark):
         """Count the timers with timestamp <= `watermark` (int64, epoch milliseconds). O(result)."""
-        return th_heap_count_due(&self.h, _int64(watermark, "watermark"))
+        return th_heap_count_due(&self.h, _int64(watermark, "watermark"), self.h.len)
 
     def pop_due(self, watermark, limit=None):
         """Remove and return all timers with timestamp <= `watermark`, in total order.
 
-        O(k) sort and O(k log n) at worst to close the gaps, for k timers due.
+        For k timers due O(k) to sort them and O(k log n) at worst to close the gaps; with a small limit, O(limit log n).
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ cdef class _Heap:
         ValueError
             `limit` is negative.
         """
-        cdef int64_t until = _int64(watermark, "watermark"), most = -1
+        cdef int64_t until = _int64(watermark, "watermark"), most = INT64_MAX
         cdef size_t due, take, room
         cdef uint64_t changes
         cdef cnp.ndarray ts, key, ns, scratch
@@ -261,8 +261,8 @@ cdef class _Heap:
                 raise ValueError(f"limit must not be negative, got {limit}")
         while True:
             changes = self.h.changes
-            due = th_heap_count_due(&self.h, until)
-            take = due if most < 0 or <size_t>most > due else <size_t>most
+            due = th_heap_count_due(&self.h, until, th_heap_due_most(most))
+            take = min(due, <size_t>most)
             room = th_heap_due_room(due, take)
             ts, key, ns = [_empty(room, cnp.NPY_INT64) for _ in range(3)]
             scratch = _empty(room + 1, cnp.NPY_UINT32)

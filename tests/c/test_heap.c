@@ -170,7 +170,10 @@ static void pop_due(int64_t watermark, size_t limit) {
     qsort(model, model_len, sizeof *model, compare);
     size_t due = 0;
     while (due < model_len && model[due].ts <= watermark) due++;
-    CHECK(th_heap_count_due(&h, watermark) == due);
+    CHECK(th_heap_count_due(&h, watermark, SIZE_MAX) == due);
+    size_t most = below(2) ? th_heap_due_most(limit) : SIZE_MAX, all = due;
+    due = th_heap_count_due(&h, watermark, most);
+    CHECK(due == (most < all ? most : all));
     size_t take = limit < due ? limit : due, room = th_heap_due_room(due, take);
     int64_t *ts = memory(room * 8), *key = memory(room * 8), *ns = memory(room * 8);
     uint32_t *scratch = memory((room + 1) * 4);

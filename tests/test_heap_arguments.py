@@ -143,6 +143,7 @@ def test_a_bad_column(kind, method, names, name, value, error, shown):
 GOOD_COLUMNS = {
     "list": [5, 3],
     "tuple": (5, 3),
+    "range": range(5, 1, -2),
     "int8": np.array([5, 3], np.int8),
     "uint32": np.array([5, 3], np.uint32),
     "uint64": np.array([5, 3], np.uint64),
@@ -181,7 +182,7 @@ EVERY = {(case.values[0], case.values[1]): case.values[2] for case in arguments_
 @pytest.mark.parametrize(("kind", "method"), EVERY)
 def test_no_rows(kind, method):
     heap = some_heap(kind)
-    for empty in ([], (), np.empty(0, np.int64), np.empty(0, np.uint8)):
+    for empty in ([], (), range(0), np.empty(0, np.int64), np.empty(0, np.uint8)):
         result = getattr(heap, method)(*[empty] * len(EVERY[kind, method]))
         assert result == 0 if method == "remove_keys" else np.shape(result)[-1] == 0
     assert len(heap) == 4

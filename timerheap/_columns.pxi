@@ -44,7 +44,7 @@ cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {(<object>array).shape}")
     kind = array.dtype.kind
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         if not value:
             return np.empty(0, np.int64)  # [] has no dtype of its own
         if kind not in "iu":

@@ -64,12 +64,28 @@ class QueueModel:
             self.discard(head)
         return head
 
-    def add_all(self, timers: Iterable[tuple[int, Any, Any]], /) -> None:
+    def add_many(self, timers: Iterable[tuple[int, Any, Any]], /) -> None:
         timers = list(timers)
         for timer in timers:
             self.check(timer)
         for timer in timers:
             self.add(timer)
+
+    def poll_many(self, time: int, limit: int | None = None) -> list[Timer]:
+        due = sorted((timer for timer in self.timers if timer.timestamp <= time), key=self.order)[:limit]
+        for timer in due:
+            self.discard(timer)
+        return due
+
+    def remove_keys(self, keys: Iterable[Any], /) -> int:
+        gone = [timer for key in set(keys) for timer in self.timers_of_key(key)]
+        for timer in gone:
+            self.discard(timer)
+        return len(gone)
+
+    def timers_of_key(self, key: Any, /) -> list[Timer]:
+        self.check((0, key, None))
+        return sorted((timer for timer in self.timers if timer.key == key), key=self.order)
 
     def clear(self) -> None:
         self.timers.clear()

@@ -65,18 +65,34 @@ class AgainstTheModel(RuleBasedStateMachine):
         self.both("poll")
 
     @rule(many=st.lists(timers, max_size=30))
-    def add_all(self, many):
-        self.both("add_all", many)
+    def add_many(self, many):
+        self.both("add_many", many)
 
     @rule(many=st.lists(timers, max_size=5), timestamp=wrong_timestamps, timer=timers)
-    def add_all_with_a_wrong_timestamp(self, many, timestamp, timer):
+    def add_many_with_a_wrong_timestamp(self, many, timestamp, timer):
         wrong = timer._replace(timestamp=timestamp)
-        assert outcome(self.queue.add_all, [*many, wrong]) in (TypeError, ValueError, OverflowError)
+        assert outcome(self.queue.add_many, [*many, wrong]) in (TypeError, ValueError, OverflowError)
 
     @rule(method=st.sampled_from(["add", "remove"]), timestamp=wrong_timestamps, timer=timers)
     def wrong_timestamp(self, method, timestamp, timer):
         wrong = timer._replace(timestamp=timestamp)
         assert outcome(getattr(self.queue, method), wrong) in (TypeError, ValueError, OverflowError)
+
+    @rule(time=timestamps, limit=st.none() | st.integers(0, 5))
+    def poll_many(self, time, limit):
+        self.both("poll_many", time, limit)
+
+    @rule(time=wrong_timestamps)
+    def poll_many_at_a_wrong_time(self, time):
+        assert outcome(self.queue.poll_many, time) in (TypeError, OverflowError)
+
+    @rule(some=st.lists(keys, max_size=6))
+    def remove_keys(self, some):
+        self.both("remove_keys", some)
+
+    @rule(key=keys)
+    def timers_of_key(self, key):
+        self.both("timers_of_key", key)
 
     @rule(key_group=st.integers(-1, 4))
     def get_subset_for_key_group(self, key_group):
@@ -136,7 +152,16 @@ def key_hash_code(key):
     return 0
 
 
-@pytest.mark.parametrize("leave", ["poll", "remove", "clear"])
+LEAVE = {
+    "poll": lambda queue, timer: queue.poll(),
+    "poll_many": lambda queue, timer: queue.poll_many(timer[0]),
+    "remove": lambda queue, timer: queue.remove(timer),
+    "remove_keys": lambda queue, timer: queue.remove_keys([timer[1]]),
+    "clear": lambda queue, timer: queue.clear(),
+}
+
+
+@pytest.mark.parametrize("leave", LEAVE)
 def test_a_key_and_a_namespace_leave_with_their_last_timer(leave):
     queue = TimerQueue(hash_code=key_hash_code)
     for _ in range(3):
@@ -146,7 +171,7 @@ def test_a_key_and_a_namespace_leave_with_their_last_timer(leave):
         queue.add((2, key, namespace))
         queue.remove((1, key, namespace))
         assert gone[0]() is key
-        getattr(queue, leave)(*[(2, key, namespace)][: leave == "remove"])
+        LEAVE[leave](queue, (2, key, namespace))
         del key, namespace
         gc.collect()
         assert [reference() for reference in gone] == [None, None]
@@ -160,7 +185,7 @@ def test_a_key_that_was_refused_is_not_kept():
         with pytest.raises((TypeError, OverflowError)):
             queue.add((wrong, key, None))
         with pytest.raises((TypeError, OverflowError)):
-            queue.add_all([(0, key, None), (wrong, key, None)])
+            queue.add_many([(0, key, None), (wrong, key, None)])
     assert queue.remove((1, key, None)) is False
     assert (1, key, None) not in queue
     del key
@@ -169,12 +194,12 @@ def test_a_key_that_was_refused_is_not_kept():
     assert not queue
 
 
-def test_add_all_takes_all_or_none():
+def test_add_many_takes_all_or_none():
     queue = TimerQueue(max_parallelism=128, key_group_range=KeyGroupRange(72, 72))
     queue.add((3, "key", None))
     for wrong in [(1, "other", None), (1, "key"), (1.5, "key", None), (1, ["key"], None), None]:
         with pytest.raises((TypeError, ValueError)):
-            queue.add_all([(1, "key", None), (2, "key", "new"), wrong])
+            queue.add_many([(1, "key", None), (2, "key", "new"), wrong])
         assert list(queue) == [(3, "key", None)]
 
     def failing():
@@ -182,15 +207,15 @@ def test_add_all_takes_all_or_none():
         raise KeyError("from the iterator")
 
     with pytest.raises(KeyError, match="from the iterator"):
-        queue.add_all(failing())
+        queue.add_many(failing())
     assert list(queue) == [(3, "key", None)]
-    queue.add_all(iter([(4, "key", None), (3, "key", None), (4, "key", None)]))
+    queue.add_many(iter([(4, "key", None), (3, "key", None), (4, "key", None)]))
     assert sorted(queue) == [(3, "key", None), (4, "key", None)]
 
 
 def test_iteration_is_over_the_timers_of_the_moment():
     queue = TimerQueue()
-    queue.add_all((timestamp, "key", None) for timestamp in range(10))
+    queue.add_many((timestamp, "key", None) for timestamp in range(10))
     for timer in queue:
         queue.remove(timer)
         queue.add((timer.timestamp + 100, "key", None))
@@ -222,13 +247,47 @@ def test_errors_name_what_is_wrong(method, timer, error, says):
     assert len(queue) == 0
 
 
-@pytest.mark.parametrize("method", ["add", "remove"])
-def test_a_key_outside_the_owned_range_is_an_error(method):
+@pytest.mark.parametrize(
+    ("method", "argument"),
+    [
+        ("add", (1, "key", None)),
+        ("remove", (1, "key", None)),
+        ("add_many", [(1, "b", None), (1, "key", None)]),
+        ("timers_of_key", "key"),
+        ("remove_keys", ["b", "key"]),
+    ],
+)
+def test_a_key_outside_the_owned_range_is_an_error(method, argument):
     queue = TimerQueue(128, KeyGroupRange(0, 71))
+    queue.add((5, "b", None))
     with pytest.raises(ValueError, match=r"key must belong to KeyGroupRange.*'key' of key group 72"):
-        getattr(queue, method)((1, "key", None))
+        getattr(queue, method)(argument)
+    assert list(queue) == [(5, "b", None)]
     with pytest.raises(ValueError, match=r"key_group must be in .*got 72"):
         queue.get_subset_for_key_group(72)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "error", "says"),
+    [
+        ("poll_many", ("5",), TypeError, "time must be an int, got '5'"),
+        ("poll_many", (2**63,), OverflowError, "time must fit into 64 bits, got 9223372036854775808"),
+        ("poll_many", (5, -1), ValueError, "limit.*-1"),
+        ("poll_many", (5, 1.5), TypeError, r"limit.*1\.5"),
+        ("remove_keys", ("key",), TypeError, "keys must be an iterable of keys, got the one key 'key'"),
+        ("remove_keys", (7,), TypeError, "keys must be an iterable of hashable keys, got 7"),
+        ("remove_keys", ([["key"]],), TypeError, "keys must be an iterable of hashable keys"),
+        ("remove_keys", (["key", None],), TypeError, "key must be"),
+        ("timers_of_key", (["key"],), TypeError, "hashable"),
+        ("timers_of_key", (float("nan"),), ValueError, "key must equal itself"),
+    ],
+)
+def test_errors_of_bulk_calls_lose_nothing(method, arguments, error, says):
+    queue = TimerQueue()
+    queue.add((5, "key", None))
+    with pytest.raises(error, match=says):
+        getattr(queue, method)(*arguments)
+    assert list(queue) == [(5, "key", None)]
 
 
 def test_constructor_errors():

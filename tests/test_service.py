@@ -315,7 +315,7 @@ def test_services_of_one_operator_share_the_key(clock):
 def test_timers_that_the_queues_hold_already_fire(recorder, clock):
     queues = [create_timer_queue(), create_timer_queue()]
     for queue in queues:
-        queue.add_all([(5, "key", None), (3, "key", None)])
+        queue.add_many([(5, "key", None), (3, "key", None)])
     service = InternalTimerService(
         recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
     )

@@ -13,7 +13,7 @@ from timerheap.keys import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
-from timerheap.queue import InternalTimer, KeyedTimerQueue, TimerQueue, create_timer_queue
+from timerheap.queue import TimerQueue, create_timer_queue
 from timerheap.service import (
     InternalTimerService,
     InternalTimersSnapshot,
@@ -30,7 +30,7 @@ from timerheap.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, Timer, TimerBatch
 from timerheap.types import TypeInformation, Types
 from timerheap.watermarks import Duration, WatermarkGenerator, WatermarkStrategy
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Protocol
 
 from timerheap._heap import TimerHeap
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.timer import MAX_WATERMARK, int64
 
 __all__ = [
     "ManualProcessingTimeService",
@@ -418,13 +418,3 @@ class ManualProcessingTimeService(_SchedulingService):
         quiesced: Future[None] = Future()
         quiesced.set_result(None)
         return quiesced
-
-
-def int64(name: str, value: int) -> int:
-    """Return `value` as an int; a TypeError or OverflowError names the argument."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
-    number = index(value)
-    if not MIN_WATERMARK <= number <= MAX_WATERMARK:
-        raise OverflowError(f"{name} must fit into 64 bits, got {value!r}")
-    return number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,61 +16,12 @@ from timerheap.keys import (
     compute_key_group_for_key_hash,
     compute_key_group_range_for_operator_index,
 )
+from timerheap.timer import InternalTimer, int64
 
-__all__ = ["InternalTimer", "KeyedTimerQueue", "TimerQueue", "create_timer_queue"]
+__all__ = ["TimerQueue", "create_timer_queue"]
 
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
-
-
-class InternalTimer(NamedTuple, Generic[K, N]):
-    """One timer of one key; the three fields together are its identity.
-
-    Attributes
-    ----------
-    timestamp : int
-        When it is due, epoch milliseconds, int64.
-    key : hashable
-        The key it belongs to.
-    namespace : hashable
-        What else tells a key's timers apart: a window, a name, or None, which is Flink's ``VoidNamespace``.
-    """
-
-    timestamp: int
-    key: K
-    namespace: N
-
-
-class KeyedTimerQueue(Protocol[K, N]):
-    """What a timer service asks of a queue; whoever keeps timers elsewhere implements this.
-
-    A `timer` that is handed in is any ``(timestamp, key, namespace)``; what comes back is an
-    `InternalTimer`. Flink: ``KeyGroupedInternalPriorityQueue``.
-    """
-
-    def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is there; True if the head changed, so False on a tie with the head."""
-
-    def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is there; True if it was the head."""
-
-    def peek(self) -> InternalTimer[K, N] | None:
-        """Return the head, a timer with the lowest timestamp, or None."""
-
-    def poll(self) -> InternalTimer[K, N] | None:
-        """Remove and return the head that `peek` shows, or None."""
-
-    def add_all(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not there: all of them or, on an error, none."""
-
-    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key group."""
-
-    def __iter__(self) -> Iterator[InternalTimer[K, N]]:
-        """Go over the timers as they are now, in any order; the queue may change meanwhile."""
-
-    def __len__(self) -> int:
-        """Count the timers."""
 
 
 _NOBODY = 0  # no identity has this id
@@ -218,7 +169,7 @@ class TimerQueue(Generic[K, N]):
         self._release(identity)
         return InternalTimer(head.timestamp, *identity.pair)
 
-    def add_all(self, timers: Iterable[tuple[int, K, N]], /) -> None:
+    def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
         """Add every timer that is not there, in bulk.
 
         Parameters
@@ -248,6 +199,67 @@ class TimerQueue(Generic[K, N]):
             for identity in itertools.compress(identities, added):
                 self._hold(identity)
 
+    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
+        """Remove and return the timers that are due, in bulk.
+
+        Parameters
+        ----------
+        time : int
+            Epoch milliseconds, int64: timers with timestamp <= `time` are due.
+        limit : int, optional
+            Take the first `limit` of them, 0 or more; by default all.
+
+        Returns
+        -------
+        list of InternalTimer
+            In the order in which `poll` would give them.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If `time` is no int64, or `limit` no such number.
+        """
+        due = self._heap.pop_due(int64("time", time), limit)
+        timers = self._timers(due.timestamps, due.key_hashes)
+        for id in due.key_hashes.tolist():
+            self._release(self._by_id[id])
+        return timers
+
+    def remove_keys(self, keys: Iterable[K], /) -> int:
+        """Remove all timers of many keys in one scan.
+
+        Parameters
+        ----------
+        keys : iterable
+            The keys, whether they have timers or not.
+
+        Returns
+        -------
+        int
+            How many timers were removed. O(n), however many keys there are.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If a key cannot be hashed or has no hash code, or belongs to a key group outside
+            `key_group_range`; then no timer has been removed.
+        """
+        identities = self._identities_of(keys)
+        for identity in identities:
+            del self._by_pair[identity.pair], self._by_id[identity.id]
+        return self._heap.remove_keys([identity.id for identity in identities])
+
+    def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key, in the order in which they would fire. A scan, O(n).
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As `remove_keys`.
+        """
+        ids = [identity.id for identity in self._identities_of((key,))]
+        return self._in_order(np.isin(self._heap.key_hashes, ids))
+
     def clear(self) -> None:
         """Remove all timers."""
         self._heap.clear()
@@ -268,11 +280,7 @@ class TimerQueue(Generic[K, N]):
         """
         if key_group not in self._key_group_range:
             raise ValueError(f"key_group must be in {self._key_group_range}, got {key_group!r}")
-        heap = self._heap
-        (rows,) = np.nonzero(heap.namespaces == key_group)
-        timestamps, ids = heap.timestamps[rows], heap.key_hashes[rows]
-        order = np.lexsort((ids, timestamps))
-        return self._timers(timestamps[order], ids[order])
+        return self._in_order(self._heap.namespaces == key_group)
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
         return iter(self._timers(self._heap.timestamps, self._heap.key_hashes))
@@ -286,6 +294,11 @@ class TimerQueue(Generic[K, N]):
 
     def __repr__(self) -> str:
         return f"<TimerQueue of {len(self)} timers, head {self.peek()}, {self._key_group_range}>"
+
+    def _in_order(self, rows: npt.NDArray[np.bool_]) -> list[InternalTimer[K, N]]:
+        timestamps, ids = self._heap.timestamps[rows], self._heap.key_hashes[rows]
+        order = np.lexsort((ids, timestamps))
+        return self._timers(timestamps[order], ids[order])
 
     def _timers(
         self, timestamps: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
@@ -303,6 +316,18 @@ class TimerQueue(Generic[K, N]):
             raise TypeError(
                 f"timer must be (timestamp, key, namespace), the key and namespace hashable, got {timer!r}"
             ) from error
+
+    def _identities_of(self, keys: Iterable[K]) -> list[_Identity[K, N]]:
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"keys must be an iterable of keys, got the one key {keys!r}")
+        try:
+            wanted = set(keys)
+        except TypeError as error:
+            raise TypeError(f"keys must be an iterable of hashable keys, got {keys!r}") from error
+        key_groups = list({self._owned_key_group(key) for key in wanted})
+        ids = np.unique(self._heap.key_hashes[np.isin(self._heap.namespaces, key_groups)])
+        identities = map(self._by_id.__getitem__, ids.tolist())
+        return [identity for identity in identities if identity.pair[0] in wanted]
 
     def _new_identity(self, pair: tuple[K, N]) -> _Identity[K, N]:
         key_group = self._owned_key_group(pair[0])

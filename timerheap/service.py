@@ -7,9 +7,9 @@ from enum import Enum
 from types import EllipsisType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from timerheap.clock import Cancellable, ProcessingTimeService, int64
-from timerheap.queue import InternalTimer, KeyedTimerQueue, create_timer_queue
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.clock import Cancellable, ProcessingTimeService
+from timerheap.queue import create_timer_queue
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, int64
 
 __all__ = [
     "InternalTimerService",
@@ -247,8 +247,8 @@ class InternalTimerService(Generic[K, N]):
         ValueError
             If a timer's key belongs to a key group that the queues do not own.
         """
-        self._event_time_timers.add_all(snapshot.event_time_timers)
-        self._processing_time_timers.add_all(snapshot.processing_time_timers)
+        self._event_time_timers.add_many(snapshot.event_time_timers)
+        self._processing_time_timers.add_many(snapshot.processing_time_timers)
         self._wake_up_for_head()
 
     def _fire(

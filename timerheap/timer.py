@@ -1,15 +1,19 @@
-"""What the heaps hand out: one timer, or columns of them."""
+"""What a timer is: a row of the heaps, columns of such rows, or, in a queue, a timer of any key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from operator import index
+from typing import Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "Timer", "TimerBatch"]
+__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "InternalTimer", "KeyedTimerQueue", "Timer", "TimerBatch"]
+
+K = TypeVar("K", bound=Hashable)
+N = TypeVar("N", bound=Hashable)
 
 MIN_WATERMARK = -(2**63)  # no watermark yet
 MAX_WATERMARK = 2**63 - 1  # nothing more will come
@@ -102,3 +106,72 @@ class TimerBatch:
     def __repr__(self) -> str:
         head = ", ".join(map(repr, self[:3])) + (", ..." if len(self) > 3 else "")
         return f"<TimerBatch of {len(self)} timers: {head}>" if len(self) else "<TimerBatch of 0 timers>"
+
+
+class InternalTimer(NamedTuple, Generic[K, N]):
+    """One timer of one key; the three fields together are its identity.
+
+    Attributes
+    ----------
+    timestamp : int
+        When it is due, epoch milliseconds, int64.
+    key : hashable
+        The key it belongs to.
+    namespace : hashable
+        What else tells a key's timers apart: a window, a name, or None, which is Flink's ``VoidNamespace``.
+    """
+
+    timestamp: int
+    key: K
+    namespace: N
+
+
+class KeyedTimerQueue(Protocol[K, N]):
+    """What a timer service asks of a queue; whoever keeps timers elsewhere implements this.
+
+    A `timer` that is handed in is any ``(timestamp, key, namespace)``; what comes back is an
+    `InternalTimer`. Flink: ``KeyGroupedInternalPriorityQueue``.
+    """
+
+    def add(self, timer: tuple[int, K, N], /) -> bool:
+        """Add a timer unless it is there; True if the head changed, so False on a tie with the head."""
+
+    def remove(self, timer: tuple[int, K, N], /) -> bool:
+        """Remove a timer if it is there; True if it was the head."""
+
+    def peek(self) -> InternalTimer[K, N] | None:
+        """Return the head, a timer with the lowest timestamp, or None."""
+
+    def poll(self) -> InternalTimer[K, N] | None:
+        """Remove and return the head that `peek` shows, or None."""
+
+    def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
+        """Add every timer that is not there: all of them or, on an error, none."""
+
+    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
+        """Remove and return the timers with timestamp <= `time`, earliest first, at most `limit`."""
+
+    def remove_keys(self, keys: Iterable[K], /) -> int:
+        """Remove all timers of many keys in one scan; give how many there were."""
+
+    def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key, in the order in which they would fire. A scan."""
+
+    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key group."""
+
+    def __iter__(self) -> Iterator[InternalTimer[K, N]]:
+        """Go over the timers as they are now, in any order; the queue may change meanwhile."""
+
+    def __len__(self) -> int:
+        """Count the timers."""
+
+
+def int64(name: str, value: int) -> int:
+    """Return `value` as an int; a TypeError or OverflowError names the argument."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
+    number = index(value)
+    if not MIN_WATERMARK <= number <= MAX_WATERMARK:
+        raise OverflowError(f"{name} must fit into 64 bits, got {value!r}")
+    return number

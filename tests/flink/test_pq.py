@@ -50,7 +50,7 @@ def replay(queue: TimerQueue[Any, Any], op: list[Any]) -> None:
             size = len(timers)
             assert in_any_order(queue) == in_any_order(timer(*t) for t in timers)
         case ["addall", timers, size]:
-            queue.add_all(timer(*t) for t in timers)
+            queue.add_many(timer(*t) for t in timers)
         case ["clear", size]:
             queue.clear()
         case ["adderr", timestamp, key, namespace, "IllegalArgumentException", size]:

@@ -14,7 +14,6 @@ from pyspark.sql.types import StructType
 
 from timerheap.clock import ManualProcessingTimeService, ProcessingTimeService
 from timerheap.functions import KeyedProcessFunction
-from timerheap.queue import InternalTimer
 from timerheap.service import InternalTimerService, KeyContext, TimeDomain, TimerService
 from timerheap.spark.families import Family
 from timerheap.spark.group import KeyGroup
@@ -22,7 +21,7 @@ from timerheap.spark.handles import SparkRuntimeContext
 from timerheap.spark.output import Output
 from timerheap.spark.timers import JournalledQueue
 from timerheap.spark.waiting import WaitingRows
-from timerheap.timer import MAX_WATERMARK
+from timerheap.timer import MAX_WATERMARK, InternalTimer
 
 __all__ = ["KeyedRunner", "no_processing_time"]
 

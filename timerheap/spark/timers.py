@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timerheap._heap import KeyTimerHeap, TimerHeap
-from timerheap.queue import InternalTimer
-from timerheap.timer import TimerBatch
+from timerheap.timer import InternalTimer, TimerBatch
 
 __all__ = ["JournalledQueue", "JournalledTimers"]
 
@@ -80,13 +79,26 @@ class JournalledTimers:
         self._record(_REMOVE, len(removed), timestamps, key_hashes, namespaces)
         return removed
 
-    def pop_due(self, watermark: int) -> TimerBatch:
+    def pop_due(self, watermark: int, limit: int | None = None) -> TimerBatch:
         """As the heap's ``pop_due``."""
-        due = self.heap.pop_due(watermark)
-        if len(due):
-            self.losses += len(due)
+        due = self.heap.pop_due(watermark, limit)
+        self.losses += len(due)
+        if len(due) and len(due) == limit:  # more may be due
+            self._record(_REMOVE, len(due), due.timestamps, due.key_hashes, due.namespaces)
+        elif len(due):
             self._record(_POP_DUE, 1, watermark, 0, 0)
         return due
+
+    def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
+        """As the heap's ``remove_keys``."""
+        heap = self.heap
+        rows = np.isin(heap.key_hashes, key_hashes)
+        gone = heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
+        removed = heap.remove_keys(key_hashes)
+        if removed:
+            self.losses += removed
+            self._record(_REMOVE, removed, *gone)
+        return removed
 
     def _record(
         self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
@@ -156,7 +168,7 @@ def _runs(ops: np.ndarray) -> Iterator[tuple[int, int]]:
 class JournalledQueue:
     """`JournalledTimers` as a timer service wants its queue: keys are key ids, the namespace is None.
 
-    Implements `timerheap.queue.KeyedTimerQueue`.
+    Implements `timerheap.timer.KeyedTimerQueue`.
     """
 
     def __init__(self, timers: JournalledTimers) -> None:
@@ -187,10 +199,26 @@ class JournalledQueue:
             self._timers.remove(head.timestamp, head.key, 0)
         return head
 
-    def add_all(self, timers: Iterable[tuple[int, int, None]], /) -> None:
-        """See `KeyedTimerQueue.add_all`."""
-        for timer in timers:
-            self.add(timer)
+    def add_many(self, timers: Iterable[tuple[int, int, None]], /) -> None:
+        """See `KeyedTimerQueue.add_many`."""
+        rows = [(timestamp, key_id) for timestamp, key_id, _ in timers]
+        if rows:
+            timestamps, key_ids = zip(*rows, strict=True)
+            self._timers.push_many(timestamps, key_ids, 0)
+
+    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.poll_many`."""
+        due = self._timers.pop_due(time, limit)
+        return [InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in due]
+
+    def remove_keys(self, keys: Iterable[int], /) -> int:
+        """See `KeyedTimerQueue.remove_keys`."""
+        return self._timers.remove_keys(list(keys))
+
+    def timers_of_key(self, key: int, /) -> list[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.timers_of_key`."""
+        timestamps = np.sort(self._heap.timestamps[self._heap.key_hashes == key])
+        return [InternalTimer(timestamp, key, None) for timestamp in timestamps.tolist()]
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[int, None]]:
         """See `KeyedTimerQueue.get_subset_for_key_group`: all of them, since a queue is of one key group."""
@@ -198,7 +226,7 @@ class JournalledQueue:
 
     def __iter__(self) -> Iterator[InternalTimer[int, None]]:
         """See `KeyedTimerQueue.__iter__`."""
-        return (InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in list(self._heap))
+        return iter([InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in self._heap])
 
     def __len__(self) -> int:
         return len(self._heap)

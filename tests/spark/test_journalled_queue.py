@@ -1,0 +1,105 @@
+"""The key group's queue against the plain one's model; replaying its journal gives its timers again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from queue_model import QueueModel
+
+from timerheap import InternalTimer
+from timerheap.spark.timers import JournalledQueue, JournalledTimers
+
+timestamps = st.integers(-2, 12)
+key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])
+timers = st.builds(InternalTimer, timestamps, key_ids, st.none())
+
+
+class Model(QueueModel):
+    """Ties are broken by key id, and a queue is of one key group."""
+
+    def order(self, timer: Any) -> tuple[int, int]:
+        return timer.timestamp, timer.key
+
+
+class AgainstTheModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers = JournalledTimers(kind=0, one_timer_per_key=False)
+        self.queue = JournalledQueue(self.timers)
+        self.saved = JournalledTimers(kind=0, one_timer_per_key=False)
+        self.model = Model(1)
+        self.losses = 0
+
+    def both(self, method: str, *arguments: Any) -> Any:
+        before = len(self.model)
+        answer = getattr(self.queue, method)(*arguments)
+        assert answer == getattr(self.model, method)(*arguments)
+        self.losses += max(0, before - len(self.model))
+
+    @rule(method=st.sampled_from(["add", "remove"]), timer=timers)
+    def one(self, method: str, timer: InternalTimer[int, None]) -> None:
+        self.both(method, timer)
+
+    @rule()
+    def poll(self) -> None:
+        self.both("poll")
+
+    @rule(many=st.lists(timers, max_size=20))
+    def add_many(self, many: list[InternalTimer[int, None]]) -> None:
+        self.both("add_many", many)
+
+    @rule(time=timestamps, limit=st.none() | st.integers(0, 4))
+    def poll_many(self, time: int, limit: int | None) -> None:
+        self.both("poll_many", time, limit)
+
+    @rule(keys=st.lists(key_ids, max_size=4))
+    def remove_keys(self, keys: list[int]) -> None:
+        self.both("remove_keys", keys)
+
+    @rule(key=key_ids)
+    def timers_of_key(self, key: int) -> None:
+        self.both("timers_of_key", key)
+
+    @rule()
+    def save(self) -> None:
+        changes = self.timers.changes()
+        if changes is not None:
+            self.saved.replay(changes)
+        assert sorted(self.saved.heap) == sorted(self.timers.heap)
+
+    @invariant()
+    def same(self) -> None:
+        assert self.queue.peek() == self.model.peek()
+        assert sorted(self.queue) == sorted(self.model.timers)
+        assert self.timers.losses == self.losses
+
+    def teardown(self) -> None:
+        self.save()
+
+
+TestAgainstTheModel = AgainstTheModel.TestCase
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "error"),
+    [
+        ("add_many", [(1, 1, None), ("2", 1, None)], TypeError),
+        ("add_many", [(1, 1, None), (2**63, 1, None)], OverflowError),
+        ("add_many", [(1, 1, None), (2, 1)], ValueError),
+        ("remove_keys", [7, "7"], (TypeError, ValueError)),
+        ("remove_keys", [7, 2**63], OverflowError),
+        ("poll_many", "7", TypeError),
+    ],
+)
+def test_an_error_changes_nothing(method: str, argument: Any, error: type[Exception]) -> None:
+    journalled = JournalledTimers(kind=0, one_timer_per_key=False)
+    queue = JournalledQueue(journalled)
+    queue.add((7, 7, None))
+    journalled.changes()
+    with pytest.raises(error):
+        getattr(queue, method)(argument)
+    assert list(queue) == [(7, 7, None)]
+    assert journalled.changes() is None

@@ -1,0 +1,53 @@
+"""StatusWatermarkValve: what goes out, and in which order, after every watermark and status of a channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timerheap.watermarks import StatusWatermarkValve, WatermarkStatus
+
+
+class Recorder:
+    """What went out since it was last asked."""
+
+    def __init__(self) -> None:
+        self.out: list[Any] = []
+
+    def emit_watermark(self, watermark: int) -> None:
+        self.out.append(watermark)
+
+    def mark_idle(self) -> None:
+        self.out.append("idle")
+
+    def mark_active(self) -> None:
+        self.out.append("active")
+
+    def take(self) -> list[Any]:
+        taken, self.out = self.out, []
+        return taken
+
+
+def replay(valve: StatusWatermarkValve, op: list[Any]) -> None:
+    match op:
+        case ["w", channel, watermark, _]:
+            valve.input_watermark(watermark, channel)
+        case ["i", channel, _]:
+            valve.input_watermark_status(WatermarkStatus.IDLE, channel)
+        case ["a", channel, _]:
+            valve.input_watermark_status(WatermarkStatus.ACTIVE, channel)
+        case _:
+            pytest.fail(f"unknown operation {op}")
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["kept", "restored before every operation"])
+def test_answers(traces: list[dict[str, Any]], restored: bool) -> None:
+    for line, trace in enumerate(traces, 1):
+        recorder = Recorder()
+        valve = StatusWatermarkValve(trace["channels"], recorder)
+        for step, op in enumerate(trace["ops"]):
+            if restored:
+                valve = StatusWatermarkValve.restore(valve.state(), recorder)
+            replay(valve, op)
+            assert recorder.take() == op[-1], f"line {line}, operation {step}: {op}"

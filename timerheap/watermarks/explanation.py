@@ -1,0 +1,157 @@
+"""Who holds a watermark back, for a user to read."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.watermarks.output import WatermarkStatus
+
+__all__ = ["ChannelExplanation", "Explanation"]
+
+_SHOWN = 20  # channels in print, and a few names in its first line
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelExplanation:
+    """How one channel of a valve stands.
+
+    Parameters
+    ----------
+    channel : int
+    name : hashable or None
+    watermark : int
+        The channel's own, epoch milliseconds; MIN_WATERMARK before its first.
+    status : WatermarkStatus
+    aligned : bool
+        Whether it counts: it is active, and has caught up with the output since it became so.
+    behind : int or None
+        Milliseconds to the furthest channel that is not at its end; None before the first watermark.
+    holds : bool
+        Whether the output cannot rise before this channel's watermark does.
+    """
+
+    channel: int
+    name: Hashable
+    watermark: int
+    status: WatermarkStatus
+    aligned: bool
+    behind: int | None
+    holds: bool
+
+    @property
+    def label(self) -> str:
+        """The channel's name or, without one, its number."""
+        return f"channel {self.channel}" if self.name is None else str(self.name)
+
+    def __str__(self) -> str:
+        if self.watermark == MIN_WATERMARK:
+            parts = ["no watermark yet"]
+        elif self.watermark == MAX_WATERMARK:
+            parts = ["at its end"]
+        else:
+            parts = [f"at {self.watermark}"]
+        if self.behind:
+            parts.append(f"{_duration(self.behind)} behind")
+        if self.status is WatermarkStatus.IDLE:
+            parts.append("idle")
+        elif not self.aligned:
+            parts.append("has yet to catch up with the output")
+        if self.holds:
+            parts.append("holds the watermark back")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """What `StatusWatermarkValve.explain` tells; printed, it is a table, whoever holds back first.
+
+    Parameters
+    ----------
+    watermark : int
+        The valve's output, epoch milliseconds; MIN_WATERMARK before the first.
+    status : WatermarkStatus
+        The valve's.
+    channels : tuple of ChannelExplanation
+        All of them, by their numbers.
+    """
+
+    watermark: int
+    status: WatermarkStatus
+    channels: tuple[ChannelExplanation, ...]
+
+    @property
+    def holders(self) -> tuple[ChannelExplanation, ...]:
+        """The channels that hold the watermark back.
+
+        Those that count and have come least far: all of these must rise. Where none counts, all that are
+        active: one of these must catch up. Nobody holds a watermark that has reached the end, or while all
+        channels are idle.
+        """
+        return tuple(channel for channel in self.channels if channel.holds)
+
+    def __str__(self) -> str:
+        lines = [self._headline()]
+        shown = sorted(
+            self.channels, key=lambda c: (not c.holds, c.status is WatermarkStatus.IDLE, c.watermark)
+        )
+        width = max((len(channel.label) for channel in shown[:_SHOWN]), default=0)
+        lines += [f"  {channel.label:{width}}  {channel}" for channel in shown[:_SHOWN]]
+        if len(shown) > _SHOWN:
+            lines.append(f"  and {len(shown) - _SHOWN} more")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _headline(self) -> str:
+        if self.watermark == MIN_WATERMARK:
+            text = "no watermark yet"
+        elif self.watermark == MAX_WATERMARK:
+            text = "the watermark has reached the end of the input"
+        else:
+            text = f"watermark {self.watermark}"
+        labels = [channel.label for channel in self.holders]
+        if labels:
+            more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+            return f"{text}, held back by {', '.join(labels[:_NAMED])}{more}"
+        if not self.channels:
+            return f"{text}, there are no channels"
+        if self.status is WatermarkStatus.IDLE:
+            return f"{text}, all channels are idle"
+        return text
+
+
+def explain(watermark: int, channels: list[tuple[Hashable, int, bool]]) -> Explanation:
+    """Make the explanation of a valve from its output and its channels' (name, watermark, active)."""
+    active = [own for _, own, is_active in channels if is_active]
+    holding = [own for own in active if own >= watermark]
+    # None counts: whichever active channel catches up first lets the output rise.
+    held_at = {min(holding)} if holding else set(active)
+    furthest = max((own for _, own, _ in channels if own < MAX_WATERMARK), default=MAX_WATERMARK)
+    status = WatermarkStatus.ACTIVE if active or not channels else WatermarkStatus.IDLE
+    return Explanation(
+        watermark,
+        status,
+        tuple(
+            ChannelExplanation(
+                channel=channel,
+                name=name,
+                watermark=own,
+                status=WatermarkStatus.ACTIVE if is_active else WatermarkStatus.IDLE,
+                aligned=is_active and own >= watermark,
+                behind=None if own == MIN_WATERMARK else max(furthest - own, 0),
+                holds=is_active and own in held_at and own < MAX_WATERMARK,
+            )
+            for channel, (name, own, is_active) in enumerate(channels)
+        ),
+    )
+
+
+def _duration(ms: int) -> str:
+    try:
+        return f"{ms} ms ({timedelta(milliseconds=ms)})"
+    except OverflowError:
+        return f"{ms} ms"

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     )
     from timerheap.timer import TimerBatch
 
-__all__ = ["BatchProcessFunction", "BatchTimerService", "Function", "KeyedProcessFunction", "RuntimeContext"]
+__all__ = [
+    "BatchProcessFunction",
+    "BatchTimerService",
+    "Function",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "RuntimeContext",
+]
 
 
 class RuntimeContext(ABC):
@@ -100,6 +107,15 @@ class KeyedProcessFunction(Function, ABC):
         def timer_service(self) -> TimerService:
             """Give the timer service of the current key."""
 
+        def set_output_timestamp(self, timestamp: int | None) -> None:
+            """Choose the timestamp of the records that are yielded next, until the call ends.
+
+            By default it is the element's own or the event-time timer's; of a processing-time timer there
+            is none. Where records carry no timestamp, as on Spark, nothing happens. Flink:
+            ``TimestampedCollector.setAbsoluteTimestamp``.
+            """
+            return None
+
     class OnTimerContext(Context, ABC):
         """What `on_timer` is handed; valid only during the call."""
 
@@ -112,6 +128,42 @@ class KeyedProcessFunction(Function, ABC):
         """Take one row, a ``pyspark.sql.Row``; yield output rows: tuples, Rows or dicts."""
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        """Take one timer that fires; `timestamp` is the one it was registered for, in epoch ms."""
+        return None
+
+
+class KeyedCoProcessFunction(Function, ABC):
+    """Rows of two inputs with one key, one state and one set of timers.
+
+    PyFlink: ``pyflink.datastream.KeyedCoProcessFunction``. Event-time timers fire on the combined
+    watermark: the lesser of the two inputs'.
+
+    Examples
+    --------
+    >>> class Enrich(KeyedCoProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         self.model = runtime_context.get_state(ValueStateDescriptor("model", Types.STRING()))
+    ...     def process_element1(self, value, ctx):
+    ...         yield value.tailnum, value.dest, self.model.value()
+    ...     def process_element2(self, value, ctx):
+    ...         self.model.update(value.model)
+    """
+
+    class Context(KeyedProcessFunction.Context, ABC):
+        """What both `process_element1` and `process_element2` are handed; valid only during the call."""
+
+    class OnTimerContext(KeyedProcessFunction.OnTimerContext, Context, ABC):
+        """What `on_timer` is handed; valid only during the call."""
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any] | None:
+        """Take one row of the first input; yield output rows."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any] | None:
+        """Take one row of the second input; yield output rows."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterable[Any] | None:
         """Take one timer that fires; `timestamp` is the one it was registered for, in epoch ms."""
         return None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkStatus
@@ -124,28 +125,39 @@ class Explanation:
         return text
 
 
-def explain(watermark: int, channels: list[tuple[Hashable, int, bool]]) -> Explanation:
-    """Make the explanation of a valve from its output and its channels' (name, watermark, active)."""
-    active = [own for _, own, is_active in channels if is_active]
-    holding = [own for own in active if own >= watermark]
-    # None counts: whichever active channel catches up first lets the output rise.
-    held_at = {min(holding)} if holding else set(active)
-    furthest = max((own for _, own, _ in channels if own < MAX_WATERMARK), default=MAX_WATERMARK)
-    status = WatermarkStatus.ACTIVE if active or not channels else WatermarkStatus.IDLE
+class _Channel(Protocol):
+    """What is known of a channel: `timerheap.watermarks.valve.ChannelState`."""
+
+    @property
+    def name(self) -> Hashable: ...
+    @property
+    def watermark(self) -> int: ...
+    @property
+    def active(self) -> bool: ...
+    @property
+    def aligned(self) -> bool: ...
+
+
+def explain(watermark: int, status: WatermarkStatus, channels: Sequence[_Channel]) -> Explanation:
+    """Make the explanation of a valve from what it has put out and what it knows of its channels."""
+    counting = [channel.watermark for channel in channels if channel.aligned]
+    # Where none counts, whichever active channel catches up first lets the output rise.
+    held_at = {min(counting)} if counting else {channel.watermark for channel in channels if channel.active}
+    furthest = max((c.watermark for c in channels if c.watermark < MAX_WATERMARK), default=MIN_WATERMARK)
     return Explanation(
         watermark,
         status,
         tuple(
             ChannelExplanation(
-                channel=channel,
-                name=name,
-                watermark=own,
-                status=WatermarkStatus.ACTIVE if is_active else WatermarkStatus.IDLE,
-                aligned=is_active and own >= watermark,
-                behind=None if own == MIN_WATERMARK else max(furthest - own, 0),
-                holds=is_active and own in held_at and own < MAX_WATERMARK,
+                channel=number,
+                name=channel.name,
+                watermark=channel.watermark,
+                status=WatermarkStatus.ACTIVE if channel.active else WatermarkStatus.IDLE,
+                aligned=channel.aligned,
+                behind=None if channel.watermark == MIN_WATERMARK else max(furthest - channel.watermark, 0),
+                holds=channel.active and channel.watermark in held_at and channel.watermark < MAX_WATERMARK,
             )
-            for channel, (name, own, is_active) in enumerate(channels)
+            for number, channel in enumerate(channels)
         ),
     )
 

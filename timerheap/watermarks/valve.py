@@ -23,28 +23,31 @@ class ChannelState(NamedTuple):
     watermark : int
         The channel's own, epoch milliseconds; MIN_WATERMARK before its first.
     active : bool
+    aligned : bool
+        Whether it counts: it is active, and has caught up with the output since it became so.
     """
 
     name: Hashable
     watermark: int
     active: bool
+    aligned: bool
 
 
 class ValveState(NamedTuple):
     """All that a valve knows, for a checkpoint: `StatusWatermarkValve.state`.
 
-    The rest follows: the valve is idle where it has channels and all are idle, and a channel counts where it
-    is active and no less far than the output.
-
     Parameters
     ----------
     watermark : int
         The last that went out, epoch milliseconds.
+    active : bool
+        Whether the status that went out last is ACTIVE.
     channels : sequence of ChannelState
         By their numbers.
     """
 
     watermark: int
+    active: bool
     channels: Sequence[ChannelState]
 
 
@@ -195,12 +198,19 @@ class StatusWatermarkValve:
 
     def explain(self) -> Explanation:
         """Tell who holds the watermark back, and how every channel stands. O(n), and O(n log n) to print."""
-        return explain(*self.state())
+        return explain(self.watermark, self.status, self.state().channels)
 
     def state(self) -> ValveState:
         """Give all that the valve knows but its output. O(n)."""
         columns = zip(self._names, self._watermarks, self._active, strict=True)
-        return ValveState(self.watermark, [ChannelState(*column) for column in columns])
+        return ValveState(
+            self.watermark,
+            self.status is WatermarkStatus.ACTIVE,
+            [
+                ChannelState(name, watermark, active, active and watermark >= self.watermark)
+                for name, watermark, active in columns
+            ],
+        )
 
     @classmethod
     def restore(cls, state: ValveState, output: WatermarkOutput | None = None) -> StatusWatermarkValve:
@@ -210,21 +220,26 @@ class StatusWatermarkValve:
 
         Raises
         ------
-        TypeError, OverflowError
-            A watermark is no int, or no int64.
+        TypeError, ValueError, OverflowError
+            A watermark is no int64, or no valve can be in this state.
         """
-        watermark, channels = state
         valve = cls()
-        valve.watermark = int64("watermark", watermark)
-        for channel, (name, own, active) in enumerate(channels):
-            valve._names.append(name)
-            valve._watermarks.append(int64(f"watermark of channel {channel}", own))
+        valve.watermark = int64("watermark", state.watermark)
+        for channel, kept in enumerate(state.channels):
+            watermark = int64(f"watermark of channel {channel}", kept.watermark)
+            valve._names.append(kept.name)
+            valve._watermarks.append(watermark)
             valve._active.append(False)
-            valve._furthest = max(valve._furthest, valve._watermarks[channel])
-            if active:
+            valve._furthest = max(valve._furthest, watermark)
+            if kept.active:
                 valve._activate(channel)
-        if channels and not valve._active_count:
+        if state.channels and not valve._active_count:
             valve.status = WatermarkStatus.IDLE
+        if valve.state() != ValveState(state.watermark, state.active, list(state.channels)):
+            raise ValueError(
+                "state: no valve can be in it: one is active while a channel is, and a channel is aligned "
+                f"where it is active and has come as far as the valve, which is at {state.watermark}"
+            )
         valve._output = output
         return valve
 

@@ -1,0 +1,69 @@
+"""OrderedStreamElementQueue and UnorderedStreamElementQueue: what they take, what they release and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timerheap.async_wait import (
+    OrderedStreamElementQueue,
+    ResultFuture,
+    StreamElement,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+)
+
+QUEUES: dict[str, type[StreamElementQueue[Any]]] = {
+    "ordered": OrderedStreamElementQueue,
+    "unordered": UnorderedStreamElementQueue,
+}
+
+
+def to_json(elements: list[StreamElement]) -> list[list[Any]]:
+    return [["w", e.timestamp] if isinstance(e, Watermark) else ["r", e.value, e.timestamp] for e in elements]
+
+
+def replay(trace: dict[str, Any]) -> None:
+    queue = QUEUES[trace["mode"]](trace["capacity"])
+    futures: dict[str, ResultFuture[Any]] = {}
+    inside: list[list[Any]] = []
+    for op in trace["ops"]:
+        match op:
+            case ["put", element, accepted, size, has_completed]:
+                kind, *fields = element
+                future = queue.try_put(StreamRecord(*fields) if kind == "r" else Watermark(*fields))
+                assert (future is not None) == accepted
+                if future is not None and kind == "r":
+                    futures[fields[0]] = future
+                inside += [element] * accepted
+                assert (len(queue), queue.has_completed_elements()) == (size, has_completed)
+            case ["complete", id_, results, has_completed]:
+                futures[id_].complete(results)
+                assert queue.has_completed_elements() == has_completed
+            case ["emit_once", had, out, size, has_completed]:
+                assert queue.has_completed_elements() == had
+                assert to_json(queue.emit_completed_element()) == out
+                assert (len(queue), queue.has_completed_elements()) == (size, has_completed)
+            case ["drain", out, size]:
+                released = []
+                while queue.has_completed_elements():
+                    released += to_json(queue.emit_completed_element())
+                assert (released, len(queue)) == (out, size)
+            case _:
+                pytest.fail(f"unknown operation {op}")
+        # What a snapshot keeps is not in the traces: it is what was put and is still there.
+        values = to_json(queue.values())
+        assert len(values) == len(queue)
+        assert all(value in inside for value in values)
+
+
+def test_answers(traces: list[dict[str, Any]]) -> None:
+    for line, trace in enumerate(traces, 1):
+        try:
+            replay(trace)
+        except Exception as e:
+            e.add_note(f"async_queue.jsonl.gz, line {line}")
+            raise

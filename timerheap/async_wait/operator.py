@@ -1,0 +1,252 @@
+"""Runs an asynchronous function on a stream, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from timerheap.async_wait.function import AsyncFunction, Stateless, as_async_function, finished
+from timerheap.async_wait.queue import (
+    OrderedStreamElementQueue,
+    ResultFuture,
+    StreamElement,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+    checked_capacity,
+    listed,
+)
+from timerheap.async_wait.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
+from timerheap.timer import int64
+from timerheap.watermarks.strategy import milliseconds
+
+__all__ = ["AsyncWaitOperator", "Input"]
+
+IN = TypeVar("IN")
+OUT = TypeVar("OUT")
+
+_SHOWN = 500  # characters of an element in a note
+
+
+class AsyncWaitOperator(Generic[IN, OUT]):
+    """Calls an asynchronous function for each element, many at a time; Flink's class of that name.
+
+    Parameters
+    ----------
+    function : AsyncFunction, or coroutine function
+        Element -> 0 or more results.
+    capacity : int, default 100
+        How many elements and watermarks are under way at most: called, waiting for a retry, or complete
+        and waiting for others before them. Whoever puts one more waits.
+    timeout : int or timedelta, optional
+        How long an element's calls may take, in ms, all attempts and the waits between them included. Then
+        the call is cancelled, and `AsyncFunction.timeout` gives the results or, by default, the error.
+        Without it they may take for ever.
+    ordered : bool, default True
+        True: results leave in the order of their elements. False: as they come, but none passes a
+        watermark.
+    retry : AsyncRetryStrategy, optional
+        Which failed attempts are made again, and when; by default none.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is no such thing.
+
+    Notes
+    -----
+    An operator is a plan: it holds no connection and no event loop until `open`, and can be opened again.
+
+    Two things differ from Flink's. A call that has timed out is cancelled, where Flink lets it run and
+    drops its results. At the end of the input Flink makes the retries that wait at once and then no more;
+    here the end of the input changes nothing, as in PyFlink, since on Spark every micro-batch has one.
+
+    Examples
+    --------
+    >>> async def look_up(plane):
+    ...     await asyncio.sleep(0.01 if plane == "N1" else 0)
+    ...     return [plane.lower()]
+    >>> async def main(ordered):
+    ...     out = []
+    ...     async with AsyncWaitOperator(look_up, capacity=2, ordered=ordered).open(out.append) as stream:
+    ...         await stream.process_element("N1", timestamp=10)
+    ...         await stream.process_element("N2", timestamp=20)
+    ...         await stream.process_watermark(20)  # waits until one of the two is done
+    ...         await stream.process_element("N3", timestamp=30)
+    ...     return out
+    >>> asyncio.run(main(ordered=False))  # N2 overtakes N1, N3 does not overtake the watermark
+    [StreamRecord(value='n2', timestamp=20),
+     StreamRecord(value='n1', timestamp=10),
+     Watermark(timestamp=20),
+     StreamRecord(value='n3', timestamp=30)]
+    """
+
+    def __init__(
+        self,
+        function: AsyncFunction[IN, OUT] | Callable[[IN], Awaitable[Iterable[OUT]]],
+        *,
+        capacity: int = 100,
+        timeout: int | timedelta | None = None,
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | None = None,
+    ) -> None:
+        self._function: AsyncFunction[IN, OUT] = as_async_function(function)
+        self._capacity = checked_capacity(capacity)
+        self._timeout = None if timeout is None else milliseconds("timeout", timeout)
+        if self._timeout == 0:
+            raise ValueError(f"timeout: {timeout!r} leaves no time for a call; give 1 ms or more, or None")
+        if not isinstance(ordered, bool):
+            raise TypeError(f"ordered: {ordered!r} is no bool")
+        self._ordered = ordered
+        if retry is not None and not isinstance(retry, AsyncRetryStrategy):
+            raise TypeError(
+                f"retry: {retry!r} is no AsyncRetryStrategy; give one, such as AsyncRetryStrategy.fixed_delay"
+                "(max_attempts=3, backoff_time_millis=100, exception_predicate=has_exception_predicate)"
+            )
+        self._retry = NO_RETRY_STRATEGY if retry is None else retry
+
+    @asynccontextmanager
+    async def open(self, output: Callable[[StreamElement], object]) -> AsyncIterator[Input[IN, OUT]]:
+        """Open the function for a stream, in an ``async with`` block.
+
+        The end of the block is the end of the input: it waits for what is under way. If a call fails, or the
+        block does, or the task is cancelled, all calls are cancelled and waited for, and the first error
+        goes on. The function is closed in any case.
+
+        Parameters
+        ----------
+        output : callable
+            Takes each result, a StreamRecord with its element's timestamp, and each Watermark, in order.
+
+        Returns
+        -------
+        async context manager of Input
+            Where elements go in; for use by the task that has entered the block.
+        """
+        await finished(self._function.open(Stateless()))
+        try:
+            async with _one_error(asyncio.TaskGroup()) as tasks:
+                queue = OrderedStreamElementQueue if self._ordered else UnorderedStreamElementQueue
+                yield Input(self._results, queue(self._capacity), self._capacity, tasks, output)
+        finally:
+            await finished(self._function.close())
+
+    async def _results(self, value: IN) -> Iterable[OUT]:
+        """Give an element's results: after its retries, or after its time."""
+        deadline = asyncio.timeout(None if self._timeout is None else self._timeout / 1000)
+        try:
+            async with deadline:
+                results = await self._attempts(value)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # the function's own
+        if deadline.expired():  # also where the function would not be cancelled: it came too late
+            return await finished(self._function.timeout(value))
+        return results
+
+    async def _attempts(self, value: IN) -> list[OUT]:
+        predicate = self._retry.get_retry_predicate()
+        on_result, on_exception = predicate.result_predicate(), predicate.exception_predicate()
+        attempts = 1
+        while True:
+            try:
+                results = await self._function.async_invoke(value)
+            except Exception as e:
+                if on_exception is None or not on_exception(e) or not self._retry.can_retry(attempts):
+                    raise
+            else:
+                given = listed(results)
+                if on_result is None or not on_result(given) or not self._retry.can_retry(attempts):
+                    return given
+            await asyncio.sleep(self._retry.get_backoff_time_millis(attempts) / 1000)
+            attempts += 1
+
+
+@asynccontextmanager
+async def _one_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGroup]:
+    """Run a block in a task group; what goes on is its first error itself, not a group of all."""
+    failed = None
+    try:
+        async with tasks:
+            yield tasks
+    except BaseExceptionGroup as errors:
+        failed = errors.exceptions[0]
+    if failed is not None:
+        raise failed
+
+
+class Input(Generic[IN, OUT]):
+    """Where elements go into a running operator; Flink's interface of that name.
+
+    Made by `AsyncWaitOperator.open`.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[IN], Awaitable[Iterable[OUT]]],
+        queue: StreamElementQueue[OUT],
+        capacity: int,
+        tasks: asyncio.TaskGroup,
+        output: Callable[[StreamElement], object],
+    ) -> None:
+        self._call = call
+        self._queue = queue
+        self._room = asyncio.Semaphore(capacity)
+        self._tasks = tasks
+        self._output = output
+
+    async def process_element(self, value: IN, timestamp: int | None = None) -> None:
+        """Take an element as soon as there is room, and start its call.
+
+        Parameters
+        ----------
+        value : object
+            What the function is called with.
+        timestamp : int, optional
+            Event time in epoch ms; its results get it.
+        """
+        entry = await self._put(StreamRecord(value, timestamp))
+        self._tasks.create_task(self._complete(entry, value))
+
+    async def process_watermark(self, watermark: int) -> None:
+        """Take a watermark, epoch ms, as soon as there is room; results of before leave before it."""
+        await self._put(Watermark(int64("watermark", watermark)))
+        self._emit()
+
+    async def _put(self, element: StreamElement) -> ResultFuture[OUT]:
+        await self._room.acquire()
+        entry = self._queue.try_put(element)
+        assert entry is not None
+        return entry
+
+    async def _complete(self, entry: ResultFuture[OUT], value: IN) -> None:
+        try:
+            entry.complete(await self._call(value))
+        except Exception as e:
+            _note(e, value)
+            raise
+        except asyncio.CancelledError as e:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # A task group takes a cancelled task for one that is done: the element would be lost.
+            error = RuntimeError("an asynchronous call was cancelled by something inside it")
+            _note(error, value)
+            raise error from e
+        self._emit()
+
+    def _emit(self) -> None:
+        while self._queue.has_completed_elements():
+            elements = self._queue.emit_completed_element()
+            self._room.release()
+            for element in elements:
+                self._output(element)
+
+
+def _note(error: BaseException, value: object) -> None:
+    shown = repr(value)
+    error.add_note(f"timerheap: for the element {shown[:_SHOWN]}{'...' * (len(shown) > _SHOWN)}")

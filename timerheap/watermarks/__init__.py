@@ -2,28 +2,52 @@
 
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.explanation import ChannelExplanation, Explanation
-from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
-from timerheap.watermarks.strategy import (
+from timerheap.watermarks.generators import (
+    AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
-    Duration,
+    IdlenessTimer,
     NoWatermarks,
     WatermarkGenerator,
+    WatermarksWithIdleness,
+    WatermarksWithMaxAhead,
+)
+from timerheap.watermarks.ingestion import IngestionTimeAssigner, IngestionTimeWatermarks
+from timerheap.watermarks.multiplexer import WatermarkOutputMultiplexer
+from timerheap.watermarks.operator import TimeCharacteristic, TimestampsAndWatermarksOperator
+from timerheap.watermarks.output import BroadcastingOutput, Output, WatermarkOutput, WatermarkStatus
+from timerheap.watermarks.strategy import (
+    Duration,
+    RecordTimestampAssigner,
+    TimestampAssigner,
     WatermarkStrategy,
 )
 from timerheap.watermarks.valve import ChannelState, StatusWatermarkValve, ValveState
 
 __all__ = [
+    "AscendingTimestampsWatermarks",
     "BoundedOutOfOrdernessWatermarks",
+    "BroadcastingOutput",
     "ChannelExplanation",
     "ChannelState",
     "Duration",
     "Explanation",
+    "IdlenessTimer",
     "IndexedCombinedWatermarkStatus",
+    "IngestionTimeAssigner",
+    "IngestionTimeWatermarks",
     "NoWatermarks",
+    "Output",
+    "RecordTimestampAssigner",
     "StatusWatermarkValve",
+    "TimeCharacteristic",
+    "TimestampAssigner",
+    "TimestampsAndWatermarksOperator",
     "ValveState",
     "WatermarkGenerator",
     "WatermarkOutput",
+    "WatermarkOutputMultiplexer",
     "WatermarkStatus",
     "WatermarkStrategy",
+    "WatermarksWithIdleness",
+    "WatermarksWithMaxAhead",
 ]

@@ -20,7 +20,8 @@ class CombinedWatermarkStatus:
     """The watermark of inputs that come and go; Flink's class of that name.
 
     The combined watermark is the least of the active inputs' watermarks or, while all are idle, the greatest
-    of all watermarks; it only rises. An input is any int64 of the caller's.
+    of all watermarks; it only rises. An input is any int64 of the caller's. One that is not there, or not any
+    more, is ignored.
 
     Attributes
     ----------
@@ -48,13 +49,15 @@ class CombinedWatermarkStatus:
 
     def remove(self, partial: int) -> None:
         """Let go of an input."""
-        watermark = self._watermarks.pop(partial)
+        watermark = self._watermarks.pop(partial, MIN_WATERMARK)
         self._active.remove(partial)
         if watermark == self._furthest:
             self._furthest = max(self._watermarks.values(), default=MIN_WATERMARK)
 
     def set_watermark(self, partial: int, watermark: int) -> bool:
         """Take an input's watermark, which makes the input active; True where it rises."""
+        if partial not in self._watermarks:
+            return False
         before = self._watermarks[partial]
         self._watermarks[partial] = after = max(before, watermark)
         self._furthest = max(self._furthest, after)
@@ -65,7 +68,7 @@ class CombinedWatermarkStatus:
         """Take an input's status."""
         if idle:
             self._active.remove(partial)
-        else:
+        elif partial in self._watermarks:
             self._active.push(self._watermarks[partial], partial)
 
     def update_combined_watermark(self) -> bool:

@@ -1,0 +1,98 @@
+"""The generators, idle or not, on periodic emits; and the multiplexer of their outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timerheap import ManualProcessingTimeService
+from timerheap.watermarks import (
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
+    WatermarkGenerator,
+    WatermarkOutputMultiplexer,
+    WatermarksWithIdleness,
+)
+
+
+class Recorder:
+    """What went out since it was last asked."""
+
+    def __init__(self) -> None:
+        self.out: list[Any] = []
+
+    def emit_watermark(self, watermark: int) -> None:
+        self.out.append(watermark)
+
+    def mark_idle(self) -> None:
+        self.out.append("idle")
+
+    def mark_active(self) -> None:
+        self.out.append("active")
+
+    def take(self) -> list[Any]:
+        taken, self.out = self.out, []
+        return taken
+
+
+class Generator:
+    """A generator on a clock of its own."""
+
+    def __init__(self, trace: dict[str, Any], output: Recorder) -> None:
+        self.output = output
+        self.clock = ManualProcessingTimeService()
+        self.generator: WatermarkGenerator
+        if trace["kind"] == "bounded":
+            self.generator = BoundedOutOfOrdernessWatermarks(trace["delay"])
+        else:
+            assert trace["delay"] == 0
+            self.generator = AscendingTimestampsWatermarks()
+        if trace["idle_timeout"]:
+            self.generator = WatermarksWithIdleness(self.generator, trace["idle_timeout"], self.clock)
+
+    def replay(self, op: list[Any]) -> None:
+        match op:
+            case ["event", timestamp, _]:
+                self.generator.on_event(None, timestamp, self.output)
+            case ["emit", _]:
+                self.generator.on_periodic_emit(self.output)
+            case ["clock", ms]:
+                self.clock.advance(ms)
+            case _:
+                pytest.fail(f"unknown operation {op}")
+
+
+class Multiplexer:
+    def __init__(self, output: Recorder) -> None:
+        self.multiplexer = WatermarkOutputMultiplexer(output)
+
+    def replay(self, op: list[Any]) -> None:
+        match op:
+            case ["register", output_id, _]:
+                self.multiplexer.register_new_output(output_id)
+            case ["unregister", output_id, _]:
+                assert self.multiplexer.unregister_output(output_id)
+            case ["immediate", output_id, watermark, _]:
+                self.multiplexer.get_immediate_output(output_id).emit_watermark(watermark)
+            case ["deferred", output_id, watermark, _]:
+                self.multiplexer.get_deferred_output(output_id).emit_watermark(watermark)
+            case ["immediate_idle", output_id, _]:
+                self.multiplexer.get_immediate_output(output_id).mark_idle()
+            case ["deferred_idle", output_id, _]:
+                self.multiplexer.get_deferred_output(output_id).mark_idle()
+            case ["emit", _]:
+                self.multiplexer.on_periodic_emit()
+            case _:
+                pytest.fail(f"unknown operation {op}")
+
+
+def test_answers(traces: list[dict[str, Any]]) -> None:
+    for line, trace in enumerate(traces, 1):
+        output = Recorder()
+        multiplexed = trace["kind"] == "multiplexer"
+        subject = Multiplexer(output) if multiplexed else Generator(trace, output)
+        for step, op in enumerate(trace["ops"]):
+            subject.replay(op)
+            expected = [] if op[0] == "clock" else op[-1]
+            assert output.take() == expected, f"line {line}, operation {step}: {op}"

@@ -141,10 +141,10 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         try:
             async with deadline:
                 results = await self._attempts(value)
-        except TimeoutError:
+        except Exception:
             if not deadline.expired():
-                raise  # the function's own
-        if deadline.expired():  # also where the function would not be cancelled: it came too late
+                raise
+        if deadline.expired():  # whatever came of the cancelled call
             return await finished(self._function.timeout(value))
         return results
 
@@ -156,14 +156,23 @@ class AsyncWaitOperator(Generic[IN, OUT]):
             try:
                 results = await self._function.async_invoke(value)
             except Exception as e:
-                if on_exception is None or not on_exception(e) or not self._retry.can_retry(attempts):
+                if on_exception is None or not on_exception(e) or not self._may_retry(attempts):
                     raise
             else:
                 given = listed(results)
-                if on_result is None or not on_result(given) or not self._retry.can_retry(attempts):
+                if on_result is None or not on_result(given) or not self._may_retry(attempts):
                     return given
             await asyncio.sleep(self._retry.get_backoff_time_millis(attempts) / 1000)
             attempts += 1
+
+    def _may_retry(self, attempts: int) -> bool:
+        return not _is_being_cancelled() and self._retry.can_retry(attempts)
+
+
+def _is_being_cancelled() -> bool:
+    """Tell whether someone has cancelled the current task, whatever its code made of it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 @asynccontextmanager
@@ -230,8 +239,7 @@ class Input(Generic[IN, OUT]):
             _note(e, value)
             raise
         except asyncio.CancelledError as e:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _is_being_cancelled():
                 raise
             # A task group takes a cancelled task for one that is done: the element would be lost.
             error = RuntimeError("an asynchronous call was cancelled by something inside it")

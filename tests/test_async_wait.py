@@ -1,0 +1,582 @@
+"""Asynchronous functions on a stream, in a time that passes only while everybody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import selectors
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timerheap.async_wait import (
+    NO_RETRY_STRATEGY,
+    AsyncFunction,
+    AsyncRetryStrategy,
+    AsyncWaitOperator,
+    OrderedStreamElementQueue,
+    StreamElement,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+    empty_result_predicate,
+    exception_type_predicate,
+    has_exception_predicate,
+)
+
+
+class Waits(selectors.DefaultSelector):
+    """Nothing here waits for a file: to wait is to let the time go by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None, "everybody waits, and nothing will ever come"
+        self.now += timeout
+        return super().select(0)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop whose seconds take no time."""
+
+    def __init__(self) -> None:
+        self.waits = Waits()
+        super().__init__(self.waits)
+
+    def time(self) -> float:
+        return self.waits.now
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        return runner.run(main)
+
+
+def ms() -> int:
+    return round(asyncio.get_running_loop().time() * 1000)
+
+
+async def feed(
+    operator: AsyncWaitOperator[Any, Any],
+    elements: list[Any],
+    output: Callable[[StreamElement], object] | None = None,
+) -> list[StreamElement]:
+    """Put values, and ints as watermarks, through an operator."""
+    out: list[StreamElement] = []
+    async with operator.open(output or out.append) as stream:
+        for timestamp, element in enumerate(elements):
+            if isinstance(element, int):
+                await stream.process_watermark(element)
+            else:
+                await stream.process_element(element, timestamp)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return out
+
+
+def values(out: list[StreamElement]) -> list[Any]:
+    return [element.timestamp if isinstance(element, Watermark) else element.value for element in out]
+
+
+# What a random function does, and, without asyncio, what must come of it.
+
+
+@dataclass(frozen=True)
+class Attempt:
+    takes: int  # ms
+    results: int | None  # None: it fails
+
+
+@dataclass(frozen=True)
+class Call:
+    """An element of a random stream: its function's attempts, the last again and again."""
+
+    name: str
+    attempts: tuple[Attempt, ...]
+
+    def attempt(self, number: int) -> Attempt:
+        return self.attempts[min(number, len(self.attempts) - 1)]
+
+    def results(self, number: int) -> list[Any]:
+        return [(self.name, number, i) for i in range(self.attempt(number).results or 0)]
+
+    def outcome(self, retry: AsyncRetryStrategy | None, timeout: int | None) -> list[Any] | None:
+        """What it results in, None for an error, where empty results and errors are retried."""
+        elapsed = 0
+        for number in itertools.count():
+            elapsed += self.attempt(number).takes
+            if timeout is not None and elapsed > timeout:
+                return [(self.name, "timeout")]
+            if self.attempt(number).results or retry is None or not retry.can_retry(number + 1):
+                break
+            elapsed += retry.get_backoff_time_millis(number + 1)
+        return None if self.attempt(number).results is None else self.results(number)
+
+
+@dataclass
+class Scripted(AsyncFunction[Call, Any]):
+    """Does what its elements say; counts."""
+
+    attempts: Counter[str] = field(default_factory=Counter)
+    running: set[str] = field(default_factory=set)
+    most: int = 0
+    opened: int = 0
+    closed: int = 0
+
+    def open(self, runtime_context: Any) -> None:
+        self.opened += 1
+
+    def close(self) -> None:
+        assert not self.running
+        self.closed += 1
+
+    async def async_invoke(self, value: Call) -> list[Any]:
+        number = self.attempts[value.name]
+        self.attempts[value.name] += 1
+        self.running.add(value.name)
+        self.most = max(self.most, len(self.running))
+        try:
+            await asyncio.sleep(value.attempt(number).takes / 1000)
+        finally:
+            self.running.remove(value.name)
+        if value.attempt(number).results is None:
+            raise ConnectionError(value.name)
+        return value.results(number)
+
+    def timeout(self, value: Call) -> list[Any]:
+        return [(value.name, "timeout")]
+
+
+# Timeouts are odd and everything else is even: nothing is ever just in time.
+even = st.integers(0, 50).map(lambda n: 2 * n)
+attempts = st.builds(Attempt, even, st.sampled_from([None, 0, 1, 1, 2]))
+streams = st.lists(
+    st.one_of(st.just(None), st.lists(attempts, min_size=1, max_size=3).map(tuple)), max_size=30
+).map(lambda items: [n if item is None else Call(f"e{n}", item) for n, item in enumerate(items)])
+retries = st.none() | st.builds(
+    AsyncRetryStrategy.exponential_backoff,
+    st.integers(1, 3),
+    st.integers(1, 20).map(lambda n: 2 * n),
+    st.just(40),
+    st.just(2),
+    st.just(empty_result_predicate),
+    st.just(has_exception_predicate),
+)
+timeouts = st.none() | st.integers(0, 60).map(lambda n: 2 * n + 1)
+
+
+@settings(max_examples=300)
+@given(streams, st.integers(1, 8), st.booleans(), retries, timeouts)
+def test_order_and_results(
+    stream: list[Any],
+    capacity: int,
+    ordered: bool,
+    retry: AsyncRetryStrategy | None,
+    timeout: int | None,
+) -> None:
+    outcomes = {e.name: e.outcome(retry, timeout) for e in stream if isinstance(e, Call)}
+    function = Scripted()
+    operator = AsyncWaitOperator(function, capacity=capacity, timeout=timeout, ordered=ordered, retry=retry)
+    if None in outcomes.values():
+        with pytest.raises(ConnectionError) as error:
+            run(feed(operator, stream))
+        assert outcomes[str(error.value)] is None
+    else:
+        out = values(run(feed(operator, stream)))
+        expected = [r for e in stream for r in ([e] if isinstance(e, int) else outcomes[e.name])]
+        if ordered:
+            assert out == expected
+        else:
+            assert between_watermarks(out) == between_watermarks(expected)
+    assert function.most <= capacity
+    assert (function.opened, function.closed, function.running) == (1, 1, set())
+
+
+def between_watermarks(elements: list[Any]) -> list[Any]:
+    """The watermarks, and what lies between them, in any order."""
+    parts: list[Any] = [Counter()]
+    for element in elements:
+        if isinstance(element, int):
+            parts += [element, Counter()]
+        else:
+            parts[-1][element] += 1
+    return parts
+
+
+# Single behaviours.
+
+
+async def sleeping(value: str) -> list[str]:
+    """Takes as many ms as its value has letters, times 10."""
+    await asyncio.sleep(len(value) / 100)
+    return [value]
+
+
+def test_results_leave_as_soon_as_they_may() -> None:
+    async def main(ordered: bool) -> list[Any]:
+        out: list[Any] = []
+        operator = AsyncWaitOperator(sleeping, ordered=ordered)
+        await feed(operator, ["aaa", "b", 2, "cc"], lambda e: out.append((ms(), *values([e]))))
+        return out
+
+    assert run(main(ordered=True)) == [(30, "aaa"), (30, "b"), (30, 2), (30, "cc")]
+    assert run(main(ordered=False)) == [(10, "b"), (30, "aaa"), (30, 2), (30, "cc")]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_whoever_puts_waits_for_room(ordered: bool) -> None:
+    async def main() -> None:
+        async with AsyncWaitOperator(sleeping, capacity=2, ordered=ordered).open(print) as stream:
+            await stream.process_element("aaa")
+            await stream.process_watermark(5)  # takes room, too
+            assert ms() == 0
+            await stream.process_element("b")
+            assert ms() == 30
+        assert ms() == 40
+
+    run(main())
+
+
+def test_a_function_that_never_waits() -> None:
+    async def at_once(value: str) -> list[str]:
+        return [value] * 2
+
+    out = run(feed(AsyncWaitOperator(at_once, capacity=3), [*"abcdefg", 7]))
+    assert out == [
+        *(StreamRecord(letter, n) for n, letter in enumerate("abcdefg") for _ in range(2)),
+        Watermark(7),
+    ]
+
+
+def test_a_timeout_names_the_element_and_cancels_the_call() -> None:
+    cancelled = []
+
+    async def slow(value: str) -> list[str]:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.append((value, ms()))
+            raise
+        return []
+
+    with pytest.raises(TimeoutError, match="timed out for input: 'N1'") as error:
+        run(feed(AsyncWaitOperator(slow, timeout=timedelta(seconds=5)), ["N1", "N2"]))
+    assert cancelled == [("N1", 5000), ("N2", 5000)]
+    assert error.value.__notes__ == ["timerheap: for the element 'N1'"]
+
+
+@pytest.mark.parametrize("stubborn", ["returns", "fails"])
+def test_what_a_call_gives_after_its_time_is_dropped(stubborn: str) -> None:
+    calls = []
+
+    class Stubborn(AsyncFunction[str, str]):
+        async def async_invoke(self, value: str) -> list[str]:
+            calls.append(value)
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                await asyncio.sleep(1)
+            if stubborn == "fails":
+                raise ConnectionError
+            return ["too late"]
+
+        async def timeout(self, value: str) -> list[str]:  # type: ignore[override]
+            await asyncio.sleep(1)
+            return [f"no answer for {value}"]
+
+    retry = AsyncRetryStrategy.fixed_delay(9, 1, exception_predicate=has_exception_predicate)
+    assert values(run(feed(AsyncWaitOperator(Stubborn(), timeout=100, retry=retry), ["N1"]))) == [
+        "no answer for N1"
+    ]
+    assert calls == ["N1"]
+
+
+def test_a_functions_own_timeout_error_is_an_error() -> None:
+    async def fails(value: str) -> list[str]:
+        raise TimeoutError("the server says so")
+
+    class Fails(AsyncFunction[str, str]):
+        async_invoke = staticmethod(fails)  # type: ignore[assignment]
+
+        def timeout(self, value: str) -> list[str]:
+            raise AssertionError("it is not ours")
+
+    with pytest.raises(TimeoutError, match="the server says so"):
+        run(feed(AsyncWaitOperator(Fails(), timeout=100), ["N1"]))
+
+
+def test_an_error_cancels_all_calls_and_waits_for_them() -> None:
+    left = []
+
+    async def call(value: str) -> list[str]:
+        try:
+            await asyncio.sleep(0.1 if value == "bad" else 10)
+        finally:
+            await asyncio.sleep(0.5)  # a connection that is put away in order
+            left.append(value)
+        raise ValueError(value) from KeyError("cause")
+
+    with pytest.raises(ValueError, match="bad") as error:
+        run(feed(AsyncWaitOperator(call, capacity=4), ["a", "b", "bad", "c", "d"]))
+    assert sorted(left) == ["a", "b", "bad", "c"]
+    assert error.value.__notes__ == ["timerheap: for the element 'bad'"]
+    assert isinstance(error.value.__cause__, KeyError)
+
+
+def test_a_long_element_is_cut_in_the_note() -> None:
+    async def fails(value: str) -> list[str]:
+        raise ValueError
+
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        run(feed(AsyncWaitOperator(fails), ["x" * 10_000]))
+    assert error.value.__notes__ == [f"timerheap: for the element '{'x' * 499}..."]
+
+
+def test_an_error_of_the_block_or_of_the_output_ends_it_all() -> None:
+    function = Scripted()
+
+    async def block() -> None:
+        async with AsyncWaitOperator(function).open(print) as stream:
+            await stream.process_element(Call("e", (Attempt(10, 1),)))
+            await asyncio.sleep(0.001)
+            raise LookupError("of the block")
+
+    def output(element: StreamElement) -> None:
+        raise LookupError("of the output")
+
+    with pytest.raises(LookupError, match="of the block"):
+        run(block())
+    with pytest.raises(LookupError, match="of the output"):
+        run(feed(AsyncWaitOperator(function), [Call("f", (Attempt(10, 1),))], output))
+    assert (function.opened, function.closed, function.running) == (2, 2, set())
+
+
+def test_a_cancelled_task_leaves_nothing_behind() -> None:
+    function = Scripted()
+
+    async def main() -> None:
+        stream = [Call(f"e{n}", (Attempt(1000, 1),)) for n in range(9)]
+        task = asyncio.create_task(feed(AsyncWaitOperator(function, capacity=3), stream))
+        await asyncio.sleep(0.5)
+        assert len(function.running) == 3
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main())
+    assert (function.closed, function.running) == (1, set())
+
+
+@pytest.mark.parametrize("where", ["async_invoke", "timeout"])
+def test_a_call_that_is_cancelled_from_inside_is_no_lost_element(where: str) -> None:
+    class Gone(AsyncFunction[str, str]):
+        async def async_invoke(self, value: str) -> list[str]:
+            await (self.gone() if where == "async_invoke" else asyncio.sleep(60))
+            return []
+
+        def timeout(self, value: str) -> Awaitable[list[str]]:
+            return self.gone()
+
+        async def gone(self) -> list[str]:
+            other = asyncio.ensure_future(asyncio.sleep(60))
+            asyncio.get_running_loop().call_soon(other.cancel)
+            await other
+            return []
+
+    with pytest.raises(RuntimeError, match="cancelled by something inside it") as error:
+        run(feed(AsyncWaitOperator(Gone(), timeout=100), ["N1"]))
+    assert error.value.__notes__ == ["timerheap: for the element 'N1'"]
+
+
+def test_open_and_close_may_wait_and_a_failed_open_is_not_closed() -> None:
+    log: list[str] = []
+
+    class Client(AsyncFunction[str, str]):
+        async def open(self, runtime_context: Any) -> None:
+            log.append("open")
+            with pytest.raises(NotImplementedError, match="no state"):
+                runtime_context.get_state(None)
+            await asyncio.sleep(0.1)
+            if len(log) > 3:
+                raise ConnectionRefusedError
+
+        async def close(self) -> None:
+            await asyncio.sleep(0.1)
+            log.append("close")
+
+        async def async_invoke(self, value: str) -> list[str]:
+            log.append(value)
+            return []
+
+    operator = AsyncWaitOperator(Client())
+    assert run(feed(operator, ["a"])) == []
+    assert log == ["open", "a", "close"]
+    with pytest.raises(ConnectionRefusedError):
+        run(feed(operator, ["a"]))
+    assert log == ["open", "a", "close", "open"]
+
+
+@pytest.mark.parametrize("results", [None, "text", b"bytes", 5])
+def test_results_are_a_collection(results: Any) -> None:
+    async def call(value: str) -> Any:
+        return results
+
+    with pytest.raises(TypeError, match=r"no list of results; give \[\] where there are none"):
+        run(feed(AsyncWaitOperator(call), ["a"]))
+
+
+def test_a_retry_waits_its_time_and_knows_its_failures() -> None:
+    calls: list[Any] = []
+
+    async def call(value: str) -> list[str]:
+        calls.append(ms())
+        await asyncio.sleep(0.01)
+        if len(calls) == 1:
+            raise ConnectionResetError
+        return [value] * (len(calls) > 2)
+
+    only = partial(exception_type_predicate, expected_error_type=ConnectionError)
+    retry = AsyncRetryStrategy.fixed_delay(5, 100, empty_result_predicate, only)
+    assert values(run(feed(AsyncWaitOperator(call, retry=retry), ["N1"]))) == ["N1"]
+    assert calls == [0, 110, 220]
+
+    calls.clear()
+    other = partial(exception_type_predicate, expected_error_type=KeyError)
+    retry = AsyncRetryStrategy.fixed_delay(5, 100, exception_predicate=other)
+    with pytest.raises(ConnectionResetError):
+        run(feed(AsyncWaitOperator(call, retry=retry), ["N1"]))
+
+
+def test_waits_of_the_strategies() -> None:
+    """Java's arithmetic: each wait is the last one times the factor, cut to whole ms."""
+    waits = {
+        (100, 1000, 2.0): [100, 200, 400, 800, 1000, 1000],
+        (100, 1000, 1.5): [100, 150, 225, 337, 505, 757],
+        (1, 1000, 1.5): [1, 1, 1, 1, 1, 1],
+        (500, 100, 3): [500, 100, 100, 100, 100, 100],
+        (100, 1000, 0.1): [100, 10, 1, 0, 0, 0],
+        (100, 1000, 1e308): [100, 1000, 1000, 1000, 1000, 1000],
+    }
+    for (initial, most, factor), expected in waits.items():
+        strategy = AsyncRetryStrategy.exponential_backoff(
+            6, timedelta(milliseconds=initial), most, factor, empty_result_predicate
+        )
+        assert [strategy.get_backoff_time_millis(n) for n in (3, 1, 2, 3, 4, 5, 6)][1:] == expected
+        assert [strategy.can_retry(n) for n in (1, 6, 7)] == [True, True, False]
+    assert AsyncRetryStrategy.no_restart() is NO_RETRY_STRATEGY
+    assert not NO_RETRY_STRATEGY.can_retry(1)
+
+
+async def fine(value: str) -> list[str]:
+    return [value]
+
+
+class Plain(AsyncFunction[str, str]):
+    def async_invoke(self, value: str) -> Any:
+        return [value]
+
+
+async def generates(value: str) -> Any:
+    yield value
+
+
+fixed = partial(AsyncRetryStrategy.fixed_delay, exception_predicate=has_exception_predicate)
+backoff = partial(
+    AsyncRetryStrategy.exponential_backoff,
+    max_attempts=3,
+    initial_delay=10,
+    max_retry_delay=100,
+    multiplier=2,
+    exception_predicate=has_exception_predicate,
+)
+
+BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "no function": (lambda: AsyncWaitOperator(5), TypeError, "function: 5 is no coroutine function"),  # type: ignore[arg-type]
+    "plain function": (lambda: AsyncWaitOperator(len), TypeError, "len.* is no coroutine function; write it"),  # type: ignore[arg-type]
+    "generator": (lambda: AsyncWaitOperator(generates), TypeError, "generates.* is no coroutine function"),  # type: ignore[arg-type]
+    "plain method": (lambda: AsyncWaitOperator(Plain()), TypeError, "Plain.async_invoke.* is no coroutine"),
+    "class": (lambda: AsyncWaitOperator(Scripted), TypeError, r"Scripted is a class; .*: Scripted\(\)"),  # type: ignore[arg-type]
+    "capacity 0": (lambda: AsyncWaitOperator(fine, capacity=0), ValueError, "capacity: 0 leaves no room"),
+    "capacity 1.5": (lambda: AsyncWaitOperator(fine, capacity=1.5), TypeError, "capacity: 1.5 is no int"),  # type: ignore[arg-type]
+    "timeout 0": (lambda: AsyncWaitOperator(fine, timeout=0), ValueError, "timeout: 0 leaves no time"),
+    "timeout -1": (lambda: AsyncWaitOperator(fine, timeout=-1), ValueError, "timeout: -1 must be 0 or more"),
+    "timeout text": (lambda: AsyncWaitOperator(fine, timeout="5s"), TypeError, "timeout: '5s' is no dur"),  # type: ignore[arg-type]
+    "ordered": (lambda: AsyncWaitOperator(fine, ordered="no"), TypeError, "ordered: 'no' is no bool"),  # type: ignore[arg-type]
+    "retry": (lambda: AsyncWaitOperator(fine, retry=3), TypeError, "retry: 3 is no AsyncRetryStrategy"),  # type: ignore[arg-type]
+    "attempts": (lambda: fixed(0, 10), ValueError, "max_attempts: 0 retries"),
+    "attempts text": (lambda: fixed("3", 10), TypeError, "max_attempts: '3' is no int"),
+    "wait": (lambda: fixed(3, 0), ValueError, "backoff_time_millis: 0 must be more than 0 ms"),
+    "no predicate": (
+        lambda: AsyncRetryStrategy.fixed_delay(3, 10),
+        ValueError,
+        "both are None, so nothing would ever",
+    ),
+    "no predicates": (
+        lambda: fixed(3, 10, exception_predicate=OSError("gone")),
+        TypeError,
+        r"exception_predicate: OSError\('gone'\) is no function",
+    ),
+    "first wait": (lambda: backoff(initial_delay=0), ValueError, "initial_delay: 0 must be more"),
+    "last wait": (lambda: backoff(max_retry_delay=1.5), TypeError, "max_retry_delay: 1.5 is no duration"),
+    "factor": (lambda: backoff(multiplier=float("nan")), ValueError, "multiplier: nan must be more than 0"),
+    "factor text": (lambda: backoff(multiplier="2"), TypeError, "multiplier: '2' is no number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments_are_named(name: str) -> None:
+    make, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_bad_watermark_is_named_and_takes_no_room() -> None:
+    async def main() -> None:
+        async with AsyncWaitOperator(fine, capacity=1).open(print) as stream:
+            with pytest.raises(TypeError, match=r"watermark must be an int, got 1\.5"):
+                await stream.process_watermark(1.5)  # type: ignore[arg-type]
+            await stream.process_watermark(1)
+            await stream.process_element("a")
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
+def test_a_refused_operation_leaves_the_queue_as_it_was(kind: type[StreamElementQueue[Any]]) -> None:
+    queue = kind(2)
+    future = queue.try_put(StreamRecord("a", 1))
+    barrier = queue.try_put(Watermark(5))
+    assert future is not None
+    assert barrier is not None
+    for bad in ("a", ("a", 1), 5, None):
+        with pytest.raises(TypeError, match="neither a StreamRecord nor a Watermark"):
+            queue.try_put(bad)  # type: ignore[arg-type]
+    assert queue.try_put(StreamRecord("b")) is None
+    with pytest.raises(TypeError, match="results: None is no list of results"):
+        future.complete(None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"Watermark\(timestamp=5\) is complete already"):
+        barrier.complete([])
+    assert (len(queue), queue.has_completed_elements(), queue.emit_completed_element()) == (2, False, [])
+    assert queue.values() == [StreamRecord("a", 1), Watermark(5)]
+    future.complete(iter(["x"]))
+    with pytest.raises(RuntimeError, match="complete already: results are taken once"):
+        future.complete(["y"])
+    assert queue.emit_completed_element() == [StreamRecord("x", 1)]
+    assert queue.emit_completed_element() == [Watermark(5)]
+    assert (len(queue), queue.values()) == (0, [])
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_queue_has_room(capacity: int) -> None:
+    with pytest.raises(ValueError, match="leaves no room"):
+        OrderedStreamElementQueue(capacity)

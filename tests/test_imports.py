@@ -23,6 +23,7 @@ LAYERS = [
     "rocksdb",
     "queue",
     "service watermarks state",
+    "timer_service manager",
     "functions",
     "windows tvf async_wait operators interval_join",
     "timerheap",

@@ -19,7 +19,6 @@ from timerheap.service import (
     InternalTimersSnapshot,
     KeyContext,
     TimeDomain,
-    TimerService,
     Triggerable,
 )
 from timerheap.state import (
@@ -31,6 +30,7 @@ from timerheap.state import (
     ValueStateDescriptor,
 )
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, Timer, TimerBatch
+from timerheap.timer_service import TimerService
 from timerheap.types import TypeInformation, Types
 from timerheap.watermarks import Duration, WatermarkGenerator, WatermarkStrategy
 

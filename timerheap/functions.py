@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from timerheap.service import TimeDomain, TimerService
+    from timerheap.service import TimeDomain
     from timerheap.state import (
         ListState,
         ListStateDescriptor,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ValueStateDescriptor,
     )
     from timerheap.timer import TimerBatch
+    from timerheap.timer_service import TimerService
 
 __all__ = [
     "BatchProcessFunction",

@@ -1,22 +1,21 @@
-"""Timers of the current key, and who is told when they fire: Flink's timer service."""
+"""Timers of an operator's current key, and who is told when they fire: Flink's internal timer service."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from enum import Enum
 from types import EllipsisType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timerheap.clock import Cancellable, ProcessingTimeService
 from timerheap.queue import create_timer_queue
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, int64
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, int64, positive
 
 __all__ = [
     "InternalTimerService",
     "InternalTimersSnapshot",
     "KeyContext",
     "TimeDomain",
-    "TimerService",
     "Triggerable",
 ]
 
@@ -91,6 +90,9 @@ class InternalTimerService(Generic[K, N]):
     Registering and deleting cost what the queue's add and remove do, O(log n). One thread at a time: with a
     `SystemProcessingTimeService` hold its ``lock`` around setting the key and calling the service.
 
+    An operator advances its service first and sends the watermark downstream then: what the timers give
+    out is still in time. `InternalTimeServiceManager` keeps to that order by itself.
+
     Examples
     --------
     >>> from timerheap import InternalTimerService, ManualProcessingTimeService
@@ -124,6 +126,7 @@ class InternalTimerService(Generic[K, N]):
             create_timer_queue() if processing_time_timers is None else processing_time_timers
         )
         self._current_watermark = MIN_WATERMARK
+        self._output_watermark = MIN_WATERMARK
         self._next_wake_up: Cancellable | None = None
         self._wake_up_for_head()
 
@@ -134,6 +137,14 @@ class InternalTimerService(Generic[K, N]):
     def current_watermark(self) -> int:
         """Return the watermark of the last advance, epoch ms; before the first, ``MIN_WATERMARK``."""
         return self._current_watermark
+
+    def current_output_watermark(self) -> int:
+        """Return how far the watermark may go downstream, epoch ms; it never falls.
+
+        Once all that is due has fired it is `current_watermark`. Before, and while a callback runs, no timer
+        that is still to fire lies at or below it, but one that was late already when it was registered.
+        """
+        return self._output_watermark
 
     def register_event_time_timer(self, namespace: N, timestamp: int) -> None:
         """Register a timer of the current key, to fire when the watermark reaches `timestamp`.
@@ -200,8 +211,53 @@ class InternalTimerService(Generic[K, N]):
         Exception
             What a callback raises; the timers that are left fire at the next advance.
         """
-        self._current_watermark = int64("watermark", watermark)
-        self._fire(self._event_time_timers, watermark, self._triggerable.on_event_time)
+        self._advance(int64("watermark", watermark), None)
+
+    def try_advance_watermark(self, watermark: int, limit: int) -> bool:
+        """Do what `advance_watermark` does, but fire at most `limit` timers: the rest at the next advance.
+
+        However an advance is cut into pieces, the same timers fire in the same order. Callbacks see the new
+        watermark from the first piece on; downstream may be told `current_output_watermark`, no more.
+        Between the pieces timers may come and go, and a higher watermark may take over.
+
+        Parameters
+        ----------
+        watermark : int
+            As in `advance_watermark`.
+        limit : int
+            1 or more.
+
+        Returns
+        -------
+        bool
+            Whether all that is due has fired; if not, call again. (Flink's ``tryAdvanceWatermark`` asks a
+            function whether to stop.)
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, Exception
+            As `advance_watermark`, or if `limit` is no such number.
+
+        Examples
+        --------
+        >>> from timerheap import InternalTimerService, ManualProcessingTimeService
+        >>> class Print:
+        ...     def on_event_time(self, timer): print("fires", timer.timestamp)
+        >>> service = InternalTimerService(Print(), ManualProcessingTimeService())
+        >>> service.key_context.current_key = "N14228"
+        >>> for timestamp in (10, 20, 30):
+        ...     service.register_event_time_timer(None, timestamp)
+        >>> while not service.try_advance_watermark(50, limit=2):
+        ...     print("downstream", service.current_output_watermark())
+        fires 10
+        fires 20
+        downstream 29
+        fires 30
+        >>> service.current_output_watermark()
+        50
+        """
+        self._advance(int64("watermark", watermark), positive("limit", limit))
+        return not self._is_due()
 
     def for_each_event_time_timer(self, consumer: Callable[[N, int], object]) -> None:
         """Call ``consumer(namespace, timestamp)`` for every event-time timer, its key being the current key.
@@ -222,6 +278,60 @@ class InternalTimerService(Generic[K, N]):
     def num_processing_time_timers(self, namespace: N | EllipsisType = ...) -> int:
         """Count the processing-time timers: all, O(1), or those of one namespace (None is one), O(n)."""
         return self._count(self._processing_time_timers, namespace)
+
+    def next_event_time_timer(self) -> InternalTimer[K, N] | None:
+        """Return the event-time timer that is due next, of any key, or None. O(1)."""
+        return self._event_time_timers.peek()
+
+    def next_processing_time_timer(self) -> InternalTimer[K, N] | None:
+        """Return the processing-time timer that is due next, of any key, or None. O(1)."""
+        return self._processing_time_timers.peek()
+
+    def event_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
+        """Return the event-time timers of a key, whichever is current, in the order in which they fire.
+
+        A scan: O(n) in the timers of all keys.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If the key is none that the queue takes.
+        """
+        return self._event_time_timers.timers_of_key(key)
+
+    def processing_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
+        """Return the processing-time timers of a key, as `event_time_timers_of_key` does. O(n)."""
+        return self._processing_time_timers.timers_of_key(key)
+
+    def delete_timers_of_keys(self, keys: Iterable[K]) -> int:
+        """Delete all timers of many keys, of both times and every namespace.
+
+        Returns how many there were. One scan, O(n), however many keys there are; some may have no timers.
+        As after any deletion, the clock may still wake up for one of them in vain.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If a key is none that the queue takes; then no timer has been deleted.
+
+        Examples
+        --------
+        >>> from timerheap import InternalTimerService, ManualProcessingTimeService
+        >>> service = InternalTimerService(None, ManualProcessingTimeService())
+        >>> for service.key_context.current_key in ("N14228", "N24211", "N619AA"):
+        ...     service.register_event_time_timer(None, 1_000)
+        ...     service.register_event_time_timer("landed", 2_000)
+        >>> [timer.namespace for timer in service.event_time_timers_of_key("N24211")]
+        [None, 'landed']
+        >>> service.delete_timers_of_keys(["N14228", "N24211"])
+        4
+        >>> service.next_event_time_timer()
+        InternalTimer(timestamp=1000, key='N619AA', namespace=None)
+        """
+        if isinstance(keys, Iterator):
+            keys = list(keys)  # for both queues
+        removed = self._event_time_timers.remove_keys(keys)
+        return removed + self._processing_time_timers.remove_keys(keys)
 
     def snapshot_timers_for_key_group(self, key_group: int) -> InternalTimersSnapshot[K, N]:
         """Return the timers of one key group; the service goes on as before. O(n).
@@ -251,18 +361,38 @@ class InternalTimerService(Generic[K, N]):
         self._processing_time_timers.add_many(snapshot.processing_time_timers)
         self._wake_up_for_head()
 
+    def _advance(self, watermark: int, limit: int | None) -> int:
+        """Fire at most `limit` timers; give how many have fired."""
+        self._current_watermark = watermark
+        fired = self._fire(self._event_time_timers, watermark, self._triggerable.on_event_time, limit)
+        head = self._event_time_timers.peek()
+        held = watermark if head is None else min(watermark, head.timestamp - 1)
+        self._output_watermark = max(self._output_watermark, held)
+        return fired
+
+    def _is_due(self) -> bool:
+        head = self._event_time_timers.peek()
+        return head is not None and head.timestamp <= self._current_watermark
+
     def _fire(
-        self, timers: KeyedTimerQueue[K, N], time: int, on_timer: Callable[[InternalTimer[K, N]], object]
-    ) -> None:
-        while (timer := timers.peek()) is not None and timer.timestamp <= time:
+        self,
+        timers: KeyedTimerQueue[K, N],
+        time: int,
+        on_timer: Callable[[InternalTimer[K, N]], object],
+        limit: int | None,
+    ) -> int:
+        fired = 0
+        while fired != limit and (timer := timers.peek()) is not None and timer.timestamp <= time:
             self.key_context.current_key = timer.key
             timers.poll()
             on_timer(timer)
+            fired += 1
+        return fired
 
     def _on_processing_time(self, timestamp: int) -> None:
         self._next_wake_up = None  # before a callback registers a timer that needs one
         try:
-            self._fire(self._processing_time_timers, timestamp, self._triggerable.on_processing_time)
+            self._fire(self._processing_time_timers, timestamp, self._triggerable.on_processing_time, None)
         finally:
             if self._next_wake_up is None and not self._clock.is_terminated():
                 self._wake_up_for_head()
@@ -287,53 +417,3 @@ class InternalTimerService(Generic[K, N]):
         if namespace is ...:
             return len(timers)
         return sum(timer.namespace == namespace for timer in timers)
-
-
-class TimerService:
-    """What a function sees of time: the timers of the current key (``pyflink.datastream.TimerService``).
-
-    Parameters
-    ----------
-    internal_timer_service : InternalTimerService
-        Where the timers go, under the namespace None.
-
-    Examples
-    --------
-    >>> from timerheap import InternalTimerService, ManualProcessingTimeService, TimerService
-    >>> class Print:
-    ...     def on_event_time(self, timer): print(timer.key, timer.timestamp)
-    ...     def on_processing_time(self, timer): print(timer.key, timer.timestamp)
-    >>> internal = InternalTimerService(Print(), ManualProcessingTimeService(now=5_000))
-    >>> timers = TimerService(internal)
-    >>> internal.key_context.current_key = "N14228"
-    >>> timers.register_event_time_timer(timers.current_processing_time() + 1_000)
-    >>> internal.advance_watermark(10_000)
-    N14228 6000
-    """
-
-    def __init__(self, internal_timer_service: InternalTimerService[Any, None]) -> None:
-        self._internal = internal_timer_service
-
-    def current_processing_time(self) -> int:
-        """Return the clock's time, epoch milliseconds."""
-        return self._internal.current_processing_time()
-
-    def current_watermark(self) -> int:
-        """Return the watermark, epoch milliseconds."""
-        return self._internal.current_watermark()
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """Register a timer that fires when the watermark reaches `timestamp`, epoch milliseconds."""
-        self._internal.register_event_time_timer(None, timestamp)
-
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        """Register a timer that fires when the clock has passed `timestamp`, epoch milliseconds."""
-        self._internal.register_processing_time_timer(None, timestamp)
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the event-time timer of that timestamp, if there is one."""
-        self._internal.delete_event_time_timer(None, timestamp)
-
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the processing-time timer of that timestamp, if there is one."""
-        self._internal.delete_processing_time_timer(None, timestamp)

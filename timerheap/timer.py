@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import index
-from typing import Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import Generic, NamedTuple, Protocol, SupportsIndex, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "InternalTimer", "KeyedTimerQueue", "Timer", "TimerBatch"]
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_WATERMARK",
+    "InternalTimer",
+    "KeyedTimerQueue",
+    "Timer",
+    "TimerBatch",
+    "coalesce",
+]
 
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
@@ -167,11 +175,91 @@ class KeyedTimerQueue(Protocol[K, N]):
         """Count the timers."""
 
 
-def int64(name: str, value: int) -> int:
+@overload
+def coalesce(timestamp: int, resolution: int) -> int: ...
+@overload
+def coalesce(timestamp: ArrayLike, resolution: int) -> NDArray[np.int64]: ...
+def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.int64]:
+    """Round timestamps up to multiples of a resolution, so that nearby timers become one.
+
+    A key that asks for a timer at every element has as many timers as elements. Where a little later is
+    soon enough, it registers the rounded timestamp, and registering a timer that is there costs nothing.
+    No timer fires earlier for it, and none as much as `resolution` later.
+
+    Parameters
+    ----------
+    timestamp : int or array_like of int
+        Epoch milliseconds, int64; negative ones lie before 1970.
+    resolution : int
+        Milliseconds, 1 or more. Multiples count from the epoch: with 60_000 they are whole minutes.
+
+    Returns
+    -------
+    int or ndarray of int64
+        As `timestamp`; an array is a new one of its shape. O(n).
+
+    Raises
+    ------
+    TypeError
+        If `timestamp` holds anything but integers, or `resolution` is no int.
+    ValueError
+        If `resolution` is less than 1.
+    OverflowError
+        If `timestamp` is no int64, or rounded up is none any more.
+
+    Examples
+    --------
+    >>> coalesce(1_234, 1_000), coalesce(2_000, 1_000), coalesce(-1, 1_000)
+    (2000, 2000, 0)
+    >>> coalesce(np.array([1, 999, 1_000, 1_001]), 1_000)
+    array([1000, 1000, 1000, 2000])
+
+    In a function, whose key then has one timer a minute, however many elements come:
+
+    >>> from timerheap import InternalTimerService, ManualProcessingTimeService, TimerService
+    >>> internal = InternalTimerService(None, ManualProcessingTimeService())
+    >>> internal.key_context.current_key = "N14228"
+    >>> timers = TimerService(internal)
+    >>> for at in range(0, 120_000, 10):
+    ...     timers.register_event_time_timer(coalesce(at + 1_800_000, 60_000))
+    >>> timers.event_time_timers()
+    [1800000, 1860000, 1920000]
+    """
+    resolution = positive("resolution", resolution)
+    if isinstance(timestamp, int | np.integer):
+        rounded = -(-int64("timestamp", timestamp) // resolution) * resolution
+        if rounded > MAX_WATERMARK:
+            raise OverflowError(_no_multiple(timestamp, resolution))
+        return rounded
+    timestamps = np.asarray(timestamp)
+    if timestamps.dtype.kind not in "iu" and timestamps.size:
+        raise TypeError(f"timestamp must hold integers, got {timestamps.dtype}")
+    if timestamps.dtype.kind == "u" and (timestamps > np.uint64(MAX_WATERMARK)).any():
+        raise OverflowError(f"timestamp must fit into 64 bits, got {timestamps.max()}")
+    timestamps = timestamps.astype(np.int64)
+    missing = (resolution - timestamps % resolution) % resolution
+    if (timestamps > MAX_WATERMARK - missing).any():
+        raise OverflowError(_no_multiple(timestamps.max(), resolution))
+    return np.asarray(timestamps + missing)
+
+
+def _no_multiple(timestamp: object, resolution: int) -> str:
+    return f"timestamp must have a multiple of {resolution} above it in 64 bits, got {timestamp}"
+
+
+def int64(name: str, value: SupportsIndex) -> int:
     """Return `value` as an int; a TypeError or OverflowError names the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     number = index(value)
     if not MIN_WATERMARK <= number <= MAX_WATERMARK:
         raise OverflowError(f"{name} must fit into 64 bits, got {value!r}")
+    return number
+
+
+def positive(name: str, value: SupportsIndex) -> int:
+    """Return `value` as an int of 1 or more; a TypeError, OverflowError or ValueError names the argument."""
+    number = int64(name, value)
+    if number < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value!r}")
     return number

@@ -17,8 +17,9 @@ from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.operators.elements import StreamElement, StreamRecord, Watermark
 from timerheap.operators.state import MemoryRuntimeContext
 from timerheap.queue import create_timer_queue
-from timerheap.service import InternalTimerService, KeyContext, TimeDomain, TimerService
+from timerheap.service import InternalTimerService, KeyContext, TimeDomain
 from timerheap.timer import InternalTimer, KeyedTimerQueue, int64
+from timerheap.timer_service import TimerService
 from timerheap.watermarks.output import WatermarkStatus
 
 __all__ = ["KeyedOperator", "checked_selector", "checked_status"]

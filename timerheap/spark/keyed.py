@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from timerheap.clock import ManualProcessingTimeService, ProcessingTimeService
 from timerheap.functions import KeyedProcessFunction
-from timerheap.service import InternalTimerService, KeyContext, TimeDomain, TimerService
+from timerheap.service import InternalTimerService, KeyContext, TimeDomain
 from timerheap.spark.families import Family
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.handles import SparkRuntimeContext
@@ -22,6 +22,7 @@ from timerheap.spark.output import Output
 from timerheap.spark.timers import JournalledQueue
 from timerheap.spark.waiting import WaitingRows
 from timerheap.timer import MAX_WATERMARK, InternalTimer
+from timerheap.timer_service import TimerService
 
 __all__ = ["KeyedRunner", "no_processing_time"]
 

@@ -185,7 +185,11 @@ async def _one_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGrou
     except BaseExceptionGroup as errors:
         failed = errors.exceptions[0]
     if failed is not None:
-        raise failed
+        context = failed.__context__
+        try:
+            raise failed
+        finally:
+            failed.__context__ = context  # not the cancellation of the block, which came of the error
 
 
 class Input(Generic[IN, OUT]):

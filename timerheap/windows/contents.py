@@ -1,0 +1,152 @@
+"""What windows hold for the current key: one accumulator each, or their elements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from timerheap.functions import RuntimeContext
+from timerheap.state import MapStateDescriptor
+from timerheap.types import Types
+from timerheap.windows.functions import AggregateFunction, ReduceFunction
+from timerheap.windows.window import WINDOW, Window
+
+__all__ = ["Accumulators", "Contents", "Elements"]
+
+_ELEMENT = Types.ROW_NAMED(["start", "end", "index"], [Types.LONG(), Types.LONG(), Types.LONG()])
+
+
+class Contents(ABC):
+    """The contents of the windows of the current key (Flink's ``windowState``)."""
+
+    @abstractmethod
+    def add(self, window: Window, value: Any) -> None:
+        """Add an element."""
+
+    @abstractmethod
+    def get(self, window: Window) -> Any:
+        """Give what the window function is handed; None where there is nothing."""
+
+    @abstractmethod
+    def clear(self, window: Window) -> None:
+        """Forget what a window holds."""
+
+    @abstractmethod
+    def merge(self, window: Window, sources: Iterable[Window]) -> None:
+        """Move what `sources` hold to `window`, behind what is there."""
+
+
+class Accumulators(Contents):
+    """One accumulator a window.
+
+    Parameters
+    ----------
+    runtime_context : RuntimeContext
+    name : str
+        Of the state.
+    type_info
+        Of an accumulator.
+    function : AggregateFunction or ReduceFunction
+        The accumulator of a ReduceFunction is an element.
+    """
+
+    def __init__(
+        self,
+        runtime_context: RuntimeContext,
+        name: str,
+        type_info: object,
+        function: AggregateFunction | ReduceFunction,
+    ) -> None:
+        self._state = runtime_context.get_map_state(MapStateDescriptor(name, WINDOW, type_info))
+        self._function = _Reduced(function) if isinstance(function, ReduceFunction) else function
+
+    def add(self, window: Window, value: Any) -> None:
+        """See `Contents.add`."""
+        kept = self._state.get(window)
+        if kept is None:
+            kept = self._function.create_accumulator()
+        self._state.put(window, self._function.add(value, kept))
+
+    def get(self, window: Window) -> Any:
+        """See `Contents.get`; the result of the aggregate."""
+        kept = self._state.get(window)
+        return None if kept is None else self._function.get_result(kept)
+
+    def clear(self, window: Window) -> None:
+        """See `Contents.clear`."""
+        self._state.remove(window)
+
+    def merge(self, window: Window, sources: Iterable[Window]) -> None:
+        """See `Contents.merge`."""
+        merged = None
+        for source in sources:
+            kept = self._state.get(source)
+            if kept is not None:
+                merged = kept if merged is None else self._function.merge(merged, kept)
+                self._state.remove(source)
+        if merged is not None:
+            kept = self._state.get(window)
+            self._state.put(window, merged if kept is None else self._function.merge(kept, merged))
+
+
+class _Reduced(AggregateFunction):
+    def __init__(self, function: ReduceFunction) -> None:
+        self._reduce = function.reduce
+
+    def create_accumulator(self) -> None:
+        return None
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return value if accumulator is None else self._reduce(accumulator, value)
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return self._reduce(acc_a, acc_b)
+
+
+class Elements(Contents):
+    """All elements of each window, in the order in which they came.
+
+    An element has an entry of its own, so that adding one does not touch the others: O(1); reading a window
+    is O(its elements).
+
+    Parameters
+    ----------
+    runtime_context : RuntimeContext
+    name : str
+        Of the state.
+    type_info
+        Of an element.
+    """
+
+    def __init__(self, runtime_context: RuntimeContext, name: str, type_info: object) -> None:
+        self._elements = runtime_context.get_map_state(MapStateDescriptor(name, _ELEMENT, type_info))
+        self._sizes = runtime_context.get_map_state(MapStateDescriptor(f"{name}.sizes", WINDOW, Types.LONG()))
+
+    def add(self, window: Window, value: Any) -> None:
+        """See `Contents.add`."""
+        size = self._sizes.get(window) or 0
+        self._elements.put((*window, size), value)
+        self._sizes.put(window, size + 1)
+
+    def get(self, window: Window) -> list[Any] | None:
+        """See `Contents.get`; the elements."""
+        size = self._sizes.get(window) or 0
+        return [self._elements.get((*window, index)) for index in range(size)] or None
+
+    def clear(self, window: Window) -> None:
+        """See `Contents.clear`."""
+        for index in range(self._sizes.get(window) or 0):
+            self._elements.remove((*window, index))
+        self._sizes.remove(window)
+
+    def merge(self, window: Window, sources: Iterable[Window]) -> None:
+        """See `Contents.merge`."""
+        for source in sources:
+            elements = self.get(source) or ()
+            self.clear(source)
+            for element in elements:
+                self.add(window, element)

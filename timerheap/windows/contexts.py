@@ -1,0 +1,127 @@
+"""What assigners, triggers and window functions are handed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from timerheap.functions import RuntimeContext
+from timerheap.state import StateDescriptor
+from timerheap.timer_service import TimerService
+from timerheap.windows.assigners import WindowAssigner
+from timerheap.windows.functions import ProcessWindowFunction
+from timerheap.windows.states import WindowStates, WindowStateStore
+from timerheap.windows.timers import WindowTimers
+from timerheap.windows.triggers import Trigger
+from timerheap.windows.window import Window
+
+__all__ = ["AssignerContext", "TriggerContext", "WindowContext"]
+
+
+class AssignerContext(WindowAssigner.WindowAssignerContext):
+    """What an assigner is handed; `timer_service` is set before each call."""
+
+    timer_service: TimerService
+
+    def __init__(self, runtime_context: RuntimeContext) -> None:
+        self._runtime_context = runtime_context
+
+    def get_current_processing_time(self) -> int:
+        """See `WindowAssigner.WindowAssignerContext`."""
+        return self.timer_service.current_processing_time()
+
+    def get_runtime_context(self) -> RuntimeContext:
+        """See `WindowAssigner.WindowAssignerContext`."""
+        return self._runtime_context
+
+
+class TriggerContext(Trigger.OnMergeContext):
+    """What a trigger is handed; `timer_service`, `window` and `merged` are set before each call.
+
+    Parameters
+    ----------
+    event_timers, processing_timers : WindowTimers
+    states : WindowStates
+    """
+
+    timer_service: TimerService
+    window: Window
+    merged: Iterable[Window] = ()
+
+    def __init__(
+        self, event_timers: WindowTimers, processing_timers: WindowTimers, states: WindowStates
+    ) -> None:
+        self._event_timers = event_timers
+        self._processing_timers = processing_timers
+        self._states = states
+
+    def get_current_processing_time(self) -> int:
+        """See `Trigger.TriggerContext`."""
+        return self.timer_service.current_processing_time()
+
+    def get_current_watermark(self) -> int:
+        """See `Trigger.TriggerContext`."""
+        return self.timer_service.current_watermark()
+
+    def register_processing_time_timer(self, time: int) -> None:
+        """See `Trigger.TriggerContext`."""
+        register = self.timer_service.register_processing_time_timer
+        self._processing_timers.register(time, self.window, register)
+
+    def register_event_time_timer(self, time: int) -> None:
+        """See `Trigger.TriggerContext`."""
+        self._event_timers.register(time, self.window, self.timer_service.register_event_time_timer)
+
+    def delete_processing_time_timer(self, time: int) -> None:
+        """See `Trigger.TriggerContext`."""
+        self._processing_timers.delete(time, self.window, self.timer_service.delete_processing_time_timer)
+
+    def delete_event_time_timer(self, time: int) -> None:
+        """See `Trigger.TriggerContext`."""
+        self._event_timers.delete(time, self.window, self.timer_service.delete_event_time_timer)
+
+    def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
+        """See `Trigger.TriggerContext`."""
+        return self._states.of(state_descriptor, self.window)
+
+    def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+        """See `Trigger.OnMergeContext`."""
+        self._states.merge(state_descriptor, self.window, self.merged)
+
+
+class WindowContext(ProcessWindowFunction.Context):
+    """What a ProcessWindowFunction is handed; `timer_service` and `current` are set before each call.
+
+    Parameters
+    ----------
+    runtime_context : RuntimeContext
+    states : WindowStates or None
+        None: the windows merge.
+    """
+
+    timer_service: TimerService
+    current: Window
+
+    def __init__(self, runtime_context: RuntimeContext, states: WindowStates | None) -> None:
+        self._runtime_context = runtime_context
+        self._states = states
+
+    def window(self) -> Window:
+        """See `ProcessWindowFunction.Context`."""
+        return self.current
+
+    def current_processing_time(self) -> int:
+        """See `ProcessWindowFunction.Context`."""
+        return self.timer_service.current_processing_time()
+
+    def current_watermark(self) -> int:
+        """See `ProcessWindowFunction.Context`."""
+        return self.timer_service.current_watermark()
+
+    def window_state(self) -> WindowStateStore:
+        """See `ProcessWindowFunction.Context`."""
+        return WindowStateStore(self._states, self.current)
+
+    def global_state(self) -> RuntimeContext:
+        """See `ProcessWindowFunction.Context`."""
+        return self._runtime_context

@@ -1,0 +1,264 @@
+"""State of one key and one window: views of map states whose keys are windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from timerheap.functions import RuntimeContext
+from timerheap.state import (
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    State,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from timerheap.types import TypeInformation, Types, arrow_type
+from timerheap.windows.window import WINDOW, Window
+
+__all__ = ["ReducingState", "ReducingStateDescriptor", "WindowStateStore", "WindowStates"]
+
+
+class ReducingStateDescriptor(StateDescriptor):
+    """Describes a `ReducingState` of a window, for a trigger.
+
+    Parameters
+    ----------
+    name : str
+    reduce_function : callable, or an object with such a ``reduce`` method
+        (value1, value2) -> value: associative.
+    type_info
+        As in other descriptors.
+
+    Examples
+    --------
+    >>> ReducingStateDescriptor("last", max, Types.LONG())
+    ReducingStateDescriptor('last', TypeInformation('bigint'))
+    """
+
+    def __init__(self, name: str, reduce_function: Any, type_info: object) -> None:
+        super().__init__(name, type_info)
+        self.reduce_function: Callable[[Any, Any], Any] = getattr(reduce_function, "reduce", reduce_function)
+        if not callable(self.reduce_function):
+            raise TypeError(f"reduce_function: {reduce_function!r} is no callable (value1, value2) -> value")
+
+
+class ReducingState(State):
+    """One value, into which others are reduced (Flink's ``ReducingState``)."""
+
+    def __init__(self, entries: MapState, window: Window, reduce_function: Callable[[Any, Any], Any]) -> None:
+        self._entries = entries
+        self._window = window
+        self._reduce = reduce_function
+
+    def get(self) -> Any:
+        """Give the value, None where nothing has been added."""
+        return self._entries.get(self._window)
+
+    def add(self, value: Any) -> None:
+        """Reduce `value` into the state."""
+        kept = self.get()
+        self._entries.put(self._window, value if kept is None else self._reduce(kept, value))
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._entries.remove(self._window)
+
+
+class _WindowValue(ValueState):
+    def __init__(self, entries: MapState, window: Window) -> None:
+        self._entries = entries
+        self._window = window
+
+    def value(self) -> Any:
+        return self._entries.get(self._window)
+
+    def update(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+        else:
+            self._entries.put(self._window, value)
+
+    def clear(self) -> None:
+        self._entries.remove(self._window)
+
+    def values(self, key_hashes: object) -> NoReturn:
+        raise NotImplementedError("a window's state has no columns; use value() and update()")
+
+    def update_many(self, key_hashes: object, values: object) -> NoReturn:
+        raise NotImplementedError("a window's state has no columns; use value() and update()")
+
+
+class _WindowList(ListState):
+    def __init__(self, entries: MapState, window: Window) -> None:
+        self._entries = entries
+        self._window = window
+
+    def get(self) -> Iterator[Any]:
+        return iter(self._entries.get(self._window) or ())
+
+    def add(self, value: Any) -> None:
+        self.add_all((value,))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        self.update([*self.get(), *values])
+
+    def update(self, values: Iterable[Any]) -> None:
+        kept = list(values)
+        if any(value is None for value in kept):
+            raise ValueError("a list state takes no None")
+        if kept:
+            self._entries.put(self._window, kept)
+        else:
+            self.clear()
+
+    def clear(self) -> None:
+        self._entries.remove(self._window)
+
+
+class _WindowMap(MapState):
+    def __init__(self, entries: MapState, window: Window) -> None:
+        self._entries = entries
+        self._window = window
+
+    def _load(self) -> dict[Any, Any]:
+        return self._entries.get(self._window) or {}
+
+    def get(self, key: Any) -> Any:
+        return self._load().get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        self.put_all({key: value})
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        if dict_value:
+            self._entries.put(self._window, {**self._load(), **dict_value})
+
+    def remove(self, key: Any) -> None:
+        kept = self._load()
+        if kept.pop(key, None) is not None or kept:
+            self._entries.put(self._window, kept)
+        else:
+            self.clear()
+
+    def contains(self, key: Any) -> bool:
+        return key in self._load()
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return iter(self._load().items())
+
+    def keys(self) -> Iterator[Any]:
+        return iter(self._load())
+
+    def values(self) -> Iterator[Any]:
+        return iter(self._load().values())
+
+    def is_empty(self) -> bool:
+        return not self._load()
+
+    def clear(self) -> None:
+        self._entries.remove(self._window)
+
+
+class WindowStates:
+    """The states that a trigger or a window function has for each window of the current key.
+
+    Parameters
+    ----------
+    runtime_context : RuntimeContext
+        Gives a map state for each descriptor: window -> value, list or map.
+    prefix : str
+        Goes before each descriptor's name.
+    """
+
+    def __init__(self, runtime_context: RuntimeContext, prefix: str) -> None:
+        self._runtime_context = runtime_context
+        self._prefix = prefix
+
+    def of(self, descriptor: object, window: Window) -> Any:
+        """Give the state of one window. A list or map is read and written whole at each call."""
+        if isinstance(descriptor, ReducingStateDescriptor):
+            return ReducingState(
+                self._entries(descriptor, descriptor.type_info), window, descriptor.reduce_function
+            )
+        if isinstance(descriptor, ValueStateDescriptor):
+            return _WindowValue(self._entries(descriptor, descriptor.type_info), window)
+        if isinstance(descriptor, ListStateDescriptor):
+            return _WindowList(self._entries(descriptor, _nested(descriptor.type_info)), window)
+        if isinstance(descriptor, MapStateDescriptor):
+            return _WindowMap(self._entries(descriptor, _nested(*descriptor.key_and_value)), window)
+        raise TypeError(
+            f"state_descriptor: {descriptor!r} is no descriptor of a value, list, map or reducing state"
+        )
+
+    def merge(self, descriptor: object, window: Window, merged: Iterable[Window]) -> None:
+        """Move what `merged` windows have into `window`."""
+        if not isinstance(descriptor, (ReducingStateDescriptor, ListStateDescriptor)):
+            raise TypeError(
+                f"state_descriptor: {descriptor!r} cannot be merged; only a reducing or a list state can"
+            )
+        target = self.of(descriptor, window)
+        for source in (self.of(descriptor, old) for old in merged):
+            kept = source.get()
+            if isinstance(source, ReducingState):
+                kept = () if kept is None else (kept,)
+            values = list(kept)
+            source.clear()
+            for value in values:
+                target.add(value)
+
+    def _entries(self, descriptor: StateDescriptor, type_info: object) -> MapState:
+        name = f"{self._prefix}.{descriptor.name}"
+        return self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW, type_info))
+
+
+class WindowStateStore:
+    """Where a `ProcessWindowFunction` asks for state of the key and the window that it is called for.
+
+    Parameters
+    ----------
+    states : WindowStates or None
+        None: windows merge, and have no state of their own.
+    window : TimeWindow or GlobalWindow
+    """
+
+    def __init__(self, states: WindowStates | None, window: Window) -> None:
+        self._states = states
+        self._window = window
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
+        """Give a value state."""
+        state: ValueState = self._state(state_descriptor, ValueStateDescriptor)
+        return state
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
+        """Give a list state; read and written whole at each call."""
+        state: ListState = self._state(state_descriptor, ListStateDescriptor)
+        return state
+
+    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
+        """Give a map state; read and written whole at each call."""
+        state: MapState = self._state(state_descriptor, MapStateDescriptor)
+        return state
+
+    def _state(self, descriptor: object, class_: type[StateDescriptor]) -> Any:
+        if not isinstance(descriptor, class_):
+            raise TypeError(f"state_descriptor: {descriptor!r} is no {class_.__name__}")
+        if self._states is None:
+            raise ValueError("per-window state is not allowed with merging windows; use global_state()")
+        return self._states.of(descriptor, self._window)
+
+
+def _nested(*types: object) -> object:
+    """Give the type of a list of one type, or of a map of two."""
+    infos = [TypeInformation(type_) if isinstance(type_, str) else type_ for type_ in types]
+    known = [info for info in infos if isinstance(info, TypeInformation)]
+    if len(known) == len(infos):
+        return Types.LIST(known[0]) if len(known) == 1 else Types.MAP(known[0], known[1])
+    import pyarrow as pa
+
+    arrow = [arrow_type(info) for info in infos]
+    return pa.list_(pa.field("element", arrow[0])) if len(arrow) == 1 else pa.map_(*arrow)

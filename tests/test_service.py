@@ -309,6 +309,89 @@ def test_services_of_one_operator_share_the_key(clock):
     assert two.timestamps() == [1, 2]
 
 
+# ---- the timers of keys ----
+
+
+def fill(service):
+    for key in ("a", "b", "c"):
+        service.key_context.current_key = key
+        for timestamp in (20, 10, 30):
+            service.register_event_time_timer(None, timestamp)
+            service.register_processing_time_timer("ns", timestamp + 5)
+
+
+def test_the_timers_of_a_key_in_order_whichever_is_current(service):
+    fill(service)
+    assert service.event_time_timers_of_key("b") == [(10, "b", None), (20, "b", None), (30, "b", None)]
+    assert service.processing_time_timers_of_key("a") == [(15, "a", "ns"), (25, "a", "ns"), (35, "a", "ns")]
+    assert service.event_time_timers_of_key("d") == []
+    assert service.key_context.current_key == "c"
+
+
+def test_many_keys_are_cleared_in_one_call(service, recorder, clock):
+    fill(service)
+    assert service.delete_timers_of_keys(key for key in ("a", "c", "a", "d")) == 12
+    assert service.num_event_time_timers() == service.num_processing_time_timers() == 3
+    assert service.delete_timers_of_keys([]) == 0
+    service.advance_watermark(100)
+    clock.set_current_time(100)
+    assert {timer.key for _, timer in recorder.fired} == {"b"}
+    assert len(recorder.fired) == 6
+
+
+def test_the_clock_wakes_up_for_a_head_that_was_cleared_and_finds_the_next(service, recorder, clock):
+    fill(service)
+    service.key_context.current_key = "d"
+    service.register_processing_time_timer(None, 8)
+    assert clock.get_active_timers() == [(8, 9)]
+    service.delete_timers_of_keys(["d"])
+    assert clock.get_active_timers() == [(8, 9)]
+    clock.set_current_time(9)
+    assert recorder.fired == []
+    assert clock.get_active_timers() == [(15, 16)]
+
+
+@pytest.mark.parametrize("keys", ["a", b"a", 7, [["a"]], ["a", None], None])
+def test_bad_keys_clear_nothing(service, keys):
+    fill(service)
+    before = held(service)
+    with pytest.raises(TypeError, match="key"):
+        service.delete_timers_of_keys(keys)
+    assert held(service) == before
+
+
+def test_next_due(service, clock):
+    assert service.next_event_time_timer() is service.next_processing_time_timer() is None
+    fill(service)
+    assert service.next_event_time_timer() == (10, "a", None)
+    assert service.next_processing_time_timer() == (15, "a", "ns")
+    service.advance_watermark(10)
+    clock.set_current_time(16)
+    assert service.next_event_time_timer() == (20, "a", None)
+    assert service.next_processing_time_timer() == (25, "a", "ns")
+
+
+def test_a_function_sees_the_timers_of_its_key_and_namespace(service):
+    timers = TimerService(service)
+    service.register_event_time_timer("another namespace", 1)
+    for key in ("a", "b"):
+        service.key_context.current_key = key
+        for timestamp in (30, 10):
+            timers.register_event_time_timer(timestamp)
+            timers.register_processing_time_timer(timestamp + 1)
+    assert timers.event_time_timers() == [10, 30]
+    assert timers.processing_time_timers() == [11, 31]
+    assert (timers.next_event_time_timer(), timers.next_processing_time_timer()) == (10, 11)
+    assert timers.delete_all_timers() == 4
+    assert timers.event_time_timers() == timers.processing_time_timers() == []
+    assert timers.next_event_time_timer() is timers.next_processing_time_timer() is None
+    service.key_context.current_key = "a"
+    assert timers.event_time_timers() == [10, 30]
+    service.key_context.current_key = "key"
+    assert timers.event_time_timers() == []
+    assert service.num_event_time_timers() == 3
+
+
 # ---- snapshots, queues ----
 
 

@@ -1,0 +1,77 @@
+"""Coalescing: what the next multiple is, at the ends of time too."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.timer import coalesce
+
+timestamps = st.integers(MIN_WATERMARK, MAX_WATERMARK) | st.integers(-3_000, 3_000)
+resolutions = st.integers(1, 2_000) | st.sampled_from([60_000, 86_400_000, MAX_WATERMARK])
+
+
+def multiple_from(timestamp, resolution):
+    """The first multiple that is no earlier."""
+    quotient, rest = divmod(timestamp, resolution)
+    return (quotient + bool(rest)) * resolution
+
+
+@given(timestamps=st.lists(timestamps, max_size=20), resolution=resolutions)
+def test_the_next_multiple_alone_and_in_columns(timestamps, resolution):
+    expected = [multiple_from(timestamp, resolution) for timestamp in timestamps]
+    for timestamp, wanted in zip(timestamps, expected, strict=True):
+        if wanted > MAX_WATERMARK:
+            with pytest.raises(OverflowError, match="timestamp must have a multiple of"):
+                coalesce(timestamp, resolution)
+        else:
+            assert coalesce(timestamp, resolution) == wanted
+            assert wanted - resolution < timestamp <= wanted
+    column = np.array(timestamps, np.int64)
+    if max(expected, default=0) > MAX_WATERMARK:
+        with pytest.raises(OverflowError, match=f"timestamp must have .* got {max(timestamps)}"):
+            coalesce(column, resolution)
+    else:
+        coalesced = coalesce(column, resolution)
+        assert coalesced.dtype == np.int64
+        assert coalesced.tolist() == expected
+    assert column.tolist() == timestamps
+
+
+def test_columns_of_other_kinds():
+    assert coalesce([[1, 2], [1_000, 1_001]], 1_000).tolist() == [[1_000, 1_000], [1_000, 2_000]]
+    for kind in (np.int32, np.uint16, np.uint64):
+        coalesced = coalesce(np.array([1], kind), 100_000)
+        assert (coalesced.dtype, coalesced.tolist()) == (np.int64, [100_000])
+    assert coalesce([], 10).dtype == np.int64
+    scalar = coalesce(np.int64(7), np.int32(5))
+    assert (type(scalar), scalar) == (int, 10)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "resolution", "error", "says"),
+    [
+        (1.5, 10, TypeError, "timestamp must hold integers, got float64"),
+        ("1", 10, TypeError, "timestamp must hold integers"),
+        (True, 10, TypeError, "timestamp must be an int, got True"),
+        (None, 10, TypeError, "timestamp must hold integers"),
+        (2**63, 10, OverflowError, "timestamp must fit into 64 bits, got 9223372036854775808"),
+        ([1.5], 10, TypeError, "timestamp must hold integers, got float64"),
+        ([True], 10, TypeError, "timestamp must hold integers, got bool"),
+        (np.array(["1970-01-01"], "M8[ms]"), 10, TypeError, "timestamp must hold integers, got datetime64"),
+        (
+            np.array([2**63], np.uint64),
+            10,
+            OverflowError,
+            "timestamp must fit into 64 bits, got 9223372036854",
+        ),
+        (1, 0, ValueError, "resolution must be 1 or more, got 0"),
+        (1, -5, ValueError, "resolution must be 1 or more, got -5"),
+        (1, 0.5, TypeError, r"resolution must be an int, got 0\.5"),
+        (1, 2**63, OverflowError, "resolution must fit into 64 bits"),
+    ],
+)
+def test_errors_name_the_argument(timestamp, resolution, error, says):
+    with pytest.raises(error, match=says):
+        coalesce(timestamp, resolution)

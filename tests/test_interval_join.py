@@ -1,0 +1,330 @@
+"""The interval join against all pairs that there are; and at the edges, where it does what Flink does."""
+
+from collections import Counter
+from datetime import timedelta
+from typing import NamedTuple
+
+import pytest
+from hypothesis import assume, event, given, settings
+from hypothesis import strategies as st
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, Types
+from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
+from timerheap.operators import KeyedCoProcessOperator, StreamRecord, Watermark
+from timerheap.watermarks.output import WatermarkStatus
+
+LEFT, RIGHT = 1, 2
+ROW = Types.ROW_NAMED(["key", "number"], [Types.STRING(), Types.LONG()])
+
+
+class Arrived(NamedTuple):
+    side: int
+    key: str
+    timestamp: int
+    number: int
+
+    @property
+    def row(self):
+        return {"key": self.key, "number": self.number}
+
+
+class Pairs(ProcessJoinFunction):
+    """Gives the two rows' numbers and the three timestamps."""
+
+    def __init__(self):
+        self.life = []
+
+    def open(self, runtime_context):
+        self.life.append("open")
+
+    def close(self):
+        self.life.append("close")
+
+    def process_element(self, left, right, ctx):
+        times = ctx.get_left_timestamp(), ctx.get_right_timestamp(), ctx.get_timestamp()
+        yield left["number"], right["number"], *times
+
+
+def join(lower, upper, function=None, **options):
+    return IntervalJoin(lower, upper, function or Pairs(), left_type=ROW, right_type=ROW, **options)
+
+
+def run(function):
+    def key(row):
+        return row["key"]
+
+    return KeyedCoProcessOperator(function, key, key)
+
+
+def feed(operator, arrived):
+    process = operator.process_element1 if arrived.side == LEFT else operator.process_element2
+    return process(arrived.row, arrived.timestamp)
+
+
+def numbers(elements):
+    return [element.value[:2] for element in elements if isinstance(element, StreamRecord)]
+
+
+# ---- against all pairs ----
+
+
+KEYS = st.sampled_from("ab")
+SIDES = st.sampled_from([LEFT, RIGHT])
+OPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("row"), SIDES, KEYS, st.integers(-3, 12)),  # behind the watermark or ahead of it
+        st.tuples(st.just("watermark"), SIDES, st.integers(0, 8)),  # ahead of the input's last
+        st.tuples(st.just("status"), SIDES, st.sampled_from(WatermarkStatus)),
+    ),
+    max_size=60,
+)
+BOUNDS = st.tuples(st.integers(-10, 10), st.integers(-10, 10)).map(sorted)
+
+
+@settings(max_examples=500)
+@given(BOUNDS, st.booleans(), st.booleans(), OPS)
+def test_every_pair_within_the_bounds_once_and_nothing_is_left(bounds, lower_inclusive, upper_inclusive, ops):
+    lower, upper = bounds
+    function = join(lower, upper, lower_inclusive=lower_inclusive, upper_inclusive=upper_inclusive)
+
+    def within(left, right):
+        distance = right - left
+        above = distance >= lower if lower_inclusive else distance > lower
+        return above and (distance <= upper if upper_inclusive else distance < upper)
+
+    assume(any(within(0, distance) for distance in range(lower, upper + 1)))  # there is such a test below
+
+    def wanted(kept, watermark):
+        """Whether a row that may still come, above the watermark, could be joined with this one."""
+        later = range(watermark + 1, 200)
+        if kept.side == LEFT:
+            return any(within(kept.timestamp, timestamp) for timestamp in later)
+        return any(within(timestamp, kept.timestamp) for timestamp in later)
+
+    taken, records, late, watermark, last = [], [], 0, -20, {LEFT: -20, RIGHT: -20}
+    with run(function) as operator:
+        operator.process_watermark1(watermark)
+        operator.process_watermark2(watermark)
+        for number, (op, side, *arguments) in enumerate(ops):
+            if op == "row":
+                key, ahead = arguments
+                if ahead == 0:
+                    continue  # on the watermark: see below
+                arrived = Arrived(side, key, watermark + ahead, number)
+                elements = feed(operator, arrived)
+                if ahead < 0:
+                    late += 1
+                    assert elements == []
+                else:
+                    taken.append(arrived)
+            elif op == "watermark":
+                last[side] += arguments[0]
+                process = operator.process_watermark1 if side == LEFT else operator.process_watermark2
+                elements = process(last[side])
+            else:
+                process = (
+                    operator.process_watermark_status1 if side == LEFT else operator.process_watermark_status2
+                )
+                elements = process(arguments[0])
+            for element in elements:
+                if isinstance(element, Watermark):
+                    watermark = element.timestamp
+            records += [element for element in elements if isinstance(element, StreamRecord)]
+
+            # What is kept: at least what may still be joined, and no row longer than its own time.
+            kept = {
+                (row.side, row.key) for row in taken if row.timestamp > watermark or wanted(row, watermark)
+            }
+            assert operator.num_keyed_state_entries() == len(kept)
+        operator.process_watermark1(MAX_WATERMARK)
+        operator.process_watermark2(MAX_WATERMARK)
+        assert operator.num_keyed_state_entries() == 0
+        assert operator.num_event_time_timers() == 0
+
+    expected = [
+        (left, right)
+        for left in taken
+        for right in taken
+        if (left.side, right.side) == (LEFT, RIGHT)
+        and left.key == right.key
+        and within(left.timestamp, right.timestamp)
+    ]
+    assert Counter(records) == Counter(
+        StreamRecord(
+            (
+                left.number,
+                right.number,
+                left.timestamp,
+                right.timestamp,
+                max(left.timestamp, right.timestamp),
+            ),
+            max(left.timestamp, right.timestamp),
+        )
+        for left, right in expected
+    )
+    assert function.num_late_records_dropped == late
+    event(f"pairs: {min(len(expected), 5)}")
+
+
+# ---- what Flink's class does at the edges ----
+
+
+def test_a_row_on_the_watermark_is_taken_though_partners_may_be_gone():
+    with run(join(0, 5)) as operator:
+        feed(operator, Arrived(LEFT, "a", 5, 1))
+        feed(operator, Arrived(LEFT, "a", 6, 2))
+        operator.process_watermark1(10)
+        operator.process_watermark2(10)
+        assert numbers(feed(operator, Arrived(RIGHT, "a", 10, 3))) == [(2, 3)]
+        assert numbers(feed(operator, Arrived(LEFT, "a", 10, 4))) == [(4, 3)]
+        assert numbers(feed(operator, Arrived(LEFT, "a", 9, 5))) == []
+        operator.process_watermark1(15)
+        operator.process_watermark2(15)
+        assert operator.num_keyed_state_entries() == 0
+
+
+def test_the_end_of_time():
+    late = MAX_WATERMARK - 1
+    with run(join(-(2**62), 2**62)) as operator:
+        for timestamp in (late - 2**62 - 1, late - 2**62, late):
+            feed(operator, Arrived(LEFT, "a", timestamp, timestamp))
+        assert numbers(feed(operator, Arrived(RIGHT, "a", late, 0))) == [(late - 2**62, 0), (late, 0)]
+        assert numbers(feed(operator, Arrived(RIGHT, "a", MAX_WATERMARK, 1))) == [(late, 1)]
+        operator.process_watermark1(late)
+        operator.process_watermark2(late)
+        assert operator.num_keyed_state_entries() == 2
+        operator.process_watermark1(MAX_WATERMARK)
+        operator.process_watermark2(MAX_WATERMARK)
+        assert operator.num_keyed_state_entries() == operator.num_event_time_timers() == 0
+
+
+@pytest.mark.parametrize(
+    ("lower_inclusive", "upper_inclusive", "joined"),
+    [(True, True, [3, 4, 5]), (False, True, [4, 5]), (True, False, [3, 4]), (False, False, [4])],
+)
+def test_bounds_may_be_exclusive(lower_inclusive, upper_inclusive, joined):
+    function = join(-2, 0, lower_inclusive=lower_inclusive, upper_inclusive=upper_inclusive)
+    with run(function) as operator:
+        for timestamp in range(2, 7):
+            feed(operator, Arrived(RIGHT, "a", timestamp, timestamp))
+        assert numbers(feed(operator, Arrived(LEFT, "a", 5, 0))) == [(0, number) for number in joined]
+
+
+def test_an_open_interval_around_one_point_holds_nothing():
+    with run(join(0, 0, lower_inclusive=False, upper_inclusive=False)) as operator:
+        feed(operator, Arrived(LEFT, "a", 5, 1))
+        assert feed(operator, Arrived(RIGHT, "a", 5, 2)) == []
+        assert operator.num_keyed_state_entries() == 2
+        operator.process_watermark1(5)
+        operator.process_watermark2(5)
+        assert operator.num_keyed_state_entries() == 0
+
+
+# ---- functions and errors ----
+
+
+def test_rows_of_one_time_come_as_they_arrived_and_times_in_order():
+    with run(join(-9, 9)) as operator:
+        for number, timestamp in enumerate([7, 3, 7, 5]):
+            feed(operator, Arrived(RIGHT, "a", timestamp, number))
+        assert numbers(feed(operator, Arrived(LEFT, "a", 5, 9))) == [(9, 1), (9, 3), (9, 0), (9, 2)]
+
+
+def test_a_callable_gives_the_one_row_of_a_pair():
+    function = join(0, 0, lambda left, right: (left["number"], right["number"]))
+    with run(function) as operator:
+        feed(operator, Arrived(LEFT, "a", 5, 1))
+        assert feed(operator, Arrived(RIGHT, "a", 5, 2)) == [StreamRecord((1, 2), 5)]
+
+
+class Spoils(ProcessJoinFunction):
+    """Yields where the left number is even, and changes what it is given."""
+
+    def process_element(self, left, right, ctx):
+        result = left["number"], right["number"]
+        left["number"] = right["number"] = None
+        return [result] if result[0] % 2 == 0 else None
+
+
+def test_a_function_may_yield_nothing_and_changes_nothing_that_is_kept():
+    with run(join(0, 0, Spoils())) as operator:
+        feed(operator, Arrived(LEFT, "a", 5, 2))
+        feed(operator, Arrived(LEFT, "b", 5, 1))
+        for number in (3, 4):
+            assert numbers(feed(operator, Arrived(RIGHT, "a", 5, number))) == [(2, number)]
+            assert feed(operator, Arrived(RIGHT, "b", 5, number)) == []
+
+
+def test_the_function_lives_as_long_as_the_join():
+    function = Pairs()
+    with run(join(0, 0, function)):
+        assert function.life == ["open"]
+    assert function.life == ["open", "close"]
+
+
+def test_bounds_may_be_timedeltas():
+    with run(join(timedelta(seconds=-1), timedelta(minutes=1))) as operator:
+        for timestamp in (-1_001, -1_000, 60_000, 60_001):
+            feed(operator, Arrived(RIGHT, "a", timestamp, timestamp))
+        assert numbers(feed(operator, Arrived(LEFT, "a", 0, 0))) == [(0, -1_000), (0, 60_000)]
+
+
+@pytest.mark.parametrize("timestamp", [None, MIN_WATERMARK])
+def test_rows_need_event_time(timestamp):
+    with run(join(0, 0)) as operator:
+        with pytest.raises(ValueError, match=f"needs rows with event time, got timestamp {timestamp}"):
+            operator.process_element1({"key": "a", "number": 1}, timestamp)
+        assert operator.num_keyed_state_entries() == 0
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "error", "message"),
+    [
+        (1, 0, ValueError, "lower_bound must not be above upper_bound, got 1 and 0"),
+        ("1", 2, TypeError, "lower_bound must be an int, got '1'"),
+        (1, 2.0, TypeError, "upper_bound must be an int"),
+        (0, 2**63, OverflowError, "upper_bound"),
+        (timedelta(microseconds=-1), 0, ValueError, "lower_bound: .* is no whole number of milliseconds"),
+    ],
+)
+def test_bounds_that_are_none(lower, upper, error, message):
+    with pytest.raises(error, match=message):
+        join(lower, upper)
+
+
+def test_a_function_that_is_none():
+    with pytest.raises(TypeError, match="function must be a ProcessJoinFunction"):
+        join(0, 1, "left.number")
+
+
+@pytest.mark.parametrize("spell", ["ddl", "types", "arrow", "spark"])
+def test_types_are_spelt_as_elsewhere(spell):
+    pa = pytest.importorskip("pyarrow")
+    arrow_type = pytest.importorskip("timerheap.types").arrow_type
+    sql = pytest.importorskip("pyspark.sql.types")
+    type_ = {
+        "ddl": "struct<key:string, number:bigint>",
+        "types": ROW,
+        "arrow": pa.struct([("key", pa.string()), ("number", pa.int64())]),
+        "spark": sql.StructType(
+            [sql.StructField("key", sql.StringType()), sql.StructField("number", sql.LongType())]
+        ),
+    }[spell]
+    descriptors = []
+
+    class Context:
+        def get_map_state(self, state_descriptor):
+            descriptors.append(state_descriptor)
+
+    IntervalJoin(0, 0, Pairs(), left_type=type_, right_type=type_).open(Context())
+    expected = pa.list_(pa.field("element", arrow_type(ROW)))
+    for descriptor in descriptors:
+        key, value = (arrow_type(part) for part in descriptor.key_and_value)
+        assert (key, value) == (pa.int64(), expected)
+    assert [descriptor.name for descriptor in descriptors] == ["left_buffer", "right_buffer"]
+
+
+def test_a_type_that_is_none():
+    pytest.importorskip("pyarrow")
+    with pytest.raises(TypeError, match="right_type: 5 is no type"):
+        IntervalJoin(0, 0, Pairs(), left_type=ROW, right_type=5)

@@ -1,0 +1,258 @@
+"""Rows of two inputs that belong to one key and lie close in time: Flink's interval join."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
+from timerheap.state import MapState, MapStateDescriptor
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
+from timerheap.types import TypeInformation, Types, arrow_type
+
+__all__ = ["IntervalJoin", "ProcessJoinFunction"]
+
+
+class ProcessJoinFunction(Function, ABC):
+    """Makes output rows of each pair of rows that `IntervalJoin` finds (Flink's ``ProcessJoinFunction``).
+
+    Examples
+    --------
+    >>> class Delay(ProcessJoinFunction):
+    ...     def process_element(self, left, right, ctx):
+    ...         yield left["plane"], ctx.get_right_timestamp() - ctx.get_left_timestamp()
+    """
+
+    class Context(ABC):
+        """What `process_element` is handed; valid only during the call."""
+
+        @abstractmethod
+        def get_left_timestamp(self) -> int:
+            """Give the left row's event time, epoch ms."""
+
+        @abstractmethod
+        def get_right_timestamp(self) -> int:
+            """Give the right row's event time, epoch ms."""
+
+        @abstractmethod
+        def get_timestamp(self) -> int:
+            """Give the pair's event time, epoch ms: the greater of the two."""
+
+    @abstractmethod
+    def process_element(
+        self, left: Any, right: Any, ctx: ProcessJoinFunction.Context
+    ) -> Iterable[Any] | None:
+        """Take one pair; yield output rows."""
+
+
+class _Each(ProcessJoinFunction):
+    """One output row of each pair."""
+
+    def __init__(self, join: Callable[[Any, Any], Any]) -> None:
+        self._join = join
+
+    def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterable[Any]:
+        return (self._join(left, right),)
+
+
+class _Context(ProcessJoinFunction.Context):
+    def __init__(self, left_timestamp: int, right_timestamp: int) -> None:
+        self._left = left_timestamp
+        self._right = right_timestamp
+
+    def get_left_timestamp(self) -> int:
+        return self._left
+
+    def get_right_timestamp(self) -> int:
+        return self._right
+
+    def get_timestamp(self) -> int:
+        return max(self._left, self._right)
+
+
+class IntervalJoin(KeyedCoProcessFunction):
+    """Joins rows of one key where ``left time + lower_bound <= right time <= left time + upper_bound``.
+
+    An inner join, in event time: each such pair comes once, when its second row arrives, and its timestamp
+    is the greater of the two. A row is kept until the watermark says that nothing it could be joined with
+    will come any more.
+
+    Parameters
+    ----------
+    lower_bound, upper_bound : int or timedelta
+        Milliseconds from the left row to the right one; either may be negative.
+    function : ProcessJoinFunction or callable
+        Takes each pair. A callable is handed ``(left, right)`` and gives the one output row.
+    lower_inclusive, upper_inclusive : bool, default True
+        Whether a right row that lies just on the bound is joined.
+    left_type, right_type
+        The type of a left and of a right row, as they are kept in state: a ``Types.*``, a DDL string, a Spark
+        or a pyarrow type; of a DataFrame ``df.schema``.
+
+    Attributes
+    ----------
+    num_late_records_dropped : int
+        How many rows this copy of the function has dropped because they were below the watermark.
+
+    Raises
+    ------
+    TypeError, OverflowError
+        If an argument is no such thing.
+    ValueError
+        If `lower_bound` is above `upper_bound`, or a timedelta is no whole number of milliseconds.
+
+    Notes
+    -----
+    Flink: ``IntervalJoinOperator``. Like there, a row is late where its timestamp is below the watermark:
+    one that lies just on it is taken, though rows it belongs with may have been dropped by then. A row
+    without event time is a ValueError.
+
+    A row costs O(b + r) for the b distinct timestamps that the other input's buffer holds for the key and
+    the r rows of its own timestamp, and what its pairs cost. Each buffered timestamp has one timer, at the
+    moment when it can go.
+
+    Examples
+    --------
+    Each departure with the weather reports of the hour before it:
+
+    >>> from timerheap.operators import KeyedCoProcessOperator
+    >>> HOUR = 3_600_000
+    >>> join = IntervalJoin(
+    ...     -HOUR,
+    ...     0,
+    ...     lambda flight, weather: (flight["plane"], weather["wind"]),
+    ...     lower_inclusive=False,
+    ...     left_type="struct<origin:string, plane:string>",
+    ...     right_type="struct<origin:string, wind:double>",
+    ... )
+    >>> origin = lambda row: row["origin"]
+    >>> with KeyedCoProcessOperator(join, origin, origin) as operator:
+    ...     operator.process_element1({"origin": "JFK", "plane": "N14228"}, 2 * HOUR)
+    ...     operator.process_element2({"origin": "JFK", "wind": 10.4}, HOUR)
+    ...     operator.process_element2({"origin": "JFK", "wind": 12.7}, HOUR + 1)
+    []
+    []
+    [StreamRecord(value=('N14228', 12.7), timestamp=7200000)]
+    """
+
+    def __init__(
+        self,
+        lower_bound: int | timedelta,
+        upper_bound: int | timedelta,
+        function: ProcessJoinFunction | Callable[[Any, Any], Any],
+        *,
+        lower_inclusive: bool = True,
+        upper_inclusive: bool = True,
+        left_type: object,
+        right_type: object,
+    ) -> None:
+        lower, upper = _bound("lower_bound", lower_bound), _bound("upper_bound", upper_bound)
+        if lower > upper:
+            raise ValueError(
+                f"lower_bound must not be above upper_bound, got {lower_bound!r} and {upper_bound!r}"
+            )
+        if not isinstance(function, ProcessJoinFunction):
+            if not callable(function):
+                raise TypeError(
+                    f"function must be a ProcessJoinFunction, or a callable (left, right), got {function!r}"
+                )
+            function = _Each(function)
+        self._lower = lower if lower_inclusive else lower + 1
+        self._upper = upper if upper_inclusive else upper - 1
+        self._left_outlives = max(self._upper, 0)  # how long a left row's partners may come after it
+        self._right_outlives = max(-self._lower, 0)
+        self._function = function
+        self._left_rows = _rows_by_time("left", left_type)
+        self._right_rows = _rows_by_time("right", right_type)
+        self.num_late_records_dropped = 0
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """See `timerheap.KeyedCoProcessFunction`."""
+        self._left: MapState = runtime_context.get_map_state(self._left_rows)
+        self._right: MapState = runtime_context.get_map_state(self._right_rows)
+        self._function.open(runtime_context)
+
+    def close(self) -> None:
+        """See `timerheap.KeyedCoProcessFunction`."""
+        self._function.close()
+
+    def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
+        """Join a left row with the right ones that are there."""
+        timestamp = ctx.timestamp()
+        if self._keep(value, ctx, self._left, self._left_outlives):
+            for other, rows in _between(self._right, timestamp + self._lower, timestamp + self._upper):
+                for row in rows:
+                    yield from self._join(value, row, _Context(timestamp, other), ctx)
+
+    def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
+        """Join a right row with the left ones that are there."""
+        timestamp = ctx.timestamp()
+        if self._keep(value, ctx, self._right, self._right_outlives):
+            for other, rows in _between(self._left, timestamp - self._upper, timestamp - self._lower):
+                for row in rows:
+                    yield from self._join(row, value, _Context(other, timestamp), ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> None:
+        """Let go of the rows that nothing will be joined with any more."""
+        if timestamp == MAX_WATERMARK:  # of all that would have outlived it, too
+            self._left.clear()
+            self._right.clear()
+        else:  # a timer is of one buffer or both, but at this time each of these rows can go
+            self._left.remove(timestamp - self._left_outlives)
+            self._right.remove(timestamp - self._right_outlives)
+
+    def _keep(self, row: Any, ctx: KeyedCoProcessFunction.Context, buffer: MapState, outlives: int) -> bool:
+        """Put a row into its buffer until its last moment; False where it is late, and dropped."""
+        timestamp = ctx.timestamp()
+        if timestamp is None or timestamp == MIN_WATERMARK:
+            raise ValueError(
+                f"an interval join needs rows with event time, got timestamp {timestamp} of {row!r}"
+            )
+        timers = ctx.timer_service()
+        if timestamp < timers.current_watermark():
+            self.num_late_records_dropped += 1
+            return False
+        buffer.put(timestamp, [*(buffer.get(timestamp) or ()), row])
+        timers.register_event_time_timer(min(timestamp + outlives, MAX_WATERMARK))
+        return True
+
+    def _join(
+        self,
+        left: Any,
+        right: Any,
+        pair: ProcessJoinFunction.Context,
+        ctx: KeyedCoProcessFunction.Context,
+    ) -> Iterable[Any]:
+        ctx.set_output_timestamp(pair.get_timestamp())
+        return self._function.process_element(left, right, pair) or ()
+
+
+def _bound(name: str, bound: int | timedelta) -> int:
+    """Give a bound in whole ms; unlike a duration it may be negative."""
+    if not isinstance(bound, timedelta):
+        return int64(name, bound)
+    milliseconds, rest = divmod(bound, timedelta(milliseconds=1))
+    if rest:
+        raise ValueError(f"{name}: {bound!r} is no whole number of milliseconds")
+    return milliseconds
+
+
+def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:
+    """Describe the state: event time -> the rows of that time."""
+    rows: object
+    if isinstance(row_type, TypeInformation):
+        rows = Types.LIST(row_type)
+    elif isinstance(row_type, str):
+        rows = Types.LIST(TypeInformation(row_type))
+    else:
+        import pyarrow as pa
+
+        rows = pa.list_(pa.field("element", arrow_type(row_type, f"{side}_type")))
+    return MapStateDescriptor(f"{side}_buffer", Types.LONG(), rows)
+
+
+def _between(buffer: MapState, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
+    for timestamp in sorted(timestamp for timestamp in buffer if first <= timestamp <= last):
+        yield timestamp, buffer.get(timestamp)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
+
+from timerheap.elements import StreamRecord, Watermark
 
 __all__ = [
     "OrderedStreamElementQueue",
@@ -21,19 +23,6 @@ __all__ = [
 
 T = TypeVar("T")
 OUT = TypeVar("OUT")
-
-
-class StreamRecord(NamedTuple, Generic[T]):
-    """A value of a stream, and its timestamp in epoch milliseconds if it has one."""
-
-    value: T
-    timestamp: int | None = None
-
-
-class Watermark(NamedTuple):
-    """No record with `timestamp` (epoch milliseconds) or less comes after it."""
-
-    timestamp: int
 
 
 StreamElement = StreamRecord[Any] | Watermark

@@ -3,8 +3,9 @@
 To unit-test a function, to replay what a stream did, or to serve a service of one's own.
 """
 
+from timerheap.elements import StreamRecord, Watermark
 from timerheap.operators.co_process import KeyedCoProcessOperator
-from timerheap.operators.elements import StreamElement, StreamRecord, Watermark
+from timerheap.operators.keyed import StreamElement
 from timerheap.operators.process import KeyedProcessOperator
 from timerheap.operators.state import MemoryRuntimeContext
 

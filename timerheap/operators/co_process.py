@@ -7,8 +7,7 @@ from typing import Any
 
 from timerheap.clock import ProcessingTimeService
 from timerheap.functions import KeyedCoProcessFunction
-from timerheap.operators.elements import StreamElement
-from timerheap.operators.keyed import KeyedOperator, checked_selector, checked_status
+from timerheap.operators.keyed import KeyedOperator, StreamElement, checked_selector, checked_status
 from timerheap.timer import KeyedTimerQueue
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkStatus

@@ -13,8 +13,8 @@ from timerheap.clock import (
     ProcessingTimeCallback,
     ProcessingTimeService,
 )
+from timerheap.elements import StreamRecord, Watermark
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
-from timerheap.operators.elements import StreamElement, StreamRecord, Watermark
 from timerheap.operators.state import MemoryRuntimeContext
 from timerheap.queue import create_timer_queue
 from timerheap.service import InternalTimerService, KeyContext, TimeDomain
@@ -22,7 +22,10 @@ from timerheap.timer import InternalTimer, KeyedTimerQueue, int64
 from timerheap.timer_service import TimerService
 from timerheap.watermarks.output import WatermarkStatus
 
-__all__ = ["KeyedOperator", "checked_selector", "checked_status"]
+__all__ = ["KeyedOperator", "StreamElement", "checked_selector", "checked_status"]
+
+StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
+"""What an operator sends downstream."""
 
 
 class _Alarm:

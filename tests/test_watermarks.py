@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, Duration, WatermarkStrategy
+from timerheap.watermarks import TimestampAssigner, WatermarkGenerator
 
 TIMES = st.lists(st.integers(MIN_WATERMARK, MAX_WATERMARK), min_size=1)
 
@@ -59,3 +60,65 @@ def test_duration_factories():
 def test_what_is_no_duration(duration, error):
     with pytest.raises(error, match=r"max_out_of_orderness: .*(duration|milliseconds|0 or more)"):
         WatermarkStrategy.for_bounded_out_of_orderness(duration)
+
+
+class Fixed(WatermarkGenerator):
+    def on_batch(self, max_timestamp, count, now):
+        return 7
+
+
+class At(TimestampAssigner):
+    def extract_timestamp(self, value, record_timestamp):
+        return value["at"]
+
+
+def test_generators_of_ones_own():
+    assert watermarks(WatermarkStrategy.for_generator(Fixed), [100]) == [7]
+    with pytest.raises(TypeError, match="create_watermark_generator must be a class or function"):
+        WatermarkStrategy.for_generator(Fixed())
+
+
+@pytest.mark.parametrize("assigner", [At(), lambda value, timestamp: value["at"]])
+def test_timestamp_assigners(assigner):
+    strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner(assigner)
+    assert strategy.timestamp_assigner.extract_timestamp({"at": 5}, 0) == 5
+    with pytest.raises(TypeError, match="timestamp_assigner must be"):
+        strategy.with_timestamp_assigner("at")
+
+
+def test_a_strategy_does_not_change_and_forgets_nothing():
+    plain = WatermarkStrategy.for_bounded_out_of_orderness(5)
+    assert (plain.timestamp_assigner, plain.idle_timeout, plain.max_ahead) == (None, None, None)
+    assigner = At()
+    full = (
+        plain.with_timestamp_assigner(assigner).with_idleness(Duration.of_seconds(1)).with_max_ahead(2_000)
+    ).with_idleness(3_000)
+    assert (plain.timestamp_assigner, plain.idle_timeout, plain.max_ahead) == (None, None, None)
+    assert (full.timestamp_assigner, full.idle_timeout, full.max_ahead) == (assigner, 3_000, 2_000)
+    assert watermarks(full, [100]) == [94]
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, None])
+def test_idle_timeouts_that_are_none(value):
+    with pytest.raises((TypeError, ValueError), match="idle_timeout"):
+        WatermarkStrategy.no_watermarks().with_idleness(value)
+
+
+def test_how_far_ahead():
+    strategy = WatermarkStrategy.no_watermarks()
+    assert strategy.with_max_ahead(0).max_ahead == 0
+    with pytest.raises(ValueError, match="max_ahead"):
+        strategy.with_max_ahead(-1)
+
+
+def test_a_strategy_travels():
+    cloudpickle = pytest.importorskip("pyspark.cloudpickle")
+    strategy = (
+        WatermarkStrategy.for_bounded_out_of_orderness(5)
+        .with_timestamp_assigner(lambda value, timestamp: value + timestamp)
+        .with_idleness(10)
+    )
+    there = cloudpickle.loads(cloudpickle.dumps(strategy))
+    assert watermarks(there, [100]) == [94]
+    assert there.timestamp_assigner.extract_timestamp(1, 2) == 3
+    assert there.idle_timeout == 10

@@ -11,7 +11,6 @@ from timerheap.watermarks.generators import (
     WatermarksWithIdleness,
     WatermarksWithMaxAhead,
 )
-from timerheap.watermarks.ingestion import IngestionTimeAssigner, IngestionTimeWatermarks
 from timerheap.watermarks.multiplexer import WatermarkOutputMultiplexer
 from timerheap.watermarks.operator import TimeCharacteristic, TimestampsAndWatermarksOperator
 from timerheap.watermarks.output import BroadcastingOutput, Output, WatermarkOutput, WatermarkStatus
@@ -33,8 +32,6 @@ __all__ = [
     "Explanation",
     "IdlenessTimer",
     "IndexedCombinedWatermarkStatus",
-    "IngestionTimeAssigner",
-    "IngestionTimeWatermarks",
     "NoWatermarks",
     "Output",
     "RecordTimestampAssigner",

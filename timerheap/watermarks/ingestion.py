@@ -9,49 +9,42 @@ from timerheap.watermarks.generators import Clock, WatermarkGenerator
 from timerheap.watermarks.output import WatermarkOutput
 from timerheap.watermarks.strategy import TimestampAssigner
 
-__all__ = ["IngestionTimeAssigner", "IngestionTimeWatermarks"]
+__all__ = ["IngestionTime"]
 
 
-class IngestionTimeAssigner(TimestampAssigner):
-    """Gives a row the time at which it comes, which never falls, whatever the clock does; Flink's class.
+class IngestionTime(TimestampAssigner, WatermarkGenerator):
+    """Timestamps and watermarks of a clock, which is taken to stand while it is set back.
 
-    Parameters
-    ----------
-    clock : ProcessingTimeService
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._max_timestamp = MIN_WATERMARK
-
-    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """See `TimestampAssigner.extract_timestamp`."""
-        self._max_timestamp = max(self._max_timestamp, self._clock.get_current_processing_time())
-        return self._max_timestamp
-
-
-class IngestionTimeWatermarks(WatermarkGenerator):
-    """The last full interval that is over on the clock, with rows or without.
-
-    A row may bring it before the periodic emit does. A multiple of the interval goes out once the clock has
-    passed it: rows that come in that same millisecond are not late.
+    The watermark is the last multiple of the interval that is over on the clock, with rows or without. A row
+    may bring it before the periodic emit does. It goes out once the clock has passed it, so that rows of that
+    very millisecond are not late.
 
     Parameters
     ----------
     clock : ProcessingTimeService
     interval : int
-        Milliseconds, 1 or more.
+        Milliseconds; 0: no watermarks.
 
     Notes
     -----
-    Flink: ``StreamSourceContexts.AutomaticWatermarkContext``, which puts a multiple out a millisecond earlier
-    when a row comes just then.
+    Flink: ``IngestionTimeAssigner``, and ``StreamSourceContexts.AutomaticWatermarkContext``, which puts a
+    multiple out a millisecond earlier when a row comes just then, and makes rows late where a clock that was
+    set back meets a watermark.
     """
 
     def __init__(self, clock: Clock, interval: int) -> None:
         self._clock = clock
         self._interval = interval
-        self._watermark = MIN_WATERMARK
+        self._now = MIN_WATERMARK
+        self._last = MIN_WATERMARK
+
+    def _time(self) -> int:
+        self._now = max(self._now, self._clock.get_current_processing_time())
+        return self._now
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """See `TimestampAssigner.extract_timestamp`."""
+        return self._time()
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         """See `WatermarkGenerator.on_event`."""
@@ -59,8 +52,10 @@ class IngestionTimeWatermarks(WatermarkGenerator):
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """See `WatermarkGenerator.on_periodic_emit`."""
-        over = self._clock.get_current_processing_time() - 1
+        if not self._interval:
+            return
+        over = self._time() - 1
         watermark = over - over % self._interval
-        if watermark > self._watermark:
-            self._watermark = watermark
+        if watermark > self._last:
+            self._last = watermark
             output.emit_watermark(watermark)

@@ -14,7 +14,7 @@ from timerheap.watermarks.generators import (
     WatermarksWithIdleness,
     WatermarksWithMaxAhead,
 )
-from timerheap.watermarks.ingestion import IngestionTimeAssigner, IngestionTimeWatermarks
+from timerheap.watermarks.ingestion import IngestionTime
 from timerheap.watermarks.output import Output
 from timerheap.watermarks.strategy import (
     RecordTimestampAssigner,
@@ -125,9 +125,7 @@ class TimestampsAndWatermarksOperator:
         if strategy is not None:
             self._follow(strategy)
         elif time_characteristic is TimeCharacteristic.INGESTION_TIME:
-            self._assigner = IngestionTimeAssigner(clock)
-            if self._interval:
-                self._generator = IngestionTimeWatermarks(clock, self._interval)
+            self._assigner = self._generator = IngestionTime(clock, self._interval)
 
     def _follow(self, strategy: WatermarkStrategy) -> None:
         self._assigner = strategy.timestamp_assigner or RecordTimestampAssigner()

@@ -1,0 +1,174 @@
+"""The combiner of inputs, and the multiplexer of outputs, against their rules written down plainly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.watermarks import IndexedCombinedWatermarkStatus, WatermarkOutputMultiplexer
+
+WATERMARKS = st.integers(-6, 12) | st.sampled_from([MIN_WATERMARK, MAX_WATERMARK])
+
+
+class Plain:
+    """Inputs by their ids, each a watermark and whether it is idle; a scan for everything."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[Any, list[Any]] = {}
+        self.combined = MIN_WATERMARK
+        self.idle = False
+
+    def set_watermark(self, name: Any, watermark: int) -> bool:
+        rises = bool(watermark > self.inputs[name][0])
+        self.inputs[name] = [max(watermark, self.inputs[name][0]), False]
+        return rises
+
+    def update(self) -> bool:
+        if not self.inputs:
+            return False
+        active = [watermark for watermark, idle in self.inputs.values() if not idle]
+        self.idle = not active
+        combined = min(active) if active else max(watermark for watermark, _ in self.inputs.values())
+        rises = combined > self.combined
+        self.combined = max(self.combined, combined)
+        return rises
+
+
+@given(
+    n=st.integers(1, 5),
+    operations=st.lists(st.tuples(st.integers(0, 4), WATERMARKS | st.booleans()), max_size=40),
+)
+def test_inputs_of_an_operator(n: int, operations: list[tuple[int, int]]) -> None:
+    inputs, plain = IndexedCombinedWatermarkStatus(n), Plain()
+    plain.inputs = {index: [MIN_WATERMARK, False] for index in range(n)}
+    for index, value in operations:
+        index %= n
+        if isinstance(value, bool):
+            changed = inputs.update_status(index, value)
+            plain.inputs[index][1] = value
+        else:
+            changed = inputs.update_watermark(index, value)
+            plain.set_watermark(index, value)
+        assert changed is plain.update()
+        assert (inputs.combined_watermark, inputs.is_idle) == (plain.combined, plain.idle)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.out: list[Any] = []
+
+    def emit_watermark(self, watermark: int) -> None:
+        self.out.append(watermark)
+
+    def mark_idle(self) -> None:
+        self.out.append("idle")
+
+    def mark_active(self) -> None:
+        self.out.append("active")
+
+
+def update(plain: Plain, out: list[Any]) -> None:
+    if plain.update():
+        out.append(plain.combined)
+    if plain.idle:
+        out.append("idle")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.booleans(), WATERMARKS | st.sampled_from(["idle", "active"]))
+        | st.tuples(st.sampled_from("abc"), st.just(None), st.just("register"))
+        | st.just(("", None, "emit")),
+        max_size=40,
+    )
+)
+def test_outputs_of_a_source(operations: list[tuple[str, bool | None, Any]]) -> None:
+    recorder, plain, out = Recorder(), Plain(), []
+    multiplexer = WatermarkOutputMultiplexer(recorder)
+    for name, immediate, value in operations:
+        if value == "emit":
+            multiplexer.on_periodic_emit()
+            update(plain, out)
+        elif value == "register":  # or unregister
+            if plain.inputs.pop(name, None) is None:
+                multiplexer.register_new_output(name)
+                plain.inputs[name] = [MIN_WATERMARK, False]
+            else:
+                assert multiplexer.unregister_output(name)
+                assert not multiplexer.unregister_output(name)
+        elif name in plain.inputs:
+            output = (multiplexer.get_immediate_output if immediate else multiplexer.get_deferred_output)(
+                name
+            )
+            if isinstance(value, str):
+                output.mark_idle() if value == "idle" else output.mark_active()
+                plain.inputs[name][1] = value == "idle"
+                if immediate:
+                    update(plain, out)
+            else:
+                output.emit_watermark(value)
+                if plain.set_watermark(name, value) and immediate and value > plain.combined:
+                    update(plain, out)
+        assert recorder.out == out
+
+
+def test_an_output_that_is_unregistered_is_heard_no_more() -> None:
+    recorder = Recorder()
+    multiplexer = WatermarkOutputMultiplexer(recorder)
+    multiplexer.register_new_output("a")
+    multiplexer.register_new_output("b")
+    gone = multiplexer.get_immediate_output("a")
+    multiplexer.get_immediate_output("b").emit_watermark(5)
+    multiplexer.unregister_output("a")
+    gone.emit_watermark(99)
+    gone.mark_active()
+    multiplexer.on_periodic_emit()
+    assert recorder.out == [5]
+
+
+def test_ids_of_outputs() -> None:
+    multiplexer = WatermarkOutputMultiplexer(Recorder())
+    multiplexer.register_new_output("a")
+    with pytest.raises(ValueError, match="output_id: there is an output 'a' already"):
+        multiplexer.register_new_output("a")
+    for get in (multiplexer.get_immediate_output, multiplexer.get_deferred_output):
+        with pytest.raises(KeyError, match="no output 'b'"):
+            get("b")
+
+
+def test_no_inputs() -> None:
+    inputs = IndexedCombinedWatermarkStatus(0)
+    assert (inputs.combined_watermark, inputs.is_idle) == (MIN_WATERMARK, False)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda inputs: inputs.update_watermark(2, 5),
+            IndexError,
+            "index must be 0 or more and below 2, got 2",
+        ),
+        (lambda inputs: inputs.update_watermark(-1, 5), IndexError, "index"),
+        (lambda inputs: inputs.update_watermark(0, 2**63), OverflowError, "watermark"),
+        (lambda inputs: inputs.update_watermark(0, 0.5), TypeError, "watermark"),
+        (lambda inputs: inputs.update_status(True, True), TypeError, "index"),
+        (lambda inputs: inputs.update_status(2, False), IndexError, "index"),
+    ],
+)
+def test_what_is_refused_changes_nothing(call: Any, error: type[Exception], message: str) -> None:
+    inputs = IndexedCombinedWatermarkStatus(2)
+    inputs.update_status(0, True)
+    with pytest.raises(error, match=message):
+        call(inputs)
+    assert inputs.update_watermark(1, 5)  # input 0 is idle still
+
+
+@pytest.mark.parametrize("n", [-1, 1.0, None])
+def test_a_number_of_inputs_that_is_none(n: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="n must be"):
+        IndexedCombinedWatermarkStatus(n)

@@ -1,0 +1,189 @@
+"""Generators of either side serve both; idleness, and the guard against timestamps from the future."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, ManualProcessingTimeService
+from timerheap.watermarks import (
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
+    NoWatermarks,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarksWithIdleness,
+    WatermarksWithMaxAhead,
+)
+from timerheap.watermarks.ingestion import IngestionTime
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.out: list[Any] = []
+
+    def emit_watermark(self, watermark: int) -> None:
+        self.out.append(watermark)
+
+    def mark_idle(self) -> None:
+        self.out.append("idle")
+
+    def mark_active(self) -> None:
+        self.out.append("active")
+
+
+class ByBatch(WatermarkGenerator):
+    """Half a minute behind the last batch, so it may fall."""
+
+    def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
+        return max_timestamp - 30
+
+
+class Punctuated(WatermarkGenerator):
+    """Every multiple of ten is a watermark."""
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        if timestamp % 10 == 0:
+            output.emit_watermark(timestamp)
+
+
+class Metronome(WatermarkGenerator):
+    """One more at each emit."""
+
+    def __init__(self) -> None:
+        self.watermark = 0
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        self.watermark += 1
+        output.emit_watermark(self.watermark)
+
+
+def test_a_generator_for_batches_takes_events() -> None:
+    generator, recorder = ByBatch(), Recorder()
+    generator.on_periodic_emit(recorder)
+    for timestamp in (100, 90):
+        generator.on_event("row", timestamp, recorder)
+        generator.on_periodic_emit(recorder)
+    assert recorder.out == [MIN_WATERMARK, 70, 70]
+    assert generator.on_batch(90, 1, None) == 60
+
+
+def test_a_punctuated_generator_takes_batches() -> None:
+    generator = Punctuated()
+    assert [generator.on_batch(at, 1, None) for at in (5, 20, 25, 10, 30)] == [MIN_WATERMARK, 20, 20, 20, 30]
+    recorder = Recorder()
+    generator.on_periodic_emit(recorder)
+    assert recorder.out == []
+
+
+def test_a_generator_without_events_takes_batches() -> None:
+    generator, recorder = Metronome(), Recorder()
+    generator.on_event("row", 100, recorder)
+    assert recorder.out == []
+    assert [generator.on_batch(100, 1, None) for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_generator_that_overrides_nothing() -> None:
+    class Nothing(WatermarkGenerator):
+        pass
+
+    with pytest.raises(TypeError, match="Nothing must override on_event and on_periodic_emit, or on_batch"):
+        Nothing()
+
+
+def test_a_base_class_may_leave_it_to_its_heirs() -> None:
+    class Base(WatermarkGenerator):
+        def __init__(self, delay: int) -> None:
+            self.delay = delay
+
+    class Heir(Base):
+        def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
+            return max_timestamp - self.delay
+
+    assert Heir(delay=7).on_batch(10, 1, None) == 3
+
+
+@given(
+    timestamps=st.lists(st.integers(MIN_WATERMARK, MAX_WATERMARK)),
+    delay=st.integers(0, 100) | st.integers(0, MAX_WATERMARK),
+)
+def test_both_sides_agree(timestamps: list[int], delay: int) -> None:
+    by_batch, by_event = BoundedOutOfOrdernessWatermarks(delay), BoundedOutOfOrdernessWatermarks(delay)
+    for timestamp in timestamps:
+        recorder = Recorder()
+        by_event.on_event(None, timestamp, recorder)
+        by_event.on_periodic_emit(recorder)
+        assert recorder.out == [by_batch.on_batch(timestamp, 1, None)]
+
+
+def test_ascending_timestamps_and_none() -> None:
+    assert AscendingTimestampsWatermarks().on_batch(100, 1, None) == 99
+    recorder = Recorder()
+    NoWatermarks().on_event("row", 100, recorder)
+    NoWatermarks().on_periodic_emit(recorder)
+    assert recorder.out == []
+    assert NoWatermarks().on_batch(100, 1, None) == MIN_WATERMARK
+
+
+def test_idleness_begins_after_the_timeout_and_ends_with_a_row() -> None:
+    clock, recorder = ManualProcessingTimeService(1_000), Recorder()
+    generator = WatermarksWithIdleness(AscendingTimestampsWatermarks(), 50, clock)
+    generator.on_event(None, 10, recorder)
+    for now in (
+        1_010,
+        1_020,
+        1_070,
+        1_071,
+        1_200,
+    ):  # the first check sees the row, the second begins to count
+        clock.set_current_time(now)
+        generator.on_periodic_emit(recorder)
+    assert recorder.out == [9, 9, 9, "idle"]
+    recorder.out.clear()
+    generator.on_event(None, 20, recorder)
+    generator.on_periodic_emit(recorder)
+    assert recorder.out == [19]
+
+
+def test_the_guard_keeps_timestamps_from_the_future_away_and_counts_them() -> None:
+    clock, recorder = ManualProcessingTimeService(1_000), Recorder()
+    generator = WatermarksWithMaxAhead(AscendingTimestampsWatermarks(), 50, clock)
+    for timestamp in (1_050, 1_051, MAX_WATERMARK, 990):
+        generator.on_event(None, timestamp, recorder)
+    generator.on_periodic_emit(recorder)
+    assert (generator.ahead_rows, recorder.out) == (2, [1_049])
+    clock.set_current_time(1_001)
+    generator.on_event(None, 1_051, recorder)
+    generator.on_periodic_emit(recorder)
+    assert (generator.ahead_rows, recorder.out) == (2, [1_049, 1_050])
+
+
+def test_ingestion_time_does_not_fall_with_the_clock() -> None:
+    clock = ManualProcessingTimeService(100)
+    assigner = IngestionTime(clock, 200)
+    seen = []
+    for now in (100, 90, 130):
+        clock.set_current_time(now)
+        seen.append(assigner.extract_timestamp("row", 5))
+    assert seen == [100, 100, 130]
+
+
+@given(st.lists(st.tuples(st.integers(-50, 200), st.booleans())), st.integers(1, 40))
+def test_no_row_is_late_in_ingestion_time(steps: list[tuple[int, bool]], interval: int) -> None:
+    clock, recorder = ManualProcessingTimeService(1_000), Recorder()
+    time = IngestionTime(clock, interval)
+    for step, has_row in steps:
+        clock.advance(step)
+        if has_row:
+            timestamp = time.extract_timestamp("row", MIN_WATERMARK)
+            assert all(watermark < timestamp for watermark in recorder.out)
+            time.on_event("row", timestamp, recorder)
+        else:
+            time.on_periodic_emit(recorder)
+        assert recorder.out == sorted(set(recorder.out))
+        assert all(watermark % interval == 0 for watermark in recorder.out)
+        if recorder.out:
+            assert recorder.out[-1] > clock.get_current_processing_time() - 1 - interval

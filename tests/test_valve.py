@@ -1,0 +1,339 @@
+"""StatusWatermarkValve against its rules written down plainly, with channels that turn up, and checkpoints.
+
+What the valve explains is tried out on copies of it: raise who is said to hold it, and it must rise; raise
+all others, and it must not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.watermarks import ChannelState, StatusWatermarkValve, ValveState, WatermarkStatus
+
+IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.out: list[Any] = []
+
+    def emit_watermark(self, watermark: int) -> None:
+        self.out.append(watermark)
+
+    def mark_idle(self) -> None:
+        self.out.append("idle")
+
+    def mark_active(self) -> None:
+        self.out.append("active")
+
+
+class Plain:
+    """The valve's rules with a scan for everything."""
+
+    def __init__(self, channels: int) -> None:
+        self.out: list[Any] = []
+        self.output = MIN_WATERMARK
+        self.channels = [
+            {"watermark": MIN_WATERMARK, "active": True, "aligned": True} for _ in range(channels)
+        ]
+
+    def add(self) -> None:
+        self.channels.append({"watermark": MIN_WATERMARK, "active": False, "aligned": False})
+        if not any(channel["active"] for channel in self.channels) and len(self.channels) > 1:
+            self.out.append("active")
+        self.channels[-1]["active"] = True
+        self.channels[-1]["aligned"] = self.output == MIN_WATERMARK
+
+    def watermark(self, watermark: int, number: int) -> None:
+        channel = self.channels[number]
+        if channel["active"] and watermark > channel["watermark"]:
+            channel["watermark"] = watermark
+            channel["aligned"] = channel["aligned"] or watermark >= self.output
+            self.emit_least()
+
+    def status(self, status: WatermarkStatus, number: int) -> None:
+        channel = self.channels[number]
+        if status is IDLE and channel["active"]:
+            channel.update(active=False, aligned=False)
+            held = channel["watermark"] == self.output
+            if any(other["active"] for other in self.channels):
+                if held:
+                    self.emit_least()
+            else:
+                if held:
+                    self.emit(max(other["watermark"] for other in self.channels))
+                self.out.append("idle")
+        elif status is ACTIVE and not channel["active"]:
+            if not any(other["active"] for other in self.channels):
+                self.out.append("active")
+            channel.update(active=True, aligned=channel["watermark"] >= self.output)
+
+    def emit_least(self) -> None:
+        aligned = [channel["watermark"] for channel in self.channels if channel["aligned"]]
+        if aligned:
+            self.emit(min(aligned))
+
+    def emit(self, watermark: int) -> None:
+        if watermark > self.output:
+            self.output = watermark
+            self.out.append(watermark)
+
+
+WATERMARKS = st.integers(-6, 12) | st.sampled_from(
+    [MIN_WATERMARK, MIN_WATERMARK + 1, MAX_WATERMARK - 1, MAX_WATERMARK]
+)
+OPERATIONS = st.lists(
+    st.tuples(st.just("watermark"), WATERMARKS, st.integers(0, 5))
+    | st.tuples(st.just("status"), st.sampled_from([IDLE, ACTIVE]), st.integers(0, 5))
+    | st.just(("add",))
+    | st.just(("restore",)),
+    max_size=40,
+)
+
+
+def apply(valve: StatusWatermarkValve, plain: Plain, operation: tuple[Any, ...]) -> None:
+    if operation[0] == "add":
+        assert valve.add_channel() == len(plain.channels)
+        plain.add()
+    elif plain.channels:
+        kind, value, channel = operation
+        channel %= len(plain.channels)
+        if kind == "watermark":
+            valve.input_watermark(value, channel)
+            plain.watermark(value, channel)
+        else:
+            valve.input_watermark_status(value, channel)
+            plain.status(value, channel)
+
+
+def check(valve: StatusWatermarkValve, plain: Plain) -> None:
+    active = any(channel["active"] for channel in plain.channels) or not plain.channels
+    states = [ChannelState(None, c["watermark"], c["active"], c["aligned"]) for c in plain.channels]
+    assert valve.state() == ValveState(plain.output, active, states)
+    assert valve.watermark == plain.output
+    assert valve.status is (ACTIVE if active else IDLE)
+    assert len(valve) == len(plain.channels)
+
+
+@given(channels=st.integers(0, 4), operations=OPERATIONS)
+def test_against_its_rules(channels: int, operations: list[tuple[Any, ...]]) -> None:
+    recorder, plain = Recorder(), Plain(channels)
+    valve = StatusWatermarkValve(channels, recorder)
+    for operation in operations:
+        if operation == ("restore",):
+            valve = StatusWatermarkValve.restore(valve.state(), recorder)
+        else:
+            apply(valve, plain, operation)
+        assert recorder.out == plain.out
+        check(valve, plain)
+        check_explanation(valve)
+
+
+def check_explanation(valve: StatusWatermarkValve) -> None:
+    explained = valve.explain()
+    state = valve.state()
+    assert (explained.watermark, explained.status) == (valve.watermark, valve.status)
+    seen = [ChannelState(c.name, c.watermark, c.status is ACTIVE, c.aligned) for c in explained.channels]
+    assert seen == state.channels
+    assert [channel.channel for channel in explained.channels] == list(range(len(valve)))
+    going = [channel.watermark for channel in state.channels if channel.watermark < MAX_WATERMARK]
+    for channel in explained.channels:
+        if channel.watermark == MIN_WATERMARK:
+            assert channel.behind is None
+        elif channel.watermark == MAX_WATERMARK:
+            assert channel.behind == 0
+        else:
+            assert channel.behind == max(going) - channel.watermark
+    check_holders(state, [channel.channel for channel in explained.holders])
+
+
+def raised(state: ValveState, channels: list[int], watermark: int) -> int:
+    """How far the valve comes if those channels do."""
+    valve = StatusWatermarkValve.restore(state)
+    for channel in channels:
+        valve.input_watermark(watermark, channel)
+    return valve.watermark
+
+
+def check_holders(state: ValveState, holders: list[int]) -> None:
+    active = [number for number, channel in enumerate(state.channels) if channel.active]
+    if not holders:  # whoever there is has nothing more to say
+        assert state.watermark == MAX_WATERMARK or all(
+            state.channels[number].watermark == MAX_WATERMARK for number in active
+        )
+        return
+    counting = any(state.channels[number].aligned for number in holders)
+    if counting:
+        assert raised(state, holders, MAX_WATERMARK) > state.watermark
+        for holder in holders:
+            others = [number for number in active if number != holder]
+            limit = max(state.watermark, state.channels[holder].watermark)
+            assert raised(state, others, MAX_WATERMARK) <= limit
+    else:
+        assert holders == active
+        for holder in holders:
+            assert raised(state, [holder], MAX_WATERMARK) == MAX_WATERMARK
+
+
+def test_a_channel_that_turns_up_neither_takes_the_watermark_back_nor_stalls_it() -> None:
+    recorder = Recorder()
+    valve = StatusWatermarkValve(1, recorder)
+    valve.input_watermark(50, 0)
+    late = valve.add_channel("late")
+    valve.input_watermark(60, 0)
+    valve.input_watermark(55, late)  # has not caught up
+    valve.input_watermark(70, 0)
+    valve.input_watermark(70, late)  # has
+    valve.input_watermark(90, 0)
+    valve.input_watermark(80, late)
+    assert recorder.out == [50, 60, 70, 80]
+
+
+def test_before_anything_went_out_every_channel_counts_at_once() -> None:
+    valve = StatusWatermarkValve()
+    first = valve.add_channel()
+    second = valve.add_channel()
+    valve.input_watermark(50, first)
+    assert valve.watermark == MIN_WATERMARK
+    valve.input_watermark(40, second)
+    assert valve.watermark == 40
+
+
+def test_an_idle_valve_is_active_with_its_first_new_channel() -> None:
+    recorder = Recorder()
+    valve = StatusWatermarkValve(1, recorder)
+    valve.input_watermark_status(IDLE, 0)
+    valve.add_channel()
+    assert recorder.out == ["idle", "active"]
+    assert valve.status is ACTIVE
+
+
+def valve_of(**channels: int | None) -> StatusWatermarkValve:
+    """A valve with channels at these watermarks; None: idle."""
+    valve = StatusWatermarkValve()
+    for name in channels:
+        valve.add_channel(name)
+    for number, watermark in enumerate(channels.values()):
+        if watermark is None:
+            valve.input_watermark_status(IDLE, number)
+        else:
+            valve.input_watermark(watermark, number)
+    return valve
+
+
+def test_what_a_user_reads() -> None:
+    valve = valve_of(UA=5_000_000, AA=9_000, HA=1_000, OO=None, DL=5_000_001)
+    new = valve.add_channel()
+    assert str(valve.explain()).splitlines() == [
+        "watermark 1000, held back by HA",
+        "  HA         at 1000, 4999001 ms (1:23:19.001000) behind, holds the watermark back",
+        "  channel 5  no watermark yet, has yet to catch up with the output",
+        "  AA         at 9000, 4991001 ms (1:23:11.001000) behind",
+        "  UA         at 5000000, 1 ms (0:00:00.001000) behind",
+        "  DL         at 5000001",
+        "  OO         no watermark yet, idle",
+    ]
+    valve.input_watermark_status(IDLE, new)
+    assert repr(valve.explain()) == str(valve.explain())
+
+
+@pytest.mark.parametrize(
+    ("valve", "headline"),
+    [
+        (valve_of(), "no watermark yet, there are no channels"),
+        (valve_of(A=1, B=MIN_WATERMARK), "no watermark yet, held back by B"),
+        (valve_of(A=7, B=7), "watermark 7, held back by A, B"),
+        (valve_of(A=7, B=7, C=7, D=7, E=7), "watermark 7, held back by A, B, C and 2 more"),
+        (valve_of(A=None), "no watermark yet, all channels are idle"),
+        (valve_of(A=MAX_WATERMARK), "the watermark has reached the end of the input"),
+        (valve_of(A=7, B=MAX_WATERMARK), "watermark 7, held back by A"),
+    ],
+)
+def test_headlines(valve: StatusWatermarkValve, headline: str) -> None:
+    assert str(valve.explain()).splitlines()[0] == headline
+
+
+def test_an_explanation_of_many_channels_is_short() -> None:
+    valve = StatusWatermarkValve(10_000)
+    for channel in range(10_000):
+        valve.input_watermark(channel, channel)
+    lines = str(valve.explain()).splitlines()
+    assert lines[0] == "watermark 0, held back by channel 0"
+    assert lines[-1] == "  and 9980 more"
+    assert len(lines) == 22
+    assert len(valve.explain().channels) == 10_000
+
+
+def test_a_span_too_long_for_a_duration_is_in_milliseconds_alone() -> None:
+    valve = valve_of(A=MIN_WATERMARK + 1, B=MAX_WATERMARK - 1)
+    assert f"{2**64 - 3} ms behind" in str(valve.explain())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda valve: valve.input_watermark(5, 2),
+            IndexError,
+            "channel must be 0 or more and below 2, got 2",
+        ),
+        (lambda valve: valve.input_watermark(5, -1), IndexError, "channel .* got -1"),
+        (lambda valve: valve.input_watermark(5, "A"), TypeError, "channel must be an int, got 'A'"),
+        (lambda valve: valve.input_watermark(2**63, 0), OverflowError, "watermark .* 64 bits"),
+        (lambda valve: valve.input_watermark(5.0, 0), TypeError, "watermark must be an int"),
+        (lambda valve: valve.input_watermark_status(IDLE, 2), IndexError, "channel"),
+        (lambda valve: valve.input_watermark_status(True, 0), TypeError, "status must be a WatermarkStatus"),
+    ],
+)
+def test_what_is_refused_changes_nothing(call: Any, error: type[Exception], message: str) -> None:
+    valve = StatusWatermarkValve(2)
+    valve.input_watermark(7, 0)
+    before = valve.state()
+    with pytest.raises(error, match=message):
+        call(valve)
+    assert valve.state() == before
+
+
+@pytest.mark.parametrize("channels", [-1, 1.5, "2"])
+def test_a_number_of_channels_that_is_none(channels: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="channels must be"):
+        StatusWatermarkValve(channels)
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        (ValveState(5, True, [ChannelState("A", 4, True, True)]), ValueError),  # counts, but is behind
+        (ValveState(5, True, [ChannelState("A", 6, True, False)]), ValueError),  # has caught up
+        (ValveState(5, True, [ChannelState("A", 6, False, True)]), ValueError),  # idle channels do not count
+        (ValveState(5, True, [ChannelState("A", 6, False, False)]), ValueError),  # nobody is active
+        (ValveState(5, False, [ChannelState("A", 6, True, True)]), ValueError),
+        (ValveState(5, False, []), ValueError),
+        (ValveState(2**63, True, []), OverflowError),
+        (ValveState(5, True, [ChannelState("A", None, True, False)]), TypeError),  # type: ignore[arg-type]
+    ],
+)
+def test_a_state_that_cannot_be(state: ValveState, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"state|watermark"):
+        StatusWatermarkValve.restore(state)
+
+
+def test_an_output_that_raises_is_not_told_again() -> None:
+    class Full(Recorder):
+        def emit_watermark(self, watermark: int) -> None:
+            super().emit_watermark(watermark)
+            if watermark == 5:
+                raise OSError("full")
+
+    recorder = Full()
+    valve = StatusWatermarkValve(1, recorder)
+    with pytest.raises(OSError, match="full"):
+        valve.input_watermark(5, 0)
+    valve.input_watermark(5, 0)
+    valve.input_watermark(6, 0)
+    assert recorder.out == [5, 6]

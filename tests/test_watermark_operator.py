@@ -1,0 +1,332 @@
+"""TimestampsAndWatermarksOperator: its three times, its periodic timers, and the end of the input."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, ManualProcessingTimeService, WatermarkStrategy
+from timerheap.clock import SystemProcessingTimeService
+from timerheap.watermarks import (
+    TimeCharacteristic,
+    TimestampAssigner,
+    TimestampsAndWatermarksOperator,
+    WatermarkGenerator,
+    WatermarkOutput,
+)
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.out: list[Any] = []
+
+    def emit_watermark(self, watermark: int) -> None:
+        self.out.append(watermark)
+
+    def mark_idle(self) -> None:
+        self.out.append("idle")
+
+    def mark_active(self) -> None:
+        self.out.append("active")
+
+    def collect(self, value: Any, timestamp: int | None) -> None:
+        self.out.append((value, timestamp))
+
+    def take(self) -> list[Any]:
+        taken, self.out = self.out, []
+        return taken
+
+
+MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
+
+
+def start(
+    strategy: WatermarkStrategy | None = MONOTONOUS, now: int = 1_000, **options: Any
+) -> tuple[TimestampsAndWatermarksOperator, ManualProcessingTimeService, Recorder]:
+    clock, output = ManualProcessingTimeService(now), Recorder()
+    operator = TimestampsAndWatermarksOperator(output, clock, strategy, **options)
+    operator.open()
+    return operator, clock, output
+
+
+def test_every_emission_registers_the_next() -> None:
+    operator, clock, output = start()
+    assert clock.get_active_timers() == [(1_200, 1_201)]
+    operator.process_element("a", 50)
+    assert output.take() == [("a", 50)]
+    clock.set_current_time(1_200)
+    assert output.take() == []
+    clock.set_current_time(1_203)
+    assert output.take() == [49]
+    assert clock.get_active_timers() == [(1_401, 1_402)]  # its clock stood at 1,201
+    clock.set_current_time(1_700)
+    assert output.take() == []  # no higher
+    operator.process_element("b", 60)
+    clock.advance(200)
+    assert output.take() == [("b", 60), 59]
+    assert operator.current_watermark == 59
+
+
+@pytest.mark.parametrize(
+    ("interval", "first"), [(None, 1_200), (50, 1_050), (datetime.timedelta(seconds=1), 2_000), (0, None)]
+)
+def test_the_interval(interval: Any, first: int | None) -> None:
+    operator, clock, output = start(auto_watermark_interval=interval)
+    assert [timestamp for timestamp, _ in clock.get_active_timers()] == ([] if first is None else [first])
+    operator.process_element("a", 50)
+    clock.set_current_time(100_000)
+    assert output.take() == [("a", 50)] + ([] if first is None else [49])
+
+
+def test_nothing_is_periodic_before_it_is_open_and_after_it_is_closed() -> None:
+    clock = ManualProcessingTimeService()
+    operator = TimestampsAndWatermarksOperator(Recorder(), clock, MONOTONOUS)
+    assert clock.get_active_timers() == []
+    operator.open()
+    operator.open()
+    assert len(clock.get_active_timers()) == 1
+    operator.close()
+    assert clock.get_active_timers() == []
+
+
+def test_an_output_may_close_it() -> None:
+    class Closing(Recorder):
+        def emit_watermark(self, watermark: int) -> None:
+            super().emit_watermark(watermark)
+            operator.close()
+
+    clock = ManualProcessingTimeService()
+    operator = TimestampsAndWatermarksOperator(Closing(), clock, MONOTONOUS)
+    operator.open()
+    operator.process_element("a", 50)
+    clock.advance(1_000)
+    assert clock.get_active_timers() == []
+
+
+def test_the_end_of_the_input() -> None:
+    operator, clock, output = start()
+    operator.process_element("a", 50)
+    operator.finish()
+    assert output.take() == [("a", 50), 49, MAX_WATERMARK]
+    assert clock.get_active_timers() == []
+    operator.finish()
+    assert output.take() == []
+
+
+def test_of_upstream_watermarks_only_the_last_counts() -> None:
+    operator, _, output = start()
+    operator.process_watermark(5_000)
+    assert output.take() == []
+    operator.process_watermark(MAX_WATERMARK)
+    operator.finish()
+    assert output.take() == [MAX_WATERMARK]
+
+
+class At(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return int(value["at"])
+
+
+@pytest.mark.parametrize("assigner", [At(), lambda value, timestamp: value["at"]])
+def test_an_assigner_gives_the_timestamps(assigner: Any) -> None:
+    operator, clock, output = start(MONOTONOUS.with_timestamp_assigner(assigner))
+    operator.process_element({"at": 70}, 5)
+    clock.advance(201)
+    assert output.take() == [({"at": 70}, 70), 69]
+
+
+def test_an_assigner_sees_the_timestamp_that_a_row_has() -> None:
+    strategy = MONOTONOUS.with_timestamp_assigner(lambda value, timestamp: timestamp + 1)
+    operator, _, output = start(strategy)
+    operator.process_element("a", 5)
+    operator.process_element("b")
+    assert output.take() == [("a", 6), ("b", MIN_WATERMARK + 1)]
+
+
+def test_a_row_without_any_timestamp_is_as_in_flink() -> None:
+    operator, _, output = start()
+    operator.process_element("a")
+    assert output.take() == [("a", MIN_WATERMARK)]
+
+
+@pytest.mark.parametrize(("timestamp", "error"), [(2**63, OverflowError), (1.5, TypeError), ("1", TypeError)])
+def test_a_timestamp_that_is_none_leaves_the_row_behind(timestamp: Any, error: type[Exception]) -> None:
+    processing_time = start(None, time_characteristic=TimeCharacteristic.PROCESSING_TIME)
+    for operator, _, output in (start(), processing_time):
+        with pytest.raises(error, match="timestamp"):
+            operator.process_element("row", timestamp)
+        assert output.take() == []
+    operator, _, output = start(MONOTONOUS.with_timestamp_assigner(lambda value, _: value))
+    with pytest.raises(error, match="timestamp"):
+        operator.process_element(timestamp)
+    assert output.take() == []
+
+
+def test_a_punctuated_watermark_comes_after_its_row() -> None:
+    class Punctuated(WatermarkGenerator):
+        def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+            output.emit_watermark(timestamp)
+
+    operator, _, output = start(WatermarkStrategy.for_generator(Punctuated))
+    for timestamp in (5, 3, 7):
+        operator.process_element("row", timestamp)
+    assert output.take() == [("row", 5), 5, ("row", 3), ("row", 7), 7]
+
+
+def test_idleness() -> None:
+    operator, clock, output = start(MONOTONOUS.with_idleness(500), auto_watermark_interval=100)
+    operator.process_element("a", 50)
+    clock.set_current_time(5_000)
+    assert output.take() == [("a", 50), 49, "idle"]
+    operator.process_element("late", 40)
+    clock.advance(101)
+    assert output.take() == [("late", 40)]  # the watermark has not risen: Flink's stream stays idle
+    operator.process_element("b", 60)
+    clock.advance(101)
+    assert output.take() == [("b", 60), "active", 59]
+
+
+def test_the_guard_keeps_the_row() -> None:
+    operator, clock, output = start(MONOTONOUS.with_max_ahead(500))
+    operator.process_element("wrong", 1_501)
+    operator.process_element("right", 1_500)
+    clock.advance(201)
+    assert output.take() == [("wrong", 1_501), ("right", 1_500), 1_499]
+    assert operator.ahead_rows == 1
+
+
+def test_a_row_too_far_ahead_is_a_sign_of_life() -> None:
+    operator, clock, output = start(MONOTONOUS.with_max_ahead(500).with_idleness(300))
+    for _ in range(10):
+        operator.process_element("wrong", MAX_WATERMARK)
+        clock.advance(200)
+    assert set(output.take()) == {("wrong", MAX_WATERMARK)}
+
+
+def test_a_generator_that_fails_is_asked_again() -> None:
+    class Failing(WatermarkGenerator):
+        asked = 0
+
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            self.asked += 1
+            if self.asked == 1:
+                raise OSError("no")
+            output.emit_watermark(self.asked)
+
+    _, clock, output = start(WatermarkStrategy.for_generator(Failing))
+    with pytest.raises(OSError, match="no"):
+        clock.advance(201)
+    clock.advance(201)
+    assert output.take() == [2]
+
+
+def test_a_watermark_that_is_no_time() -> None:
+    class Wrong(WatermarkGenerator):
+        def on_periodic_emit(self, output: WatermarkOutput) -> None:
+            output.emit_watermark(1.5)  # type: ignore[arg-type]
+
+    operator, clock, _ = start(WatermarkStrategy.for_generator(Wrong))
+    with pytest.raises(TypeError, match="watermark must be an int"):
+        clock.advance(201)
+    assert operator.current_watermark == MIN_WATERMARK
+
+
+def test_ingestion_time() -> None:
+    operator, clock, output = start(None, time_characteristic=TimeCharacteristic.INGESTION_TIME)
+    operator.process_element("a", 7)  # what the row says does not count
+    assert output.take() == [("a", 1_000), 800]
+    clock.set_current_time(1_190)
+    operator.process_element("b")
+    assert output.take() == [("b", 1_190), 1_000]
+    clock.set_current_time(1_500)  # without a row
+    assert output.take() == [1_200, 1_400]
+    operator.finish()
+    assert output.take() == [MAX_WATERMARK]
+
+
+def test_ingestion_time_without_an_interval_has_no_watermarks() -> None:
+    operator, clock, output = start(
+        None, time_characteristic=TimeCharacteristic.INGESTION_TIME, auto_watermark_interval=0
+    )
+    operator.process_element("a")
+    clock.advance(10_000)
+    assert output.take() == [("a", 1_000)]
+
+
+def test_processing_time_leaves_the_rows_alone() -> None:
+    operator, clock, output = start(None, time_characteristic=TimeCharacteristic.PROCESSING_TIME)
+    assert clock.get_active_timers() == []
+    operator.process_element("a", 7)
+    operator.process_element("b")
+    clock.advance(10_000)
+    operator.finish()
+    assert output.take() == [("a", 7), ("b", None), MAX_WATERMARK]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "error", "message"),
+    [
+        (None, {}, ValueError, "strategy: event time needs one"),
+        (
+            MONOTONOUS,
+            {"time_characteristic": TimeCharacteristic.INGESTION_TIME},
+            ValueError,
+            "strategy: .* INGESTION_TIME",
+        ),
+        (
+            None,
+            {"time_characteristic": TimeCharacteristic.PROCESSING_TIME, "auto_watermark_interval": 5},
+            ValueError,
+            "auto_watermark_interval: processing time has no watermarks",
+        ),
+        (MONOTONOUS, {"auto_watermark_interval": -1}, ValueError, "auto_watermark_interval"),
+        (MONOTONOUS, {"auto_watermark_interval": 0.2}, TypeError, "auto_watermark_interval"),
+        (MONOTONOUS, {"time_characteristic": "event"}, TypeError, "time_characteristic must be"),
+    ],
+)
+def test_what_makes_no_sense(
+    strategy: Any, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        start(strategy, **options)
+
+
+@given(
+    st.lists(st.integers(0, 400) | st.tuples(st.integers(MIN_WATERMARK, MAX_WATERMARK)), max_size=30),
+    st.integers(1, 300),
+    st.integers(0, 1_000),
+)
+def test_watermarks_only_rise_and_tell_the_truth(steps: list[Any], interval: int, delay: int) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay).with_idleness(150)
+    operator, clock, output = start(strategy, auto_watermark_interval=interval)
+    largest = MIN_WATERMARK
+    for step in steps:
+        if isinstance(step, tuple):
+            largest = max(largest, *step)
+            operator.process_element("row", *step)
+        else:
+            clock.advance(step)
+    operator.finish()
+    watermarks = [out for out in output.out if isinstance(out, int)]
+    assert watermarks == sorted(set(watermarks))
+    assert watermarks[-1] == MAX_WATERMARK
+    assert all(watermark <= max(largest - delay - 1, MIN_WATERMARK) for watermark in watermarks[:-1])
+    statuses = [out for out in output.out if isinstance(out, str)]
+    assert statuses == ["idle" if n % 2 == 0 else "active" for n in range(len(statuses))]
+
+
+def test_on_the_machines_clock() -> None:
+    output = Recorder()
+    with SystemProcessingTimeService() as clock:
+        operator = TimestampsAndWatermarksOperator(output, clock, MONOTONOUS, auto_watermark_interval=1)
+        with clock.lock:
+            operator.open()
+            operator.process_element("a", 50)
+        reached = clock.get_current_processing_time() + 60_000
+        while len(output.out) < 2 and clock.get_current_processing_time() < reached:
+            clock.register_timer(0, lambda timestamp: None).result()
+    assert output.out == [("a", 50), 49]

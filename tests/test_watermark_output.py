@@ -1,0 +1,71 @@
+"""Broadcast of watermarks, status and rows; the gauge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timerheap import MIN_WATERMARK
+from timerheap.watermarks import BroadcastingOutput, StatusWatermarkValve, WatermarkStatus
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.out: list[Any] = []
+
+    def emit_watermark(self, watermark: int) -> None:
+        self.out.append(watermark)
+
+    def mark_idle(self) -> None:
+        self.out.append("idle")
+
+    def mark_active(self) -> None:
+        self.out.append("active")
+
+    def collect(self, value: Any, timestamp: int | None) -> None:
+        self.out.append((value, timestamp))
+
+
+def test_every_channel_gets_everything_in_order() -> None:
+    channels = [Recorder(), Recorder(), Recorder()]
+    output = BroadcastingOutput(channels)
+    assert (output.current_watermark, output.status) == (MIN_WATERMARK, WatermarkStatus.ACTIVE)
+    output.collect("a", 5)
+    output.emit_watermark(5)
+    output.collect("b", None)
+    assert [channel.out for channel in channels] == [[("a", 5), 5, ("b", None)]] * 3
+
+
+def test_an_idle_stream_shows_its_watermark_and_sends_none() -> None:
+    channel = Recorder()
+    output = BroadcastingOutput([channel])
+    output.mark_idle()
+    output.emit_watermark(5)
+    assert (channel.out, output.current_watermark) == (["idle"], 5)
+    output.collect("row", 6)
+    output.mark_active()
+    output.emit_watermark(7)
+    assert channel.out == ["idle", ("row", 6), "active", 7]
+
+
+def test_status_goes_on_when_it_changes() -> None:
+    channel = Recorder()
+    output = BroadcastingOutput([channel])
+    for call in (
+        output.mark_active,
+        output.mark_idle,
+        output.mark_idle,
+        output.mark_active,
+        output.mark_active,
+    ):
+        call()
+    assert channel.out == ["idle", "active"]
+
+
+def test_a_valve_writes_to_it() -> None:
+    left, right = Recorder(), Recorder()
+    valve = StatusWatermarkValve(2, BroadcastingOutput([left, right]))
+    valve.input_watermark(5, 0)
+    valve.input_watermark(3, 1)
+    valve.input_watermark_status(WatermarkStatus.IDLE, 1)
+    valve.input_watermark_status(WatermarkStatus.IDLE, 0)
+    assert left.out == right.out == [3, 5, "idle"]

@@ -255,6 +255,24 @@ def test_a_function_may_yield_nothing_and_changes_nothing_that_is_kept():
             assert feed(operator, Arrived(RIGHT, "b", 5, number)) == []
 
 
+def test_late_rows_have_functions_of_their_own():
+    function = join(
+        0,
+        0,
+        late_left=lambda row, ctx: [("late", row["number"], ctx.timestamp())],
+        late_right=lambda row, ctx: None,
+    )
+    with run(function) as operator:
+        operator.process_watermark1(10)
+        operator.process_watermark2(10)
+        assert feed(operator, Arrived(LEFT, "a", 9, 1)) == [StreamRecord(("late", 1, 9), 9)]
+        assert feed(operator, Arrived(RIGHT, "a", 9, 2)) == []
+        assert operator.num_keyed_state_entries() == 0
+    assert function.num_late_records_dropped == 0
+    with pytest.raises(TypeError, match="late_right must be a callable"):
+        join(0, 0, late_right="late")
+
+
 def test_the_function_lives_as_long_as_the_join():
     function = Pairs()
     with run(join(0, 0, function)):

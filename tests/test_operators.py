@@ -254,13 +254,15 @@ def test_life():
 
 def test_a_closed_operator_fires_nothing_and_loses_nothing():
     clock = ManualProcessingTimeService()
-    operator = KeyedProcessOperator(Script(), first, clock=clock)
-    with operator:
+    queues = {name: create_timer_queue() for name in ("event_time_timers", "processing_time_timers")}
+    with KeyedProcessOperator(Script(), first, clock=clock, **queues) as operator:
         operator.process_element(("a", "register_processing_time_timer", 5))
         operator.process_element(("a", "register_event_time_timer", 5))
     clock.set_current_time(100)
     assert operator.num_processing_time_timers() == operator.num_event_time_timers() == 1
-    with operator:
+    with pytest.raises(RuntimeError, match="closed"):
+        operator.open()
+    with KeyedProcessOperator(Script(), first, clock=clock, **queues) as operator:
         assert values(operator.set_processing_time(102)) == [("a", 5, TimeDomain.PROCESSING_TIME, 5)]
         assert values(operator.process_watermark(5)) == [("a", 5, TimeDomain.EVENT_TIME, 5)]
 
@@ -348,6 +350,24 @@ def test_arguments_that_are_no_such_thing(operator):
         KeyedCoProcessOperator(Two(), first, "plane")
 
 
+class NeverOpens(Script):
+    def open(self, runtime_context):
+        raise KeyError("in open")
+
+
+def test_an_operator_whose_function_does_not_open_fires_nothing():
+    clock, queue = ManualProcessingTimeService(), create_timer_queue()
+    queue.add((5, "a", None))
+    function = NeverOpens()
+    operator = KeyedProcessOperator(function, first, clock=clock, processing_time_timers=queue)
+    with pytest.raises(KeyError, match="in open"):
+        operator.open()
+    clock.set_current_time(10)
+    assert len(queue) == 1
+    operator.close()
+    assert function.life == []
+
+
 # ---- two inputs ----
 
 
@@ -413,6 +433,21 @@ def test_an_idle_input_holds_nothing_back(two):
     assert two.process_watermark2(20) == [Watermark(20)]
     with pytest.raises(TypeError, match="status"):
         two.process_watermark_status1("idle")
+
+
+def test_a_watermark_that_an_error_stopped_is_tried_again():
+    function = Two()
+    with KeyedCoProcessOperator(function, first, first) as two:
+        two.process_element1(("a", 5, 6), 1)
+        two.process_watermark1(MAX_WATERMARK)
+        seen, function.seen = function.seen, None
+        with pytest.raises(TypeError):
+            two.process_watermark2(MAX_WATERMARK)
+        function.seen = seen
+        assert two.process_watermark2(MAX_WATERMARK) == [
+            StreamRecord(("a", [1], 6), 6),
+            Watermark(MAX_WATERMARK),
+        ]
 
 
 # ---- state ----

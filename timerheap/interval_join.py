@@ -47,6 +47,9 @@ class ProcessJoinFunction(Function, ABC):
         """Take one pair; yield output rows."""
 
 
+LateRows = Callable[[Any, KeyedCoProcessFunction.Context], Iterable[Any] | None]
+
+
 class _Each(ProcessJoinFunction):
     """One output row of each pair."""
 
@@ -87,6 +90,9 @@ class IntervalJoin(KeyedCoProcessFunction):
         Takes each pair. A callable is handed ``(left, right)`` and gives the one output row.
     lower_inclusive, upper_inclusive : bool, default True
         Whether a right row that lies just on the bound is joined.
+    late_left, late_right : callable, optional
+        ``late_left(row, ctx)`` takes a left row that has come too late to be joined, and gives output rows,
+        or None (Flink's ``sideOutputLeftLateData``). Without it such rows are dropped, and counted.
     left_type, right_type
         The type of a left and of a right row, as they are kept in state: a ``Types.*``, a DDL string, a Spark
         or a pyarrow type; of a DataFrame ``df.schema``.
@@ -94,7 +100,7 @@ class IntervalJoin(KeyedCoProcessFunction):
     Attributes
     ----------
     num_late_records_dropped : int
-        How many rows this copy of the function has dropped because they were below the watermark.
+        Rows that came too late since the function was made; on Spark, so, in this task.
 
     Raises
     ------
@@ -145,6 +151,8 @@ class IntervalJoin(KeyedCoProcessFunction):
         *,
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
+        late_left: LateRows | None = None,
+        late_right: LateRows | None = None,
         left_type: object,
         right_type: object,
     ) -> None:
@@ -159,6 +167,10 @@ class IntervalJoin(KeyedCoProcessFunction):
                     f"function must be a ProcessJoinFunction, or a callable (left, right), got {function!r}"
                 )
             function = _Each(function)
+        for name, late in (("late_left", late_left), ("late_right", late_right)):
+            if late is not None and not callable(late):
+                raise TypeError(f"{name} must be a callable (row, ctx) -> rows, got {late!r}")
+        self._late_left, self._late_right = late_left, late_right
         self._lower = lower if lower_inclusive else lower + 1
         self._upper = upper if upper_inclusive else upper - 1
         self._left_outlives = max(self._upper, 0)  # how long a left row's partners may come after it
@@ -180,19 +192,25 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
         """Join a left row with the right ones that are there."""
-        timestamp = ctx.timestamp()
-        if self._keep(value, ctx, self._left, self._left_outlives):
-            for other, rows in _between(self._right, timestamp + self._lower, timestamp + self._upper):
-                for row in rows:
-                    yield from self._join(value, row, _Context(timestamp, other), ctx)
+        timestamp = _event_time(value, ctx)
+        if timestamp < ctx.timer_service().current_watermark():
+            yield from self._too_late(self._late_left, value, ctx)
+            return
+        _keep(value, ctx, self._left, self._left_outlives)
+        for other, rows in _between(self._right, timestamp + self._lower, timestamp + self._upper):
+            for row in rows:
+                yield from self._join(value, row, _Context(timestamp, other), ctx)
 
     def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
         """Join a right row with the left ones that are there."""
-        timestamp = ctx.timestamp()
-        if self._keep(value, ctx, self._right, self._right_outlives):
-            for other, rows in _between(self._left, timestamp - self._upper, timestamp - self._lower):
-                for row in rows:
-                    yield from self._join(row, value, _Context(other, timestamp), ctx)
+        timestamp = _event_time(value, ctx)
+        if timestamp < ctx.timer_service().current_watermark():
+            yield from self._too_late(self._late_right, value, ctx)
+            return
+        _keep(value, ctx, self._right, self._right_outlives)
+        for other, rows in _between(self._left, timestamp - self._upper, timestamp - self._lower):
+            for row in rows:
+                yield from self._join(row, value, _Context(other, timestamp), ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> None:
         """Let go of the rows that nothing will be joined with any more."""
@@ -203,20 +221,13 @@ class IntervalJoin(KeyedCoProcessFunction):
             self._left.remove(timestamp - self._left_outlives)
             self._right.remove(timestamp - self._right_outlives)
 
-    def _keep(self, row: Any, ctx: KeyedCoProcessFunction.Context, buffer: MapState, outlives: int) -> bool:
-        """Put a row into its buffer until its last moment; False where it is late, and dropped."""
-        timestamp = ctx.timestamp()
-        if timestamp is None or timestamp == MIN_WATERMARK:
-            raise ValueError(
-                f"an interval join needs rows with event time, got timestamp {timestamp} of {row!r}"
-            )
-        timers = ctx.timer_service()
-        if timestamp < timers.current_watermark():
+    def _too_late(
+        self, late: LateRows | None, row: Any, ctx: KeyedCoProcessFunction.Context
+    ) -> Iterable[Any]:
+        if late is None:
             self.num_late_records_dropped += 1
-            return False
-        buffer.put(timestamp, [*(buffer.get(timestamp) or ()), row])
-        timers.register_event_time_timer(min(timestamp + outlives, MAX_WATERMARK))
-        return True
+            return ()
+        return _given(late(row, ctx))
 
     def _join(
         self,
@@ -226,7 +237,11 @@ class IntervalJoin(KeyedCoProcessFunction):
         ctx: KeyedCoProcessFunction.Context,
     ) -> Iterable[Any]:
         ctx.set_output_timestamp(pair.get_timestamp())
-        return self._function.process_element(left, right, pair) or ()
+        return _given(self._function.process_element(left, right, pair))
+
+
+def _given(rows: Iterable[Any] | None) -> Iterable[Any]:
+    return () if rows is None else rows
 
 
 def _bound(name: str, bound: int | timedelta) -> int:
@@ -251,6 +266,20 @@ def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:
 
         rows = pa.list_(pa.field("element", arrow_type(row_type, f"{side}_type")))
     return MapStateDescriptor(f"{side}_buffer", Types.LONG(), rows)
+
+
+def _event_time(row: Any, ctx: KeyedCoProcessFunction.Context) -> int:
+    timestamp = ctx.timestamp()
+    if timestamp is None or timestamp == MIN_WATERMARK:
+        raise ValueError(f"an interval join needs rows with event time, got timestamp {timestamp} of {row!r}")
+    return timestamp
+
+
+def _keep(row: Any, ctx: KeyedCoProcessFunction.Context, buffer: MapState, outlives: int) -> None:
+    """Put a row into its buffer, and set the timer of its last moment there."""
+    timestamp = ctx.timestamp()
+    buffer.put(timestamp, [*(buffer.get(timestamp) or ()), row])
+    ctx.timer_service().register_event_time_timer(min(timestamp + outlives, MAX_WATERMARK))
 
 
 def _between(buffer: MapState, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:

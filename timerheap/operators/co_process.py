@@ -78,6 +78,7 @@ class KeyedCoProcessOperator(KeyedOperator):
         self._key_selector1 = checked_selector("key_selector1", key_selector1)
         self._key_selector2 = checked_selector("key_selector2", key_selector2)
         self._inputs = IndexedCombinedWatermarkStatus(2)
+        self._sent_watermark = self._inputs.combined_watermark
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
         """Hand an element of the first input to the function: see `KeyedProcessOperator.process_element`."""
@@ -113,16 +114,24 @@ class KeyedCoProcessOperator(KeyedOperator):
     def _process_watermark(self, index: int, watermark: int) -> list[StreamElement]:
         with self._lock:
             self._expect_open()
-            if self._inputs.update_watermark(index, watermark):
-                self._advance(self._inputs.combined_watermark)
+            self._inputs.update_watermark(index, watermark)
+            self._advance_to_combined()
             return self._take()
 
     def _process_status(self, index: int, status: WatermarkStatus) -> list[StreamElement]:
         with self._lock:
             self._expect_open()
             was_idle = self._inputs.is_idle
-            if self._inputs.update_status(index, checked_status(status) is WatermarkStatus.IDLE):
-                self._advance(self._inputs.combined_watermark)
+            self._inputs.update_status(index, checked_status(status) is WatermarkStatus.IDLE)
+            self._advance_to_combined()
             if self._inputs.is_idle != was_idle:
                 self._emit(status)
             return self._take()
+
+    def _advance_to_combined(self) -> None:
+        watermark = self._inputs.combined_watermark
+        if (
+            watermark > self._sent_watermark
+        ):  # else it did not rise; one that a timer's error stopped is tried again
+            self._advance(watermark)
+            self._sent_watermark = watermark

@@ -29,23 +29,20 @@ StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
 
 
 class _Alarm:
-    """An operator's clock, which wakes it up no more once it is closed."""
+    """An operator's clock, which wakes it up only while it is open."""
 
     def __init__(self, clock: ProcessingTimeService) -> None:
         self._clock = clock
-        self._closed = False
+        self.is_on = False
 
     def get_current_processing_time(self) -> int:
         return self._clock.get_current_processing_time()
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> Cancellable:
-        return self._clock.register_timer(timestamp, lambda at: None if self._closed else callback(at))
+        return self._clock.register_timer(timestamp, lambda at: callback(at) if self.is_on else None)
 
     def is_terminated(self) -> bool:
-        return self._closed or self._clock.is_terminated()
-
-    def close(self) -> None:
-        self._closed = True
+        return not self.is_on or self._clock.is_terminated()
 
 
 class _Context(KeyedCoProcessFunction.OnTimerContext):
@@ -97,33 +94,41 @@ class KeyedOperator:
         self._keys: KeyContext[Any] = KeyContext()
         self._states = MemoryRuntimeContext(self._keys, max_parallelism)
         self._function = function
-        self._alarm: _Alarm | None = None  # while open
+        self._alarm = _Alarm(self._clock)
+        self._is_closed = False
         self._emitted: list[StreamElement] = []
         self._emit = self._emitted.append if output is None else output
 
     def open(self) -> Self:
-        """Call the function's ``open`` and wake the timers up; a ``with`` statement does it, too."""
+        """Call the function's ``open`` and wake the timers up; a ``with`` statement does it, too.
+
+        Raises
+        ------
+        RuntimeError
+            If the operator has been closed: make a new one, which may have its queues.
+        """
         with self._lock:
-            if self._alarm is None:
-                self._function.open(self._states)
-                alarm = _Alarm(self._clock)
+            if self._is_closed:
+                raise RuntimeError("the operator is closed: make a new one")
+            if not self._alarm.is_on:
                 self._service: InternalTimerService[Any, None] = InternalTimerService(
                     self,
-                    alarm,
+                    self._alarm,
                     self._keys,
                     event_time_timers=self._event_time_timers,
                     processing_time_timers=self._processing_time_timers,
                 )
                 self._context = _Context(self._service)
-                self._alarm = alarm
+                self._function.open(self._states)
+                self._alarm.is_on = True
         return self
 
     def close(self) -> None:
-        """Call the function's ``close``; timers and states stay, and no timer fires."""
+        """Call the function's ``close``; no timer fires any more, and those that wait stay queued."""
         with self._lock:
-            if self._alarm is not None:
-                self._alarm.close()
-                self._alarm = None
+            self._is_closed = True
+            if self._alarm.is_on:
+                self._alarm.is_on = False
                 self._function.close()
 
     def __enter__(self) -> Self:
@@ -185,7 +190,7 @@ class KeyedOperator:
         at = None if timestamp is None else int64("timestamp", timestamp)
         with self._lock:
             self._expect_open()
-            self._keys.current_key = checked_key(key_selector(value), value)
+            self._keys.current_key = _checked_key(key_selector(value), value)
             self._call(call, value, at, at)
             return self._take()
 
@@ -216,7 +221,7 @@ class KeyedOperator:
         self._emit(Watermark(watermark))
 
     def _expect_open(self) -> None:
-        if self._alarm is None:
+        if not self._alarm.is_on:
             raise RuntimeError("the operator is not open: call open(), or use it in a with statement")
 
     def _take(self) -> list[StreamElement]:
@@ -232,7 +237,7 @@ def checked_selector(name: str, selector: Callable[[Any], Any]) -> Callable[[Any
     return selector
 
 
-def checked_key(key: Any, value: Any) -> Any:
+def _checked_key(key: Any, value: Any) -> Any:
     try:
         hash(key)
     except TypeError:

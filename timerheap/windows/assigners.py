@@ -367,18 +367,20 @@ class GlobalWindows(WindowAssigner):
 
 
 def _positive(argument: str, duration: int | timedelta) -> int:
-    ms = milliseconds(argument, duration)
-    if ms == 0:
+    if _is_negative(duration) or not duration:
         raise ValueError(f"{argument}: {duration!r} must be more than 0 ms")
-    return ms
+    return milliseconds(argument, duration)
 
 
 def _offset(offset: int | timedelta, bound: str, ms: int) -> int:
-    sign = -1 if isinstance(offset, (int, timedelta)) and offset != abs(offset) else 1
-    size = milliseconds("offset", sign * offset)
+    size = milliseconds("offset", abs(offset)) if _is_negative(offset) else milliseconds("offset", offset)
     if size >= ms:
         raise ValueError(f"offset: {offset!r} must satisfy abs(offset) < {bound}, which is {ms} ms")
-    return sign * size
+    return -size if _is_negative(offset) else size
+
+
+def _is_negative(duration: object) -> bool:
+    return isinstance(duration, (int, timedelta)) and duration != abs(duration)
 
 
 def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:

@@ -1,0 +1,339 @@
+"""Assigners and merging windows against slow definitions; what does not fit is named."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import (
+    MIN_WATERMARK,
+    KeyContext,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+)
+from timerheap.operators.state import MemoryRuntimeContext
+from timerheap.windows import (
+    AggregateFunction,
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    GlobalWindow,
+    GlobalWindows,
+    NeverTrigger,
+    ProcessingTimeSessionWindows,
+    ProcessingTimeTrigger,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    ReduceFunction,
+    ReducingStateDescriptor,
+    SessionWindowTimeGapExtractor,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TimeWindow,
+    Trigger,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+    WindowOperator,
+)
+from timerheap.windows.merging import MergingWindowSet
+from timerheap.windows.states import WindowStates
+
+TIMES = st.integers(-300, 300)
+
+
+class Clock(WindowAssigner.WindowAssignerContext):
+    def __init__(self, now: int) -> None:
+        self.now = now
+
+    def get_current_processing_time(self) -> int:
+        return self.now
+
+    def get_runtime_context(self) -> Any:
+        raise NotImplementedError
+
+
+def on_the_grid(time: int, size: int, slide: int, offset: int) -> set[TimeWindow]:
+    """All windows that contain a time, found by trying every start."""
+    starts = (start for start in range(time - size + 1, time + 1) if (start - offset) % slide == 0)
+    return {TimeWindow(start, start + size) for start in starts}
+
+
+@given(TIMES, st.integers(1, 50), st.integers(-60, 60))
+def test_tumbling(time: int, size: int, offset: int) -> None:
+    if abs(offset) >= size:
+        with pytest.raises(ValueError, match=r"offset: .* abs\(offset\) < size"):
+            TumblingEventTimeWindows.of(size, offset)
+        return
+    by_event = TumblingEventTimeWindows.of(size, offset).assign_windows(None, time, Clock(0))
+    by_clock = TumblingProcessingTimeWindows.of(size, offset).assign_windows(None, 0, Clock(time))
+    assert by_event == by_clock == list(on_the_grid(time, size, size, offset))
+
+
+@given(TIMES, st.integers(1, 50), st.integers(1, 50), st.integers(-60, 60))
+def test_sliding(time: int, size: int, slide: int, offset: int) -> None:
+    if abs(offset) >= slide:
+        with pytest.raises(ValueError, match=r"offset: .* abs\(offset\) < slide"):
+            SlidingEventTimeWindows.of(size, slide, offset)
+        return
+    by_event = SlidingEventTimeWindows.of(size, slide, offset).assign_windows(None, time, Clock(0))
+    by_clock = SlidingProcessingTimeWindows.of(size, slide, offset).assign_windows(None, 0, Clock(time))
+    assert by_event == by_clock == sorted(on_the_grid(time, size, slide, offset), reverse=True)
+
+
+def test_durations_and_names() -> None:
+    of_a_day = TumblingEventTimeWindows.of(timedelta(days=1), timedelta(hours=-8))
+    assert repr(of_a_day) == "TumblingEventTimeWindows(86400000, -28800000)"
+    assert repr(SlidingProcessingTimeWindows.of(10, 5, 1)) == "SlidingProcessingTimeWindows(10, 5, 1)"
+    assert repr(EventTimeSessionWindows.with_gap(timedelta(seconds=1))) == "EventTimeSessionWindows(1000)"
+    assert GlobalWindows.create().assign_windows(None, 5, Clock(0)) == [GlobalWindow.get()]
+    assert GlobalWindow.get() != TimeWindow(0, 1) != TimeWindow(0, 2)
+    assert sorted([TimeWindow(1, 2), TimeWindow(0, 9), TimeWindow(0, 3)])[0] == TimeWindow(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("assigner", "trigger", "event_time"),
+    [
+        (TumblingEventTimeWindows.of(5), EventTimeTrigger, True),
+        (SlidingEventTimeWindows.of(5, 2), EventTimeTrigger, True),
+        (EventTimeSessionWindows.with_gap(5), EventTimeTrigger, True),
+        (TumblingProcessingTimeWindows.of(5), ProcessingTimeTrigger, False),
+        (SlidingProcessingTimeWindows.of(5, 2), ProcessingTimeTrigger, False),
+        (ProcessingTimeSessionWindows.with_gap(5), ProcessingTimeTrigger, False),
+        (GlobalWindows.create(), NeverTrigger, False),
+    ],
+    ids=repr,
+)
+def test_defaults(assigner: WindowAssigner, trigger: type[Trigger], event_time: bool) -> None:
+    assert type(assigner.get_default_trigger()) is trigger
+    assert assigner.is_event_time() is event_time
+
+
+def sessions_of(windows: list[TimeWindow]) -> set[TimeWindow]:
+    """Put together whatever touches, again and again."""
+    left = set(windows)
+    for one in windows:
+        together = {other for other in left if other.intersects(one)}
+        while more := {w for w in left - together if any(w.intersects(t) for t in together)}:
+            together |= more
+        if together:
+            left -= together
+            left.add(TimeWindow(min(w.start for w in together), max(w.end for w in together)))
+    return left
+
+
+@given(st.lists(st.tuples(TIMES, st.integers(1, 60)), max_size=40), st.integers(1, 41))
+def test_merging_window_set(added: list[tuple[int, int]], reload_after: int) -> None:
+    keys: KeyContext[str] = KeyContext()
+    keys.current_key = "key"
+    window_type = Types.ROW([Types.LONG(), Types.LONG()])
+    state = MemoryRuntimeContext(keys).get_map_state(MapStateDescriptor("set", window_type, window_type))
+    assigner = EventTimeSessionWindows.with_gap(1)
+    in_flight = MergingWindowSet(assigner, state)
+    kept: dict[Any, set[int]] = {}
+
+    def merge(result: Any, merged: Any, into: Any, absorbed: Any) -> None:
+        assert all(result.cover(window) == result for window in merged)
+        assert into not in absorbed
+        for other in absorbed:
+            kept[into] |= kept.pop(other)
+
+    windows = [TimeWindow(start, start + gap) for start, gap in added]
+    for number, window in enumerate(windows):
+        if number % reload_after == 0:
+            in_flight.persist()
+            in_flight = MergingWindowSet(assigner, state)
+        result = in_flight.add_window(window, merge)
+        assert result in sessions_of(windows[: number + 1])
+        assert result.cover(window) == result
+        kept.setdefault(in_flight.get_state_window(result), set()).add(number)
+    in_flight.persist()
+    found = {
+        window: {number for number, one in enumerate(windows) if window.cover(one) == window}
+        for window in sessions_of(windows)
+    }
+    assert {window: kept[state_window] for window, state_window in state.items()} == found
+
+
+class Gap(SessionWindowTimeGapExtractor):
+    def extract(self, element: Any) -> Any:
+        return element
+
+
+@pytest.mark.parametrize(
+    "sessions", [EventTimeSessionWindows, ProcessingTimeSessionWindows], ids=lambda s: s.__name__
+)
+def test_dynamic_gaps(sessions: Any) -> None:
+    assigner = sessions.with_dynamic_gap(Gap())
+    assert assigner.assign_windows(7, 100, Clock(100)) == [TimeWindow(100, 107)]
+    with pytest.raises(ValueError, match="gap: 0 must be more than 0 ms"):
+        assigner.assign_windows(0, 100, Clock(100))
+    with pytest.raises(TypeError, match=r"gap: 1\.5 is no duration"):
+        assigner.assign_windows(1.5, 100, Clock(100))
+    with pytest.raises(TypeError, match=r"extractor: .* is no SessionWindowTimeGapExtractor"):
+        sessions.with_dynamic_gap(lambda element: 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: TumblingEventTimeWindows.of(0), ValueError, "size: 0 must be more than 0 ms"),
+        (lambda: TumblingProcessingTimeWindows.of(-5), ValueError, "size: -5 must be more than 0 ms"),
+        (lambda: TumblingEventTimeWindows.of("1h"), TypeError, "size: '1h' is no duration"),
+        (lambda: TumblingEventTimeWindows.of(5, None), TypeError, "offset: None is no duration"),
+        (lambda: SlidingEventTimeWindows.of(5, 0), ValueError, "slide: 0 must be"),
+        (lambda: SlidingEventTimeWindows.of(0, 5), ValueError, "size: 0 must be"),
+        (lambda: SlidingProcessingTimeWindows.of(5, -1), ValueError, "slide: -1 must be"),
+        (lambda: EventTimeSessionWindows.with_gap(0), ValueError, "size: 0 must be"),
+        (lambda: ProcessingTimeSessionWindows.with_gap(timedelta(-1)), ValueError, "size: .* must be"),
+        (lambda: EventTimeSessionWindows.with_gap(True), TypeError, "size: True is no duration"),
+        (lambda: CountTrigger.of(0), ValueError, "window_size: 0 elements; give 1 or more"),
+        (lambda: CountTrigger.of(2.0), TypeError, r"window_size: 2\.0 is no number"),
+        (lambda: ContinuousEventTimeTrigger.of(0), ValueError, "interval: 0 must be more"),
+        (lambda: ContinuousProcessingTimeTrigger.of(-1), ValueError, "interval: -1 must be"),
+        (lambda: PurgingTrigger.of(EventTimeTrigger), TypeError, "nested_trigger: .* is no Trigger"),
+        (lambda: ReducingStateDescriptor("n", 5, Types.LONG()), TypeError, "reduce_function: 5 is no"),
+    ],
+)
+def test_refused(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+class Count(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + 1
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Larger(ReduceFunction):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return max(value1, value2)
+
+
+class Whole(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield len(elements)
+
+
+TUMBLING, SESSIONS = TumblingEventTimeWindows.of(5), EventTimeSessionWindows.with_gap(5)
+LONG = Types.LONG()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"assigner": TumblingEventTimeWindows}, TypeError, "assigner: TumblingEventTimeWindows is a class"),
+        ({"assigner": 5}, TypeError, "assigner: 5 is no WindowAssigner"),
+        ({"function": len}, TypeError, "function: .* is no AggregateFunction or ReduceFunction or"),
+        ({"function": Count}, TypeError, "function: Count is a class; give an instance of it"),
+        ({"trigger": "count"}, TypeError, "trigger: 'count' is no Trigger"),
+        (
+            {"assigner": SESSIONS, "trigger": NeverTrigger()},
+            ValueError,
+            "trigger: a merging window assigner cannot be used with a trigger that does not support merging",
+        ),
+        (
+            {"assigner": SESSIONS, "trigger": PurgingTrigger.of(NeverTrigger())},
+            ValueError,
+            "trigger: a merging",
+        ),
+        ({"accumulator_type": None}, TypeError, "accumulator_type: Count needs one"),
+        ({"element_type": LONG}, ValueError, "element_type: Count keeps none; give accumulator_type"),
+        ({"function": Larger()}, ValueError, "accumulator_type: Larger keeps none; give element_type"),
+        ({"function": Whole(), "accumulator_type": None}, TypeError, "element_type: Whole needs one"),
+        ({"window_function": Count()}, TypeError, "window_function: .* is no ProcessWindowFunction or"),
+        (
+            {"function": Whole(), "window_function": Whole(), "element_type": LONG, "accumulator_type": None},
+            ValueError,
+            "window_function: Whole takes whole windows already",
+        ),
+        ({"allowed_lateness": -1}, ValueError, "allowed_lateness: -1 must be 0 or more"),
+        ({"late": []}, TypeError, r"late: \[\] is no callable"),
+    ],
+)
+def test_operator_refuses(arguments: Any, error: type[Exception], message: str) -> None:
+    good = {"assigner": TUMBLING, "function": Count(), "accumulator_type": LONG}
+    with pytest.raises(error, match=message):
+        WindowOperator(**{**good, **arguments})
+
+
+def test_a_window_keeps_states_of_all_kinds() -> None:
+    keys: KeyContext[str] = KeyContext()
+    keys.current_key = "key"
+    states = WindowStates(MemoryRuntimeContext(keys), "prefix")
+    one, other, union = TimeWindow(0, 5), TimeWindow(5, 9), TimeWindow(0, 9)
+    value = states.of(ValueStateDescriptor("value", LONG), one)
+    value.update(5)
+    assert value.value() == 5
+    assert states.of(ValueStateDescriptor("value", LONG), other).value() is None
+    value.update(None)
+    assert value.value() is None
+    with pytest.raises(NotImplementedError, match="no columns"):
+        value.values([1])
+
+    log, logs = ListStateDescriptor("log", "bigint"), {}
+    for window in (one, other):
+        logs[window] = states.of(log, window)
+        logs[window].add_all([window.start, window.end])
+    with pytest.raises(ValueError, match="a list state takes no None"):
+        logs[one].add(None)
+    states.merge(log, union, [other, one])
+    assert [list(states.of(log, window)) for window in (one, other, union)] == [[], [], [5, 9, 0, 5]]
+
+    book = states.of(MapStateDescriptor("book", "string", LONG), one)
+    book["a"], book["b"] = 1, None
+    book.put_all({"c": 3})
+    assert (book["a"], book["x"], "b" in book, "x" in book) == (1, None, True, False)
+    assert (dict(book.items()), list(book), list(book.values())) == (
+        {"a": 1, "b": None, "c": 3},
+        ["a", "b", "c"],
+        [1, None, 3],
+    )
+    for key in ("a", "x", "c", "b"):
+        assert not book.is_empty()
+        del book[key]
+    assert book.is_empty()
+
+    total = ReducingStateDescriptor("total", lambda a, b: a + b, LONG)
+    for window in (one, other):
+        states.of(total, window).add(window.start)
+        states.of(total, window).add(window.end)
+    states.merge(total, union, [one, TimeWindow(99, 100), other])
+    assert [states.of(total, window).get() for window in (one, other, union)] == [None, None, 19]
+    with pytest.raises(TypeError, match="cannot be merged; only a reducing or a list state can"):
+        states.merge(ValueStateDescriptor("value", LONG), union, [one])
+    with pytest.raises(TypeError, match="is no descriptor of a value, list, map or reducing state"):
+        states.of("value", one)
+    with pytest.raises(ValueError, match="already in use"):
+        states.of(ListStateDescriptor("value", LONG), one)
+
+
+def test_types_of_lists_and_maps_in_windows() -> None:
+    pa = pytest.importorskip("pyarrow")
+    from timerheap.windows.states import _nested
+
+    assert _nested("bigint") == Types.LIST(LONG)
+    assert _nested(Types.STRING(), LONG) == Types.MAP(Types.STRING(), LONG)
+    assert _nested(pa.int64()) == pa.list_(pa.field("element", pa.int64()))
+    assert _nested(pa.string(), "bigint") == pa.map_(pa.string(), pa.int64())
+
+
+def test_an_element_without_a_timestamp() -> None:
+    for timestamp in (None, MIN_WATERMARK):
+        for assigner in (TUMBLING, SESSIONS, SlidingEventTimeWindows.of(5, 2)):
+            with pytest.raises(ValueError, match="the element has no timestamp"):
+                assigner.assign_windows("row", timestamp, Clock(0))  # type: ignore[arg-type]

@@ -1,0 +1,484 @@
+"""The window operator against a slow one, and what a function that hosts it gets and gives."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timerheap import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+)
+from timerheap.operators import KeyedProcessOperator
+from timerheap.windows import (
+    AggregateFunction,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    GlobalWindows,
+    MergingWindowAssigner,
+    ProcessingTimeSessionWindows,
+    ProcessWindowFunction,
+    ReduceFunction,
+    ReducingStateDescriptor,
+    SessionWindowTimeGapExtractor,
+    SlidingEventTimeWindows,
+    TimeWindow,
+    Trigger,
+    TriggerResult,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowAssigner,
+    WindowFunction,
+    WindowOperator,
+)
+
+LONG = Types.LONG()
+
+
+class Host(KeyedProcessFunction):
+    """Elements are (key, ...); the operator is handed what comes behind the key."""
+
+    def __init__(self, windows: WindowOperator) -> None:
+        self.windows = windows
+
+    def open(self, runtime_context: Any) -> None:
+        self.windows.open(runtime_context)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return self.windows.process_element(value[1:], ctx)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return self.windows.on_timer(timestamp, ctx)
+
+    def close(self) -> None:
+        self.windows.close()
+
+
+def running(*args: Any, **kwargs: Any) -> KeyedProcessOperator:
+    host = Host(WindowOperator(*args, **kwargs))
+    return KeyedProcessOperator(host, key_selector=lambda value: value[0])
+
+
+def results(emitted: list[Any]) -> list[Any]:
+    return [element.value for element in emitted if hasattr(element, "value")]
+
+
+class Pane(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        yield key, context.window(), sorted(elements), context.current_watermark()
+
+
+class Gap(SessionWindowTimeGapExtractor):
+    def extract(self, element: Any) -> int:
+        return 1 + element[0] % 20
+
+
+class Budget(Trigger):
+    """Fires early, 3 ms behind each element; fires and purges once the values since then reach a limit."""
+
+    spent = ReducingStateDescriptor("spent", lambda a, b: a + b, LONG)
+    early = ListStateDescriptor("early", LONG)
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> TriggerResult:
+        spent, early = (ctx.get_partitioned_state(state) for state in (self.spent, self.early))
+        spent.add(element[1])
+        early.add(timestamp + 3)
+        ctx.register_event_time_timer(timestamp + 3)
+        ctx.register_event_time_timer(window.max_timestamp())
+        if spent.get() < self.limit:
+            return TriggerResult.CONTINUE
+        spent.clear()
+        return TriggerResult.FIRE_AND_PURGE
+
+    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        early = ctx.get_partitioned_state(self.early)
+        due = time in early.get()
+        early.update([other for other in early if other != time])
+        return TriggerResult.FIRE if due or time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        raise AssertionError("nobody asked for it")
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Any) -> None:
+        ctx.merge_partitioned_state(self.spent)
+        ctx.merge_partitioned_state(self.early)
+        for time in (*ctx.get_partitioned_state(self.early), window.max_timestamp()):
+            ctx.register_event_time_timer(time)
+
+    def clear(self, window: Any, ctx: Any) -> None:
+        for time in (*ctx.get_partitioned_state(self.early), window.max_timestamp()):
+            ctx.delete_event_time_timer(time)
+        ctx.get_partitioned_state(self.early).clear()
+        ctx.get_partitioned_state(self.spent).clear()
+
+
+class SlowPane:
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+        self.spent = 0
+        self.early: set[int] = set()
+        self.timers: set[int] = set()
+
+
+class SlowOperator:
+    """Panes and their timers in plain sight, with the trigger `Budget` written into it."""
+
+    def __init__(self, assign: Callable[[Any, int], list[TimeWindow]], merges: bool, **parameters: int):
+        self.assign = assign
+        self.merges = merges
+        self.limit = parameters["limit"]
+        self.lateness = parameters["lateness"]
+        self.watermark = MIN_WATERMARK
+        self.panes: dict[Any, dict[TimeWindow, SlowPane]] = defaultdict(dict)
+
+    def element(self, key: str, element: Any, timestamp: int) -> list[Any]:
+        given, taken = [], False
+        for window in self.assign(element, timestamp):
+            window, pane = self.merged(key, window)
+            if window.end - 1 + self.lateness <= self.watermark:
+                continue
+            taken = True
+            self.panes[key][window] = pane
+            pane.elements.append(element)
+            pane.spent += element[1]
+            pane.early.add(timestamp + 3)
+            pane.timers |= {timestamp + 3, window.end - 1}
+            if pane.spent >= self.limit:
+                given.append(self.result(key, window, pane))
+                pane.elements, pane.spent = [], 0
+            pane.timers.add(window.end - 1 + self.lateness)
+        late = not taken and timestamp + self.lateness <= self.watermark
+        return [("late", element)] if late else given
+
+    def merged(self, key: str, window: TimeWindow) -> tuple[TimeWindow, SlowPane]:
+        panes = self.panes[key]
+        if not self.merges:
+            return window, panes.get(window) or SlowPane()
+        together = [other for other in panes if other.intersects(window)]
+        if together == [other for other in together if other.cover(window) == other] and together:
+            return together[0], panes[together[0]]
+        union = SlowPane()
+        for other in together:
+            pane = panes.pop(other)
+            window = window.cover(other)
+            union.elements += pane.elements
+            union.spent += pane.spent
+            union.early |= pane.early
+        union.timers = union.early | {window.end - 1} if together else set()
+        return window, union
+
+    def result(self, key: str, window: TimeWindow, pane: SlowPane) -> Any:
+        return key, window, sorted(pane.elements), self.watermark
+
+    def advance(self, watermark: int) -> list[Any]:
+        self.watermark = watermark
+        given = []
+        while due := [
+            (time, key, window)
+            for key, panes in self.panes.items()
+            for window, pane in panes.items()
+            for time in pane.timers
+            if time <= watermark
+        ]:
+            time, key, window = min(due)
+            pane = self.panes[key][window]
+            pane.timers.remove(time)
+            if (time in pane.early or time == window.end - 1) and pane.elements:
+                given.append(self.result(key, window, pane))
+            pane.early.discard(time)
+            if time == window.end - 1 + self.lateness:
+                del self.panes[key][window]
+        return given
+
+
+ASSIGNERS = st.one_of(
+    st.integers(1, 30).map(TumblingEventTimeWindows.of),
+    st.tuples(st.integers(1, 30), st.integers(1, 12)).map(lambda p: SlidingEventTimeWindows.of(*p)),
+    st.integers(1, 15).map(EventTimeSessionWindows.with_gap),
+    st.just(EventTimeSessionWindows.with_dynamic_gap(Gap())),
+)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("e"), st.sampled_from("ab"), st.integers(0, 9), st.integers(-30, 60)),
+        st.tuples(st.just("e"), st.sampled_from("ab"), st.integers(0, 9), st.integers(-30, 60)),
+        st.tuples(st.just("w"), st.integers(-30, 60)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ASSIGNERS, EVENTS, st.integers(0, 12), st.integers(5, 60))
+def test_any_assigner_with_a_custom_trigger(
+    assigner: WindowAssigner, events: list[Any], lateness: int, limit: int
+) -> None:
+    slow = SlowOperator(
+        lambda element, timestamp: assigner.assign_windows(element, timestamp, None),  # type: ignore[arg-type, return-value]
+        isinstance(assigner, MergingWindowAssigner),
+        limit=limit,
+        lateness=lateness,
+    )
+    watermark = -40
+    with running(
+        assigner,
+        Pane(),
+        trigger=Budget(limit),
+        allowed_lateness=lateness,
+        late=lambda value, ctx: [("late", value)],
+        element_type=Types.TUPLE([LONG, LONG]),
+    ) as operator:
+        for number, event in enumerate([*events, ("w", MAX_WATERMARK)]):
+            if event[0] == "e":
+                _, key, value, timestamp = event
+                found = results(operator.process_element((key, number, value), timestamp))
+                expected = slow.element(key, (number, value), timestamp)
+            else:
+                watermark = max(watermark, event[1])
+                found = results(operator.process_watermark(watermark))
+                expected = slow.advance(watermark)
+            assert Counter(map(repr, found)) == Counter(map(repr, expected)), number
+        assert operator.num_keyed_state_entries() == 0
+        assert operator.num_event_time_timers() == 0
+
+
+class Count(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + 1
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return acc_a + acc_b
+
+
+class Bounds(WindowFunction):
+    def apply(self, key: Any, window: Any, inputs: Any) -> Any:
+        return [(key, *window, *inputs)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), max_size=30), st.integers(2, 50))
+def test_sessions_in_processing_time(steps: list[tuple[str, int]], gap: int) -> None:
+    sessions: dict[str, list[list[int]]] = {"a": [], "b": []}
+    found, now = [], 0
+    assigner = ProcessingTimeSessionWindows.with_gap(gap)
+    with running(assigner, Count(), Bounds(), accumulator_type=LONG) as operator:
+        for key, step in steps:
+            now += step
+            found += operator.set_processing_time(now)
+            found += operator.process_element((key, "row"))
+            # A session is over once the clock has passed its last millisecond, its end less one.
+            if not sessions[key] or sessions[key][-1][-1] + gap - 1 < now:
+                sessions[key].append([])
+            sessions[key][-1].append(now)
+        found += operator.set_processing_time(now + gap + 1)
+        assert operator.num_keyed_state_entries() == operator.num_processing_time_timers() == 0
+    expected = [(key, s[0], s[-1] + gap, len(s)) for key in sessions for s in sessions[key]]
+    assert sorted(results(found)) == sorted(expected)
+
+
+def test_early_results_in_processing_time() -> None:
+    trigger = ContinuousProcessingTimeTrigger.of(10)
+    assigner = TumblingProcessingTimeWindows.of(25)
+    with running(assigner, Count(), Bounds(), trigger=trigger, accumulator_type=LONG) as operator:
+        seen = []
+        for now in range(60):
+            seen += [(now, result) for result in results(operator.set_processing_time(now))]
+            if now in (3, 4, 12):
+                operator.process_element(("a", now))
+    # A timer fires once its time has passed, so one millisecond later.
+    assert seen == [(11, ("a", 0, 25, 2)), (21, ("a", 0, 25, 3)), (25, ("a", 0, 25, 3))]
+
+
+def test_a_reduced_global_window_that_counts() -> None:
+    class Latest(ReduceFunction):
+        def reduce(self, value1: Any, value2: Any) -> Any:
+            return max(value1, value2)
+
+    element = Types.TUPLE([LONG])
+    with running(
+        GlobalWindows.create(), Latest(), trigger=CountTrigger.of(2), element_type=element
+    ) as operator:
+        found = [results(operator.process_element(("a", value))) for value in (5, 9, 1, 2)]
+        assert results(operator.process_watermark(MAX_WATERMARK)) == []
+    assert found == [[], [(9,)], [], [(9,)]]
+
+
+def test_late_elements_are_counted() -> None:
+    with running(TumblingEventTimeWindows.of(10), Count(), accumulator_type=LONG) as operator:
+        operator.process_watermark(9)
+        for timestamp in (9, 10, 3):
+            operator.process_element(("a",), timestamp)
+        assert operator._function.windows.num_late_records_dropped == 2
+        assert results(operator.process_watermark(19)) == [1]
+
+
+class Memory(ProcessWindowFunction):
+    """How often a window has fired, and the windows of its key."""
+
+    fired = ValueStateDescriptor("fired", LONG)
+    book = MapStateDescriptor("book", Types.STRING(), LONG)
+    log = ListStateDescriptor("log", LONG)
+
+    def open(self, runtime_context: Any) -> None:
+        self.life = ["open"]
+
+    def close(self) -> None:
+        self.life.append("close")
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        fired = context.window_state().get_state(self.fired)
+        fired.update((fired.value() or 0) + 1)
+        context.window_state().get_list_state(self.log).add(len(elements))
+        context.window_state().get_map_state(self.book).put("n", len(elements))
+        total = context.global_state().get_state(ValueStateDescriptor("total", LONG))
+        total.update((total.value() or 0) + 1)
+        log = list(context.window_state().get_list_state(self.log))
+        yield context.window().start, fired.value(), total.value(), log
+
+    def clear(self, context: Any) -> None:
+        self.life.append(f"clear {context.window().start}")
+        context.window_state().get_state(self.fired).clear()
+        context.window_state().get_list_state(self.log).clear()
+        context.window_state().get_map_state(self.book).clear()
+
+
+def test_states_of_a_window_function() -> None:
+    function = Memory()
+    with running(
+        TumblingEventTimeWindows.of(10), function, allowed_lateness=5, element_type=Types.TUPLE([LONG])
+    ) as operator:
+        for timestamp in (1, 11, 2):
+            operator.process_element(("a", timestamp), timestamp)
+        assert results(operator.process_watermark(9)) == [(0, 1, 1, [2])]
+        assert results(operator.process_element(("a", 3), 3)) == [(0, 2, 2, [2, 3])]
+        assert results(operator.process_watermark(24)) == [(10, 1, 3, [1])]
+        assert operator.num_keyed_state_entries() == 1, "only the total is left"
+    assert function.life == ["open", "clear 0", "clear 10", "close"]
+
+
+def test_merging_windows_have_no_state_of_their_own() -> None:
+    element = Types.TUPLE([LONG])
+    with running(EventTimeSessionWindows.with_gap(5), Memory(), element_type=element) as operator:
+        operator.process_element(("a", 1), 1)
+        with pytest.raises(ValueError, match="per-window state is not allowed with merging windows"):
+            operator.process_watermark(10)
+
+
+def test_a_timer_is_deleted_when_no_window_waits_for_it() -> None:
+    sessions = EventTimeSessionWindows.with_gap(5)
+    with running(sessions, Count(), accumulator_type=LONG) as operator:
+        for timestamp in range(100):
+            operator.process_element(("a",), timestamp)
+            assert operator.num_event_time_timers() == 1
+    hour = SlidingEventTimeWindows.of(60, 1)
+    with running(hour, Count(), trigger=Budget(10**9), element_type=None, accumulator_type=LONG) as operator:
+        operator.process_element(("a", 0, 0), 0)
+        assert operator.num_event_time_timers() == 60, "60 ends; the early one, at 3, is the end of one"
+
+
+class Bad(WindowAssigner):
+    def assign_windows(self, element: Any, timestamp: int, context: Any) -> Any:
+        return [(0, 5)]
+
+    def get_default_trigger(self, env: object = None) -> Trigger:
+        return EventTimeTrigger.create()
+
+    def is_event_time(self) -> bool:
+        return True
+
+
+def test_answers_that_make_no_sense_are_named() -> None:
+    class Forgetful(EventTimeTrigger):
+        def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> Any:
+            ctx.register_event_time_timer(window.max_timestamp())
+
+    class Unmerged(EventTimeTrigger):
+        on_merge = Trigger.on_merge
+
+    with (
+        running(Bad(), Count(), accumulator_type=LONG) as operator,
+        pytest.raises(TypeError, match=r"has assigned \(0, 5\), which is no TimeWindow or GlobalWindow"),
+    ):
+        operator.process_element(("a",), 1)
+    tumbling, sessions = TumblingEventTimeWindows.of(5), EventTimeSessionWindows.with_gap(5)
+    with (
+        running(tumbling, Count(), trigger=Forgetful(), accumulator_type=LONG) as operator,
+        pytest.raises(TypeError, match=r"Forgetful\(\) has answered None, which is no TriggerResult"),
+    ):
+        operator.process_element(("a",), 1)
+    with running(sessions, Count(), trigger=Unmerged(), accumulator_type=LONG) as operator:
+        operator.process_element(("a",), 1)
+        with pytest.raises(NotImplementedError, match=r"Unmerged\.can_merge\(\) says yes, so it must have"):
+            operator.process_element(("a",), 2)
+    with (
+        running(sessions, Count(), accumulator_type=LONG) as operator,
+        pytest.raises(ValueError, match="the element has no timestamp"),
+    ):
+        operator.process_element(("a",))
+
+
+def test_a_window_does_not_become_late_by_merging() -> None:
+    class Shrinking(EventTimeSessionWindows):
+        def merge_windows(self, windows: Any, callback: Any) -> None:
+            if len(windows) > 1:
+                callback.merge(windows, TimeWindow(0, 1))
+
+    class Foreign(EventTimeSessionWindows):
+        def merge_windows(self, windows: Any, callback: Any) -> None:
+            callback.merge([TimeWindow(0, 1)], TimeWindow(0, 1))
+
+    with running(Shrinking(5), Count(), accumulator_type=LONG) as operator:
+        operator.process_element(("a",), 10)
+        operator.process_watermark(5)
+        with pytest.raises(ValueError, match=r"must not become late .* before the current watermark, 5"):
+            operator.process_element(("a",), 20)
+    with (
+        running(Foreign(5), Count(), accumulator_type=LONG) as operator,
+        pytest.raises(ValueError, match=r"has merged .* are in flight"),
+    ):
+        operator.process_element(("a",), 10)
+
+
+def test_windows_in_a_function_of_ones_own() -> None:
+    """The operator beside state and output of the function itself; its generators need no care."""
+
+    class Alerts(KeyedProcessFunction):
+        def open(self, runtime_context: Any) -> None:
+            self.seen = runtime_context.get_state(ValueStateDescriptor("seen", LONG))
+            self.windows = WindowOperator(TumblingEventTimeWindows.of(10), Count(), accumulator_type=LONG)
+            self.windows.open(runtime_context)
+
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            self.seen.update((self.seen.value() or 0) + 1)
+            yield from self.windows.process_element(value, ctx)
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            for count in self.windows.on_timer(timestamp, ctx):
+                yield ctx.get_current_key(), timestamp, count, self.seen.value()
+
+    with KeyedProcessOperator(Alerts(), key_selector=lambda value: value) as operator:
+        for timestamp in (1, 5, 12):
+            assert operator.process_element("a", timestamp) == []
+        assert results(operator.process_watermark(19)) == [("a", 9, 2, 3), ("a", 19, 1, 3)]

@@ -60,7 +60,7 @@ class ChannelExplanation:
         if self.status is WatermarkStatus.IDLE:
             parts.append("idle")
         elif not self.aligned:
-            parts.append("has yet to catch up with the output")
+            parts.append("has yet to catch up")
         if self.holds:
             parts.append("holds the watermark back")
         return ", ".join(parts)
@@ -163,7 +163,8 @@ def explain(watermark: int, status: WatermarkStatus, channels: Sequence[_Channel
 
 
 def _duration(ms: int) -> str:
+    """Whole seconds as hours, minutes and seconds where that says more than milliseconds."""
     try:
-        return f"{ms} ms ({timedelta(milliseconds=ms)})"
+        return f"{ms} ms" if ms < 1_000 else str(timedelta(seconds=ms // 1_000))
     except OverflowError:
         return f"{ms} ms"

@@ -127,8 +127,7 @@ class _ImmediateOutput(_DeferredOutput):
     """Remembers, and sends on."""
 
     def emit_watermark(self, watermark: int, /) -> None:
-        rises = self._combined.set_watermark(self._partial, watermark)
-        if rises and watermark > self._combined.combined_watermark:
+        if self._combined.set_watermark(self._partial, watermark):
             self._multiplexer.on_periodic_emit()
 
     def mark_idle(self) -> None:

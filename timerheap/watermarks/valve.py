@@ -98,7 +98,7 @@ class StatusWatermarkValve:
     30000
     >>> print(valve.explain())
     watermark 30000, held back by LGA
-      LGA  at 30000, 20000 ms (0:00:20) behind, holds the watermark back
+      LGA  at 30000, 0:00:20 behind, holds the watermark back
       JFK  at 50000
     >>> valve.input_watermark_status(WatermarkStatus.IDLE, lga)
     >>> valve.watermark

@@ -129,9 +129,8 @@ class KeyedCoProcessOperator(KeyedOperator):
             return self._take()
 
     def _advance_to_combined(self) -> None:
+        """Advance if the combined watermark has risen, or is one that a timer's error has stopped."""
         watermark = self._inputs.combined_watermark
-        if (
-            watermark > self._sent_watermark
-        ):  # else it did not rise; one that a timer's error stopped is tried again
+        if watermark > self._sent_watermark:
             self._advance(watermark)
             self._sent_watermark = watermark

@@ -216,7 +216,7 @@ def test_shut_down_means_registrations_are_errors(either):
         ),
         ("register_timer", (1, None), TypeError, "callback must be callable, got None"),
         ("schedule_at_fixed_rate", (print, -1, 1), ValueError, "initial_delay must be 0 ms or more, got -1"),
-        ("schedule_at_fixed_rate", (print, 0, 0), ValueError, "period must be 1 ms or more, got 0"),
+        ("schedule_at_fixed_rate", (print, 0, 0), ValueError, "period must be 1 or more, got 0"),
         ("schedule_at_fixed_rate", (print, 0, 0.5), TypeError, r"period must be an int, got 0\.5"),
         ("schedule_at_fixed_rate", ("print", 0, 1), TypeError, "callback must be callable"),
         ("set_current_time", (None,), TypeError, "timestamp must be an int, got None"),
@@ -270,7 +270,7 @@ def test_many_callbacks_come_in_order_none_lost_none_twice(monkeypatch):
     monkeypatch.setattr(timerheap.clock, "_LONGEST_WAIT", 0.01)
     with SystemProcessingTimeService() as clock:
         start = clock.get_current_processing_time()
-        timestamps = [start + (i * 7919) % 500 for i in range(5_000)]
+        timestamps = [start + (i * 7919) % 1_000 for i in range(100_000)]
         futures = [clock.register_timer(timestamp, called.append) for timestamp in timestamps]
         stopped.let_go()
         for future in futures:
@@ -332,6 +332,27 @@ def test_errors_reach_the_handler_and_the_clock_goes_on():
         assert isinstance(failed.exception(timeout=LONG), KeyError)
         assert isinstance(left.exception(timeout=LONG), SystemExit)
         assert handled == [failed.exception(), left.exception()]
+
+
+def test_a_periodic_callback_goes_on_after_its_errors():
+    handled, enough = [], threading.Event()
+
+    def fail(timestamp):
+        if len(handled) == 3:
+            enough.set()
+        raise KeyError(timestamp)
+
+    with SystemProcessingTimeService(handled.append) as clock:
+        future = clock.schedule_at_fixed_rate(fail, 0, 2)
+        assert enough.wait(LONG)
+        assert future.cancel() is True
+    timestamps = [error.args[0] for error in handled]
+    assert timestamps == list(range(timestamps[0], timestamps[0] + 2 * len(timestamps), 2))
+
+
+def test_a_handler_must_be_callable():
+    with pytest.raises(TypeError, match="error_handler must be callable, got 'log'"):
+        SystemProcessingTimeService("log")
 
 
 def test_without_a_handler_errors_are_logged(system, caplog):

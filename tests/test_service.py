@@ -218,6 +218,24 @@ def fire_on_the_system_clock(count):
     return timers, [timer for _, timer in recorder.fired]
 
 
+def test_100k_timers_within_a_second_fire_in_order_none_lost_none_twice():
+    done, count = threading.Event(), 100_000
+    recorder = Recorder(lambda timer: len(recorder.fired) == count and done.set())
+    with SystemProcessingTimeService() as clock:
+        service = InternalTimerService(recorder, clock)
+        with clock.lock:  # nothing fires before all are there, however slow this machine is
+            start = clock.get_current_processing_time()
+            timers = [InternalTimer(start + (i * 7919) % 1_000, i, None) for i in range(count)]
+            for timer in timers:
+                service.key_context.current_key = timer.key
+                service.register_processing_time_timer(None, timer.timestamp)
+        assert done.wait(LONG)
+        clock.quiesce().result(timeout=LONG)
+    fired = [timer for _, timer in recorder.fired]
+    assert [timer.timestamp for timer in fired] == sorted(timer.timestamp for timer in timers)
+    assert sorted(fired) == sorted(timers)
+
+
 def test_on_the_system_clock_each_timer_fires_once_with_its_key():
     timers, fired = fire_on_the_system_clock(2_000)
     again = [InternalTimer(timer.timestamp + 20, timer.key, "again") for timer in timers]

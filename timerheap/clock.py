@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Protocol
 
 from timerheap._heap import TimerHeap
-from timerheap.timer import MAX_WATERMARK, int64
+from timerheap.timer import MAX_WATERMARK, int64, positive
 
 __all__ = [
     "ManualProcessingTimeService",
@@ -165,10 +165,9 @@ class _SchedulingService(ABC):
         """
         if int64("initial_delay", initial_delay) < 0:
             raise ValueError(f"initial_delay must be 0 ms or more, got {initial_delay}")
-        if int64("period", period) < 1:
-            raise ValueError(f"period must be 1 ms or more, got {period}")
+        period = positive("period", period)
         first = self.get_current_processing_time() + index(initial_delay)
-        return self._schedule(_Task(self, callback, first, index(period)), first)
+        return self._schedule(_Task(self, callback, first, period), first)
 
     def quiesce(self) -> Future[None]:
         """Call no further callback; give up those that wait, and take new ones without ever calling them.
@@ -259,7 +258,13 @@ class SystemProcessingTimeService(_SchedulingService):
     Parameters
     ----------
     error_handler : callable, optional
-        Takes the exception that a callback raised, in the service's thread. By default it is logged.
+        Takes the exception that a callback raised, in the service's thread. By default it is logged. The
+        other callbacks come all the same.
+
+    Raises
+    ------
+    TypeError
+        If `error_handler` cannot be called.
 
     Attributes
     ----------
@@ -284,6 +289,8 @@ class SystemProcessingTimeService(_SchedulingService):
     """
 
     def __init__(self, error_handler: Callable[[BaseException], object] | None = None) -> None:
+        if error_handler is not None and not callable(error_handler):
+            raise TypeError(f"error_handler must be callable, got {error_handler!r}")
         super().__init__()
         self.lock = threading.RLock()
         self._error_handler = error_handler

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import IndexedCombinedWatermarkStatus, WatermarkOutputMultiplexer
@@ -55,20 +56,6 @@ def test_inputs_of_an_operator(n: int, operations: list[tuple[int, int]]) -> Non
             plain.set_watermark(index, value)
         assert changed is plain.update()
         assert (inputs.combined_watermark, inputs.is_idle) == (plain.combined, plain.idle)
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.out: list[Any] = []
-
-    def emit_watermark(self, watermark: int) -> None:
-        self.out.append(watermark)
-
-    def mark_idle(self) -> None:
-        self.out.append("idle")
-
-    def mark_active(self) -> None:
-        self.out.append("active")
 
 
 def update(plain: Plain, out: list[Any]) -> None:

@@ -11,25 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import ChannelState, StatusWatermarkValve, ValveState, WatermarkStatus
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.out: list[Any] = []
-
-    def emit_watermark(self, watermark: int) -> None:
-        self.out.append(watermark)
-
-    def mark_idle(self) -> None:
-        self.out.append("idle")
-
-    def mark_active(self) -> None:
-        self.out.append("active")
 
 
 class Plain:

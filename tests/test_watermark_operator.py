@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, ManualProcessingTimeService, WatermarkStrategy
 from timerheap.clock import SystemProcessingTimeService
@@ -18,28 +19,6 @@ from timerheap.watermarks import (
     WatermarkGenerator,
     WatermarkOutput,
 )
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.out: list[Any] = []
-
-    def emit_watermark(self, watermark: int) -> None:
-        self.out.append(watermark)
-
-    def mark_idle(self) -> None:
-        self.out.append("idle")
-
-    def mark_active(self) -> None:
-        self.out.append("active")
-
-    def collect(self, value: Any, timestamp: int | None) -> None:
-        self.out.append((value, timestamp))
-
-    def take(self) -> list[Any]:
-        taken, self.out = self.out, []
-        return taken
-
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 
@@ -283,6 +262,7 @@ def test_processing_time_leaves_the_rows_alone() -> None:
             ValueError,
             "auto_watermark_interval: processing time has no watermarks",
         ),
+        (5_000, {}, TypeError, "strategy must be a WatermarkStrategy, got 5000"),
         (MONOTONOUS, {"auto_watermark_interval": -1}, ValueError, "auto_watermark_interval"),
         (MONOTONOUS, {"auto_watermark_interval": 0.2}, TypeError, "auto_watermark_interval"),
         (MONOTONOUS, {"time_characteristic": "event"}, TypeError, "time_characteristic must be"),

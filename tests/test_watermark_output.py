@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from output_recorder import Recorder
 
 from timerheap import MIN_WATERMARK
 from timerheap.watermarks import BroadcastingOutput, StatusWatermarkValve, WatermarkStatus
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.out: list[Any] = []
-
-    def emit_watermark(self, watermark: int) -> None:
-        self.out.append(watermark)
-
-    def mark_idle(self) -> None:
-        self.out.append("idle")
-
-    def mark_active(self) -> None:
-        self.out.append("active")
-
-    def collect(self, value: Any, timestamp: int | None) -> None:
-        self.out.append((value, timestamp))
 
 
 def test_every_channel_gets_everything_in_order() -> None:

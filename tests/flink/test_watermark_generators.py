@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from output_recorder import Recorder
 
 from timerheap import ManualProcessingTimeService
 from timerheap.watermarks import (
@@ -14,26 +15,6 @@ from timerheap.watermarks import (
     WatermarkOutputMultiplexer,
     WatermarksWithIdleness,
 )
-
-
-class Recorder:
-    """What went out since it was last asked."""
-
-    def __init__(self) -> None:
-        self.out: list[Any] = []
-
-    def emit_watermark(self, watermark: int) -> None:
-        self.out.append(watermark)
-
-    def mark_idle(self) -> None:
-        self.out.append("idle")
-
-    def mark_active(self) -> None:
-        self.out.append("active")
-
-    def take(self) -> list[Any]:
-        taken, self.out = self.out, []
-        return taken
 
 
 class Generator:

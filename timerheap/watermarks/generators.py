@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
+from timerheap.clock import ProcessingTimeService
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput
 
@@ -16,13 +17,6 @@ __all__ = [
     "WatermarksWithIdleness",
     "WatermarksWithMaxAhead",
 ]
-
-
-class Clock(Protocol):
-    """What a generator asks of a `timerheap.clock.ProcessingTimeService`."""
-
-    def get_current_processing_time(self) -> int:
-        """Return the time, epoch milliseconds."""
 
 
 class WatermarkGenerator:
@@ -177,7 +171,7 @@ class IdlenessTimer:
         Milliseconds.
     """
 
-    def __init__(self, clock: Clock, max_idle_time: int) -> None:
+    def __init__(self, clock: ProcessingTimeService, max_idle_time: int) -> None:
         self._clock = clock
         self._max_idle_time = max_idle_time
         self._active = False
@@ -213,9 +207,27 @@ class WatermarksWithIdleness(WatermarkGenerator):
     idle_timeout : int
         Milliseconds.
     clock : ProcessingTimeService
+
+    Examples
+    --------
+    >>> from timerheap import ManualProcessingTimeService
+    >>> class Printer:
+    ...     def emit_watermark(self, watermark): print(watermark)
+    ...     def mark_idle(self): print("idle")
+    >>> clock = ManualProcessingTimeService(now=1_000)
+    >>> generator = WatermarksWithIdleness(AscendingTimestampsWatermarks(), idle_timeout=500, clock=clock)
+    >>> generator.on_event("row", 900, Printer())
+    >>> for _ in range(3):  # the time is counted from the first emit without a new row
+    ...     generator.on_periodic_emit(Printer())
+    ...     clock.advance(501)
+    899
+    899
+    idle
     """
 
-    def __init__(self, watermarks: WatermarkGenerator, idle_timeout: int, clock: Clock) -> None:
+    def __init__(
+        self, watermarks: WatermarkGenerator, idle_timeout: int, clock: ProcessingTimeService
+    ) -> None:
         self._watermarks = watermarks
         self._timer = IdlenessTimer(clock, idle_timeout)
         self._is_idle = False
@@ -238,8 +250,8 @@ class WatermarksWithIdleness(WatermarkGenerator):
 class WatermarksWithMaxAhead(WatermarkGenerator):
     """Keeps timestamps too far in the future away from a generator, and counts them.
 
-    One row with a wrong clock can take the watermark years ahead, and every other row would be late. Such a
-    row is left alone; it only does not count here.
+    One row with a wrong clock can take the watermark years ahead, and every other row would be late. The row
+    goes its way; only the watermark does not follow it.
 
     Parameters
     ----------
@@ -253,9 +265,23 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
     ----------
     ahead_rows : int
         How many were too far ahead.
+
+    Examples
+    --------
+    >>> from timerheap import ManualProcessingTimeService
+    >>> class Printer:
+    ...     def emit_watermark(self, watermark): print(watermark)
+    >>> clock = ManualProcessingTimeService(now=1_000)
+    >>> generator = WatermarksWithMaxAhead(AscendingTimestampsWatermarks(), max_ahead=500, clock=clock)
+    >>> for timestamp in (900, 1_501, 950):
+    ...     generator.on_event("row", timestamp, Printer())
+    >>> generator.on_periodic_emit(Printer())
+    949
+    >>> generator.ahead_rows
+    1
     """
 
-    def __init__(self, watermarks: WatermarkGenerator, max_ahead: int, clock: Clock) -> None:
+    def __init__(self, watermarks: WatermarkGenerator, max_ahead: int, clock: ProcessingTimeService) -> None:
         self.ahead_rows = 0
         self._watermarks = watermarks
         self._max_ahead = max_ahead

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from timerheap.clock import ProcessingTimeService
 from timerheap.timer import MIN_WATERMARK
-from timerheap.watermarks.generators import Clock, WatermarkGenerator
+from timerheap.watermarks.generators import WatermarkGenerator
 from timerheap.watermarks.output import WatermarkOutput
 from timerheap.watermarks.strategy import TimestampAssigner
 
@@ -32,7 +33,7 @@ class IngestionTime(TimestampAssigner, WatermarkGenerator):
     set back meets a watermark.
     """
 
-    def __init__(self, clock: Clock, interval: int) -> None:
+    def __init__(self, clock: ProcessingTimeService, interval: int) -> None:
         self._clock = clock
         self._interval = interval
         self._now = MIN_WATERMARK

@@ -123,6 +123,8 @@ class TimestampsAndWatermarksOperator:
                 f"{time_characteristic.name}"
             )
         if strategy is not None:
+            if not isinstance(strategy, WatermarkStrategy):
+                raise TypeError(f"strategy must be a WatermarkStrategy, got {strategy!r}")
             self._follow(strategy)
         elif time_characteristic is TimeCharacteristic.INGESTION_TIME:
             self._assigner = self._generator = IngestionTime(clock, self._interval)

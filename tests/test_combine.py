@@ -117,6 +117,18 @@ def test_an_output_that_is_unregistered_is_heard_no_more() -> None:
     assert recorder.out == [5]
 
 
+def test_a_watermark_that_is_none_leaves_all_as_it_was() -> None:
+    recorder = Recorder()
+    multiplexer = WatermarkOutputMultiplexer(recorder)
+    multiplexer.register_new_output("a")
+    for output in (multiplexer.get_immediate_output("a"), multiplexer.get_deferred_output("a")):
+        with pytest.raises(TypeError, match="watermark must be an int"):
+            output.emit_watermark(1.5)  # type: ignore[arg-type]
+    multiplexer.on_periodic_emit()
+    multiplexer.get_immediate_output("a").emit_watermark(1)
+    assert recorder.out == [1]
+
+
 def test_ids_of_outputs() -> None:
     multiplexer = WatermarkOutputMultiplexer(Recorder())
     multiplexer.register_new_output("a")

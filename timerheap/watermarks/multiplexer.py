@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timerheap.timer import int64
 from timerheap.watermarks.combine import CombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkOutput
 
@@ -114,7 +115,7 @@ class _DeferredOutput:
         self._partial = partial
 
     def emit_watermark(self, watermark: int, /) -> None:
-        self._combined.set_watermark(self._partial, watermark)
+        self._combined.set_watermark(self._partial, int64("watermark", watermark))
 
     def mark_idle(self) -> None:
         self._combined.set_idle(self._partial, True)
@@ -127,7 +128,7 @@ class _ImmediateOutput(_DeferredOutput):
     """Remembers, and sends on."""
 
     def emit_watermark(self, watermark: int, /) -> None:
-        if self._combined.set_watermark(self._partial, watermark):
+        if self._combined.set_watermark(self._partial, int64("watermark", watermark)):
             self._multiplexer.on_periodic_emit()
 
     def mark_idle(self) -> None:

@@ -20,6 +20,8 @@ LAYERS = [
     "_heap",
     "hashing",
     "keys types clock snapshot",
+    "key_groups serializers",
+    "timer_bytes",
     "rocksdb",
     "queue",
     "service watermarks state",

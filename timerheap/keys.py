@@ -129,7 +129,7 @@ def compute_key_group_for_key_hash(key_hash: int, max_parallelism: int) -> int:
     >>> compute_key_group_for_key_hash(java_hash_code("key"), 128)
     72
     """
-    return _murmur(_integer("key_hash", key_hash)) % _parallelism("max_parallelism", max_parallelism)
+    return murmur_hash(_integer("key_hash", key_hash)) % _parallelism("max_parallelism", max_parallelism)
 
 
 def assign_key_to_parallel_operator(
@@ -223,7 +223,7 @@ def _parallelisms(max_parallelism: int, parallelism: int) -> None:
     _integer_within("parallelism", parallelism, 1, _parallelism("max_parallelism", max_parallelism))
 
 
-def _murmur(code: int) -> int:
+def murmur_hash(code: int) -> int:
     """Flink's ``MathUtils.murmurHash``: murmur3 over one int, then its absolute value."""
     code = code * 0xCC9E2D51 & _U32
     code = (code << 15 | code >> 17) * 0x1B873593 & _U32

@@ -62,7 +62,7 @@ def replay(queue: TimerQueue[Any, Any], op: list[Any]) -> None:
     assert queue.is_empty() is (size == 0)
 
 
-@pytest.mark.parametrize("backend", ["heap"])
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_answers(trace: dict[str, Any], backend: str) -> None:
     queue = create_timer_queue(
         backend,

@@ -120,7 +120,7 @@ class Operator:
         return restored
 
 
-@pytest.mark.parametrize("backend", ["heap"])
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 def test_answers(trace: dict[str, Any], backend: str) -> None:
     operator = Operator(trace, KeyGroupRange(0, trace["max_parallelism"] - 1), 0, backend)
     for op in trace["ops"]:

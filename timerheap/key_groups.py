@@ -1,0 +1,111 @@
+"""The key groups that a queue owns, and which of them its keys belong to: one key at a time or many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timerheap.hashing import java_hash_code
+from timerheap.keys import KeyGroupRange, compute_key_group_range_for_operator_index, murmur_hash
+
+__all__ = ["OwnedKeyGroups"]
+
+_MIN, _MAX = -(1 << 63), (1 << 63) - 1
+
+
+class OwnedKeyGroups:
+    """A range of key groups and the way from a key to one of them.
+
+    Parameters
+    ----------
+    max_parallelism : int
+        The number of key groups, 1 to 32768.
+    key_group_range : KeyGroupRange, optional
+        The key groups whose keys may come in; by default all of them.
+    hash_code : callable
+        key -> int, whose low 32 bits give the key group.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `max_parallelism` or `key_group_range` is no such thing, or they do not go together.
+    """
+
+    def __init__(
+        self, max_parallelism: int, key_group_range: KeyGroupRange | None, hash_code: Callable[[Any], int]
+    ) -> None:
+        every = compute_key_group_range_for_operator_index(max_parallelism, 1, 0)
+        owned = every if key_group_range is None else key_group_range
+        if not isinstance(owned, KeyGroupRange):
+            raise TypeError(f"key_group_range must be a KeyGroupRange, got {key_group_range!r}")
+        if owned.intersection(every) != owned:
+            raise ValueError(f"key_group_range must lie below max_parallelism={max_parallelism}, got {owned}")
+        self.max_parallelism = max_parallelism
+        self.range = owned
+        self._first, self._last = owned.start_key_group, owned.end_key_group
+        self._hash_code = hash_code
+        self._is_javas = hash_code is java_hash_code
+
+    def of(self, key: Any) -> int:
+        """Compute a key's key group; a ValueError if it is not an owned one."""
+        if type(key) is int and self._is_javas and _MIN <= key <= _MAX:
+            code = key ^ key >> 32  # what java_hash_code would say, at a quarter of the price
+        elif key == key:
+            code = index(self._hash_code(key))
+        else:
+            raise ValueError(f"key must equal itself to be found again, got {key!r}")
+        key_group = murmur_hash(code) % self.max_parallelism
+        if not self._first <= key_group <= self._last:
+            raise ValueError(f"key must belong to {self.range}, got {key!r} of key group {key_group}")
+        return key_group
+
+    def of_many(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
+        """Compute the key groups of many keys, as `of` does one."""
+        kinds = set(map(type, keys)) if self._is_javas else set()
+        if kinds == {int} and min(keys) >= _MIN and max(keys) <= _MAX:
+            hashes = _hash_longs(keys)
+        elif kinds == {str} and all(map(str.isascii, keys)):
+            hashes = _hash_ascii(keys)
+        else:
+            return np.fromiter(map(self.of, keys), np.uint32, len(keys))
+        key_groups = _murmur(hashes) % np.uint32(self.max_parallelism)
+        strangers = np.flatnonzero((key_groups < self._first) | (key_groups > self._last))
+        if len(strangers):
+            self.of(keys[strangers[0]])  # which says what is wrong with it
+        return key_groups
+
+
+def _hash_longs(keys: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """Java's ``Long.hashCode`` of each."""
+    longs = np.array(keys, np.int64).view(np.uint64)
+    return (longs ^ longs >> np.uint64(32)).astype(np.uint32)
+
+
+def _hash_ascii(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
+    """Java's ``String.hashCode`` of each: its characters times 31 to the power of how many follow."""
+    lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+    ends = np.cumsum(lengths)
+    characters = np.frombuffer("".join(keys).encode(), np.uint8)
+    following = np.repeat(ends, lengths) - np.arange(1, len(characters) + 1)
+    powers = np.full(int(lengths.max()) + 1, 31, np.uint32)
+    powers[0] = 1
+    terms = characters * np.multiply.accumulate(powers, dtype=np.uint32)[following]
+    sums = np.concatenate([np.zeros(1, np.uint32), np.cumsum(terms, dtype=np.uint32)])
+    hashes: npt.NDArray[np.uint32] = sums[ends] - sums[ends - lengths]
+    return hashes
+
+
+def _murmur(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Flink's ``MathUtils.murmurHash`` of each, which `timerheap.keys` has for one."""
+    codes = codes * np.uint32(0xCC9E2D51)
+    codes = (codes << np.uint32(15) | codes >> np.uint32(17)) * np.uint32(0x1B873593)
+    codes = (codes << np.uint32(13) | codes >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
+    codes ^= np.uint32(4)
+    codes = (codes ^ codes >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    codes = (codes ^ codes >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    signed = (codes ^ codes >> np.uint32(16)).view(np.int32)
+    return np.where(signed == np.int32(-(1 << 31)), np.int32(0), np.abs(signed)).view(np.uint32)

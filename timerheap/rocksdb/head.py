@@ -1,0 +1,155 @@
+"""An ordered set of byte strings on disk, whose first ones are in memory, too."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from timerheap.rocksdb.store import FIRST, Store
+
+__all__ = ["CachedHead"]
+
+_CACHED = 1_024  # entries that are read at once
+_MOST_CACHED = 2 * _CACHED
+_RANGE = 1_000  # so many neighbours are removed as one range; many small ranges would slow RocksDB down
+
+
+class CachedHead:
+    """The entries of a store, with the first of them at hand.
+
+    In memory is every entry up to `_through`, or simply every entry where that is None. Flink:
+    ``RocksDBCachingPriorityQueueSet`` and its ``TreeOrderedSetCache``.
+
+    A write that fails leaves the store as it was and nothing in memory, which is then read again.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing in memory."""
+        self._cache: list[bytes] = []
+        self._through: bytes | None = FIRST
+        self._beyond: int | None = None  # how many are not in memory, if that is known
+
+    def first(self) -> bytes | None:
+        """Return the first entry, or None."""
+        if not self._cache and self._through is not None:
+            # On from where the last read ended: RocksDB would walk over all that has been removed since.
+            self._cache = next(self.store.scan(self._through, size=_CACHED), [])
+            if len(self._cache) < _CACHED:
+                self._through, self._beyond = None, 0
+            else:
+                self._through = self._cache[-1]
+                if self._beyond is not None:
+                    self._beyond -= _CACHED
+        return self._cache[0] if self._cache else None
+
+    def add(self, entry: bytes) -> bytes | None:
+        """Add an entry if it is not there; return what was first before."""
+        first = self.first()
+        if self._through is not None and entry > self._through:
+            self.store.add(entry)
+            self._beyond = None  # nobody has looked whether it was there
+            return first
+        at = bisect_left(self._cache, entry)
+        if self._cache[at : at + 1] == [entry]:
+            return first
+        try:
+            self._cache.insert(at, entry)
+            self.store.add(entry)
+        except BaseException:
+            self.forget()
+            raise
+        self._shorten()
+        return first
+
+    def add_many(self, entries: Sequence[bytes]) -> None:
+        """Add the entries that are not there: all or, on an error, none."""
+        entries = sorted(set(entries))
+        self.first()
+        near = len(entries) if self._through is None else bisect_right(entries, self._through)
+        try:
+            self.store.add_many(entries)
+            self._cache = sorted({*self._cache, *entries[:near]})
+        except BaseException:
+            self.forget()
+            raise
+        if near < len(entries):
+            self._beyond = None
+        self._shorten()
+
+    def remove(self, entry: bytes) -> bytes | None:
+        """Remove an entry if it is there; return what was first before."""
+        first = self.first()
+        if self._through is not None and entry > self._through:
+            self.store.remove(entry)
+            self._beyond = None
+            return first
+        at = bisect_left(self._cache, entry)
+        if self._cache[at : at + 1] == [entry]:
+            try:
+                del self._cache[at]
+                self.store.remove(entry)
+            except BaseException:
+                self.forget()
+                raise
+        return first
+
+    def remove_first(self, entries: Sequence[bytes]) -> None:
+        """Remove the first entries, which these are: all or, on an error, none."""
+        try:
+            if len(entries) == 1:
+                self.store.remove(entries[0])
+            elif len(entries) < _RANGE:
+                self.store.remove_many(entries)
+            else:
+                self.store.remove_range(entries[0], entries[-1])
+            if self._is_beyond(entries[-1]):
+                if self._beyond is not None:
+                    self._beyond -= len(entries) - len(self._cache)
+                self._cache, self._through = [], entries[-1]
+            else:
+                del self._cache[: len(entries)]
+        except BaseException:
+            self.forget()
+            raise
+
+    def before(self, stop: bytes | None, most: int) -> list[bytes]:
+        """Return the entries before `stop`, or all, but no more than `most`."""
+        first = self.first()
+        if first is None or (stop is not None and first >= stop):
+            return []
+        near = len(self._cache) if stop is None else bisect_left(self._cache, stop)
+        if most <= near or self._through is None or (stop is not None and stop <= self._through):
+            return self._cache[: min(near, most)]
+        found: list[bytes] = []
+        for chunk in self.store.scan(first, stop):
+            found += chunk[: most - len(found)]
+            if len(found) == most:
+                break
+        return found
+
+    def __contains__(self, entry: bytes) -> bool:
+        self.first()
+        if self._is_beyond(entry):
+            return entry in self.store
+        at = bisect_left(self._cache, entry)
+        return self._cache[at : at + 1] == [entry]
+
+    def __len__(self) -> int:
+        self.first()
+        if self._beyond is None:
+            self._beyond = sum(map(len, self.store.scan((self._through or b"") + b"\0")))
+        return len(self._cache) + self._beyond
+
+    def _is_beyond(self, entry: bytes) -> bool:
+        return self._through is not None and entry > self._through
+
+    def _shorten(self) -> None:
+        if len(self._cache) > _MOST_CACHED:
+            if self._beyond is not None:
+                self._beyond += len(self._cache) - _CACHED
+            del self._cache[_CACHED:]
+            self._through = self._cache[-1]

@@ -1,0 +1,340 @@
+"""Values of one type to bytes and back, as Flink's serializers write them: the parts of a stored timer."""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from operator import index
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["SERIALIZERS", "TypeSerializer"]
+
+Rows = npt.NDArray[np.uint8]  # shape (timers, bytes of each)
+
+_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_DOUBLE = struct.Struct(">d")
+_WINDOW = struct.Struct(">qq")
+
+
+class TypeSerializer(ABC):
+    """Values of one type to bytes and back: derive from it for keys or namespaces of your own.
+
+    The bytes must tell where they end, and equal values must have equal bytes. Flink: ``TypeSerializer``.
+
+    Attributes
+    ----------
+    name : str
+        What a stored queue remembers it by; it does not open with one of another name.
+    """
+
+    name: str
+
+    @abstractmethod
+    def serialize(self, value: Any, /) -> bytes:
+        """Write a value. TypeError, OverflowError or ValueError if it is none of this type."""
+
+    @abstractmethod
+    def deserialize(self, data: bytes, start: int, /) -> tuple[Any, int]:
+        """Read the value that begins at `start`: the value, and where it ends.
+
+        ValueError, IndexError or struct.error if there is none.
+        """
+
+    def serialize_many(self, values: Sequence[Any], /) -> Iterable[bytes]:
+        """Write many values, as `serialize` does one."""
+        return [self.serialize(value) for value in values]
+
+    def deserialize_column(self, rows: Rows, start: int, /) -> tuple[list[Any], int] | None:
+        """Read the values that begin at `start` in every row: the values, and where all of them end.
+
+        None if they do not all have one form, and always None where the lengths differ; then `deserialize`
+        gets each.
+        """
+        return None
+
+
+class _Fixed(TypeSerializer):
+    """What `form` writes, always in as many bytes."""
+
+    def __init__(self, name: str, form: struct.Struct, check: Callable[[Any], Any]) -> None:
+        self.name = name
+        self._form = form
+        self._check = check
+
+    def serialize(self, value: Any) -> bytes:
+        return self._form.pack(self._check(value))
+
+    def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
+        return self._form.unpack_from(data, start)[0], start + self._form.size
+
+
+class _Long(_Fixed):
+    def __init__(self) -> None:
+        super().__init__("long", _LONG, _integer("long", 64))
+
+    def serialize(self, value: Any) -> bytes:
+        try:
+            return _LONG.pack(value) if type(value) is int else super().serialize(value)
+        except struct.error:
+            return super().serialize(value)  # which says what is wrong
+
+    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
+        try:
+            if set(map(type, values)) == {int}:
+                written: list[bytes] = np.array(values, ">i8").view("V8").tolist()
+                return written
+        except OverflowError:
+            pass  # the other way tells which one
+        return super().serialize_many(values)
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        if start + 8 > rows.shape[1]:
+            return None
+        column = np.ascontiguousarray(rows[:, start : start + 8])
+        return column.view(">i8").ravel().tolist(), start + 8
+
+
+class _Boolean(TypeSerializer):
+    name = "boolean"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, bool):
+            raise TypeError(f"value must be a bool, got {value!r}")
+        return b"\1" if value else b"\0"
+
+    def deserialize(self, data: bytes, start: int) -> tuple[bool, int]:
+        if data[start] > 1:
+            raise ValueError(f"a boolean is 0 or 1, got {data[start]}")
+        return data[start] == 1, start + 1
+
+
+class _Void(TypeSerializer):
+    """None, which is Flink's ``VoidNamespace``: a zero."""
+
+    name = "void"
+
+    def serialize(self, value: Any) -> bytes:
+        if value is not None:
+            raise TypeError(f"value must be None, got {value!r}")
+        return b"\0"
+
+    def deserialize(self, data: bytes, start: int) -> tuple[None, int]:
+        if data[start]:
+            raise ValueError(f"a void is 0, got {data[start]}")
+        return None, start + 1
+
+    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
+        if set(map(type, values)) == {type(None)}:
+            return repeat(b"\0", len(values))
+        return super().serialize_many(values)
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        if start == rows.shape[1] or rows[:, start].any():
+            return None
+        return [None] * len(rows), start + 1
+
+
+class _TimeWindow(TypeSerializer):
+    """A window ``(start, end)``, as Flink's ``TimeWindow.Serializer``."""
+
+    name = "time_window"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise TypeError(f"value must be a window (start, end), got {value!r}")
+        return _WINDOW.pack(*map(_integer("long", 64), value))
+
+    def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
+        return _WINDOW.unpack_from(data, start), start + 16
+
+
+class _Bytes(TypeSerializer):
+    """The length and the bytes, as Flink's ``BytePrimitiveArraySerializer``."""
+
+    name = "bytes"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, bytes):
+            raise TypeError(f"value must be bytes, got {value!r}")
+        return _INT.pack(len(value)) + value
+
+    def deserialize(self, data: bytes, start: int) -> tuple[bytes, int]:
+        (length,) = _INT.unpack_from(data, start)
+        begin, left = start + 4, len(data) - start - 4
+        if not 0 <= length <= left:
+            raise ValueError(f"there are {left} bytes, which cannot hold {length}")
+        return data[begin : begin + length], begin + length
+
+
+class _String(TypeSerializer):
+    """Flink's ``StringValue``: the length plus one and the UTF-16 units, each in groups of seven bits."""
+
+    name = "string"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise TypeError(f"value must be a str, got {value!r}")
+        if len(value) < 127 and value.isascii():
+            return b"%c%b" % (len(value) + 1, value.encode())
+        units = memoryview(value.encode("utf-16-le", "surrogatepass"))
+        return _in_sevens(len(units) // 2 + 1) + b"".join(
+            _in_sevens(low | high << 8) for low, high in zip(units[::2], units[1::2], strict=True)
+        )
+
+    def deserialize(self, data: bytes, start: int) -> tuple[str, int]:
+        size = data[start]
+        text = data[start + 1 : start + size]
+        if len(text) == size - 1 and size < 128 and text.isascii():
+            return text.decode(), start + size
+        size, at = _read_sevens(data, start)
+        if size == 0:
+            raise ValueError("a null is no string")
+        units = bytearray()
+        for _ in range(size - 1):
+            unit, at = _read_sevens(data, at)
+            units += unit.to_bytes(2, "little")
+        return units.decode("utf-16-le", "surrogatepass"), at
+
+    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
+        if set(map(type, values)) == {str} and max(map(len, values)) < 127 and all(map(str.isascii, values)):
+            return [b"%c%b" % (len(value) + 1, value.encode()) for value in values]
+        return super().serialize_many(values)
+
+
+def _in_sevens(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+def _read_sevens(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while data[at] > 0x7F:
+        number |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if shift > 28:
+            raise ValueError("a number of more than 32 bits")
+    if shift and not data[at]:
+        raise ValueError("a number in more groups than it needs")
+    return number | data[at] << shift, at + 1
+
+
+class _Any(TypeSerializer):
+    """A byte that names the type and the value: for values of many types beside each other, and tuples."""
+
+    name = "any"
+
+    def __init__(self) -> None:
+        self._parts: dict[type, tuple[bytes, TypeSerializer]] = {
+            type(None): (b"n", _Void()),
+            bool: (b"b", _Boolean()),  # before int, which it derives from
+            int: (b"i", _Long()),
+            str: (b"s", _String()),
+            float: (b"d", _Fixed("double", _DOUBLE, float)),
+            bytes: (b"y", _Bytes()),
+            tuple: (b"t", _Tuple(self)),
+        }
+        self._by_tag = {tag[0]: part for tag, part in self._parts.values()}
+
+    def serialize(self, value: Any) -> bytes:
+        if value is None:
+            return b"n\0"  # what comes out below, too
+        tag, part = self._parts.get(type(value)) or self._part_of(value)
+        return tag + part.serialize(value)
+
+    def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
+        part = self._by_tag.get(data[start])
+        if part is None:
+            raise ValueError(f"no type is called {data[start : start + 1]!r}")
+        return part.deserialize(data, start + 1)
+
+    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
+        kinds = set(map(type, values))
+        if len(kinds) != 1 or not kinds <= self._parts.keys():
+            return super().serialize_many(values)
+        tag, part = self._parts[kinds.pop()]
+        return [tag + written for written in part.serialize_many(values)]
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        if start == rows.shape[1] or (rows[:, start] != rows[0, start]).any():
+            return None
+        part = self._by_tag.get(int(rows[0, start]))
+        return None if part is None else part.deserialize_column(rows, start + 1)
+
+    def _part_of(self, value: Any) -> tuple[bytes, TypeSerializer]:
+        """Serve named tuples, enums, NumPy's scalars: what derives from a known type, or acts as an int."""
+        for kind, part in self._parts.items():
+            if isinstance(value, kind):
+                return part
+        if hasattr(value, "__index__"):
+            return self._parts[int]
+        raise TypeError(
+            "value must be None, a bool, int, float, str, bytes or a tuple of these, or else have a "
+            f"serializer of its own; got {value!r} of type {type(value).__name__}"
+        )
+
+
+class _Tuple(TypeSerializer):
+    """The number of fields, and the fields."""
+
+    name = "tuple"
+
+    def __init__(self, field: TypeSerializer) -> None:
+        self._field = field
+
+    def serialize(self, value: Any) -> bytes:
+        return _INT.pack(len(value)) + b"".join(map(self._field.serialize, value))
+
+    def deserialize(self, data: bytes, start: int) -> tuple[tuple[Any, ...], int]:
+        (size,) = _INT.unpack_from(data, start)
+        if size < 0:
+            raise ValueError(f"a tuple has 0 or more fields, got {size}")
+        at, fields = start + 4, []
+        for _ in range(size):
+            field, at = self._field.deserialize(data, at)
+            fields.append(field)
+        return tuple(fields), at
+
+
+def _integer(name: str, bits: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"value must be an int, Flink's {name}, got {value!r}")
+        number = index(value)
+        if not -(1 << bits - 1) <= number < 1 << bits - 1:
+            raise OverflowError(f"value must fit into the {bits} bits of Flink's {name}, got {value!r}")
+        return number
+
+    return check
+
+
+def _double(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"value must be a float, got {value!r}")
+    return float(value)
+
+
+SERIALIZERS: dict[str, TypeSerializer] = {
+    serializer.name: serializer
+    for serializer in [
+        _Any(),
+        _Boolean(),
+        _Fixed("byte", struct.Struct(">b"), _integer("byte", 8)),
+        _Fixed("short", struct.Struct(">h"), _integer("short", 16)),
+        _Fixed("int", _INT, _integer("int", 32)),
+        _Long(),
+        _Fixed("double", _DOUBLE, _double),
+        _String(),
+        _Bytes(),
+        _Void(),
+        _TimeWindow(),
+    ]
+}

@@ -162,7 +162,7 @@ def timerheap_process(function: BatchProcessFunction | KeyedProcessFunction) -> 
 def packed(events: DataFrame) -> Any:
     """Group by label what timerheap's pack stage sends."""
     partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
-    packer = Packer(["key"], "at", balanced_labels(KEY_GROUPS, partitions))
+    packer = Packer([("key", "key")], "at", balanced_labels(KEY_GROUPS, partitions))
     hashed = events.withColumn(HASH, F.xxhash64("key"))
     return hashed.mapInArrow(lambda batches: packer(batches), PACKED).groupBy("label")
 
@@ -195,14 +195,14 @@ def heapq_blob(events: DataFrame) -> DataFrame:
 def _heapq_group(label: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     heap, timers = pickle.loads(state.get[0]) if state.exists else ([], {})
     seen = pd.concat(frames)
-    rows = unpack(seen.dropna(subset="blob").sort_values("sequence")["blob"])
+    rows, observed = unpack(zip(seen["sequence"], seen["blob"], strict=True))
     if rows is not None:
         due = (rows["at"].to_numpy() + GAP).tolist()
         moved = dict(zip(rows["key"].to_pylist(), due, strict=True))
         heap += [(timer, key) for key, timer in moved.items() if key not in timers]
         heapq.heapify(heap)
         timers.update(moved)
-    watermark = seen["max_timestamp"].max() - 1
+    watermark = pc.max(observed["max_timestamp"]).as_py() - 1
     fired = []
     while heap and heap[0][0] <= watermark:
         timer, key = heap[0]

@@ -2,8 +2,16 @@
 
 from timerheap._heap import KeyTimerHeap, TimerHeap
 from timerheap.clock import ManualProcessingTimeService, ProcessingTimeService, SystemProcessingTimeService
-from timerheap.functions import BatchProcessFunction, BatchTimerService, KeyedProcessFunction, RuntimeContext
+from timerheap.elements import StreamRecord, Watermark
+from timerheap.functions import (
+    BatchProcessFunction,
+    BatchTimerService,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    RuntimeContext,
+)
 from timerheap.hashing import java_hash_code, spark_xxhash64
+from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
 from timerheap.keys import (
     KeyGroupRange,
     assign_key_to_parallel_operator,
@@ -13,6 +21,7 @@ from timerheap.keys import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
+from timerheap.operators import KeyedCoProcessOperator, KeyedProcessOperator
 from timerheap.queue import TimerQueue, create_timer_queue
 from timerheap.service import (
     InternalTimerService,
@@ -32,42 +41,71 @@ from timerheap.state import (
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, Timer, TimerBatch
 from timerheap.timer_service import TimerService
 from timerheap.types import TypeInformation, Types
-from timerheap.watermarks import Duration, WatermarkGenerator, WatermarkStrategy
+from timerheap.watermarks import (
+    BroadcastingOutput,
+    Duration,
+    IndexedCombinedWatermarkStatus,
+    StatusWatermarkValve,
+    TimeCharacteristic,
+    TimestampAssigner,
+    TimestampsAndWatermarksOperator,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkOutputMultiplexer,
+    WatermarkStatus,
+    WatermarkStrategy,
+)
 
 __all__ = [
     "MAX_WATERMARK",
     "MIN_WATERMARK",
     "BatchProcessFunction",
     "BatchTimerService",
+    "BroadcastingOutput",
     "Duration",
+    "IndexedCombinedWatermarkStatus",
     "InternalTimer",
     "InternalTimerService",
     "InternalTimersSnapshot",
+    "IntervalJoin",
     "KeyContext",
     "KeyGroupRange",
     "KeyTimerHeap",
+    "KeyedCoProcessFunction",
+    "KeyedCoProcessOperator",
     "KeyedProcessFunction",
+    "KeyedProcessOperator",
     "KeyedTimerQueue",
     "ListState",
     "ListStateDescriptor",
     "ManualProcessingTimeService",
     "MapState",
     "MapStateDescriptor",
+    "ProcessJoinFunction",
     "ProcessingTimeService",
     "RuntimeContext",
+    "StatusWatermarkValve",
+    "StreamRecord",
     "SystemProcessingTimeService",
+    "TimeCharacteristic",
     "TimeDomain",
     "Timer",
     "TimerBatch",
     "TimerHeap",
     "TimerQueue",
     "TimerService",
+    "TimestampAssigner",
+    "TimestampsAndWatermarksOperator",
     "Triggerable",
     "TypeInformation",
     "Types",
     "ValueState",
     "ValueStateDescriptor",
+    "Watermark",
     "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkOutputMultiplexer",
+    "WatermarkStatus",
     "WatermarkStrategy",
     "assign_key_to_parallel_operator",
     "assign_to_key_group",

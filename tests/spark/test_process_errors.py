@@ -148,7 +148,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "misspelt schema": ({"output_schema": "k strin"}, ValueError, "output_schema: .*strin"),
     "double result": ({"output_schema": "a int, a int"}, ValueError, "output_schema: rename column 'a'"),
     "reserved name": ({"key": "id"}, ValueError, "df: rename column '__timerheap_hash': its name is taken"),
-    "channel": ({"channel": "k"}, ValueError, "channel: 'k': one channel over all partitions"),
+    "channel": ({"channel": "k"}, ValueError, "event_time: channel needs the name"),
     "clock of a batch": (
         {"processing_time": True},
         ValueError,

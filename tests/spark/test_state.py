@@ -16,13 +16,14 @@ from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueState
 from timerheap.service import KeyContext
 from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.handles import SparkRuntimeContext
+from timerheap.spark.observed import OBSERVED
 from timerheap.spark.state import Manifest, Stored
 from timerheap.spark.waiting import ORDER, WaitingRows
 
 SPEC = GroupSpec(
     key=["k"],
     schema=pa.schema([("k", pa.string()), ("n", pa.int64()), (ORDER, pa.int64())]),
-    watermark=WatermarkStrategy.for_monotonous_timestamps(),
+    watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
     in_order=True,
     one_timer_per_key=False,
     max_parallelism=4,
@@ -151,7 +152,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(watermark=TIMES)
     def release(self, watermark: int) -> None:
-        released = self.group.rows.release(self.group.clock.observe(watermark + 1, 1, None))
+        seen = pa.table([[0], [None], [watermark + 1], [1]], schema=OBSERVED)
+        released = self.group.rows.release(self.group.clock.observe(seen, None, None))
         watermark = self.group.clock.watermark
         due = sorted((time, self.ids[name], n) for time, name, n in self.waiting if time <= watermark)
         found = zip(

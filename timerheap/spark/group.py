@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from timerheap.spark.chunks import CLOCK, EVENT_TIMERS, PROCESSING_TIMERS, USER_STATE
+from timerheap.spark.chunks import EVENT_TIMERS, PROCESSING_TIMERS, USER_STATE
+from timerheap.spark.clock import Clock
 from timerheap.spark.families import Family
 from timerheap.spark.keys import KeyTable
 from timerheap.spark.state import Part, Run
 from timerheap.spark.timers import JournalledTimers
 from timerheap.spark.waiting import RowBuffer
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["Clock", "GroupSpec", "KeyGroup"]
+__all__ = ["GroupSpec", "KeyGroup"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class GroupSpec:
         Names of the key columns.
     schema : pyarrow.Schema
         Of the rows, with their tie-breaking column where they wait for the watermark.
-    watermark : WatermarkStrategy
+    watermarks : tuple of WatermarkStrategy
+        Of each input.
     in_order, one_timer_per_key : bool
     max_parallelism, partitions : int
         Number of key groups, and of the shuffle partitions that they are spread over.
@@ -37,87 +38,11 @@ class GroupSpec:
 
     key: list[str]
     schema: pa.Schema
-    watermark: WatermarkStrategy
+    watermarks: tuple[WatermarkStrategy, ...]
     in_order: bool
     one_timer_per_key: bool
     max_parallelism: int
     partitions: int
-
-
-class Clock:
-    """How far time has come in a key group: the watermark, and what it was made from.
-
-    Every key group is fed the same maxima, so all have the same watermark.
-    """
-
-    kind = CLOCK
-    name = ""
-
-    _SCHEMA = pa.schema(
-        [
-            ("watermark", pa.int64()),
-            ("late_rows", pa.int64()),
-            ("wake_up", pa.int64()),
-            ("channel", pa.binary()),  # one row a channel; null: the one over all partitions
-            ("max_timestamp", pa.int64()),
-            ("count", pa.int64()),
-        ]
-    )
-
-    def __init__(self, strategy: WatermarkStrategy) -> None:
-        self.watermark = MIN_WATERMARK
-        self.late_rows = 0
-        self.wake_up: int | None = None
-        self.max_timestamp = MIN_WATERMARK
-        self.count = 0
-        self._generator = strategy.create_watermark_generator()
-        self._saved: object = None
-
-    def observe(self, max_timestamp: int, count: int, now: int | None) -> int:
-        """Take a micro-batch's largest timestamp and number of rows; give the watermark; it never falls."""
-        if count:
-            self.max_timestamp = max(self.max_timestamp, max_timestamp)
-            self.count += count
-            watermark = self._generator.on_batch(max_timestamp, count, now)
-            self.watermark = max(self.watermark, watermark)
-        return self.watermark
-
-    def finish(self) -> int:
-        """End of a bounded input: no row will ever come."""
-        self.watermark = MAX_WATERMARK
-        return self.watermark
-
-    # What the checkpoint sees (see `timerheap.spark.state.Part`): always the whole, which is one row.
-
-    def _values(self) -> tuple[int | None, ...]:
-        return self.watermark, self.late_rows, self.wake_up, None, self.max_timestamp, self.count
-
-    def changes(self) -> pa.RecordBatch | None:
-        """Give the clock where it has moved since the last call."""
-        if self._values() == self._saved:
-            return None
-        self._saved = self._values()
-        return self.snapshot()
-
-    def snapshot(self) -> pa.RecordBatch:
-        """Give the clock."""
-        columns = [pa.array([v], f.type) for v, f in zip(self._values(), self._SCHEMA, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._SCHEMA)
-
-    def replay(self, batch: pa.RecordBatch) -> None:
-        """Take back what `snapshot` gave."""
-        if batch.schema != self._SCHEMA or batch.num_rows != 1:
-            raise ValueError(f"a chunk of kind {CLOCK} is no clock: {batch.schema}")
-        row = batch.to_pylist()[0]
-        self.watermark, self.late_rows, self.wake_up = row["watermark"], row["late_rows"], row["wake_up"]
-        self.max_timestamp, self.count = row["max_timestamp"], row["count"]
-        if self.count:
-            self._generator.on_batch(self.max_timestamp, self.count, None)
-        self._saved = self._values()
-
-    def nbytes(self) -> int:
-        """Give nothing: a clock is always written anew."""
-        return 0
 
 
 class KeyGroup:
@@ -130,7 +55,7 @@ class KeyGroup:
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
-        self.clock = Clock(spec.watermark)
+        self.clock = Clock(spec.watermarks)
         self.keys = KeyTable([spec.schema.field(name) for name in spec.key])
         self.event_timers = JournalledTimers(EVENT_TIMERS, spec.one_timer_per_key)
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)

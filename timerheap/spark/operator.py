@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -22,7 +22,7 @@ from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.keyed import KeyedRunner
 from timerheap.spark.labels import partition_of
 from timerheap.spark.output import Output, frame
-from timerheap.spark.pack import HASH, Observed, event_millis, unpack
+from timerheap.spark.pack import HASH, event_millis, unpack
 from timerheap.spark.state import (
     CHUNKS_KEY,
     CHUNKS_VALUE,
@@ -56,6 +56,10 @@ class Plan:
     row_type : pyspark.sql.types.StructType
         Of the input's rows.
     output : pyarrow.Schema
+    late_row : pyarrow.StructType or None
+        What is shown of a late row, where such rows come out.
+    shown : list of str
+        The columns of the rows that its fields are.
     event_time : str or None
     processing_time : bool
     """
@@ -65,6 +69,8 @@ class Plan:
     spec: GroupSpec
     row_type: StructType
     output: pa.Schema
+    late_row: pa.StructType | None
+    shown: list[str]
     event_time: str | None
     processing_time: bool
 
@@ -86,22 +92,21 @@ def _run(
     runner: KeyedRunner | BatchRunner,
     group: KeyGroup,
     rows: pa.RecordBatch | None,
-    observed: Observed,
+    observed: pa.Table,
     now: int | None,
-    last: bool,
+    run: str | None = None,
+    last: bool = False,
 ) -> pa.Table:
     """One key group's share of one micro-batch: rows, then the watermark, then the clock."""
-    output = Output(plan.output)
+    output = Output(plan.output, plan.late_row)
     before = group.clock.watermark
     runner.begin(group, now, output)
     runner.set_watermark(before)
-    waiting = _admit(plan, group, rows) if rows is not None else None
-    watermark = (
-        group.clock.finish() if last else group.clock.observe(observed.max_timestamp, observed.count, now)
-    )
+    waiting = _admit(plan, group, rows, output) if rows is not None else None
+    watermark = group.clock.finish() if last else group.clock.observe(observed, now, run)
     if plan.spec.in_order:
         if waiting is not None:
-            group.rows.append(_drop_late(group, waiting, before))
+            group.rows.append(waiting)
         runner.replay(group.rows.release(watermark), watermark)
     else:
         if waiting is not None:
@@ -113,43 +118,35 @@ def _run(
     return output.table()
 
 
-def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch) -> WaitingRows:
-    hashes = rows.column(HASH).to_numpy()
-    schema = plan.spec.schema
+def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch, output: Output) -> WaitingRows:
+    """Give the rows that may reach the function, now or in their order."""
+    schema, timed = plan.spec.schema, plan.event_time is not None
     columns = [rows.column(field.name).cast(field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    hashes = rows.column(HASH).to_numpy()
+    timestamps = event_millis(batch.column(plan.event_time)) if timed else np.zeros(len(hashes), np.int64)
+    if timed and (plan.spec.in_order or plan.late_row is not None):
+        late = timestamps <= group.clock.watermark
+        if late.any():
+            _turn_away(plan, group, batch.filter(pa.array(late)), timestamps[late], output)
+            batch, hashes, timestamps = batch.filter(pa.array(~late)), hashes[~late], timestamps[~late]
     ids = group.keys.resolve(hashes, [batch.column(name) for name in plan.spec.key])
-    timed = plan.event_time is not None
-    timestamps = event_millis(batch.column(plan.event_time)) if timed else np.zeros(len(ids), np.int64)
     return WaitingRows(batch, ids, timestamps)
 
 
-def _drop_late(group: KeyGroup, waiting: WaitingRows, watermark: int) -> WaitingRows:
-    late = waiting.timestamps <= watermark
-    count = int(late.sum())
-    if not count:
-        return waiting
-    group.clock.late_rows += count
-    _log.warning(
-        "in_order: %d rows came behind the watermark and were dropped (now %d in this key group)",
-        count,
-        group.clock.late_rows,
-    )
-    return waiting.take(np.flatnonzero(~late))
-
-
-def _gather(
-    labels: Iterable[tuple[Any, Any, Any, Any]],
-) -> tuple[pa.RecordBatch | None, Observed]:
-    """Sort out a group's packed rows: its blobs in the order of reading, and what all tasks have seen."""
-    blobs: list[tuple[int, bytes]] = []
-    observed = Observed()
-    for sequence, blob, max_timestamp, count in labels:
-        if blob is not None:
-            blobs.append((int(sequence), blob))
-        else:
-            observed.add(int(max_timestamp), int(count))
-    return unpack(blob for _, blob in sorted(blobs, key=lambda pair: pair[0])), observed
+def _turn_away(
+    plan: Plan, group: KeyGroup, late: pa.RecordBatch, timestamps: np.ndarray, output: Output
+) -> None:
+    group.clock.late_rows += len(timestamps)
+    if plan.late_row is not None:
+        # What a longer delay would have let in: the watermark itself says that its own time is over.
+        output.late(late.select(plan.shown), group.clock.watermark + 1 - timestamps)
+    else:
+        _log.warning(
+            "in_order: %d rows came behind the watermark and were dropped (now %d in this key group)",
+            len(timestamps),
+            group.clock.late_rows,
+        )
 
 
 class _SparkStore:
@@ -213,13 +210,12 @@ class StreamingOperator(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Take all that the pack stage has sent to a key group."""
-        columns = ["sequence", "blob", "max_timestamp", "count"]
-        packed = (row for df in rows for row in df[columns].itertuples(index=False, name=None))
-        return self._micro_batch(key[0], *_gather(packed), timerValues)
+        packed = (pair for df in rows for pair in zip(df["sequence"], df["blob"], strict=True))
+        return self._micro_batch(key[0], *unpack(packed), timerValues)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Take a wake-up: Spark's timer for the earliest processing-time timer of a key group."""
-        return self._micro_batch(key[0], None, Observed(), timerValues)
+        return self._micro_batch(key[0], *unpack(()), timerValues)
 
     def close(self) -> None:
         """End of the task."""
@@ -227,7 +223,7 @@ class StreamingOperator(StatefulProcessor):
             self._runner.close()
 
     def _micro_batch(
-        self, label: int, rows: pa.RecordBatch | None, observed: Observed, timer_values: Any
+        self, label: int, rows: pa.RecordBatch | None, observed: pa.Table, timer_values: Any
     ) -> Iterator[pd.DataFrame]:
         plan = self._plan
         task = cast(TaskContext, TaskContext.get())
@@ -237,7 +233,9 @@ class StreamingOperator(StatefulProcessor):
         if self._runner is None:
             self._runner = plan.runner()
         now = timer_values.getCurrentProcessingTimeInMs() if plan.processing_time else None
-        table = _run(plan, self._runner, group, rows, observed, now, last=False)
+        table = _run(
+            plan, self._runner, group, rows, observed, now, task.getLocalProperty("spark.jobGroup.id")
+        )
         if now is not None:
             self._set_wake_up(group, now)
         group.forget_dead_keys()
@@ -265,9 +263,9 @@ class StreamingOperator(StatefulProcessor):
     def _set_wake_up(self, group: KeyGroup, now: int) -> None:
         """Keep one Spark timer, after `now`: one for the very moment that is firing would be lost."""
         head = group.processing_timers.heap.peek()
-        wanted = None  # also for MAX_WATERMARK, whose time never passes
-        if head is not None and head.timestamp < MAX_WATERMARK:
-            wanted = max(head.timestamp, now) + 1
+        times = [group.clock.next_idle(), None if head is None else head.timestamp]
+        next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
+        wanted = max(next_, now) + 1 if next_ < MAX_WATERMARK else None  # whose time never passes
         current = group.clock.wake_up
         if current is not None and current <= now:
             current = None  # it has fired, or fires in this batch, and Spark deletes it
@@ -292,8 +290,8 @@ class BatchOperator:
 
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Take a whole key group."""
-        columns = ["sequence", "blob", "max_timestamp", "count"]
-        rows, observed = _gather(zip(*(packed.column(c).to_pylist() for c in columns), strict=True))
+        columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
+        rows, observed = unpack(zip(*columns, strict=True))
         runner = self._plan.runner()
         table = _run(self._plan, runner, KeyGroup(self._plan.spec), rows, observed, None, last=True)
         runner.close()

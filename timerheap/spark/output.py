@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from timerheap.spark.values import column_of
 
-__all__ = ["Output", "frame"]
+__all__ = ["LATE_BY", "LATE_ROW", "Output", "frame"]
+
+LATE_BY = "late_by"
+"""Name of the result's column with how late a row is, in ms."""
+
+LATE_ROW = "late_row"
+"""Name of the result's column with a late row, a struct."""
 
 
 class Output:
@@ -19,13 +26,17 @@ class Output:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the result.
+        Of the results.
+    late_row : pyarrow.StructType, optional
+        Of late rows, where they come out too.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, late_row: pa.StructType | None = None) -> None:
         self._schema = schema
+        self._late_fields = [] if late_row is None else list(late_row)
         self._rows: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
+        self._late: list[pa.Table] = []
 
     def rows(self, rows: Iterable[Any] | None, source: str) -> None:
         """Take the rows that `source` (a method's name, for errors) has given."""
@@ -75,10 +86,21 @@ class Output:
             ]
             self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
+    def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
+        """Take late rows, whose columns are the fields of `late_row`, and how late each is, in ms."""
+        struct = pa.StructArray.from_arrays(rows.columns, fields=self._late_fields)
+        self._late.append(pa.table([pa.array(late_by, pa.int64()), struct], [LATE_BY, LATE_ROW]))
+
     def table(self) -> pa.Table:
-        """Give all that was taken, in one chunk."""
+        """Give all that was taken, in one chunk: the results, then the late rows."""
         self._gather()
-        return pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+        table = pa.Table.from_batches(self._batches, self._schema)
+        if self._late_fields:
+            columns = pa.schema([(LATE_BY, pa.int64()), (LATE_ROW, pa.struct(self._late_fields))])
+            names = [*self._schema.names, *columns.names]
+            parts = [table, columns.empty_table(), *self._late]
+            table = pa.concat_tables(parts, promote_options="default").select(names)
+        return table.combine_chunks()
 
 
 def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The pack stage: rows become one blob a key group, and every key group hears of the largest timestamp.
+"""The pack stage: rows become one blob a key group, and every key group hears what all have seen of time.
 
 A stateful operator in Python pays per group and per row; it is cheap only when it sees few, large rows. The
 stage keeps nothing between micro-batches.
@@ -6,7 +6,7 @@ stage keeps nothing between micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,23 +14,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-__all__ = ["HASH", "PACKED", "Observed", "Packer", "event_millis", "unpack"]
+from timerheap.spark.observed import OBSERVED, merged
+
+__all__ = ["AHEAD", "CHANNEL", "HASH", "INPUT", "PACKED", "Packer", "event_millis", "unpack"]
 
 HASH = "__timerheap_hash"
 """Name of the column with Spark's xxhash64 of the key."""
 
-PACKED = "label int, sequence bigint, blob binary, max_timestamp bigint, count bigint"
-"""What the stage makes: blobs with their places in the input, and broadcast rows without a blob."""
+CHANNEL = "__timerheap_channel"
+"""Name of the column with a row's channel, a string; there only where watermarks are made by channel."""
 
-_SCHEMA = pa.schema(
-    [
-        ("label", pa.int32()),
-        ("sequence", pa.int64()),
-        ("blob", pa.binary()),
-        ("max_timestamp", pa.int64()),
-        ("count", pa.int64()),
-    ]
-)
+AHEAD = "__timerheap_ahead"
+"""Name of the column that is true where an event time is too far ahead; there only with a guard."""
+
+INPUT = "__timerheap_input"
+"""Name of the column with the number of a row's input, 0 or 1; there only where there are two."""
+
+PACKED = "label int, sequence bigint, blob binary"
+"""What the stage makes: blobs of rows with their places in the input, and at `_OBSERVED` what was seen."""
+
+_SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
+_OBSERVED = -1
 _ROWS = 1 << 19
 _BYTES = 64 << 20
 
@@ -41,33 +45,20 @@ def event_millis(column: pa.Array) -> np.ndarray:
     return values // 1000 if pa.types.is_timestamp(column.type) else values
 
 
-@dataclass
-class Observed:
-    """What a micro-batch has seen: rows, and their largest event time in epoch ms."""
-
-    max_timestamp: int = 0
-    count: int = 0
-
-    def add(self, max_timestamp: int, count: int) -> None:
-        """Take in what one task has seen."""
-        self.max_timestamp = max(self.max_timestamp, max_timestamp) if self.count else max_timestamp
-        self.count += count
-
-
 @dataclass(frozen=True)
 class Packer:
     """The function of the stage (``mapInArrow``).
 
     Parameters
     ----------
-    key : list of str
-        Key columns, in which null is refused.
+    columns : list of (argument, column)
+        Those in which null is refused, with the argument of the user's call that named each.
     event_time : str or None
     labels : ndarray of int32, shape (max_parallelism,)
         Label of each key group.
     """
 
-    key: list[str]
+    columns: list[tuple[str, str]]
     event_time: str | None
     labels: np.ndarray
 
@@ -75,44 +66,53 @@ class Packer:
         """Split and wrap."""
         task = TaskContext.get()
         sequence = (task.partitionId() if task is not None else 0) << 32
-        observed = Observed()
+        seen: list[pa.Table] = []
         held: list[pa.RecordBatch] = []
         for batch in batches:
             if not batch.num_rows:
                 continue
             self._check(batch)
-            observed.add(self._max_timestamp(batch), batch.num_rows)
-            held.append(batch)
+            seen.append(self._observe(batch))
+            held.append(batch.drop_columns([name for name in (CHANNEL, AHEAD) if name in batch.schema.names]))
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
                 yield self._split(held, sequence)
                 held, sequence = [], sequence + 1
         if held:
             yield self._split(held, sequence)
-        if observed.count:
+        if seen:
+            blob = _blob(merged(seen).combine_chunks().to_batches()[0])
             n = len(self.labels)
             columns = [
                 pa.array(self.labels),
-                pa.array(np.zeros(n, np.int64)),
-                pa.nulls(n, pa.binary()),
-                pa.array(np.full(n, observed.max_timestamp)),
-                pa.array(np.full(n, observed.count)),
+                pa.array(np.full(n, _OBSERVED)),
+                pa.array([blob] * n, pa.binary()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
     def _check(self, batch: pa.RecordBatch) -> None:
-        for argument, name in [("key", k) for k in self.key] + [("event_time", self.event_time)]:
-            nulls = batch.column(name).null_count if name is not None else 0
+        for argument, name in self.columns:
+            nulls = batch.column(name).null_count
             if nulls:
                 raise ValueError(
                     f"{argument}: {nulls} of {batch.num_rows} rows have null in column {name!r}; filter them "
                     f"out (df.where(df[{name!r}].isNotNull())) or give them a value before process()"
                 )
 
-    def _max_timestamp(self, batch: pa.RecordBatch) -> int:
-        if self.event_time is None:
-            return 0
-        column = batch.column(self.event_time)
-        return int(event_millis(pa.array([pc.max(column)], column.type))[0])
+    def _observe(self, batch: pa.RecordBatch) -> pa.Table:
+        """Give the batch's `OBSERVED`."""
+        n, names = batch.num_rows, batch.schema.names
+        times = pa.nulls(n, pa.int64())
+        if self.event_time is not None:
+            ahead = batch.column(AHEAD).to_numpy(zero_copy_only=False) if AHEAD in names else None
+            times = pa.array(event_millis(batch.column(self.event_time)), mask=ahead)
+        if INPUT not in names and CHANNEL not in names:
+            newest = pa.array([pc.max(times).as_py()], pa.int64())
+            columns = [pa.array([0], pa.int8()), pa.nulls(1, pa.string()), newest, pa.array([n], pa.int64())]
+            return pa.Table.from_arrays(columns, schema=OBSERVED)
+        inputs = batch.column(INPUT) if INPUT in names else pa.array(np.zeros(n, np.int8))
+        channels = batch.column(CHANNEL) if CHANNEL in names else pa.nulls(n, pa.string())
+        rows = [inputs, channels, times, pa.array(np.ones(n, np.int64))]
+        return merged([pa.Table.from_arrays(rows, schema=OBSERVED)])
 
     def _split(self, batches: list[pa.RecordBatch], sequence: int) -> pa.RecordBatch:
         batch = pa.concat_batches(batches)
@@ -123,13 +123,10 @@ class Packer:
         present = np.flatnonzero(counts)
         starts = np.cumsum(counts) - counts
         blobs = [_blob(ordered.slice(int(starts[g]), int(counts[g]))) for g in present]
-        n = len(present)
         columns = [
             pa.array(self.labels[present]),
-            pa.array(np.full(n, sequence)),
+            pa.array(np.full(len(present), sequence)),
             pa.array(blobs, pa.binary()),
-            pa.array(np.zeros(n, np.int64)),  # no nulls: pandas would make the column float
-            pa.array(np.zeros(n, np.int64)),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
@@ -141,7 +138,16 @@ def _blob(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def unpack(blobs: Iterator[bytes]) -> pa.RecordBatch | None:
-    """Give the rows of a key group's blobs as one record batch, None where there are none."""
-    batches = [pa.ipc.open_stream(blob).read_next_batch() for blob in blobs]
-    return pa.concat_batches(batches) if batches else None
+def unpack(packed: Iterable[tuple[int, bytes]]) -> tuple[pa.RecordBatch | None, pa.Table]:
+    """Give a key group's rows in the order of reading (None: there are none), and what all tasks have seen.
+
+    Parameters
+    ----------
+    packed : iterable of (sequence, blob)
+        In any order.
+    """
+    ordered = sorted((int(sequence), blob) for sequence, blob in packed)
+    batches = [(sequence, pa.ipc.open_stream(blob).read_next_batch()) for sequence, blob in ordered]
+    rows = [batch for sequence, batch in batches if sequence != _OBSERVED]
+    seen = [pa.Table.from_batches([batch]) for sequence, batch in batches if sequence == _OBSERVED]
+    return (pa.concat_batches(rows) if rows else None), merged(seen)

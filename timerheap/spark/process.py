@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from typing import cast
 
-import pyarrow as pa
-from pyspark.cloudpickle import dumps
-from pyspark.errors import ParseException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    AtomicType,
-    DataType,
-    LongType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark.group import GroupSpec
-from timerheap.spark.labels import balanced_labels
-from timerheap.spark.operator import BatchOperator, Plan, StreamingOperator
-from timerheap.spark.pack import HASH, PACKED, Packer
-from timerheap.spark.waiting import ORDER
+from timerheap.spark.arguments import (
+    arrow_schema,
+    channel_column,
+    data_frame,
+    expect_event_time,
+    key_columns,
+    key_groups,
+    parsed_schema,
+    sendable,
+)
+from timerheap.spark.carry import Carrier, marked
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process"]
-
-_MOST_GROUPS = 1 << 15
 
 
 def process(
@@ -44,7 +33,8 @@ def process(
     *,
     in_order: bool = False,
     watermark: WatermarkStrategy | None = None,
-    channel: None = None,
+    channel: str | None = None,
+    late_by: bool = False,
     processing_time: bool = False,
     max_parallelism: int = 128,
     output_event_time: str | None = None,
@@ -74,12 +64,24 @@ def process(
         partitions. It costs the watermark's delay and a buffer in state; a row behind the watermark is
         dropped, and counted in the worker's log. False: rows are handed over as they come, as in Flink.
     watermark : WatermarkStrategy, optional
-        Needed with `event_time`. It is fed each micro-batch's largest event time, over all partitions.
-    channel : None
-        Watermarks for each value of a column are not there yet.
+        Needed with `event_time`. It is fed each micro-batch's largest event time: over all partitions, or of
+        each channel. ``with_idleness`` takes a channel without rows out of the reckoning after a while, and
+        implies `processing_time` on a stream. With ``with_max_ahead`` rows too far ahead of the micro-batch's
+        time do not move the watermark; the query's progress counts them, as the observed metric
+        ``timerheap_ahead``.
+    channel : str, optional
+        Column, of an atomic type and never null, each of whose values has a watermark of its own: Kafka's
+        partition, a device, an airport. The lowest of them is the watermark (Flink's StatusWatermarkValve),
+        so a channel that lags behind the others loses no row. A value that is new counts once it has caught
+        up with the watermark. Meant for up to some hundreds of values: every key group keeps them all.
+    late_by : bool
+        True: rows behind the watermark do not reach the function, and come out of the query: with the columns
+        ``late_by``, by how many ms the watermark's delay would have had to be longer, and ``late_row``, the
+        row. In a result both are null, in a late row all other columns.
     processing_time : bool
         True: processing-time timers; "now" is the micro-batch's own time, so that a repeated attempt sees the
-        same. Spark then runs a batch at every trigger, and ``availableNow`` never ends.
+        same. Spark then runs a batch at every trigger, and ``availableNow`` never ends. After a clean stop
+        Spark waits for a row before its first micro-batch.
     max_parallelism : int
         Number of key groups, 1 to 32768; a checkpoint fixes it.
     output_event_time : str, optional
@@ -105,197 +107,32 @@ def process(
     A checkpoint also fixes ``spark.sql.shuffle.partitions`` and the types of the key columns. Streams need
     the RocksDB state store provider.
     """
-    if not isinstance(df, DataFrame):
-        raise TypeError(f"df: {df!r} is no pyspark.sql.DataFrame")
+    data_frame("df", df)
+    keys = key_columns(df, "key", key)
+    strategy = expect_event_time(
+        df, event_time, watermark, in_order=in_order, late_by=late_by, channel=channel
+    )
     if channel is not None:
-        raise ValueError(
-            f"channel: {channel!r}: one channel over all partitions is all there is; leave it None"
-        )
-    keys = _key(df, key)
-    _event_time(df, event_time, in_order, watermark)
-    if not 1 <= _int("max_parallelism", max_parallelism) <= _MOST_GROUPS:
-        raise ValueError(f"max_parallelism: {max_parallelism} key groups; give 1 to {_MOST_GROUPS}")
-    _function(function)
-    result_type = _parsed(output_schema) if isinstance(output_schema, str) else output_schema
-    result = _arrow("output_schema", result_type)
-    if df.isStreaming:
-        _state_store(df)
-    elif processing_time:
-        raise ValueError("processing_time: a batch DataFrame has no processing time; leave it False")
-
-    hashed = df.withColumn(HASH, F.xxhash64(*map(_quoted, keys)))
-    schema = _arrow("df", df.schema._as_nullable())  # whether null may come is no matter of the checkpoint
-    if in_order:
-        hashed = hashed.withColumn(ORDER, _row_hash(df))
-        schema = schema.append(pa.field(ORDER, pa.int64()))
-    partitions = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
-    labels = balanced_labels(max_parallelism, partitions)
-    plan = Plan(
-        id=uuid.uuid4().hex,
+        channel_column(df, "channel", channel)
+    arrow_schema("df", df.schema)
+    key_groups(max_parallelism)
+    sendable(function, KeyedProcessFunction, BatchProcessFunction)
+    carrier = Carrier(
         function=function,
-        spec=GroupSpec(
-            key=keys,
-            schema=schema,
-            watermark=watermark or WatermarkStrategy.no_watermarks(),
-            in_order=in_order,
-            one_timer_per_key=isinstance(function, BatchProcessFunction) and function.one_timer_per_key,
-            max_parallelism=max_parallelism,
-            partitions=partitions,
-        ),
-        row_type=df.schema,
-        output=result,
+        key=keys,
+        columns=[("key", name) for name in keys]
+        + ([] if event_time is None else [("event_time", event_time)]),
+        rows=df.schema,
+        result=parsed_schema(output_schema),
         event_time=event_time,
-        processing_time=processing_time,
+        watermarks=(strategy,),
+        in_order=in_order,
+        late_by=late_by,
+        processing_time=processing_time or (df.isStreaming and strategy.idle_timeout is not None),
+        max_parallelism=max_parallelism,
+        output_event_time=output_event_time,
+        late_row=df.schema,
+        shown=df.columns,
     )
-    packer, on_batch = Packer(keys, event_time, labels), BatchOperator(plan)
-    names = hashed.columns  # mapInArrow() itself takes no dots and no backticks
-    numbered = hashed.toDF(*(f"c{i}" for i in range(len(names))))
-    groups = numbered.mapInArrow(
-        lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
-    ).groupBy("label")
-    if not df.isStreaming:
-        done = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # Spark counts parameters
-    else:
-        mode = "ProcessingTime" if processing_time else "None"
-        done = groups.transformWithStateInPandas(StreamingOperator(plan), result_type, "Append", mode)
-    return done if output_event_time is None else _with_event_time(df, done, output_event_time)
-
-
-def _int(argument: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{argument}: {value!r} is no int")
-    return value
-
-
-def _column(df: DataFrame, argument: str, name: object) -> DataType:
-    if not isinstance(name, str):
-        raise TypeError(f"{argument}: {name!r} is no column name; give a str")
-    if df.columns.count(name) != 1:
-        there = "no" if name not in df.columns else "more than one"
-        raise ValueError(f"{argument}: there is {there} column {name!r}; the columns are {df.columns}")
-    return df.schema[name].dataType
-
-
-def _quoted(name: str) -> Column:
-    """Give the column whose whole name this is, dots and backticks included."""
-    return F.col("`" + name.replace("`", "``") + "`")
-
-
-def _key(df: DataFrame, key: object) -> list[str]:
-    names = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else None
-    if not names:
-        raise TypeError(f"key: {key!r} names no column; give a column name or a list of them")
-    for name in names:
-        type_ = _column(df, "key", name)
-        if not isinstance(type_, AtomicType) or isinstance(type_, VariantType):
-            raise ValueError(
-                f"key: column {name!r} is {type_.simpleString()}, which is no atomic type; "
-                "select its fields as columns of their own and list them"
-            )
-    return names
-
-
-def _event_time(df: DataFrame, event_time: object, in_order: bool, watermark: object) -> None:
-    if event_time is None:
-        if in_order or watermark is not None:
-            argument = "in_order" if in_order else "watermark"
-            raise ValueError(f"event_time: {argument} needs the name of the event-time column")
-        return
-    type_ = _column(df, "event_time", event_time)
-    if not isinstance(type_, (TimestampType, TimestampNTZType, LongType)):
-        raise ValueError(
-            f"event_time: column {event_time!r} is {type_.simpleString()}; "
-            "make it a timestamp, or a bigint of epoch milliseconds"
-        )
-    if not isinstance(watermark, WatermarkStrategy):
-        raise TypeError(
-            f"watermark: {watermark!r} is no WatermarkStrategy; "
-            "give one, such as WatermarkStrategy.for_bounded_out_of_orderness(5_000)"
-        )
-
-
-def _function(function: object) -> None:
-    if isinstance(function, type):
-        raise TypeError(
-            f"function: {function.__name__} is a class; give an instance of it: {function.__name__}()"
-        )
-    if not isinstance(function, (KeyedProcessFunction, BatchProcessFunction)):
-        raise TypeError(
-            f"function: {function!r} is neither a KeyedProcessFunction nor a BatchProcessFunction"
-        )
-    try:
-        dumps(function)  # type: ignore[no-untyped-call]
-    except Exception as e:
-        bad = [name for name, value in vars(function).items() if not _serialises(value)]
-        where = f" (its attribute {bad[0]!r})" if bad else ""
-        raise TypeError(
-            f"function: {type(function).__name__} cannot be sent to the workers{where}: {e}; "
-            "make in open() what cannot be serialised: connections, locks, Spark objects"
-        ) from e
-
-
-def _serialises(value: object) -> bool:
-    try:
-        dumps(value)  # type: ignore[no-untyped-call]
-    except Exception:
-        return False
-    return True
-
-
-def _parsed(output_schema: str) -> StructType:
-    try:
-        return cast(StructType, StructType.fromDDL(output_schema))
-    except ParseException as e:
-        raise ValueError(f"output_schema: {output_schema!r} is no DDL: {e}") from None
-
-
-def _arrow(argument: str, type_: object) -> pa.Schema:
-    if not isinstance(type_, StructType):
-        raise TypeError(
-            f"{argument}: {type_!r} is no schema; give a DDL string such as 'plane string, at bigint'"
-        )
-    reserved = sorted(set(type_.names) & {HASH, ORDER}) or sorted(
-        {n for n in type_.names if type_.names.count(n) > 1}
-    )
-    if reserved:
-        raise ValueError(f"{argument}: rename column {reserved[0]!r}: its name is taken")
-    try:
-        return to_arrow_schema(type_, timezone="UTC")
-    except Exception as e:
-        raise ValueError(f"{argument}: Arrow has no type for a column of {type_.simpleString()}: {e}") from e
-
-
-def _state_store(df: DataFrame) -> None:
-    conf = "spark.sql.streaming.stateStore.providerClass"
-    needed = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    provider = df.sparkSession.conf.get(conf)
-    if provider is None or "RocksDB" not in provider:
-        raise ValueError(
-            f"{conf} is {provider}, whose state store cannot hold the state variables that process() needs; "
-            f'set it before the query starts: spark.conf.set("{conf}", "{needed}")'
-        )
-
-
-def _row_hash(df: DataFrame) -> Column:
-    """Hash whole rows, for an order among rows of one key and one time that is the data's own.
-
-    Each column's number goes in before it: xxhash64 skips nulls, and (null, 'a') is not ('a', null). Spark
-    does not hash maps; rows that differ in maps alone keep the order in which they came.
-    """
-    parts = []
-    for number, field in enumerate(df.schema):
-        if "map<" not in field.dataType.simpleString() and not isinstance(field.dataType, VariantType):
-            parts += [F.lit(number), _quoted(field.name)]
-    return F.xxhash64(*parts)
-
-
-def _with_event_time(df: DataFrame, result: DataFrame, name: str) -> DataFrame:
-    type_ = _column(result, "output_event_time", name)
-    if not isinstance(type_, TimestampType):
-        raise ValueError(f"output_event_time: column {name!r} is {type_.simpleString()}; make it a timestamp")
-    if "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString():
-        raise ValueError(
-            "output_event_time: df has a withWatermark() of Spark's already, and a second one behind would "
-            "stop both for good; remove it from df: process() has its own watermark="
-        )
-    return result.withWatermark(name, "0 seconds")
+    guarded = strategy.max_ahead is not None
+    return carrier(marked(df, event_time, strategy, channel, channel is not None, guarded, in_order))

@@ -1,0 +1,191 @@
+"""Watermarks by channel, idleness, rows too far ahead, late rows: on Spark, through `process`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import Row, SparkSession
+
+import timerheap.spark
+from timerheap import KeyedProcessFunction, WatermarkStrategy
+from timerheap.examples import carriers
+from timerheap.examples.flights import read_flights
+
+pytestmark = pytest.mark.spark
+
+DELAY = 10
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
+SCHEMA = pa.schema([("k", pa.string()), ("channel", pa.int32()), ("at", pa.int64())])
+
+
+class Echo(KeyedProcessFunction):
+    """Yields each row, with the watermark that it meets, and each timer: one a row, at its time."""
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(value.at)
+        yield "row", value.k, value.at, ctx.timer_service().current_watermark()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield "timer", ctx.get_current_key(), timestamp, ctx.timer_service().current_watermark()
+
+
+OUTPUT = "kind string, k string, at bigint, watermark bigint"
+
+
+def rows(*triples: tuple[str, int | None, int]) -> list[dict[str, Any]]:
+    return [dict(zip(SCHEMA.names, triple, strict=True)) for triple in triples]
+
+
+def echoed(df: Any, **options: Any) -> Any:
+    settings: dict[str, Any] = {"watermark": STRATEGY, "max_parallelism": 3, **options}
+    return timerheap.spark.process(df, "k", Echo(), OUTPUT, "at", **settings)
+
+
+def batches() -> Iterator[list[dict[str, Any]]]:
+    """Two channels, each in order; 2 is a thousand behind 1."""
+    for start in range(1_000, 3_000, 250):
+        yield rows(
+            *(("ab"[t % 2], 1, t) for t in range(start, start + 250, 7)),
+            *(("ab"[t % 2], 2, t) for t in range(start - 1_000, start - 750, 7)),
+        )
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_channel_that_lags_loses_nothing(in_order: bool, spark: SparkSession, tmp_path: Path) -> None:
+    parts = list(batches())
+    streams.write_batches(tmp_path / "input", parts, SCHEMA)
+    found = streams.stream(
+        spark,
+        lambda df: echoed(df, channel="channel", late_by=True, in_order=in_order),
+        tmp_path / "input",
+        tmp_path,
+    )
+    assert all(row[-1] is row[-2] is None for row in found)
+    last = max(row["at"] for part in parts for row in part if row["channel"] == 2) - DELAY - 1
+    came = sorted((row["k"], row["at"]) for part in parts for row in part)
+    passed = [(k, at) for k, at in came if not in_order or at <= last]
+    assert sorted((k, at) for kind, k, at, *_ in found if kind == "row") == passed
+    due = sorted({(k, at) for k, at in came if at <= last})
+    assert sorted((k, at) for kind, k, at, *_ in found if kind == "timer") == due
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_late_rows_come_out_and_are_counted(in_order: bool, spark: SparkSession, tmp_path: Path) -> None:
+    parts = list(batches())
+    streams.write_batches(tmp_path / "input", parts, SCHEMA)
+    found = streams.stream(
+        spark, lambda df: echoed(df, late_by=True, in_order=in_order), tmp_path / "input", tmp_path
+    )
+    watermark, late, passed = -(2**63), [], []
+    for part in parts:
+        for row in part:
+            at = row["at"]
+            late += [(watermark + 1 - at, row)] if at <= watermark else []
+            passed += [at] if at > watermark else []
+        watermark = max(watermark, max(row["at"] for row in part) - DELAY - 1)
+    assert late
+    out = [(row[-2], row[-1]) for row in found if row[-2] is not None]
+    assert sorted(out, key=repr) == sorted(late, key=repr)
+    assert all(row[:-2] == (None,) * 4 for row in found if row[-2] is not None)
+    through = sorted(at for kind, _, at, *_ in found if kind == "row")
+    assert through == sorted(at for at in passed if not in_order or at <= watermark)
+
+
+def test_the_flights_by_carrier(spark: SparkSession, tmp_path: Path) -> None:
+    reports, batches = carriers.reports(read_flights()).query("origin == 'LGA'"), 10
+    carriers.write_reports(reports, tmp_path / "reports", batches)
+    lost = carriers.lost_rows(spark, tmp_path)
+
+    quickest, expected = reports["departed"].min(), 0
+    for number in range(batches):
+        rows = slice(len(reports) * number // batches, len(reports) * (number + 1) // batches)
+        part = reports["departed"].iloc[rows]
+        expected += int((part < quickest).sum())
+        quickest = max(quickest, part.max())
+    assert lost["one watermark over all"] == expected > 1_000
+    assert lost["Spark's withWatermark"] > 100
+    assert lost['channel="carrier"'] == 0
+
+
+def test_rows_too_far_ahead_stay_and_move_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    ahead = 253_402_300_799_000  # the last second of the year 9999
+    parts = [rows(("a", 1, 1_000), ("b", 2, ahead)), rows(("a", 1, 900), ("a", 1, 2_000))]
+    streams.write_batches(tmp_path / "input", parts, SCHEMA)
+    guarded = STRATEGY.with_max_ahead(60_000)
+    df = echoed(streams.read_stream(spark, tmp_path / "input"), watermark=guarded, late_by=True)
+    progress = streams.run(df, tmp_path)
+    assert [batch.observedMetrics["timerheap_ahead"].rows for batch in progress] == [1, 0]
+    found = streams.sink(spark, tmp_path)
+    assert [row[:3] for row in found if row[0] is not None] == [
+        ("row", "a", 1_000),
+        ("row", "a", 2_000),
+        ("row", "b", ahead),
+        ("timer", "a", 1_000),
+    ]
+    assert [row[-2] for row in found if row[0] is None] == [1_000 - DELAY - 900]
+
+
+def test_an_idle_channel_holds_nobody_back(spark: SparkSession, tmp_path: Path) -> None:
+    """Without its timeout the watermark would stay with channel 2; no row comes after the first batch."""
+    streams.write_batches(tmp_path / "input", [rows(("a", 1, 5_000), ("b", 2, 1_000))], SCHEMA)
+    df = echoed(
+        streams.read_stream(spark, tmp_path / "input"),
+        channel="channel",
+        watermark=WatermarkStrategy.for_monotonous_timestamps().with_idleness(3_000),
+    )
+    writer = df.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.trigger(processingTime="200 milliseconds")
+
+    def seen() -> list[Any]:
+        ready = (tmp_path / "sink" / "_spark_metadata" / "0").exists()
+        return streams.sink(spark, tmp_path) if ready else []
+
+    def run_until(count: int) -> None:
+        query, deadline = writer.start(str(tmp_path / "sink"), format="parquet"), time.monotonic() + 120
+        try:
+            while len(seen()) < count:
+                assert query.isActive, query.exception()
+                assert time.monotonic() < deadline, seen()
+                time.sleep(0.2)
+        finally:
+            query.stop()
+
+    run_until(2)
+    streams.write_batches(tmp_path / "input", [rows(("a", 1, 6_000))], SCHEMA)
+    run_until(5)
+    timers = [row for row in seen() if row[0] == "timer"]
+    assert timers == [("timer", "a", 5_000, 5_999), ("timer", "b", 1_000, 5_999)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channel": "nope"}, "channel: there is no column 'nope'"),
+        ({"channel": 3}, "channel: 3 is no column name"),
+        ({"watermark": 5}, "watermark: 5 is no WatermarkStrategy"),
+    ],
+)
+def test_errors(options: dict[str, Any], message: str, spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a", 1, 1)], "k string, channel int, at bigint")
+    with pytest.raises((TypeError, ValueError), match=message):
+        echoed(df, **options)
+
+
+def test_a_taken_name(spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a", 1)], "k string, at bigint")
+    with pytest.raises(ValueError, match="output_schema: column 'late_by' comes with late_by=True"):
+        timerheap.spark.process(df, "k", Echo(), "late_by int", "at", watermark=STRATEGY, late_by=True)
+    with pytest.raises(ValueError, match="event_time: late_by needs the name of the event-time column"):
+        timerheap.spark.process(df, "k", Echo(), OUTPUT, late_by=True)
+
+
+def test_a_null_channel_is_refused(spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a", None, 1)], "k string, channel int, at bigint")
+    with pytest.raises(Exception, match="channel: a row has null in column 'channel'"):
+        echoed(df, channel="channel").collect()

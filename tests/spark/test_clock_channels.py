@@ -1,0 +1,128 @@
+"""The clock of a key group against Flink's rules written out slowly, saved and reloaded at any moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
+from timerheap.spark.clock import Clock
+from timerheap.spark.observed import OBSERVED, merged
+
+DELAY, TIMEOUT = 5, 30
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
+CHANNELS = st.sampled_from([None, "", "JFK", "Zoë"])
+SEEN = st.lists(st.tuples(st.integers(0, 1), CHANNELS, st.none() | st.integers(0, 200), st.integers(1, 3)))
+BATCHES = st.lists(st.tuples(SEEN, st.integers(0, 40), st.booleans()), max_size=20)
+
+
+class Model:
+    """Two inputs; a channel is [watermark, active, counts, active at]."""
+
+    def __init__(self, timeout: int | None) -> None:
+        self.timeout = timeout
+        self.inputs: list[dict[str | None, list[Any]]] = [{}, {}]
+        self.outputs = [MIN_WATERMARK, MIN_WATERMARK]
+        self.watermark = MIN_WATERMARK
+
+    def batch(self, seen: list[tuple[int, str | None, int | None, int]], now: int) -> None:
+        for number, name, _, _ in seen:
+            channels = self.inputs[number]
+            own = channels[name][0] if name in channels else MIN_WATERMARK
+            back = name not in channels or not channels[name][1]
+            counts = own >= self.outputs[number] if back else channels[name][2]
+            channels[name] = [own, True, counts, now]
+        self.combine()
+        for number, name, timestamp, _ in seen:
+            channel = self.inputs[number][name]
+            if timestamp is not None:
+                channel[0] = max(channel[0], timestamp - DELAY - 1)
+                channel[2] = channel[2] or channel[0] >= self.outputs[number]
+        for number in (0, 1):
+            self.settle(number)
+        self.combine()
+        if self.timeout is not None:
+            for number, channels in enumerate(self.inputs):
+                for channel in channels.values():
+                    if channel[1] and now - channel[3] > self.timeout:
+                        channel[1] = channel[2] = False
+                        held = channel[0] == self.outputs[number]
+                        if held and not any(c[1] for c in channels.values()):
+                            self.outputs[number] = max(c[0] for c in channels.values())
+                        elif held:
+                            self.settle(number)
+            self.combine()
+
+    def settle(self, number: int) -> None:
+        counting = [c[0] for c in self.inputs[number].values() if c[2]]
+        if counting:
+            self.outputs[number] = max(self.outputs[number], min(counting))
+
+    def combine(self) -> None:
+        active = [not i or any(c[1] for c in i.values()) for i in self.inputs]
+        marks = [w for w, a in zip(self.outputs, active, strict=True) if a]
+        self.watermark = max(self.watermark, min(marks) if marks else max(self.outputs))
+
+
+@given(BATCHES, st.booleans())
+def test_it_is_the_model(batches: list[Any], idle: bool) -> None:
+    strategy = STRATEGY.with_idleness(TIMEOUT) if idle else STRATEGY
+    clock, model = Clock((strategy, strategy)), Model(TIMEOUT if idle else None)
+    now = 0
+    for seen, pause, reload in batches:
+        now += pause
+        table = merged(
+            [pa.Table.from_pylist([dict(zip(OBSERVED.names, row, strict=True))], OBSERVED) for row in seen]
+        )
+        clock.observe(table, now, "run")
+        model.batch([tuple(row.values()) for row in table.to_pylist()], now)
+        assert clock.watermark == model.watermark
+        active_at = [c[3] for i in model.inputs for c in i.values() if c[1]]
+        assert clock.next_idle() == (min(active_at) + TIMEOUT if idle and active_at else None)
+        if reload:
+            stored, clock = clock.snapshot(), Clock((strategy, strategy))
+            clock.replay(stored)
+            assert clock.changes() is None
+            assert clock.snapshot() == stored
+
+
+def observed(*rows: tuple[int, str | None, int | None]) -> pa.Table:
+    return merged([pa.table([[i], [name], [t], [1]], schema=OBSERVED) for i, name, t in rows])
+
+
+def test_a_new_channel_neither_stalls_nor_takes_back() -> None:
+    clock = Clock((STRATEGY,))
+    assert clock.observe(observed((0, "a", 100), (0, "b", 50)), None, None) == 44
+    assert clock.observe(observed((0, "late comer", 10)), None, None) == 44
+    assert clock.observe(observed((0, "b", 100)), None, None) == 94
+    assert clock.observe(observed((0, "late comer", 110), (0, "a", 300), (0, "b", 300)), None, None) == 104
+
+
+def test_time_in_which_the_query_stood_still_is_no_idleness() -> None:
+    clock = Clock((STRATEGY.with_idleness(10),))
+    clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
+    assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
+    assert clock.next_idle() == 90_010
+    assert clock.observe(observed((0, "a", 200)), 90_011, "second") == 194
+
+
+def test_rows_too_far_ahead_are_counted_and_move_nothing() -> None:
+    clock = Clock((STRATEGY,))
+    assert clock.observe(observed((0, None, None)), None, None) == MIN_WATERMARK
+    assert clock.observe(observed((0, None, 50)), None, None) == 44
+    assert clock.snapshot()["count"].to_pylist() == [2]
+    assert clock.finish() == MAX_WATERMARK
+
+
+def test_the_first_format_is_read() -> None:
+    first = ["watermark", "late_rows", "wake_up", "channel", "max_timestamp", "count"]
+    stored = Clock((STRATEGY,))
+    stored.observe(observed((0, None, 50)), None, None)
+    clock = Clock((STRATEGY,))
+    clock.replay(stored.snapshot().select(first))
+    assert clock.watermark == 44
+    assert clock.observe(observed((0, None, 49)), None, None) == 44
+    assert clock.observe(observed((0, None, 60)), None, None) == 54

@@ -1,0 +1,178 @@
+"""Two DataFrames in one function: against the operator without Spark; the interval join against all pairs."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import timerheap.spark
+from timerheap import MAX_WATERMARK, KeyedCoProcessFunction, ValueStateDescriptor, WatermarkStrategy
+from timerheap.interval_join import IntervalJoin
+from timerheap.operators import KeyedCoProcessOperator, StreamRecord
+
+pytestmark = pytest.mark.spark
+
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(40)
+ORDERS = pa.schema([("customer", pa.string()), ("item", pa.int64()), ("at", pa.int64())])
+VISITS = pa.schema([("who", pa.string()), ("page", pa.string()), ("seen", pa.int64())])
+OUTPUT = "kind string, key string, at bigint, left_rows bigint, right_rows bigint"
+
+
+class Meet(KeyedCoProcessFunction):
+    """Counts the rows of either side; both set timers, and either may delete the other's."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.counts = runtime_context.get_state(
+            ValueStateDescriptor("counts", "struct<left bigint, right bigint>")
+        )
+
+    def _count(self, left: int, right: int) -> tuple[int, int]:
+        before = self.counts.value()
+        counts = (left, right) if before is None else (before["left"] + left, before["right"] + right)
+        self.counts.update({"left": counts[0], "right": counts[1]})
+        return counts
+
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(value["at"] + value["item"])
+        yield "left", ctx.get_current_key(), ctx.timestamp(), *self._count(1, 0)
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().delete_event_time_timer(value["seen"] + len(value["page"]))
+        ctx.timer_service().register_event_time_timer(value["seen"] + 1)
+        yield "right", ctx.get_current_key(), ctx.timestamp(), *self._count(0, 1)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield "timer", ctx.get_current_key(), timestamp, *self._count(0, 0)
+
+
+def make(seed: int, count: int) -> tuple[list[list[dict[str, Any]]], list[list[dict[str, Any]]]]:
+    """Micro-batches of both sides; the right one is 300 behind the left."""
+    draw = random.Random(seed)
+    left, right = [], []
+    for start in range(0, 1_000, 250):
+        moments = [draw.randrange(start, start + 250) for _ in range(count)]
+        left.append([{"customer": draw.choice("abc"), "item": draw.randrange(60), "at": t} for t in moments])
+        right.append(
+            [{"who": draw.choice("abd"), "page": "p" * draw.randrange(9), "seen": t - 300} for t in moments]
+        )
+    return left, right
+
+
+def streamed(spark: SparkSession, work: Path, function: Any, output: str, **options: Any) -> list[Any]:
+    left = streams.read_stream(spark, work / "left")
+    right = streams.read_stream(spark, work / "right")
+    streams.run(joined(left, right, function, output, **options), work)
+    return streams.sink(spark, work)
+
+
+def joined(left: Any, right: Any, function: Any, output: str, **options: Any) -> Any:
+    settings: dict[str, Any] = {"watermark": STRATEGY, "max_parallelism": 3, **options}
+    return timerheap.spark.process_two(
+        left, right, "customer", function, output, "at", right_key="who", right_event_time="seen", **settings
+    )
+
+
+def test_as_the_operator_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = make(1, 30)
+    streams.write_batches(tmp_path / "left", left, ORDERS)
+    streams.write_batches(tmp_path / "right", right, VISITS)
+    found = streamed(spark, tmp_path, Meet(), OUTPUT)
+
+    operator = KeyedCoProcessOperator(Meet(), lambda row: row["customer"], lambda row: row["who"])
+    with operator:
+        records = []
+        for ours, theirs in zip(left, right, strict=True):
+            for row in ours:
+                records += operator.process_element1(row, row["at"])
+            for row in theirs:
+                records += operator.process_element2(row, row["seen"])
+            records += operator.process_watermark1(max(row["at"] for row in ours) - 41)
+            records += operator.process_watermark2(max(row["seen"] for row in theirs) - 41)
+    values = [record.value for record in records if isinstance(record, StreamRecord)]
+    counts_at_the_time = sorted(values, key=repr)
+    # Within a micro-batch the order of the sides is Spark's; what a row sees of the other side may differ.
+    assert [row[:3] for row in found] == [row[:3] for row in counts_at_the_time]
+    assert [row for row in found if row[0] == "timer"] == [
+        row for row in counts_at_the_time if row[0] == "timer"
+    ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_interval_join_finds_every_pair_once(stream: bool, spark: SparkSession, tmp_path: Path) -> None:
+    left, right = make(2, 25)
+    streams.write_batches(tmp_path / "left", left, ORDERS)
+    streams.write_batches(tmp_path / "right", right, VISITS)
+    join = IntervalJoin(
+        -20,
+        30,
+        lambda order, visit: (order["item"], order["at"], visit["page"], visit["seen"]),
+        left_type="struct<customer string, item bigint, at bigint>",
+        right_type="struct<who string, page string, seen bigint>",
+    )
+    output = "item bigint, at bigint, page string, seen bigint"
+    if stream:
+        found = streamed(spark, tmp_path, join, output, in_order=True)
+    else:
+        files = [spark.read.parquet(str(tmp_path / side)) for side in ("left", "right")]
+        found = streams.rows(joined(*files, join, output))
+    end = max(row["seen"] for batch in right for row in batch) - 41 if stream else MAX_WATERMARK
+    pairs = [
+        (order["item"], order["at"], visit["page"], visit["seen"])
+        for order in chain(*left)
+        for visit in chain(*right)
+        if order["customer"] == visit["who"] and -20 <= visit["seen"] - order["at"] <= 30
+        if max(order["at"], visit["seen"]) <= end
+    ]
+    assert len(pairs) > 20
+    assert found == sorted(pairs, key=repr)
+
+
+def test_late_rows_say_which_side_they_are_of(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = make(3, 5)
+    left.append([{"customer": "a", "item": 1, "at": 10}])
+    right.append([{"who": "b", "page": "", "seen": 11}])
+    streams.write_batches(tmp_path / "left", left, ORDERS)
+    streams.write_batches(tmp_path / "right", right, VISITS)
+    found = streamed(spark, tmp_path, Meet(), OUTPUT, late_by=True)
+    watermark = max(row["seen"] for batch in right for row in batch) - 41
+    assert [row[-2:] for row in found if row[-2] is not None] == [
+        (watermark + 1 - 11, {"left": None, "right": {"who": "b", "page": "", "seen": 11}}),
+        (watermark + 1 - 10, {"left": {"customer": "a", "item": 1, "at": 10}, "right": None}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"right_key": "page"}, "right_key: column 'page' is string, and 'item' of left is bigint"),
+        ({"right_key": ["who", "page"]}, r"right_key: \['who', 'page'\] are not as many columns"),
+        ({"right_key": "nope"}, "right_key: there is no column 'nope'"),
+        (
+            {"right_event_time": "day"},
+            "right_event_time: column 'day' is timestamp, and 'at' of left is bigint",
+        ),
+        ({"right_watermark": 5}, "right_watermark: 5 is no WatermarkStrategy"),
+        ({"right_channel": "nope"}, "right_channel: there is no column 'nope'"),
+    ],
+)
+def test_errors(options: dict[str, Any], message: str, spark: SparkSession) -> None:
+    left = spark.createDataFrame([("a", 1, 1)], "customer string, item bigint, at bigint")
+    right = spark.createDataFrame([("a", "", 1)], "who string, page string, seen bigint")
+    right = right.withColumn("day", F.timestamp_millis("seen"))
+    key = "item" if options.get("right_key") == "page" else "customer"
+    settings: dict[str, Any] = {
+        "right_key": "who",
+        "right_event_time": "seen",
+        "watermark": STRATEGY,
+        **options,
+    }
+    with pytest.raises((TypeError, ValueError), match=message):
+        timerheap.spark.process_two(left, right, key, Meet(), OUTPUT, "at", **settings)

@@ -1,0 +1,205 @@
+"""How rows get to their key group and back: mark, hash, pack, group, operate."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, LongType, StructField, StructType, TimestampType, VariantType
+
+from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark.arguments import arrow_schema, expect_state_store, named_column, quoted
+from timerheap.spark.group import GroupSpec
+from timerheap.spark.labels import balanced_labels
+from timerheap.spark.operator import BatchOperator, Plan, StreamingOperator
+from timerheap.spark.output import LATE_BY, LATE_ROW
+from timerheap.spark.pack import AHEAD, CHANNEL, HASH, PACKED, Packer
+from timerheap.spark.waiting import ORDER
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["Carrier", "marked"]
+
+_AHEAD_METRIC = "timerheap_ahead"
+
+
+def marked(
+    df: DataFrame,
+    event_time: str | None,
+    strategy: WatermarkStrategy,
+    channel: str | None,
+    channels: bool,
+    guarded: bool,
+    in_order: bool,
+) -> DataFrame:
+    """Add what the stages need to know of each row, computed in the JVM.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+    event_time, channel : str or None
+        Columns.
+    strategy : WatermarkStrategy
+    channels, guarded, in_order : bool
+        Which marks there are.
+    """
+    marks: dict[str, Column] = {}
+    if in_order:
+        marks[ORDER] = _row_hash(df)
+    if channels:
+        marks[CHANNEL] = F.lit(None).cast("string") if channel is None else _channel(df, channel)
+    if guarded:
+        marks[AHEAD] = F.lit(False)
+        if strategy.max_ahead is not None and event_time is not None:
+            millis = _millis(named_column(df, "event_time", event_time), event_time)
+            now = F.unix_millis(F.current_timestamp())  # the micro-batch's own, in every attempt
+            marks[AHEAD] = millis > now + F.lit(strategy.max_ahead)
+    return df.withColumns(marks)
+
+
+def _channel(df: DataFrame, name: str) -> Column:
+    binary = named_column(df, "channel", name).simpleString() == "binary"
+    text = F.hex(quoted(name)) if binary else quoted(name).cast("string")
+    null = f"channel: a row has null in column {name!r}; filter such rows out, or give them a value"
+    return F.coalesce(text, F.raise_error(F.lit(null)))
+
+
+def _millis(type_: DataType, name: str) -> Column:
+    if isinstance(type_, LongType):
+        return quoted(name)
+    if isinstance(type_, TimestampType):
+        return F.unix_millis(quoted(name))
+    return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01").cast("timestamp_ntz"), quoted(name))
+
+
+def _row_hash(df: DataFrame) -> Column:
+    """Hash whole rows, for an order among rows of one key and one time that is the data's own.
+
+    Each column's number goes in before it: xxhash64 skips nulls, and (null, 'a') is not ('a', null). Spark
+    does not hash maps; rows that differ in maps alone keep the order in which they came.
+    """
+    parts = []
+    for number, field in enumerate(df.schema):
+        if "map<" not in field.dataType.simpleString() and not isinstance(field.dataType, VariantType):
+            parts += [F.lit(number), quoted(field.name)]
+    return F.xxhash64(*parts)
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A query to be: what to run on rows that are `marked` already.
+
+    Parameters
+    ----------
+    function : KeyedProcessFunction or BatchProcessFunction
+    key : list of str
+    columns : list of (argument, column)
+        Those in which null is refused.
+    rows : pyspark.sql.types.StructType
+        Of the rows without their marks.
+    result : pyspark.sql.types.StructType
+    event_time : str or None
+    watermarks : tuple of WatermarkStrategy
+        Of each input.
+    in_order, late_by, processing_time : bool
+    max_parallelism : int
+    output_event_time : str or None
+    late_row : pyspark.sql.types.StructType
+        What is shown of a late row.
+    shown : list of str
+        The columns of `rows` that its fields are.
+    """
+
+    function: KeyedProcessFunction | BatchProcessFunction
+    key: list[str]
+    columns: list[tuple[str, str]]
+    rows: StructType
+    result: StructType
+    event_time: str | None
+    watermarks: tuple[WatermarkStrategy, ...]
+    in_order: bool
+    late_by: bool
+    processing_time: bool
+    max_parallelism: int
+    output_event_time: str | None
+    late_row: StructType
+    shown: list[str]
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        """Give the result of the marked rows `df`."""
+        if df.isStreaming:
+            expect_state_store(df)
+        elif self.processing_time:
+            raise ValueError("processing_time: a batch DataFrame has no processing time; leave it False")
+        output = arrow_schema("output_schema", self.result)
+        result_type = self._with_late_columns() if self.late_by else self.result
+        schema = _arrow(self.rows)
+        if self.in_order:
+            schema = schema.append(pa.field(ORDER, pa.int64()))
+        partitions = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
+        plan = Plan(
+            id=uuid.uuid4().hex,
+            function=self.function,
+            spec=GroupSpec(
+                key=self.key,
+                schema=schema,
+                watermarks=self.watermarks,
+                in_order=self.in_order,
+                one_timer_per_key=isinstance(self.function, BatchProcessFunction)
+                and self.function.one_timer_per_key,
+                max_parallelism=self.max_parallelism,
+                partitions=partitions,
+            ),
+            row_type=self.rows,
+            output=output,
+            late_row=pa.struct(list(_arrow(self.late_row))) if self.late_by else None,
+            shown=self.shown,
+            event_time=self.event_time,
+            processing_time=self.processing_time,
+        )
+        labels = balanced_labels(self.max_parallelism, partitions)
+        packer, on_batch = Packer(self.columns, self.event_time, labels), BatchOperator(plan)
+        hashed = df.withColumn(HASH, F.xxhash64(*map(quoted, self.key)))
+        if AHEAD in hashed.columns:
+            hashed = hashed.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
+        names = hashed.columns  # mapInArrow() itself takes no dots and no backticks
+        numbered = hashed.toDF(*(f"c{i}" for i in range(len(names))))
+        groups = numbered.mapInArrow(
+            lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
+        ).groupBy("label")
+        if not df.isStreaming:
+            done = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
+        else:
+            mode = "ProcessingTime" if self.processing_time else "None"
+            done = groups.transformWithStateInPandas(StreamingOperator(plan), result_type, "Append", mode)
+        return done if self.output_event_time is None else _with_event_time(df, done, self.output_event_time)
+
+    def _with_late_columns(self) -> StructType:
+        taken = {LATE_BY, LATE_ROW} & set(self.result.names)
+        if taken:
+            raise ValueError(
+                f"output_schema: column {min(taken)!r} comes with late_by=True; leave it out, or rename yours"
+            )
+        nullable = self.result._as_nullable()  # a late row has no result
+        row = self.late_row._as_nullable()
+        return StructType([*nullable.fields, StructField(LATE_BY, LongType()), StructField(LATE_ROW, row)])
+
+
+def _arrow(rows: StructType) -> pa.Schema:
+    """Give the Arrow schema of rows that were checked before; whether null may come is no matter of it."""
+    return to_arrow_schema(rows._as_nullable(), timezone="UTC")
+
+
+def _with_event_time(df: DataFrame, result: DataFrame, name: str) -> DataFrame:
+    type_ = named_column(result, "output_event_time", name)
+    if not isinstance(type_, TimestampType):
+        raise ValueError(f"output_event_time: column {name!r} is {type_.simpleString()}; make it a timestamp")
+    if "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString():
+        raise ValueError(
+            "output_event_time: df has a withWatermark() of Spark's already, and a second one behind would "
+            "stop both for good; remove it from df: process() has its own watermark="
+        )
+    return result.withWatermark(name, "0 seconds")

@@ -1,0 +1,222 @@
+"""COUNT, SUM, AVG, MIN and MAX as SQL has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs, object_ufunc
+from timerheap.tvf.columns import Groups, Nullable
+
+__all__ = ["Avg", "Count", "Max", "Min", "Sum"]
+
+_INT64 = np.dtype(np.int64)
+_LOW = 0xFFFFFFFF
+_HALF = 1 << 31
+
+
+def _counter(name: str = "count") -> Field:
+    return Field(name, _INT64, np.add, 0)
+
+
+class Count(FieldAggregate):
+    """COUNT(*), or COUNT of a column's values that are not null.
+
+    Parameters
+    ----------
+    column : str, optional
+        Without one rows are counted.
+    """
+
+    def __init__(self, column: str | None = None) -> None:
+        columns = () if column is None else (column,)
+        super().__init__(columns, object, f"count({column or '*'})", [_counter()])
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+        """Count."""
+        valid = inputs[0].valid if inputs else np.ones(len(groups.order), np.bool_)
+        return (count(groups, valid, signs),)
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Give the counts, which are never null."""
+        return np.ma.masked_array(accumulators[0])
+
+
+class Sum(FieldAggregate):
+    """SUM of a column: null where there is nothing but nulls.
+
+    Parameters
+    ----------
+    column : str
+        What is added up.
+    dtype : dtype
+        int64: exact, and an OverflowError where the sum does not fit; float64; or object, for decimals.
+
+    Notes
+    -----
+    A sum of int64 is kept in two halves, of which no sum of fewer than 2**31 rows runs over. So it is the
+    result alone that can be too large, and rows that cancel each other out may come in any order.
+    """
+
+    function = "sum"
+
+    def __init__(self, column: str, dtype: DTypeLike) -> None:
+        wanted = np.dtype(dtype)
+        halves = ("high", "low") if wanted == _INT64 else ("sum",)
+        zero = [Field(half, wanted, np.add, 0) for half in halves]
+        super().__init__([column], wanted, f"{self.function}({column})", [*zero, _counter()])
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+        """Add up."""
+        (values, valid) = inputs[0]
+        counts = count(groups, valid, signs)
+        if not valid.all():
+            values = np.where(valid, values, 0)
+        if self.dtype != _INT64:
+            signed = values if signs is None else values * signs
+            return np.add.reduceat(signed[groups.order], groups.starts), counts
+        ordered = values[groups.order]
+        if signs is not None:
+            by = signs[groups.order]
+        elif len(values) * max(abs(int(ordered.max(initial=0))), abs(int(ordered.min(initial=0)))) < 2**63:
+            return (*_halves(np.add.reduceat(ordered, groups.starts)), counts)
+        else:
+            by = np.ones(1, np.int64)
+        high, low = ((half * by) for half in _halves(ordered))
+        return np.add.reduceat(high, groups.starts), np.add.reduceat(low, groups.starts), counts
+
+    def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
+        """Add up, and carry from the low half to the high one."""
+        merged = super().merge(groups, accumulators)
+        if self.dtype != _INT64:
+            return merged
+        high, low, counts = (np.asarray(column) for column in merged)
+        return high + (low >> 32), low & _LOW, counts
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Give the sums."""
+        *parts, counts = accumulators
+        null = np.asarray(counts) == 0
+        if self.dtype != _INT64:
+            return np.ma.masked_array(parts[0], null)
+        total, fits = _whole(np.asarray(parts[0]), np.asarray(parts[1]))
+        if not (fits | null).all():
+            at = int(np.argmin(fits | null))
+            exact = _exact(parts, at)
+            raise OverflowError(
+                f"{self.name} is out of 64 bits: {exact}; add the column up as float64, or as decimals"
+            )
+        return np.ma.masked_array(total, null)
+
+
+class Avg(Sum):
+    """AVG of a column: of int64 an int64, truncated toward zero, as in Flink; else a quotient.
+
+    Parameters
+    ----------
+    column : str
+        What is averaged.
+    dtype : dtype
+        As of `Sum`, but no average of int64 is too large. With float64 integers, too, have a quotient.
+    """
+
+    function = "avg"
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Give the averages."""
+        *parts, counts = (np.asarray(column) for column in accumulators)
+        null = counts == 0
+        rows = np.where(null, 1, counts)
+        if self.dtype != _INT64:
+            return np.ma.masked_array(np.where(null, 0, parts[0]) / rows, null)
+        total, fits = _whole(parts[0], parts[1])
+        floor, rest = np.divmod(total, rows)
+        average = floor + ((floor < 0) & (rest != 0))
+        for at in np.flatnonzero(~fits & ~null).tolist():
+            exact, divisor = _exact(parts, at), int(rows[at])
+            average[at] = (abs(exact) // abs(divisor)) * (1 if (exact < 0) == (divisor < 0) else -1)
+        return np.ma.masked_array(average, null)
+
+
+class Min(FieldAggregate):
+    """MIN of a column: null where there is nothing but nulls; NaN is greater than any number, as in Spark.
+
+    Parameters
+    ----------
+    column : str
+        Where the least value is looked for.
+    dtype : dtype
+        int64, float64 or object, for anything that can be compared.
+
+    See Also
+    --------
+    MinWithRetract : The same for rows that may be taken back.
+    """
+
+    function = "min"
+    retractable = False
+
+    def __init__(self, column: str, dtype: DTypeLike) -> None:
+        wanted = np.dtype(dtype)
+        self._ufunc, self._identity = extreme(self.function, wanted)
+        best = Field(self.function, wanted, self._ufunc, self._identity)
+        super().__init__([column], wanted, f"{self.function}({column})", [best, _counter()])
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+        """Find the best of each group."""
+        (values, valid) = inputs[0]
+        if not valid.all():
+            values = np.where(valid, values, self._identity)
+        return self._ufunc.reduceat(values[groups.order], groups.starts), count(groups, valid, signs)
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Give the best."""
+        return np.ma.masked_array(accumulators[0], np.asarray(accumulators[1]) == 0)
+
+
+class Max(Min):
+    """MAX of a column; else as `Min`.
+
+    Parameters
+    ----------
+    column, dtype
+        As of `Min`.
+    """
+
+    function = "max"
+
+
+def extreme(function: str, dtype: np.dtype[Any]) -> tuple[np.ufunc, Any]:
+    """The ufunc that finds the "min" or the "max", and what it finds where there is nothing."""
+    if dtype.kind == "O":
+        return object_ufunc(min if function == "min" else max), None
+    if dtype == _INT64:
+        limits = np.iinfo(np.int64)
+        return (np.minimum, limits.max) if function == "min" else (np.maximum, limits.min)
+    return (np.fmin, np.nan) if function == "min" else (np.maximum, -np.inf)
+
+
+def count(groups: Groups, valid: NDArray[np.bool_], signs: Signs) -> NDArray[np.int64]:
+    """Count the rows of each group that are valid; a row that is taken back counts -1."""
+    if signs is None and valid.all():
+        return groups.sizes.astype(np.int64)
+    weights = valid.astype(np.int64) if signs is None else valid * signs
+    return np.add.reduceat(weights[groups.order], groups.starts)
+
+
+def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    return values >> 32, values & _LOW
+
+
+def _whole(high: NDArray[np.int64], low: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Put halves together, and tell which fit."""
+    carried = high + (low >> 32)
+    fits = (carried >= -_HALF) & (carried < _HALF)
+    return (np.where(fits, carried, 0) << 32) + (low & _LOW), fits
+
+
+def _exact(halves: Sequence[Any], at: int) -> int:
+    return (int(halves[0][at]) << 32) + int(halves[1][at])

@@ -1,0 +1,239 @@
+"""Columns of rows and of accumulators: taken in with their nulls, grouped, and lists as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["Accumulator", "Groups", "Multisets", "Nullable", "concatenate", "group_by", "nbytes", "nullable"]
+
+_OBJECT_BYTES = 64  # a guess: what a Python object takes beside the pointer to it
+
+
+class Nullable(NamedTuple):
+    """A column that may hold nulls; what stands in `values` under a null means nothing."""
+
+    values: NDArray[Any]
+    valid: NDArray[np.bool_]
+
+
+def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullable:
+    """Take in a column of input: an array, or a masked array where there are nulls.
+
+    Parameters
+    ----------
+    name : str
+        What an error calls it.
+    values : array_like, shape (n,)
+        In a column of objects None is null, too.
+    dtype : dtype
+        int64 takes integers and booleans, float64 any number, object anything.
+    length : int
+        The n that there must be.
+
+    Raises
+    ------
+    TypeError
+        If a value would not be the same in that dtype.
+    OverflowError
+        If one does not fit.
+    ValueError
+        If the shape is another.
+
+    Examples
+    --------
+    >>> nullable("v", np.ma.masked_array([1, 2], [False, True]), np.int64, 2)
+    Nullable(values=array([1, 2]), valid=array([ True, False]))
+    """
+    wanted = np.dtype(dtype)
+    data = (
+        np.ma.getdata(values)
+        if isinstance(values, np.ma.MaskedArray)
+        else np.asarray(values, _objects(values))
+    )
+    if data.shape != (length,):
+        raise ValueError(f"{name} must be a column of {length} rows, got shape {data.shape}")
+    valid = (
+        ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.ones(length, np.bool_)
+    )
+    if data.dtype.kind == "O":
+        valid = valid & np.array([value is not None for value in data.tolist()], np.bool_)
+        if wanted.kind != "O":
+            data = _unboxed(name, data, valid, wanted)
+    if wanted.kind == "O":
+        return Nullable(data.astype(object), valid)
+    if data.dtype.kind not in ("biu" if wanted.kind == "i" else "biuf"):
+        raise TypeError(f"{name} must be {_KINDS[wanted.kind]} ({wanted}), got {data.dtype}")
+    if data.dtype == np.uint64 and wanted.kind == "i" and (data[valid] > np.iinfo(np.int64).max).any():
+        raise OverflowError(f"{name} must fit into int64, got {data[valid].max()}")
+    return Nullable(data.astype(wanted, copy=False), valid)
+
+
+_KINDS = {"i": "integers", "f": "numbers"}
+
+
+def _objects(values: object) -> type | None:
+    """Keep a list with a None in it, or of strings, a list of objects."""
+    if isinstance(values, np.ndarray) or not isinstance(values, Sequence):
+        return None
+    return object if any(not isinstance(value, int | float) for value in values) else None
+
+
+def _unboxed(name: str, data: NDArray[Any], valid: NDArray[np.bool_], wanted: np.dtype[Any]) -> NDArray[Any]:
+    filled = np.zeros(len(data), wanted)
+    kinds = (int, np.integer, np.bool_) if wanted.kind == "i" else (int, float, np.number, np.bool_)
+    wrong = [value for value in data[valid].tolist() if not isinstance(value, kinds)]
+    if wrong:
+        raise TypeError(f"{name} must be {_KINDS[wanted.kind]} ({wanted}), got {wrong[0]!r}")
+    try:
+        filled[valid] = data[valid]
+    except OverflowError:
+        raise OverflowError(f"{name} must fit into {wanted}, got {max(data[valid], key=abs)}") from None
+    return filled
+
+
+class Groups(NamedTuple):
+    """Rows put together by the values of some columns.
+
+    Attributes
+    ----------
+    order : ndarray of intp, shape (n,)
+        The rows, those of a group side by side, groups in the order of their values.
+    starts : ndarray of intp, shape (g,)
+        Where in `order` each group begins.
+    """
+
+    order: NDArray[np.intp]
+    starts: NDArray[np.intp]
+
+    @property
+    def firsts(self) -> NDArray[np.intp]:
+        """A row of each group."""
+        return self.order[self.starts]
+
+    @property
+    def sizes(self) -> NDArray[np.intp]:
+        """The number of rows of each group."""
+        return np.diff(self.starts, append=len(self.order))
+
+    @property
+    def of_sorted(self) -> NDArray[np.intp]:
+        """The group of each row, in `order`."""
+        return np.repeat(np.arange(len(self.starts)), self.sizes)
+
+    @property
+    def of_rows(self) -> NDArray[np.intp]:
+        """The group of each row, as the rows came."""
+        groups = np.empty(len(self.order), np.intp)
+        groups[self.order] = self.of_sorted
+        return groups
+
+
+def group_by(*columns: NDArray[Any]) -> Groups:
+    """Group rows by columns, the first being the most significant: a sort, O(n log n).
+
+    Examples
+    --------
+    >>> group_by(np.array([7, 5, 7, 5]), np.array([1, 1, 1, 0]))
+    Groups(order=array([3, 1, 0, 2]), starts=array([0, 1, 2]))
+    """
+    length = len(columns[0])
+    changes = np.zeros(length, np.bool_)
+    order = np.arange(length) if _in_order(columns) else np.lexsort(columns[::-1])
+    for column in columns:
+        in_order = column[order]
+        changes[1:] |= in_order[1:] != in_order[:-1]
+    if length:
+        changes[0] = True
+    return Groups(order, np.flatnonzero(changes))
+
+
+def _in_order(columns: tuple[NDArray[Any], ...]) -> bool:
+    """Whether a sort is spared; a look at the first column tells mostly that it is not."""
+    ascending = np.zeros(max(len(columns[0]) - 1, 0), np.bool_)
+    for column in reversed(columns):
+        rises = column[1:] > column[:-1]
+        same = column[1:] == column[:-1]
+        ascending = rises | (same & ascending) if column is not columns[-1] else rises | same
+    return bool(ascending.all())
+
+
+class Multisets:
+    """A column of multisets: which values a row holds, and how often each.
+
+    Parameters
+    ----------
+    offsets : ndarray of int64, shape (n + 1,)
+        Row i holds the entries from ``offsets[i]`` up to ``offsets[i + 1]``, as in Arrow's lists.
+    values : ndarray, shape (m,)
+        The values; within a row each once.
+    counts : ndarray of int64, shape (m,)
+        How often; below 0 where more has been retracted than is known.
+
+    Examples
+    --------
+    >>> column = Multisets(np.array([0, 2, 2]), np.array([5, 7]), np.array([1, 3]))
+    >>> len(column), column.sizes, column[np.array([1, 0, 0])].values
+    (2, array([2, 0]), array([5, 7, 5, 7]))
+    """
+
+    __slots__ = ("counts", "offsets", "values")
+
+    def __init__(self, offsets: NDArray[np.int64], values: NDArray[Any], counts: NDArray[np.int64]) -> None:
+        self.offsets, self.values, self.counts = offsets, values, counts
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of entries of each row."""
+        return np.diff(self.offsets)
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """The row of each entry."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        """What the column takes, bytes."""
+        return self.offsets.nbytes + _nbytes(self.values) + self.counts.nbytes
+
+    def __getitem__(self, rows: NDArray[Any] | slice) -> Multisets:
+        """Some rows, by number or by mask."""
+        chosen = np.arange(len(self))[rows]
+        sizes = self.sizes[chosen]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        entries = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
+        return Multisets(offsets, self.values[entries], self.counts[entries])
+
+
+Accumulator = NDArray[Any] | Multisets
+
+
+def concatenate(columns: Sequence[Accumulator]) -> Accumulator:
+    """Append columns of one kind, at least one."""
+    if not isinstance(columns[0], Multisets):
+        return np.concatenate(cast(Sequence[NDArray[Any]], columns))
+    lists = cast(Sequence[Multisets], columns)
+    sizes = np.concatenate([column.sizes for column in lists])
+    return Multisets(
+        np.concatenate([[0], np.cumsum(sizes)]),
+        np.concatenate([column.values for column in lists]),
+        np.concatenate([column.counts for column in lists]),
+    )
+
+
+def _nbytes(column: Accumulator) -> int:
+    if isinstance(column, Multisets):
+        return column.nbytes
+    return column.nbytes + (_OBJECT_BYTES * column.size if column.dtype.kind == "O" else 0)
+
+
+def nbytes(columns: Sequence[Accumulator]) -> int:
+    """What columns take, bytes; of Python objects a guess."""
+    return sum(map(_nbytes, columns))

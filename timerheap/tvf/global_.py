@@ -1,0 +1,311 @@
+"""The global stage: accumulators by key and slice, and the windows over them as they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timerheap._heap import TimerHeap
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
+from timerheap.tvf.aggregate import Aggregate
+from timerheap.tvf.columns import group_by
+from timerheap.tvf.int64 import Int64s, column
+from timerheap.tvf.layout import lay_out
+from timerheap.tvf.partials import Partials, Plan
+from timerheap.tvf.results import LateRows, WindowResults, evaluate, how_late
+from timerheap.tvf.slices import CumulativeSliceAssigner, SliceAssigner
+
+__all__ = ["GlobalWindowAggregate"]
+
+
+class GlobalWindowAggregate:
+    """Windows by key, computed from shared slices; each fires when the watermark reaches its end less 1 ms.
+
+    Parameters
+    ----------
+    assigner : SliceAssigner
+        The windows.
+    aggregates : sequence of Aggregate
+        What is computed of each.
+
+    Attributes
+    ----------
+    assigner, plan
+        The windows, and the `Plan` of the aggregates.
+    watermark : int
+        Epoch ms; ``MIN_WATERMARK`` before the first.
+    late_rows : int
+        How many rows have been dropped: those whose slice's last window had fired.
+
+    Notes
+    -----
+    Flink: ``WindowAggOperator`` with ``SliceSharedSyncStateWindowAggProcessor``. State is one accumulator for
+    each key and slice, sorted by slice. Taking n partials costs a sort of them and of the state from their
+    first slice on; a watermark that ends no window costs a look at the heap of timers; one that ends m
+    windows of k keys costs a pass over their slices and O(log m) passes over k * m results, never one pass a
+    window. A window whose rows have all been taken back gives nothing, as one without rows.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Avg, CumulativeSliceAssigner
+    >>> delays = GlobalWindowAggregate(CumulativeSliceAssigner(86_400_000, 3_600_000), [Avg("delay", float)])
+    >>> late = delays.add([7, 7], [1_000, 3_600_001], {"delay": [10, 20]})
+    >>> fired = delays.advance_watermark(7_200_000)
+    >>> fired.key_ids, fired.window_starts, fired.window_ends, fired.results[0].data
+    (array([7, 7]), array([0, 0]), array([3600000, 7200000]), array([10., 15.]))
+    """
+
+    def __init__(self, assigner: SliceAssigner, aggregates: Sequence[Aggregate]) -> None:
+        self.assigner = assigner
+        self.plan = Plan(aggregates)
+        self.watermark = MIN_WATERMARK
+        self.late_rows = 0
+        self._fired = MIN_WATERMARK  # the end up to which windows have been looked at
+        self._slices = self.plan.empty()
+        self._timers = TimerHeap()
+        self._changed: set[int] = set()
+
+    def __len__(self) -> int:
+        """The number of accumulators, one for each key and slice."""
+        return len(self._slices)
+
+    def add(
+        self,
+        key_ids: Int64s,
+        timestamps: Int64s | int,
+        inputs: Mapping[str, object] | None = None,
+        signs: object = None,
+    ) -> LateRows:
+        """Take rows: both stages in one.
+
+        Parameters
+        ----------
+        key_ids, timestamps, inputs, signs
+            As `LocalWindowAggregate.add`.
+
+        Returns
+        -------
+        LateRows
+            Which rows were dropped.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, OverflowError
+            If a column is missing, or not what is asked for; then nothing has changed.
+        """
+        times = column("timestamps", timestamps, np.size(key_ids))
+        slice_ends = self.assigner.assign_slice_ends(times)
+        partials = self.plan.accumulate(key_ids, slice_ends, inputs, signs)
+        late = self._late(slice_ends)
+        self._take(partials, len(late.rows))
+        return late
+
+    def merge(self, partials: Partials) -> LateRows:
+        """Take what a local stage gave.
+
+        Returns
+        -------
+        LateRows
+            Which partials were dropped.
+        """
+        late = self._late(partials.slice_ends)
+        self._take(partials, int(partials.rows[late.rows].sum()))
+        return late
+
+    def late_by(self, slice_ends: Int64s) -> NDArray[np.int64]:
+        """How late rows of these slices would be, ms; 0 for those that some window still waits for."""
+        ends = column("slice_ends", slice_ends)
+        late_by = np.zeros(len(ends), np.int64)
+        late = self._late(ends)
+        late_by[late.rows] = late.late_by
+        return late_by
+
+    def advance_watermark(self, watermark: int) -> WindowResults:
+        """Set the watermark, and fire all windows that it ends.
+
+        A watermark that does not rise does nothing. Where very many windows may end at once, as in a batch,
+        advance in steps: the results of a step are in memory.
+
+        Parameters
+        ----------
+        watermark : int
+            Epoch ms: no more rows with such a timestamp or a lower one will come. ``MAX_WATERMARK`` at the
+            end of input.
+
+        Returns
+        -------
+        WindowResults
+            In the order of the windows' ends.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            If `watermark` is no int64, or a sum does not fit; then nothing has changed.
+        Exception
+            What a Python aggregate raises; then, too.
+        """
+        watermark = max(int64("watermark", watermark), self.watermark)
+        last = self.assigner.last_passed(watermark)
+        head = self.next_timer()
+        if head is None or head > watermark:
+            self.watermark, self._fired = watermark, last
+            return self._evaluate(self.plan.empty(), last, last)
+        ended = int(np.searchsorted(self._slices.slice_ends, last, side="right"))
+        in_reach, ahead = self._slices[:ended], self._slices[ended:]
+        results = self._evaluate(in_reach, self._fired + self.assigner.interval, last)
+        kept, changed = self._expire(in_reach, last)
+        following = self._next_timers(kept, last)
+
+        self.watermark, self._fired = watermark, last
+        self._slices = self.plan.concatenate([kept, ahead])
+        self._changed.update(changed)
+        self._timers.pop_due(watermark)
+        self._timers.push_many(*following)
+        return results
+
+    def advance_processing_time(self, now: int) -> WindowResults:
+        """Set the clock of windows in processing time, and fire all that are over.
+
+        Rows are then added with the clock's reading as their timestamp. A clock that runs back stands still.
+
+        Parameters
+        ----------
+        now : int
+            Epoch ms.
+
+        Examples
+        --------
+        >>> from timerheap.tvf import Count, TumblingSliceAssigner
+        >>> minutes = GlobalWindowAggregate(TumblingSliceAssigner(60_000, event_time=False), [Count()])
+        >>> late = minutes.add([7, 8], 1_000)
+        >>> len(minutes.advance_processing_time(59_999)), len(minutes.advance_processing_time(60_000))
+        (0, 2)
+        """
+        now = int64("now", now)
+        return self.advance_watermark(max(now - 1, MIN_WATERMARK) if now != MAX_WATERMARK else now)
+
+    def open_windows(self) -> WindowResults:
+        """The current results of all windows that have rows and have not fired; they fire all the same.
+
+        Costs what firing them would.
+
+        Examples
+        --------
+        >>> from timerheap.tvf import Count, HoppingSliceAssigner
+        >>> counts = GlobalWindowAggregate(HoppingSliceAssigner(size=20, slide=10), [Count()])
+        >>> late = counts.add([7, 7], [5, 15])
+        >>> counts.open_windows().window_ends, counts.open_windows().results[0].data
+        (array([10, 20, 30]), array([1, 2, 1]))
+        """
+        return self._evaluate(self._slices, self._fired + self.assigner.interval, MAX_WATERMARK)
+
+    def next_timer(self) -> int | None:
+        """The watermark that next ends a window with rows, or None."""
+        head = self._timers.peek()
+        return None if head is None else head.timestamp
+
+    def snapshot(self) -> Partials:
+        """Give the state, by slice and then key; all else there is are `watermark` and `late_rows`. O(1)."""
+        return self._slices
+
+    def changes(self) -> tuple[Partials, NDArray[np.int64]]:
+        """Give what has changed since the last call.
+
+        Returns
+        -------
+        slices : Partials
+            All accumulators of the slices in which any has changed.
+        gone : ndarray of int64
+            The ends of slices that are no more.
+        """
+        changed = np.array(sorted(self._changed), np.int64)
+        slices = self._slices[np.isin(self._slices.slice_ends, changed)]
+        self._changed = set()
+        return slices, np.setdiff1d(changed, slices.slice_ends)
+
+    def restore(self, slices: Partials, watermark: int, late_rows: int = 0) -> None:
+        """Take in the state of an operator with the same windows and aggregates, instead of the own.
+
+        Parameters
+        ----------
+        slices : Partials
+            From `snapshot`, or put together from the slices of `changes`, in any order; of several operators,
+            if their keys are different ones.
+        watermark, late_rows : int
+            Of the operator; of several the lowest watermark.
+        """
+        self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
+        self._fired = self.assigner.last_passed(self.watermark)
+        self._slices = self.plan.merge([slices])
+        self._changed = set()
+        self._timers.clear()
+        self._timers.push_many(*self._next_timers(self._slices, self._fired))
+
+    def _late(self, slice_ends: NDArray[np.int64]) -> LateRows:
+        """Which slices' last window is over, and by how much."""
+        rows, late_by = np.empty(0, np.intp), np.empty(0, np.int64)
+        if self.assigner.is_event_time:
+            passed = self.assigner.last_passed(self.watermark)
+            rows = np.flatnonzero(slice_ends <= passed)
+        if len(rows):
+            last = self.assigner.last_window_ends(slice_ends[rows])
+            rows, last = rows[last <= passed], last[last <= passed]
+            late_by = how_late(self.watermark, self.assigner.timers(last))
+        return LateRows(rows, late_by)
+
+    def _take(self, partials: Partials, late_rows: int) -> None:
+        passed = self.assigner.last_passed(self.watermark)
+        late = self._late(partials.slice_ends)
+        if len(late.rows):
+            partials = partials[np.setdiff1d(np.arange(len(partials)), late.rows)]
+        if self.assigner.is_event_time:
+            partials = self._fold(partials, passed)
+        else:  # there is no late, only now
+            now = np.maximum(partials.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
+            partials = Partials(partials.key_ids, now, partials.accumulators)
+        if len(partials):
+            begin = int(np.searchsorted(self._slices.slice_ends, partials.slice_ends.min()))
+            merged = self.plan.merge([self._slices[begin:], partials])
+            timers = self._next_timers(partials, passed)
+            self._slices = self.plan.concatenate([self._slices[:begin], merged])
+            self._changed.update(np.unique(partials.slice_ends).tolist())
+            self._timers.push_many(*timers)
+        self.late_rows += late_rows
+
+    def _fold(self, partials: Partials, passed: int) -> Partials:
+        """Move slices that are over to where the windows that they are still part of look for them."""
+        over = partials.slice_ends <= passed
+        if not isinstance(self.assigner, CumulativeSliceAssigner) or not over.any():
+            return partials
+        firsts = self.assigner.window_starts(partials.slice_ends) + self.assigner.interval
+        return Partials(partials.key_ids, np.where(over, firsts, partials.slice_ends), partials.accumulators)
+
+    def _expire(self, fired: Partials, last: int) -> tuple[Partials, list[int]]:
+        """Keep what windows after `last` need; name the slices that this changes."""
+        needed = self.assigner.last_window_ends(fired.slice_ends) > last
+        kept = fired[needed]
+        folded = self._fold(kept, last)
+        moved = kept.slice_ends != folded.slice_ends
+        changed = fired.slice_ends[~needed], kept.slice_ends[moved], folded.slice_ends[moved]
+        return self.plan.merge([folded]), np.unique(np.concatenate(changed)).tolist()
+
+    def _next_timers(
+        self, slices: Partials, passed: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The timers of the next window over each slice, once for each key: for `TimerHeap.push_many`."""
+        ends = np.maximum(slices.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
+        groups = group_by(ends, slices.key_ids)
+        ends, keys = ends[groups.firsts], slices.key_ids[groups.firsts]
+        return self.assigner.timers(ends), keys, ends
+
+    def _evaluate(self, slices: Partials, first: int, last: int) -> WindowResults:
+        """Compute the windows that end from `first` to `last`, as far as these slices reach."""
+        if len(slices):
+            first = max(first, int(slices.slice_ends[0]))
+            last = min(last, int(self.assigner.last_window_ends(slices.slice_ends).max()))
+        layout = lay_out(self.assigner, slices.key_ids, slices.slice_ends, first, last)
+        keys, ends, results = evaluate(self.plan, slices, layout, self.assigner.interval)
+        starts, times = self.assigner.window_starts(ends), self.assigner.window_times(ends)
+        return WindowResults(keys, starts, ends, times, results)

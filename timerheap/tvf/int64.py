@@ -1,0 +1,95 @@
+"""Columns of int64: taken in without a silent cast, added without a silent overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Int64s", "add", "column", "floor_to"]
+
+Int64s = NDArray[np.int64] | Sequence[int]
+
+
+def column(name: str, values: Int64s | int, length: int | None = None) -> NDArray[np.int64]:
+    """Take `values` as a one-dimensional column of int64.
+
+    Parameters
+    ----------
+    name : str
+        What an error calls it.
+    values : array_like of int, shape (n,)
+        Integers of any width. Where a `length` is given, one int stands for a column of it.
+    length : int, optional
+        How many there must be.
+
+    Raises
+    ------
+    TypeError
+        If they are not integers: floats and timestamps of other units are not cast.
+    OverflowError
+        If one does not fit.
+    ValueError
+        If the shape is another.
+
+    Examples
+    --------
+    >>> column("timestamps", [1, 2])
+    array([1, 2])
+    >>> column("timestamps", [1.5])
+    Traceback (most recent call last):
+    TypeError: timestamps must be integers (int64), got float64
+    """
+    array = np.asarray(values)
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise ValueError(f"{name} must not be null, got {int(values.mask.sum())} nulls; filter them out")
+    if length is not None and array.ndim == 0:
+        array = np.broadcast_to(array, length)
+    if not array.size:
+        array = array.astype(np.int64)
+    if array.dtype == object or array.dtype == np.uint64:
+        try:
+            array = np.array([int.__index__(value) for value in array.tolist()], np.int64)
+        except (TypeError, OverflowError) as error:
+            raise type(error)(
+                f"{name} must be integers that fit into 64 bits, got {array.tolist()!r}"
+            ) from None
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers (int64), got {array.dtype}")
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name} has {len(array)} rows, the other columns have {length}")
+    return array.astype(np.int64, copy=False)
+
+
+def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> NDArray[np.int64]:
+    """Add two columns, or a number to a column; an OverflowError says for which value `what` left int64.
+
+    Examples
+    --------
+    >>> add(np.array([1, 2**63 - 1]), 1, "a window's end")
+    Traceback (most recent call last):
+    OverflowError: a window's end is out of 64 bits: 9223372036854775807 + 1
+    """
+    addends = np.asarray(by, np.int64)
+    total = values + addends
+    wrong = ((values ^ total) & (addends ^ total)) < 0
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        addend = int(np.broadcast_to(addends, values.shape)[at])
+        raise OverflowError(f"{what} is out of 64 bits: {int(values[at])} + {addend}")
+    return total
+
+
+def floor_to(values: NDArray[np.int64], step: int, offset: int, what: str) -> NDArray[np.int64]:
+    """Round down to the grid of `step` that goes through `offset` (Flink: ``getWindowStartWithOffset``).
+
+    Examples
+    --------
+    >>> floor_to(np.array([-1, 0, 7, 12]), 10, 2, "a window's start")
+    array([-8, -8,  2, 12])
+    """
+    remainder = np.mod(np.mod(values, step) - offset % step, step)
+    return add(values, -remainder, what)

@@ -1,0 +1,197 @@
+"""Aggregates that must know every value: COUNT(DISTINCT), and MIN and MAX of rows that may be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from timerheap.tvf.aggregate import Accumulators, Aggregate, Signs
+from timerheap.tvf.aggregates import extreme
+from timerheap.tvf.columns import Groups, Multisets, Nullable, concatenate, group_by
+from timerheap.tvf.grid import Grid
+
+__all__ = ["CountDistinct", "MaxWithRetract", "MinWithRetract"]
+
+
+class _MultisetAggregate(Aggregate):
+    """An aggregate whose accumulator is the multiset of the values that are not null."""
+
+    fields = ("values",)
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+        """Collect the values of each group."""
+        (values, valid) = inputs[0]
+        chosen = valid[groups.order]
+        rows = groups.order[chosen]
+        counts = np.ones(len(rows), np.int64) if signs is None else signs[rows]
+        return (_collect(groups.of_sorted[chosen], values[rows], counts, len(groups.starts)),)
+
+    def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
+        """Unite the multisets of each group."""
+        column = _multisets(accumulators)
+        return (_collect(groups.of_rows[column.rows], column.values, column.counts, len(groups.starts)),)
+
+    def empty(self) -> Accumulators:
+        """No accumulators."""
+        return (Multisets(np.zeros(1, np.int64), np.empty(0, self.dtype), np.empty(0, np.int64)),)
+
+
+class CountDistinct(_MultisetAggregate):
+    """COUNT(DISTINCT column), exact; null is no value, NaN is one, and -0.0 is 0.0.
+
+    Parameters
+    ----------
+    column : str
+        Whose values are counted.
+    dtype : dtype
+        int64, float64 or object, for anything hashable.
+
+    Notes
+    -----
+    State is a value and its count for each distinct value of each key and slice. Windows that share slices
+    cost O(e log e) for e such entries in all, not one union each: a value counts in a window from its
+    appearance in a slice until that slice leaves.
+    """
+
+    def __init__(self, column: str, dtype: DTypeLike) -> None:
+        super().__init__([column], dtype, f"count(distinct {column})")
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Count."""
+        column = _multisets(accumulators)
+        present = column.rows[column.counts > 0]
+        return np.ma.masked_array(np.bincount(present, minlength=len(column)).astype(np.int64))
+
+    def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
+        """Follow each value through its line."""
+        column = _multisets(accumulators)
+        cells = grid.cells[column.rows]
+        lines, positions = np.divmod(cells, grid.width)
+        values, counts = _comparable(column.values), column.counts
+        if grid.span is not None:
+            leaving = positions + grid.span < grid.width
+            lines = np.concatenate([lines, lines[leaving]])
+            positions = np.concatenate([positions, positions[leaving] + grid.span])
+            values = np.concatenate([values, values[leaving]])
+            counts = np.concatenate([counts, -counts[leaving]])
+        order = np.lexsort((positions, values, lines))
+        lines, positions, values, counts = lines[order], positions[order], values[order], counts[order]
+        same_value = (lines[1:] == lines[:-1]) & (values[1:] == values[:-1])
+        last = np.append(~same_value | (positions[1:] != positions[:-1]), True)[: len(lines)]
+        first = np.append(True, ~same_value)[: len(lines)]
+        running = np.cumsum(counts)
+        running -= np.repeat((running - counts)[first], np.diff(np.flatnonzero(first), append=len(lines)))
+        there = (running > 0)[last]
+        # Of a value, the first event of a line finds it absent, a later one as the last left it.
+        begins = np.append(True, ~same_value[np.flatnonzero(last)[:-1]])[: len(there)]
+        was_there = np.append(False, there[:-1])[: len(there)] & ~begins
+        change = there.astype(np.int64) - was_there
+        changes = np.bincount(
+            (lines * grid.width + positions)[last], weights=change, minlength=grid.lines * grid.width
+        )
+        distinct = np.cumsum(changes.reshape(grid.lines, grid.width), axis=1).astype(np.int64)
+        return np.ma.masked_array(distinct.reshape(-1)[grid.windows])
+
+
+class MinWithRetract(_MultisetAggregate):
+    """MIN of a column whose rows may be taken back; state is every distinct value.
+
+    Parameters
+    ----------
+    column, dtype
+        As of `Min`.
+    """
+
+    function = "min"
+
+    def __init__(self, column: str, dtype: DTypeLike) -> None:
+        super().__init__([column], dtype, f"{self.function}({column})")
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Give the best of the values that are left."""
+        column = _multisets(accumulators)
+        there = column.counts > 0
+        rows, values = column.rows[there], column.values[there]
+        best = np.zeros(len(column), self.dtype)
+        has, starts = np.unique(rows, return_index=True)
+        ufunc, _ = extreme(self.function, self.dtype)
+        best[has] = ufunc.reduceat(values, starts)
+        return np.ma.masked_array(best, ~np.isin(np.arange(len(column)), has))
+
+    def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
+        """Unite the multisets of each window: O(log span) merges of whole columns."""
+        cells, level = grid.cells, accumulators
+        span = grid.width if grid.span is None else min(grid.span, grid.width)
+        done: tuple[NDArray[np.intp], Accumulators] | None = None
+        covered, length = 0, 1
+        while True:
+            if span & length:
+                done = (cells, level) if done is None else self._join(*done, cells, level, covered, grid)
+                covered += length
+            if done is not None and covered == span:
+                break
+            cells, level = self._join(cells, level, cells, level, length, grid)
+            length *= 2
+        cells, level = done
+        return self.result((_multisets(level)[np.searchsorted(cells, grid.windows)],))
+
+    def _join(
+        self,
+        cells: NDArray[np.intp],
+        accumulators: Accumulators,
+        earlier: NDArray[np.intp],
+        earlier_accumulators: Accumulators,
+        by: int,
+        grid: Grid,
+    ) -> tuple[NDArray[np.intp], Accumulators]:
+        """Unite each cell with the one so many before it in its line."""
+        inside = earlier % grid.width + by < grid.width
+        joined = np.concatenate([cells, earlier[inside] + by])
+        shifted = _multisets(earlier_accumulators)[inside]
+        groups = group_by(joined)
+        both = (concatenate([_multisets(accumulators), shifted]),)
+        return joined[groups.firsts], self.merge(groups, both)
+
+
+class MaxWithRetract(MinWithRetract):
+    """MAX of a column whose rows may be taken back; else as `MinWithRetract`.
+
+    Parameters
+    ----------
+    column, dtype
+        As of `Min`.
+    """
+
+    function = "max"
+
+
+def _multisets(accumulators: Accumulators) -> Multisets:
+    (column,) = accumulators
+    assert isinstance(column, Multisets)
+    return column
+
+
+def _collect(
+    groups: NDArray[np.intp], values: NDArray[Any], counts: NDArray[np.int64], length: int
+) -> Multisets:
+    """Make multisets of entries; what comes to nothing is left out."""
+    found = group_by(groups, _comparable(values))
+    totals = np.add.reduceat(counts[found.order], found.starts)
+    kept = found.firsts[totals != 0]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(groups[kept], minlength=length))])
+    return Multisets(offsets.astype(np.int64), values[kept], totals[totals != 0])
+
+
+def _comparable(values: NDArray[Any]) -> NDArray[np.int64]:
+    """A number for each value, the same where SQL says that the values are."""
+    if values.dtype == object:
+        numbers: dict[Any, int] = {}
+        found = (numbers.setdefault(value, len(numbers)) for value in values.tolist())
+        return np.fromiter(found, np.int64, len(values))
+    if values.dtype.kind == "f":
+        plain = np.where(np.isnan(values), np.nan, values + 0.0)
+        return np.ascontiguousarray(plain, np.float64).view(np.int64)
+    return values

@@ -1,0 +1,113 @@
+"""Aggregates that a user writes in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs, object_ufunc
+from timerheap.tvf.columns import Groups, Nullable
+
+__all__ = ["AggregateFunction", "PythonAggregate"]
+
+
+class AggregateFunction(Protocol):
+    """What a user writes (``pyflink.datastream.functions.AggregateFunction``).
+
+    A method may change the accumulator that it is given and return it. One that is to take rows back has
+    ``retract(value, accumulator)``, too, which returns the accumulator.
+    """
+
+    def create_accumulator(self) -> Any:
+        """Make an accumulator without rows."""
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Add a row's value, None for a null, or a tuple of them for several columns."""
+
+    def get_result(self, accumulator: Any) -> Any:
+        """Give the result."""
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """Merge two accumulators."""
+
+
+class PythonAggregate(FieldAggregate):
+    """A user's aggregate function, called for every row.
+
+    Parameters
+    ----------
+    function : AggregateFunction
+        The function.
+    *columns : str
+        What it is given: the values of one column, or tuples of several.
+    name : str, optional
+        By default the class's name and the columns.
+
+    Raises
+    ------
+    TypeError
+        If the function lacks a method, or there is no column.
+
+    Notes
+    -----
+    Accumulators are copied (`copy.deepcopy`) before they are merged, so that a function which changes them,
+    or fails, leaves the operator's state alone.
+
+    Examples
+    --------
+    >>> class Longest:
+    ...     def create_accumulator(self): return ""
+    ...     def add(self, value, accumulator): return max(value or "", accumulator, key=len)
+    ...     def get_result(self, accumulator): return accumulator
+    ...     def merge(self, acc_a, acc_b): return max(acc_a, acc_b, key=len)
+    >>> PythonAggregate(Longest(), "destination")
+    Longest(destination)
+    """
+
+    def __init__(self, function: AggregateFunction, *columns: str, name: str | None = None) -> None:
+        for method in ("create_accumulator", "add", "get_result", "merge"):
+            if not callable(getattr(function, method, None)):
+                raise TypeError(f"function must have the method {method}, which {function!r} has not")
+        if not columns:
+            raise TypeError("columns: name at least one, whose values the function is given")
+        self.function = function
+        self.retractable = callable(getattr(function, "retract", None))
+        merge = object_ufunc(lambda a, b: function.merge(deepcopy(a), deepcopy(b)))
+        super().__init__(
+            columns,
+            object,
+            name or f"{type(function).__name__}({', '.join(columns)})",
+            [Field("accumulator", np.dtype(object), merge, None)],
+        )
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+        """Call the function row by row, in the order in which the rows came."""
+        columns = [_with_nones(values)[groups.order].tolist() for values in inputs]
+        rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        taken_back = (signs < 0)[groups.order].tolist() if signs is not None else [False] * len(rows)
+        starts = groups.starts.tolist()
+        function: Any = self.function
+        made = np.empty(len(starts), object)
+        for group, (start, end) in enumerate(zip(starts, [*starts[1:], len(rows)], strict=True)):
+            accumulator = function.create_accumulator()
+            for row in range(start, end):
+                accumulator = (function.retract if taken_back[row] else function.add)(rows[row], accumulator)
+            made[group] = accumulator
+        return (made,)
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Ask the function for each result; None is null."""
+        results = np.empty(len(accumulators[0]), object)
+        for at, accumulator in enumerate(np.asarray(accumulators[0]).tolist()):
+            results[at] = self.function.get_result(deepcopy(accumulator))
+        return np.ma.masked_array(results, [value is None for value in results.tolist()])
+
+
+def _with_nones(values: Nullable) -> NDArray[Any]:
+    filled = values.values.astype(object)
+    filled[~values.valid] = None
+    return filled

@@ -1,0 +1,87 @@
+"""APPROX_COUNT_DISTINCT, by a sketch of Apache DataSketches (the package ``datasketches``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs, object_ufunc
+from timerheap.tvf.columns import Groups, Nullable
+from timerheap.tvf.multiset import CountDistinct
+
+__all__ = ["ApproxCountDistinct"]
+
+
+class ApproxCountDistinct(FieldAggregate):
+    """The number of distinct values, estimated in a state of bounded size; null is no value.
+
+    Parameters
+    ----------
+    column : str
+        Whose values are counted.
+    dtype : dtype
+        int64, float64, or object, for text.
+    lg_k : int, default 12
+        The sketch has ``2 ** lg_k`` buckets of a byte, and a relative error of about ``1 / sqrt(2 ** lg_k)``.
+
+    Raises
+    ------
+    ImportError
+        If the package ``datasketches`` is missing.
+    ValueError
+        If `lg_k` is not from 7 to 21.
+
+    Notes
+    -----
+    A HyperLogLog sketch, kept as the bytes that every implementation of DataSketches reads. Of each slice the
+    distinct values reach it, one Python call each. Few values are counted exactly.
+    """
+
+    retractable = False
+
+    def __init__(self, column: str, dtype: DTypeLike, lg_k: int = 12) -> None:
+        try:
+            import datasketches  # type: ignore[import-not-found, unused-ignore]
+        except ImportError:
+            raise ImportError(
+                "approx_count_distinct needs a sketch library: pip install datasketches"
+            ) from None
+        if not 7 <= lg_k <= 21:
+            raise ValueError(f"lg_k must be from 7 to 21, got {lg_k}")
+        self.lg_k = lg_k
+        self._library: Any = datasketches
+        self._distinct = CountDistinct(column, dtype)
+        field = Field("sketch", np.dtype(object), object_ufunc(self._unite), None)
+        super().__init__([column], dtype, f"approx_count_distinct({column})", [field])
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+        """Sketch the distinct values of each group."""
+        (column,) = self._distinct.accumulate(groups, inputs, signs)
+        ends = column.offsets.tolist()  # type: ignore[union-attr]
+        values = column.values.tolist()  # type: ignore[union-attr]
+        sketches = np.empty(len(column), object)
+        for group, (start, end) in enumerate(pairwise(ends)):
+            sketch = self._library.hll_sketch(self.lg_k, self._library.tgt_hll_type.HLL_8)
+            for value in values[start:end]:
+                sketch.update(value)
+            sketches[group] = sketch.serialize_compact()
+        return (sketches,)
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Give the estimates, rounded."""
+        estimates = (self._read(sketch).get_estimate() for sketch in np.asarray(accumulators[0]).tolist())
+        return np.ma.masked_array(np.rint(np.fromiter(estimates, np.float64)).astype(np.int64))
+
+    def _read(self, sketch: bytes) -> Any:
+        return self._library.hll_sketch.deserialize(sketch)
+
+    def _unite(self, left: bytes, right: bytes) -> bytes:
+        union = self._library.hll_union(self.lg_k)
+        union.update(self._read(left))
+        union.update(self._read(right))
+        united: bytes = union.get_result(self._library.tgt_hll_type.HLL_8).serialize_compact()
+        return united

@@ -1,0 +1,163 @@
+"""VAR_POP, VAR_SAMP, STDDEV_POP and STDDEV_SAMP, numerically stable however they are merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs
+from timerheap.tvf.columns import Groups, Nullable
+from timerheap.tvf.grid import Cells
+
+__all__ = ["StddevPop", "StddevSamp", "VarPop", "VarSamp"]
+
+_FLOAT64 = np.dtype(np.float64)
+
+
+class VarPop(FieldAggregate):
+    """VAR_POP of a column: the mean square of the distance from the mean; null where there is no value.
+
+    Parameters
+    ----------
+    column : str
+        Numbers, taken as float64.
+
+    Notes
+    -----
+    An accumulator is the count, the mean and the sum of squared distances from it, found in two passes over a
+    batch and merged by the formulas of Chan, Golub and LeVeque (1979), so that a small spread around a large
+    mean survives. Rows that are taken back have an accumulator of their own, subtracted at the end.
+    """
+
+    function: ClassVar[str] = "var_pop"
+    _sample: ClassVar[int] = 0
+    _root: ClassVar[bool] = False
+
+    def __init__(self, column: str) -> None:
+        fields = [
+            Field(f"{part}{side}", np.dtype(dtype), np.add, 0)  # the ufunc serves none of these; see merge
+            for side in ("", "_retracted")
+            for part, dtype in (("count", np.int64), ("mean", np.float64), ("m2", np.float64))
+        ]
+        super().__init__([column], np.float64, f"{self.function}({column})", fields)
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+        """Take the moments of each group."""
+        (values, valid) = inputs[0]
+        if signs is None:
+            nothing = np.zeros(len(groups.starts))
+            return (*_moments(groups, values, valid), nothing.astype(np.int64), nothing, nothing)
+        coming = _moments(groups, values, valid & (signs > 0))
+        return (*coming, *_moments(groups, values, valid & (signs < 0)))
+
+    def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
+        """Merge the moments of any number of accumulators."""
+        columns = [np.asarray(column)[groups.order] for column in accumulators]
+        return (*_merge(groups, *columns[:3]), *_merge(groups, *columns[3:]))
+
+    def combine(self, left: Cells, right: Cells) -> Cells:
+        """Merge two by two."""
+        return (*_chan(left[:3], right[:3]), *_chan(left[3:], right[3:]))
+
+    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
+        """Give the variances, or their roots."""
+        count, mean, m2, gone, gone_mean, gone_m2 = (np.asarray(column) for column in accumulators)
+        left = count - gone
+        null = left <= self._sample
+        with np.errstate(invalid="ignore", over="ignore"):
+            rows = np.where(left <= 0, 1, left)
+            # The moments of what is left: those of all, less those of what is gone around the same mean.
+            rest_mean = mean + gone * (mean - gone_mean) / rows
+            all_around = m2 + count * (mean - rest_mean) ** 2
+            gone_around = gone_m2 + gone * (gone_mean - rest_mean) ** 2
+            rest = np.where(gone == 0, m2, np.maximum(all_around - gone_around, 0))
+            variance = rest / np.where(null, 1, left - self._sample)
+            return np.ma.masked_array(np.sqrt(variance) if self._root else variance, null)
+
+
+class VarSamp(VarPop):
+    """VAR_SAMP of a column: as `VarPop`, over one row less; null for a single value.
+
+    Parameters
+    ----------
+    column : str
+        Numbers, taken as float64.
+    """
+
+    function = "var_samp"
+    _sample = 1
+
+
+class StddevPop(VarPop):
+    """STDDEV_POP of a column: the root of `VarPop`.
+
+    Parameters
+    ----------
+    column : str
+        Numbers, taken as float64.
+    """
+
+    function = "stddev_pop"
+    _root = True
+
+
+class StddevSamp(VarSamp):
+    """STDDEV_SAMP of a column: the root of `VarSamp`.
+
+    Parameters
+    ----------
+    column : str
+        Numbers, taken as float64.
+    """
+
+    function = "stddev_samp"
+    _root = True
+
+
+def _moments(groups: Groups, values: NDArray[Any], valid: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
+    order, starts = groups
+    weights = valid[order].astype(np.int64)
+    counts = np.add.reduceat(weights, starts)
+    ordered = np.where(valid, values, 0)[order]
+    rows = np.maximum(counts, 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = np.add.reduceat(ordered, starts) / rows
+        away = np.where(weights == 1, ordered - np.repeat(mean, groups.sizes), 0)
+        # The mean was rounded; what the distances still add up to puts it right.
+        drift = np.add.reduceat(away, starts)
+        m2 = np.add.reduceat(away * away, starts) - drift * drift / rows
+        return counts, mean + drift / rows, np.maximum(m2, 0)
+
+
+def _merge(
+    groups: Groups, count: NDArray[Any], mean: NDArray[Any], m2: NDArray[Any]
+) -> tuple[NDArray[Any], ...]:
+    """Chan's formula for many: around the first mean that there is, then around the common one."""
+    starts, sizes = groups.starts, groups.sizes
+    counts = np.add.reduceat(count, starts)
+    rows = np.maximum(counts, 1)
+    # The first accumulator of a group that has rows; in a group without any the choice is free.
+    first = np.minimum.reduceat(np.where(count > 0, np.arange(len(count)), len(count) - 1), starts)
+    around = mean[first]
+    with np.errstate(invalid="ignore", over="ignore"):
+        away = np.where(count > 0, mean - np.repeat(around, sizes), 0)
+        shift = np.add.reduceat(count * away, starts) / rows
+        rest = away - np.repeat(shift, sizes)
+        total = np.add.reduceat(m2 + count * rest * rest, starts)
+        return counts, np.where(counts == 0, 0, around + shift), total
+
+
+def _chan(left: Cells, right: Cells) -> Cells:
+    count = left[0] + right[0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        away = right[1] - left[1]
+        weight = right[0] / np.maximum(count, 1)
+        # A side without rows has mean 0, which is far from the other's: it must not weigh in.
+        mean = np.where(left[0] == 0, right[1], np.where(right[0] == 0, left[1], left[1] + away * weight))
+        m2 = (
+            left[2] + right[2] + np.where((left[0] == 0) | (right[0] == 0), 0, away * away * left[0] * weight)
+        )
+    return count, mean, m2

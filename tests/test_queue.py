@@ -308,5 +308,5 @@ def test_factory():
     queue.add((1, Key(), None))  # which has no hash code of Java's
     assert [len(queue.get_subset_for_key_group(key_group)) for key_group in owned] == [0, 0, 0, 0, 0, 0, 1, 0]
     for unknown in ("rocks", "", None, ["heap"]):
-        with pytest.raises(ValueError, match="backend must be one of heap, got"):
+        with pytest.raises(ValueError, match="backend must be one of heap, rocksdb, got"):
             create_timer_queue(unknown)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from os import PathLike
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from timerheap._heap import TimerHeap
 from timerheap.hashing import java_hash_code
-from timerheap.keys import (
-    KeyGroupRange,
-    compute_key_group_for_key_hash,
-    compute_key_group_range_for_operator_index,
-)
+from timerheap.key_groups import OwnedKeyGroups
+from timerheap.keys import KeyGroupRange
+from timerheap.rocksdb import RocksDBTimerQueue
+from timerheap.serializers import TypeSerializer
 from timerheap.timer import InternalTimer, int64
 
 __all__ = ["TimerQueue", "create_timer_queue"]
@@ -32,10 +32,11 @@ class _Identity(Generic[K, N]):
 
     __slots__ = ("id", "key_group", "pair", "timers")
 
-    def __init__(self, pair: tuple[K, N], id: int, key_group: int) -> None:
+    key_group: int
+
+    def __init__(self, pair: tuple[K, N], id: int) -> None:
         self.pair = pair
         self.id = id
-        self.key_group = key_group
         self.timers = 0
 
 
@@ -88,15 +89,7 @@ class TimerQueue(Generic[K, N]):
         key_group_range: KeyGroupRange | None = None,
         hash_code: Callable[[K], int] = java_hash_code,
     ) -> None:
-        every = compute_key_group_range_for_operator_index(max_parallelism, 1, 0)
-        owned = every if key_group_range is None else key_group_range
-        if not isinstance(owned, KeyGroupRange):
-            raise TypeError(f"key_group_range must be a KeyGroupRange, got {key_group_range!r}")
-        if owned.intersection(every) != owned:
-            raise ValueError(f"key_group_range must lie below max_parallelism={max_parallelism}, got {owned}")
-        self._max_parallelism = max_parallelism
-        self._key_group_range = owned
-        self._hash_code = hash_code
+        self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, hash_code)
         self._heap = TimerHeap()  # of (timestamp, identity's id, its key group)
         self._by_pair: dict[tuple[K, N], _Identity[K, N]] = {}
         self._by_id: dict[int, _Identity[K, N]] = {}
@@ -126,6 +119,7 @@ class TimerQueue(Generic[K, N]):
         timestamp, pair, identity = self._look_up(timer)
         if identity is None:
             identity = self._new_identity(pair)
+            identity.key_group = self._key_groups.of(pair[0])
         head = self._heap.peek()
         if not self._heap.push(timestamp, identity.id, identity.key_group):
             return False
@@ -147,8 +141,8 @@ class TimerQueue(Generic[K, N]):
         """
         timestamp, pair, identity = self._look_up(timer)
         if identity is None:
-            self._owned_key_group(pair[0])
-            self._heap.remove(timestamp, _NOBODY)  # for its check of the timestamp
+            self._key_groups.of(pair[0])  # for its check of the key
+            self._heap.remove(timestamp, _NOBODY)  # and of the timestamp
             return False
         was_head = self._heap.peek() == (timestamp, identity.id, identity.key_group)
         if self._heap.remove(timestamp, identity.id, identity.key_group):
@@ -192,6 +186,9 @@ class TimerQueue(Generic[K, N]):
                 identity = created[pair] = self._new_identity(pair)
             timestamps.append(timestamp)
             identities.append(identity)
+        of_created = self._key_groups.of_many([key for key, _ in created]).tolist()
+        for identity, key_group in zip(created.values(), of_created, strict=True):
+            identity.key_group = key_group
         if identities:
             ids = [identity.id for identity in identities]
             key_groups = [identity.key_group for identity in identities]
@@ -278,8 +275,8 @@ class TimerQueue(Generic[K, N]):
         ValueError
             If the queue does not own the key group.
         """
-        if key_group not in self._key_group_range:
-            raise ValueError(f"key_group must be in {self._key_group_range}, got {key_group!r}")
+        if key_group not in self._key_groups.range:
+            raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
         return self._in_order(self._heap.namespaces == key_group)
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
@@ -293,7 +290,7 @@ class TimerQueue(Generic[K, N]):
         return identity is not None and (timestamp, identity.id, identity.key_group) in self._heap
 
     def __repr__(self) -> str:
-        return f"<TimerQueue of {len(self)} timers, head {self.peek()}, {self._key_group_range}>"
+        return f"<TimerQueue of {len(self)} timers, head {self.peek()}, {self._key_groups.range}>"
 
     def _in_order(self, rows: npt.NDArray[np.bool_]) -> list[InternalTimer[K, N]]:
         timestamps, ids = self._heap.timestamps[rows], self._heap.key_hashes[rows]
@@ -324,25 +321,14 @@ class TimerQueue(Generic[K, N]):
             wanted = set(keys)
         except TypeError as error:
             raise TypeError(f"keys must be an iterable of hashable keys, got {keys!r}") from error
-        key_groups = list({self._owned_key_group(key) for key in wanted})
+        key_groups = np.unique(self._key_groups.of_many(list(wanted)))
         ids = np.unique(self._heap.key_hashes[np.isin(self._heap.namespaces, key_groups)])
         identities = map(self._by_id.__getitem__, ids.tolist())
         return [identity for identity in identities if identity.pair[0] in wanted]
 
     def _new_identity(self, pair: tuple[K, N]) -> _Identity[K, N]:
-        key_group = self._owned_key_group(pair[0])
         self._last_id += 1
-        return _Identity(pair, self._last_id, key_group)
-
-    def _owned_key_group(self, key: K) -> int:
-        if key != key:
-            raise ValueError(f"key must equal itself to be found again, got {key!r}")
-        key_group = compute_key_group_for_key_hash(self._hash_code(key), self._max_parallelism)
-        if key_group not in self._key_group_range:
-            raise ValueError(
-                f"key must belong to {self._key_group_range}, got {key!r} of key group {key_group}"
-            )
-        return key_group
+        return _Identity(pair, self._last_id)
 
     def _hold(self, identity: _Identity[K, N]) -> None:
         if not identity.timers:
@@ -355,37 +341,93 @@ class TimerQueue(Generic[K, N]):
             del self._by_pair[identity.pair], self._by_id[identity.id]
 
 
+@overload
+def create_timer_queue(
+    backend: Literal["heap"] = "heap",
+    *,
+    max_parallelism: int = 128,
+    key_group_range: KeyGroupRange | None = None,
+    hash_code: Callable[[Any], int] = java_hash_code,
+) -> TimerQueue[Any, Any]: ...
+@overload
+def create_timer_queue(
+    backend: Literal["rocksdb"],
+    *,
+    max_parallelism: int = 128,
+    key_group_range: KeyGroupRange | None = None,
+    hash_code: Callable[[Any], int] = java_hash_code,
+    path: str | PathLike[str] | None = None,
+    key_serializer: str | TypeSerializer = "any",
+    namespace_serializer: str | TypeSerializer = "any",
+    sync: bool = False,
+) -> RocksDBTimerQueue[Any, Any]: ...
+@overload
+def create_timer_queue(
+    backend: str,
+    *,
+    max_parallelism: int = 128,
+    key_group_range: KeyGroupRange | None = None,
+    hash_code: Callable[[Any], int] = java_hash_code,
+    **rocksdb: Any,
+) -> TimerQueue[Any, Any] | RocksDBTimerQueue[Any, Any]: ...
 def create_timer_queue(
     backend: str = "heap",
     *,
     max_parallelism: int = 128,
     key_group_range: KeyGroupRange | None = None,
     hash_code: Callable[[Any], int] = java_hash_code,
-) -> TimerQueue[Any, Any]:
-    """Create an empty timer queue on the named back end.
+    **rocksdb: Any,
+) -> TimerQueue[Any, Any] | RocksDBTimerQueue[Any, Any]:
+    """Create a timer queue on the named back end.
 
     Parameters
     ----------
-    backend : {"heap"}
-        Where the timers live: ``heap`` is memory, a `TimerQueue`.
+    backend : {"heap", "rocksdb"}
+        Where the timers live: ``heap`` is memory, a `TimerQueue`; ``rocksdb`` is disk, a
+        `RocksDBTimerQueue`, which needs the extra ``timerheap[rocksdb]``.
     max_parallelism, key_group_range, hash_code
         As in `TimerQueue`.
+    path, key_serializer, namespace_serializer, sync
+        As in `RocksDBTimerQueue`, for ``rocksdb`` alone. What `path` holds is there at once.
 
     Raises
     ------
-    ValueError
-        If there is no such back end.
+    TypeError, ValueError
+        If there is no such back end, it has no such parameter, or an argument is none that it takes.
+    ImportError
+        If ``rocksdb`` is asked for and not installed.
+    OSError
+        If `path` cannot be opened.
 
     Examples
     --------
     >>> create_timer_queue("heap", max_parallelism=16)
     <TimerQueue of 0 timers, head None, KeyGroupRange(start_key_group=0, end_key_group=15)>
+
+    A timer service whose event-time timers are on disk, where they outlive the process:
+
+    >>> import tempfile
+    >>> from timerheap import InternalTimerService, ManualProcessingTimeService
+    >>> class Alarm:
+    ...     def on_event_time(self, timer):
+    ...         print(timer)
+    ...     def on_processing_time(self, timer): ...
+    >>> path = tempfile.mkdtemp()
+    >>> with create_timer_queue("rocksdb", path=path) as queue:
+    ...     service = InternalTimerService(Alarm(), ManualProcessingTimeService(), event_time_timers=queue)
+    ...     service.key_context.current_key = "N14228"
+    ...     service.register_event_time_timer("departure", 1_000)
+    >>> with create_timer_queue("rocksdb", path=path) as queue:
+    ...     service = InternalTimerService(Alarm(), ManualProcessingTimeService(), event_time_timers=queue)
+    ...     service.advance_watermark(2_000)
+    InternalTimer(timestamp=1000, key='N14228', namespace='departure')
     """
-    try:
-        queue_class = _BACKENDS[backend]
-    except (KeyError, TypeError):
-        raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}") from None
-    return queue_class(max_parallelism, key_group_range, hash_code)
-
-
-_BACKENDS = {"heap": TimerQueue}
+    if backend == "rocksdb":
+        return RocksDBTimerQueue(
+            max_parallelism=max_parallelism, key_group_range=key_group_range, hash_code=hash_code, **rocksdb
+        )
+    if backend != "heap":
+        raise ValueError(f"backend must be one of heap, rocksdb, got {backend!r}")
+    if rocksdb:
+        raise TypeError(f"{', '.join(rocksdb)} is for backend 'rocksdb' alone, got backend 'heap'")
+    return TimerQueue(max_parallelism, key_group_range, hash_code)

@@ -197,7 +197,8 @@ class InternalTimerService(Generic[K, N]):
     def advance_watermark(self, watermark: int) -> None:
         """Set the watermark and fire every event-time timer with timestamp <= `watermark`, earliest first.
 
-        Timers that a callback registers join at once. The watermark may go backwards; then nothing fires.
+        Timers that a callback registers join at once. The watermark may go backwards; then only what was
+        late already fires.
 
         Parameters
         ----------
@@ -290,7 +291,7 @@ class InternalTimerService(Generic[K, N]):
     def event_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
         """Return the event-time timers of a key, whichever is current, in the order in which they fire.
 
-        A scan: O(n) in the timers of all keys.
+        Their ``len`` counts them. A scan: O(n) in the timers of all keys.
 
         Raises
         ------

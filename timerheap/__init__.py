@@ -23,6 +23,8 @@ from timerheap.keys import (
 )
 from timerheap.operators import KeyedCoProcessOperator, KeyedProcessOperator
 from timerheap.queue import TimerQueue, create_timer_queue
+from timerheap.rocksdb import RocksDBTimerQueue
+from timerheap.serializers import TypeSerializer
 from timerheap.service import (
     InternalTimerService,
     InternalTimersSnapshot,
@@ -39,6 +41,7 @@ from timerheap.state import (
     ValueStateDescriptor,
 )
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, Timer, TimerBatch
+from timerheap.timer_bytes import TimerSerializer
 from timerheap.timer_service import TimerService
 from timerheap.types import TypeInformation, Types
 from timerheap.watermarks import (
@@ -83,6 +86,7 @@ __all__ = [
     "MapStateDescriptor",
     "ProcessJoinFunction",
     "ProcessingTimeService",
+    "RocksDBTimerQueue",
     "RuntimeContext",
     "StatusWatermarkValve",
     "StreamRecord",
@@ -93,11 +97,13 @@ __all__ = [
     "TimerBatch",
     "TimerHeap",
     "TimerQueue",
+    "TimerSerializer",
     "TimerService",
     "TimestampAssigner",
     "TimestampsAndWatermarksOperator",
     "Triggerable",
     "TypeInformation",
+    "TypeSerializer",
     "Types",
     "ValueState",
     "ValueStateDescriptor",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from timerheap.rocksdb.store import FIRST, Store
 
@@ -106,7 +106,7 @@ class CachedHead:
                 self.store.remove_many(entries)
             else:
                 self.store.remove_range(entries[0], entries[-1])
-            if self._is_beyond(entries[-1]):
+            if self._through is not None and entries[-1] > self._through:
                 if self._beyond is not None:
                     self._beyond -= len(entries) - len(self._cache)
                 self._cache, self._through = [], entries[-1]
@@ -131,9 +131,14 @@ class CachedHead:
                 break
         return found
 
+    def scan(self) -> Iterator[list[bytes]]:
+        """Read all entries as they are now, in order, many at a time."""
+        self.first()
+        return iter([self._cache[:]]) if self._through is None else self.store.scan(FIRST)
+
     def __contains__(self, entry: bytes) -> bool:
         self.first()
-        if self._is_beyond(entry):
+        if self._through is not None and entry > self._through:
             return entry in self.store
         at = bisect_left(self._cache, entry)
         return self._cache[at : at + 1] == [entry]
@@ -143,9 +148,6 @@ class CachedHead:
         if self._beyond is None:
             self._beyond = sum(map(len, self.store.scan((self._through or b"") + b"\0")))
         return len(self._cache) + self._beyond
-
-    def _is_beyond(self, entry: bytes) -> bool:
-        return self._through is not None and entry > self._through
 
     def _shorten(self) -> None:
         if len(self._cache) > _MOST_CACHED:

@@ -263,7 +263,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         self.close()
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
-        chunks = self._timers.store.scan(FIRST)  # now, not when the first is asked for
+        chunks = self._timers.scan()  # now, not when the first is asked for
         return chain.from_iterable(
             self._serializer.deserialize_many(chunk, self._key_group_size) for chunk in chunks
         )
@@ -313,7 +313,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         return self._key_groups.of(key).to_bytes(self._key_group_size, "big")
 
     def _scan(self) -> Iterator[bytes]:
-        return chain.from_iterable(self._timers.store.scan(FIRST))
+        return chain.from_iterable(self._timers.scan())
 
     def _timers_with(self, part: bytes) -> list[InternalTimer[K, N]]:
         """Read the timers that have these bytes after the timestamp."""

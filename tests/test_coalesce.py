@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.timer import coalesce
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, coalesce
 
 timestamps = st.integers(MIN_WATERMARK, MAX_WATERMARK) | st.integers(-3_000, 3_000)
 resolutions = st.integers(1, 2_000) | st.sampled_from([60_000, 86_400_000, MAX_WATERMARK])

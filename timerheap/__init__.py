@@ -21,6 +21,7 @@ from timerheap.keys import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
+from timerheap.manager import InternalTimeServiceManager
 from timerheap.operators import KeyedCoProcessOperator, KeyedProcessOperator
 from timerheap.queue import TimerQueue, create_timer_queue
 from timerheap.rocksdb import RocksDBTimerQueue
@@ -40,7 +41,15 @@ from timerheap.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, Timer, TimerBatch
+from timerheap.timer import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    InternalTimer,
+    KeyedTimerQueue,
+    Timer,
+    TimerBatch,
+    coalesce,
+)
 from timerheap.timer_bytes import TimerSerializer
 from timerheap.timer_service import TimerService
 from timerheap.types import TypeInformation, Types
@@ -67,6 +76,7 @@ __all__ = [
     "BroadcastingOutput",
     "Duration",
     "IndexedCombinedWatermarkStatus",
+    "InternalTimeServiceManager",
     "InternalTimer",
     "InternalTimerService",
     "InternalTimersSnapshot",
@@ -115,6 +125,7 @@ __all__ = [
     "WatermarkStrategy",
     "assign_key_to_parallel_operator",
     "assign_to_key_group",
+    "coalesce",
     "compute_default_max_parallelism",
     "compute_key_group_for_key_hash",
     "compute_key_group_range_for_operator_index",

@@ -1,0 +1,526 @@
+"""The manager: services in order, the watermark behind them, snapshots that move between operators."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    InternalTimeServiceManager,
+    KeyContext,
+    KeyGroupRange,
+    ManualProcessingTimeService,
+    assign_to_key_group,
+    create_timer_queue,
+)
+from timerheap._heap import seal
+from timerheap.serializers import TypeSerializer
+from timerheap.snapshot import KeyGroupSnapshot, ServiceSnapshot
+
+
+class Operator:
+    """Services that write down what fires, and where downstream is by then."""
+
+    def __init__(self, names, *, clock=None, then=lambda name, timer: None, **options):
+        self.log = []
+        self.then = then
+        self.manager = InternalTimeServiceManager(
+            clock or ManualProcessingTimeService(), emit_watermark=self.emit, **options
+        )
+        self.services = {name: self.get(name) for name in names}
+
+    def get(self, name):
+        return self.manager.get_internal_timer_service(name, Named(name, self))
+
+    def emit(self, watermark):
+        self.log.append(("downstream", watermark))
+
+    def register(self, name, key, timestamp, namespace=None):
+        self.manager.key_context.current_key = key
+        self.services[name].register_event_time_timer(namespace, timestamp)
+
+
+class Named:
+    def __init__(self, name, operator):
+        self.name = name
+        self.operator = operator
+
+    def on_event_time(self, timer):
+        self.operator.log.append((self.name, timer.key, timer.timestamp))
+        self.operator.then(self.name, timer)
+
+    on_processing_time = on_event_time
+
+
+def test_services_are_advanced_in_the_order_of_their_creation_then_downstream():
+    operator = Operator(["z", "a", "m"])
+    for name in "amz":
+        operator.register(name, "key", 5)
+    operator.manager.advance_watermark(4)
+    operator.manager.advance_watermark(7)
+    assert operator.log == [
+        ("downstream", 4),
+        ("z", "key", 5),
+        ("a", "key", 5),
+        ("m", "key", 5),
+        ("downstream", 7),
+    ]
+    assert [service.current_watermark() for service in operator.services.values()] == [7, 7, 7]
+    assert operator.manager.current_output_watermark() == 7
+
+
+def test_a_name_is_one_service_with_the_first_triggerable():
+    operator = Operator(["a"])
+    service = operator.services["a"]
+    assert operator.manager.get_internal_timer_service("a", None) is service
+    assert operator.get("b") is not service
+    operator.register("a", "key", 1)
+    operator.manager.advance_watermark(1)
+    assert operator.log[0] == ("a", "key", 1)
+
+
+def test_services_share_the_key_context_and_the_clock():
+    context, clock = KeyContext(), ManualProcessingTimeService()
+    manager = InternalTimeServiceManager(clock, context)
+    operator = Operator([])
+    one, two = (manager.get_internal_timer_service(name, Named(name, operator)) for name in "ab")
+    context.current_key = "key"
+    one.register_processing_time_timer(None, 20)
+    two.register_processing_time_timer(None, 10)
+    two.register_event_time_timer(None, 10)
+    assert (manager.num_event_time_timers(), manager.num_processing_time_timers()) == (1, 2)
+    clock.set_current_time(30)
+    assert operator.log == [("b", "key", 10), ("a", "key", 20)]
+    assert manager.num_processing_time_timers() == 0
+
+
+def test_a_watermark_that_says_nothing_new_does_not_go_downstream():
+    operator = Operator(["a"])
+    for watermark in (MIN_WATERMARK, 5, 5, 3, 6, MAX_WATERMARK):
+        operator.manager.advance_watermark(watermark)
+    assert operator.log == [("downstream", 5), ("downstream", 6), ("downstream", MAX_WATERMARK)]
+
+
+def test_without_services_a_watermark_passes_through():
+    operator = Operator([])
+    operator.manager.advance_watermark(5)
+    assert operator.manager.try_advance_watermark(7, limit=1) is True
+    assert operator.log == [("downstream", 5), ("downstream", 7)]
+
+
+def test_an_error_holds_the_watermark_and_the_next_advance_goes_on_from_there():
+    def fail(name, timer):
+        if (name, timer.timestamp) == ("a", 2):
+            raise KeyError("in a callback")
+
+    operator = Operator("ab", then=fail)
+    for name in "ab":
+        for timestamp in (1, 2, 3):
+            operator.register(name, "key", timestamp)
+    with pytest.raises(KeyError, match="in a callback"):
+        operator.manager.advance_watermark(5)
+    assert operator.log == [("a", "key", 1), ("a", "key", 2)]
+    operator.manager.advance_watermark(9)
+    assert operator.log[2:] == [
+        *[("a", "key", 3), ("b", "key", 1), ("b", "key", 2), ("b", "key", 3)],
+        *[("downstream", 5), ("downstream", 9)],
+    ]
+
+
+def test_a_service_that_joins_later_does_not_hold_what_has_gone():
+    operator = Operator(["a"])
+    operator.manager.advance_watermark(5)
+    operator.services["b"] = operator.get("b")
+    assert operator.services["b"].current_watermark() == MIN_WATERMARK
+    assert operator.manager.current_output_watermark() == 5
+    operator.register("b", "key", 6)
+    operator.register("b", "key", 8)
+    assert operator.manager.try_advance_watermark(9, limit=1) is False
+    assert operator.manager.try_advance_watermark(9, limit=1) is True
+    assert operator.log == [
+        *[("downstream", 5), ("b", "key", 6), ("downstream", 7), ("b", "key", 8), ("downstream", 9)]
+    ]
+
+
+def test_a_service_that_a_callback_asks_for_joins_at_the_next_advance():
+    def ask(name, timer):
+        operator.services["b"] = operator.get("b")
+        operator.register("b", "key", 4)
+
+    operator = Operator(["a"], then=ask)
+    operator.register("a", "key", 3)
+    operator.manager.advance_watermark(5)
+    operator.then = lambda name, timer: None
+    operator.manager.advance_watermark(6)
+    assert operator.log == [("a", "key", 3), ("downstream", 5), ("b", "key", 4), ("downstream", 6)]
+
+
+# ---- drains ----
+
+
+class Draining(Operator):
+    """Checks at each watermark that goes downstream that no timer which came in time is left below it."""
+
+    def __init__(self, rules):
+        super().__init__("abc", then=self.follow)
+        self.rules = rules  # timestamp -> what its callback registers: service, delta
+        self.in_time = set()
+
+    def register(self, name, key, timestamp, namespace=None):
+        in_time = timestamp > self.services[name].current_output_watermark()
+        super().register(name, key, timestamp)
+        (self.in_time.add if in_time else self.in_time.discard)((name, key, timestamp))
+
+    def follow(self, name, timer):
+        self.log[-1] += (self.services[name].current_watermark(),)
+        self.in_time.discard((name, timer.key, timer.timestamp))
+        for target, delta in self.rules.get(timer.timestamp, ()):
+            self.register(target, timer.key, timer.timestamp + delta)
+
+    def emit(self, watermark):
+        super().emit(watermark)
+        assert all(timestamp > watermark for _, _, timestamp in self.in_time)
+
+
+def endless(rules):
+    """Whether a timer's callback leads to the same timestamp again."""
+    return any(
+        timestamp + delta in rules and delta <= 0 for timestamp, acts in rules.items() for _, delta in acts
+    )
+
+
+names = st.sampled_from("abc")
+rules = st.dictionaries(
+    st.integers(0, 20), st.lists(st.tuples(names, st.sampled_from([-3, 1, 2, 4])), max_size=3), max_size=6
+).filter(lambda rules: not endless(rules))
+
+
+@given(
+    rules=rules,
+    steps=st.lists(
+        st.tuples(
+            st.lists(st.tuples(names, st.integers(0, 2), st.integers(0, 20)), max_size=12),
+            st.sets(st.integers(0, 25), min_size=1, max_size=3),
+        ),
+        max_size=3,
+    ),
+    limits=st.lists(st.integers(1, 5), min_size=1, max_size=10),
+)
+def test_any_limits_do_what_no_limit_does(rules, steps, limits):
+    whole, pieces = Draining(rules), Draining(rules)
+    for timers, watermarks in steps:
+        for name, key, timestamp in timers:
+            whole.register(name, key, timestamp)
+            pieces.register(name, key, timestamp)
+        for watermark in sorted(watermarks):
+            whole.manager.advance_watermark(watermark)
+        for watermark in sorted(watermarks)[:-1]:  # each may come before the one before it is done
+            pieces.manager.try_advance_watermark(watermark, limits[0])
+        for limit in limits:
+            fired = len([entry for entry in pieces.log if entry[0] != "downstream"])
+            done = pieces.manager.try_advance_watermark(max(watermarks), limit)
+            fired = len([entry for entry in pieces.log if entry[0] != "downstream"]) - fired
+            assert fired == limit or (done and fired < limit)
+            if done:
+                break
+        else:
+            pieces.manager.advance_watermark(max(watermarks))
+        # The same in the same order, and between them more watermarks, which go no further.
+        told = {entry for entry in whole.log if entry[0] == "downstream"}
+        assert [entry for entry in pieces.log if entry[0] != "downstream" or entry in told] == whole.log
+        downstream = [entry[1] for entry in pieces.log if entry[0] == "downstream"]
+        assert downstream == sorted(set(downstream))
+
+
+@pytest.mark.parametrize(
+    ("watermark", "limit", "error", "says"),
+    [
+        (5, 0, ValueError, "limit must be 1 or more, got 0"),
+        (5, None, TypeError, "limit must be an int, got None"),
+        ("5", 1, TypeError, "watermark must be an int, got '5'"),
+    ],
+)
+def test_a_bad_drain_changes_nothing(watermark, limit, error, says):
+    operator = Operator(["a"])
+    operator.register("a", "key", 1)
+    with pytest.raises(error, match=says):
+        operator.manager.try_advance_watermark(watermark, limit)
+    with pytest.raises(TypeError, match="watermark must be an int"):
+        operator.manager.advance_watermark(None)
+    assert operator.log == []
+    assert operator.services["a"].current_watermark() == MIN_WATERMARK
+
+
+# ---- snapshots ----
+
+keys = st.integers(-5, 5) | st.sampled_from(["", "a", "Zoë", (1, "a"), 2.5])
+namespaces = st.sampled_from([None, "landed", (0, 60_000), -7, True])
+entries = st.tuples(
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["event", "processing"]),
+    st.integers(MIN_WATERMARK, MAX_WATERMARK),
+    keys,
+    namespaces,
+)
+
+
+def fill(operator, timers):
+    for name, time, timestamp, key, namespace in timers:
+        operator.manager.key_context.current_key = key
+        service = operator.services[name]
+        register = (
+            service.register_event_time_timer if time == "event" else service.register_processing_time_timer
+        )
+        register(namespace, timestamp)
+
+
+def timers_of(operator):
+    found = set()
+    for name, service in operator.services.items():
+        for time in ("event", "processing"):
+            getattr(service, f"for_each_{time}_time_timer")(
+                lambda namespace, timestamp, name=name, time=time: found.add(
+                    (name, time, timestamp, operator.manager.key_context.current_key, namespace)
+                )
+            )
+    return found
+
+
+@given(timers=st.lists(entries, max_size=30), cut=st.integers(1, 7), again=st.integers(1, 7))
+def test_key_groups_move_to_operators_of_any_range(timers, cut, again):
+    whole = Operator("ab", max_parallelism=8)
+    fill(whole, timers)
+    before = timers_of(whole)
+    snapshot = whole.manager.snapshot()
+    assert timers_of(whole) == before
+    assert list(snapshot) == list(range(8))
+    for at in (cut, again):  # first the whole is split, then the parts are split elsewhere
+        parts = []
+        for owned in (KeyGroupRange(0, at - 1), KeyGroupRange(at, 7)):
+            part = Operator([], max_parallelism=8, key_group_range=owned)
+            part.manager.restore(snapshot)
+            part.services = {name: part.get(name) for name in "ba"}
+            assert all(assign_to_key_group(timer[3], 8) in owned for timer in timers_of(part))
+            parts.append(part)
+        assert timers_of(parts[0]) | timers_of(parts[1]) == before
+        assert sum(len(timers_of(part)) for part in parts) == len(before)
+        assert {part.manager.current_output_watermark() for part in parts} == {MIN_WATERMARK}
+        snapshot = {**parts[0].manager.snapshot(), **parts[1].manager.snapshot()}
+
+
+def test_values_come_back_as_they_were():
+    operator = Operator(["a"])
+    values = [True, 7, 1.5, "1", (1, (2, "x")), -0.0]
+    for timestamp, value in enumerate(values):
+        operator.register("a", value, timestamp, namespace=value)
+    restored = Operator([])
+    restored.manager.restore(operator.manager.snapshot())
+    found = []
+    restored.get("a").for_each_event_time_timer(lambda namespace, _: found.append(namespace))
+    assert sorted(map(repr, found)) == sorted(map(repr, values))
+
+
+def test_restored_timers_wait_until_their_service_is_asked_for():
+    operator = Operator("ab")
+    fill(operator, [(name, time, 50, "key", None) for name in "ab" for time in ("event", "processing")])
+    clock = ManualProcessingTimeService(now=100)
+    restored = Operator([], clock=clock)
+    restored.manager.restore(operator.manager.snapshot())
+    restored.manager.advance_watermark(60)
+    clock.advance(1)
+    assert restored.log == [("downstream", 60)]
+    assert clock.get_active_timers() == []
+    restored.services["b"] = restored.get("b")
+    assert clock.get_active_timers() == [(50, 101)]
+    clock.advance(1)
+    restored.manager.advance_watermark(60)
+    assert restored.log[1:] == [("b", "key", 50), ("b", "key", 50)]
+    again = Operator([])  # what nobody asked for goes on to the next snapshot, and what was asked for once
+    again.manager.restore(restored.manager.snapshot())
+    again.services = {name: again.get(name) for name in "ab"}
+    assert timers_of(again) == {("a", time, 50, "key", None) for time in ("event", "processing")}
+
+
+def test_restore_comes_first_and_takes_each_key_group_once():
+    snapshot = Operator("a").manager.snapshot()
+    operator = Operator([])
+    operator.manager.restore({key_group: snapshot[key_group] for key_group in range(64)})
+    with pytest.raises(ValueError, match="snapshot must hold no key group twice, got 5 again"):
+        operator.manager.restore({100: snapshot[100], 5: snapshot[5]})
+    operator.manager.restore({key_group: snapshot[key_group] for key_group in range(64, 128)})
+    operator.get("a")
+    with pytest.raises(RuntimeError, match=r"restore must come before the services \['a'\] are asked for"):
+        operator.manager.restore({})
+
+
+def test_snapshots_of_others_are_refused():
+    def snapshot(**options):
+        return Operator("a", **options).manager.snapshot()
+
+    operator = Operator([])
+    for wrong, says in [
+        (snapshot(max_parallelism=256), "key group 0 of 256"),
+        ({3: snapshot()[4]}, "snapshot must hold, for key group 3, .* got key group 4 of 128"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            operator.manager.restore(wrong)
+    for wrong in ([snapshot()[0]], None, b"", "snapshot"):
+        with pytest.raises(TypeError, match="snapshot must be a mapping of key groups to bytes"):
+            operator.manager.restore(wrong)
+    for wrong in ("bytes", 7, None):
+        with pytest.raises(TypeError, match="data must be bytes"):
+            operator.manager.restore({0: wrong})
+    operator.manager.restore(snapshot())  # none of the refused ones is in the way
+
+
+class Colour(str):
+    __slots__ = ()
+
+
+class ColourSerializer(TypeSerializer):
+    name = "colour"
+
+    def serialize(self, value):
+        return b"%c%b" % (len(value), value.encode())
+
+    def deserialize(self, data, start):
+        end = start + 1 + data[start]
+        return Colour(data[start + 1 : end].decode()), end
+
+
+def test_serializers_of_ones_own_always_the_same():
+    operator = Operator([])
+    service = operator.manager.get_internal_timer_service("a", None, "long", ColourSerializer())
+    operator.manager.key_context.current_key = 7
+    service.register_event_time_timer(Colour("red"), 5)
+    assert operator.manager.get_internal_timer_service("a", None, "long", ColourSerializer()) is service
+    restored = Operator([])
+    restored.manager.restore(operator.manager.snapshot())
+    for manager in (operator.manager, restored.manager):
+        for wrong in (("any", "any"), ("long", "any"), ("string", ColourSerializer())):
+            with pytest.raises(ValueError, match="service 'a' must be 'long' and 'colour', as before"):
+                manager.get_internal_timer_service("a", None, *wrong)
+    service = restored.manager.get_internal_timer_service("a", None, "long", ColourSerializer())
+    timer = service.next_event_time_timer()
+    assert (timer, type(timer.namespace)) == ((5, 7, "red"), Colour)
+
+
+def test_what_a_serializer_does_not_take_is_named():
+    operator = Operator(["a"])
+    operator.register("a", "key", 5, namespace=frozenset({1}))
+    with pytest.raises(TypeError, match=r"namespace must be what the serializer 'any' takes.*frozenset"):
+        operator.manager.snapshot()
+    assert operator.services["a"].num_event_time_timers() == 1
+
+
+def test_a_queue_of_ones_own():
+    made = {}
+
+    def create_queue(name):
+        made[name] = create_timer_queue(max_parallelism=4, hash_code=lambda key: 0)
+        return made[name]
+
+    operator = Operator("a", max_parallelism=4, create_queue=create_queue)
+    assert list(made) == ["a/event_time", "a/processing_time"]
+    operator.register("a", b"bytes", 5)
+    assert list(made["a/event_time"]) == [(5, b"bytes", None)]
+    key_group = assign_to_key_group(0, 4, "int")
+    services = {g: KeyGroupSnapshot.from_bytes(d).services for g, d in operator.manager.snapshot().items()}
+    assert [g for g, (service,) in services.items() if service.event_time_timers] == [key_group]
+
+
+def test_a_service_that_cannot_be_restored_is_not_there():
+    operator = Operator("a", max_parallelism=4)
+    fill(operator, [("a", "event", 5, 1, None), ("a", "processing", 5, 1, None)])
+    clock = ManualProcessingTimeService()
+    restored = Operator([], clock=clock, max_parallelism=4)
+    restored.manager.restore(operator.manager.snapshot())
+    clock.shutdown_service()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="shut down"):
+            restored.get("a")
+        assert restored.manager.num_event_time_timers() == 0
+    assert restored.manager.snapshot() == operator.manager.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        ({"max_parallelism": 0}, ValueError, "max_parallelism must be from 1 to 32768"),
+        ({"key_group_range": (0, 3)}, TypeError, "key_group_range must be a KeyGroupRange"),
+        ({"key_group_range": KeyGroupRange(0, 200)}, ValueError, "key_group_range must lie below"),
+        ({"create_queue": "heap"}, TypeError, "create_queue must be callable, got 'heap'"),
+        ({"emit_watermark": 5}, TypeError, "emit_watermark must be callable, got 5"),
+    ],
+)
+def test_constructor_errors(arguments, error, says):
+    with pytest.raises(error, match=says):
+        InternalTimeServiceManager(ManualProcessingTimeService(), **arguments)
+
+
+@pytest.mark.parametrize("name", [None, 7, b"a"])
+def test_a_name_is_a_string(name):
+    with pytest.raises(TypeError, match="name must be a str"):
+        Operator([]).get(name)
+
+
+# ---- bytes ----
+
+EXAMPLE = KeyGroupSnapshot(
+    5,
+    128,
+    [
+        ServiceSnapshot("a", "any", "void", [b"12345678n", b""], [b"x" * 300]),
+        ServiceSnapshot("Zoë", "long", "any", [], []),
+    ],
+)
+
+
+def test_the_format():
+    service = b"".join(
+        struct.pack("<I", len(part)) + part for part in (b"a", b"any", b"void", b"\2\0\0\0xy\0\0\0\0", b"")
+    )
+    payload = b"\4\0\0\0\5\0\x80\0" + struct.pack("<I", len(service)) + service
+    snapshot = KeyGroupSnapshot(5, 128, [ServiceSnapshot("a", "any", "void", [b"xy", b""], [])])
+    assert snapshot.to_bytes() == seal(3, payload)
+    assert KeyGroupSnapshot.from_bytes(seal(3, payload)) == snapshot
+    assert KeyGroupSnapshot.from_bytes(EXAMPLE.to_bytes()) == EXAMPLE
+
+
+def test_damaged_bytes_are_refused():
+    data = EXAMPLE.to_bytes()
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        with pytest.raises(ValueError, match=r"damaged|timerheap|version|kind|cut off"):
+            KeyGroupSnapshot.from_bytes(bytes(damaged))
+        with pytest.raises(ValueError, match=r"too short|cut off"):
+            KeyGroupSnapshot.from_bytes(data[:at])
+
+
+@given(cut=st.integers(0, 400), at=st.integers(0, 400), byte=st.integers(0, 255), more=st.binary(max_size=12))
+def test_hostile_bytes_with_a_right_checksum_are_an_error_or_a_snapshot(cut, at, byte, more):
+    payload = bytearray(EXAMPLE.to_bytes()[24:])
+    payload[at % len(payload)] = byte
+    hostile = seal(3, bytes(payload[: cut or len(payload)]) + more)
+    try:
+        snapshot = KeyGroupSnapshot.from_bytes(hostile)
+    except ValueError:
+        return
+    assert snapshot.to_bytes() == hostile
+
+
+@given(timers=st.lists(st.binary(max_size=20), min_size=1, max_size=3))
+def test_hostile_timers_are_an_error_when_their_service_is_asked_for(timers):
+    data = KeyGroupSnapshot(0, 1, [ServiceSnapshot("a", "any", "any", timers, [])]).to_bytes()
+    operator = Operator([], max_parallelism=1)
+    operator.manager.restore({0: data})
+    try:
+        operator.services["a"] = operator.get("a")
+    except (TypeError, ValueError, OverflowError):
+        assert operator.manager.snapshot() == {0: data}
+    else:
+        assert len(timers_of(operator)) == len(set(timers))

@@ -373,7 +373,7 @@ def _positive(argument: str, duration: int | timedelta) -> int:
 
 
 def _offset(offset: int | timedelta, bound: str, ms: int) -> int:
-    size = milliseconds("offset", abs(offset)) if _is_negative(offset) else milliseconds("offset", offset)
+    size = milliseconds("offset", -offset) if _is_negative(offset) else milliseconds("offset", offset)
     if size >= ms:
         raise ValueError(f"offset: {offset!r} must satisfy abs(offset) < {bound}, which is {ms} ms")
     return -size if _is_negative(offset) else size

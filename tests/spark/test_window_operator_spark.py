@@ -1,0 +1,290 @@
+"""Windows on Spark: equal to those of the operator without Spark, which Flink's traces vouch for."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import DataFrame, SparkSession
+
+import timerheap.spark
+from timerheap import MAX_WATERMARK, KeyedProcessFunction, WatermarkStrategy
+from timerheap.operators import KeyedProcessOperator, StreamRecord
+from timerheap.windows import (
+    AggregateFunction,
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    ProcessWindowFunction,
+    ReduceFunction,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WindowFunction,
+    WindowOperator,
+)
+
+pytestmark = pytest.mark.spark
+
+DELAY = 20
+PATIENCE = 120  # seconds until something that must happen is given up
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("g", pa.int64()),
+        ("n", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("tags", pa.list_(pa.struct([("name", pa.string()), ("since", pa.timestamp("us", "UTC"))]))),
+    ]
+)
+DELAYED = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
+
+
+def make_rows(seed: int, count: int) -> list[dict[str, Any]]:
+    """Rows that come up to 40 ms late, in a time that goes on by 2 ms a row."""
+    rng = random.Random(seed)
+    rows = []
+    for n in range(count):
+        at = EPOCH + timedelta(milliseconds=10_000 + 2 * n - rng.randrange(41))
+        tags = [{"name": f"t{n}", "since": at}][: n % 2]
+        rows.append({"k": rng.choice("abc"), "g": rng.randrange(2), "n": n, "at": at, "tags": tags})
+    return rows
+
+
+def millis(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(milliseconds=1)
+
+
+class Hosted(KeyedProcessFunction):
+    def __init__(self, windows: WindowOperator) -> None:
+        self.windows = windows
+
+    def open(self, runtime_context: Any) -> None:
+        self.windows.open(runtime_context)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return self.windows.process_element(value, ctx)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return self.windows.on_timer(timestamp, ctx)
+
+
+def expected(
+    batches: Sequence[Sequence[dict[str, Any]]], windows: WindowOperator, *, ends: bool = False
+) -> list[Any]:
+    """What comes out of the micro-batches without Spark: rows first, then the watermark."""
+    found, latest = [], 0
+    with KeyedProcessOperator(Hosted(windows), key_selector=lambda row: (row["k"], row["g"])) as operator:
+        for batch in batches:
+            for row in batch:
+                found += operator.process_element(row, millis(row["at"]))
+                latest = max(latest, millis(row["at"]))
+            found += operator.process_watermark(latest - DELAY - 1)
+        if ends:
+            found += operator.process_watermark(MAX_WATERMARK)
+    return sorted((r.value for r in found if isinstance(r, StreamRecord)), key=repr)
+
+
+class Shown(ProcessWindowFunction):
+    """The rows of a window."""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        since = [tag["since"] for row in elements for tag in row["tags"]]
+        latest = max(since, default=None)
+        if latest is not None and latest.tzinfo is None:
+            latest = latest.astimezone(UTC)
+        yield len(elements), [row["n"] for row in elements], latest
+
+
+class Label(ProcessWindowFunction):
+    """Puts before results what `window_operator` puts there."""
+
+    def __init__(self, function: Any, *behind: Any) -> None:
+        self.function = function
+        self.behind = behind
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        bounds = (EPOCH + timedelta(milliseconds=bound) for bound in context.window())
+        for result in self.function.process(key, context, elements):
+            yield (*key, *bounds, *result, *self.behind)
+
+
+class Total(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return 0, 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator[0] + 1, accumulator[1] + value["n"]
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return [a + b for a, b in zip(acc_a, acc_b, strict=True)]
+
+
+class Same(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return elements
+
+
+TOTAL = "struct<count: bigint, total: bigint>"
+
+
+def test_sessions_with_late_rows_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    data = make_rows(1, 320)
+    batches = [data[start : start + 80] for start in range(0, 320, 80)]
+    batches[3] += batches[0][::10]
+    sessions = EventTimeSessionWindows.with_gap(15)
+
+    def windows(df: DataFrame) -> DataFrame:
+        return timerheap.spark.window_operator(
+            df, ["k", "g"], sessions, Shown(), "rows bigint, ids array<bigint>, latest timestamp", "at",
+            allowed_lateness=5, late_by=True, watermark=DELAYED, max_parallelism=3,
+        )  # fmt: skip
+
+    folder = tmp_path / "input"
+    for part in (batches[:2], batches[2:]):
+        streams.write_batches(folder, part, SCHEMA)
+        found = streams.stream(spark, windows, folder, tmp_path)
+
+    def late(row: Any, ctx: Any) -> Any:
+        late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
+        yield (*[None] * 7, late_by, row)
+
+    function = Label(Shown(), None, None)
+    assert found == expected(
+        batches, WindowOperator(sessions, function, allowed_lateness=5, late=late, element_type=TOTAL)
+    )
+    late_by = [row[-2] for row in found if row[-2] is not None]
+    assert len(late_by) >= 8
+    assert min(late_by) > 0
+
+
+def test_early_sums_of_sliding_windows(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch DataFrame is one batch, and ends all windows."""
+    data = make_rows(2, 300)
+    streams.write_batches(tmp_path / "input", [data], SCHEMA)
+    df = spark.read.parquet(str(tmp_path / "input")).coalesce(1)
+    sliding, trigger = SlidingEventTimeWindows.of(60, 25, -5), ContinuousEventTimeTrigger.of(20)
+    found = streams.rows(
+        timerheap.spark.window_operator(
+            df, ["k", "g"], sliding, Total(), "count bigint, total bigint", "at",
+            accumulator_type=TOTAL, trigger=trigger, watermark=DELAYED, max_parallelism=2,
+        )
+    )  # fmt: skip
+    operator = WindowOperator(sliding, Total(), Label(Same()), trigger=trigger, accumulator_type=TOTAL)
+    assert found == expected([data], operator, ends=True)
+
+
+def test_in_order_it_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: Path) -> None:
+    data = make_rows(3, 300)
+    tumbling, total = TumblingEventTimeWindows.of(50), WatermarkStrategy.for_bounded_out_of_orderness(50)
+
+    def windows(df: DataFrame) -> DataFrame:
+        return timerheap.spark.window_operator(
+            df, "k", tumbling, Total(), "count bigint, total bigint", "at", accumulator_type=TOTAL,
+            trigger=CountTrigger.of(3), in_order=True, late_by=True, watermark=total, max_parallelism=2,
+        )  # fmt: skip
+
+    found = []
+    for work, cut in (("one", 300), ("four", 75)):
+        folder = tmp_path / work / "input"
+        streams.write_batches(folder, [data[i : i + cut] for i in range(0, 300, cut)], SCHEMA)
+        found.append(streams.stream(spark, windows, folder, tmp_path / work))
+    assert found[0] == found[1]
+    assert len(found[0]) > 50
+    assert all(count % 3 == 0 and late_by is None for *_, count, _, late_by, _ in found[0])
+
+
+def test_windows_of_processing_time(spark: SparkSession, tmp_path: Path) -> None:
+    class Largest(ReduceFunction):
+        def reduce(self, value1: Any, value2: Any) -> Any:
+            return max(value1, value2, key=lambda row: row["n"])
+
+    class Its(WindowFunction):
+        def apply(self, key: Any, window: Any, inputs: Any) -> Any:
+            return [{"n": row["n"], "k2": row["k"]} for row in inputs]
+
+    streams.write_batches(tmp_path / "input", [make_rows(4, 60)], SCHEMA)
+    result = timerheap.spark.window_operator(
+        streams.read_stream(spark, tmp_path / "input"), "k", TumblingProcessingTimeWindows.of(400), Largest(),
+        "n bigint, k2 string", window_function=Its(), processing_time=True, max_parallelism=2,
+    )  # fmt: skip
+    query = (
+        result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="200 milliseconds")
+        .start(str(tmp_path / "sink"), format="parquet")
+    )
+    found: list[Any] = []
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < 3:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, found
+            time.sleep(0.3)
+            if (tmp_path / "sink" / "_spark_metadata" / "0").exists():
+                found = streams.rows(spark.read.schema(result.schema).parquet(str(tmp_path / "sink")))
+    finally:
+        query.stop()
+    largest = {row["k"]: row["n"] for row in make_rows(4, 60)}
+    assert [(k, n, k2) for k, _, _, n, k2 in found] == [(k, largest[k], k) for k in "abc"]
+    assert all(end - start == timedelta(milliseconds=400) for _, start, end, _, _ in found)
+
+
+def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession) -> None:
+    df = spark.createDataFrame([], "k string, g bigint, at timestamp, late_row string")
+    good: dict[str, Any] = {
+        "df": df,
+        "key": "k",
+        "assigner": TumblingEventTimeWindows.of(5),
+        "function": Total(),
+        "output_schema": "count bigint, total bigint",
+        "event_time": "at",
+        "accumulator_type": TOTAL,
+        "watermark": DELAYED,
+    }
+
+    def refused(error: type[Exception], message: str, **arguments: Any) -> None:
+        with pytest.raises(error, match=message):
+            timerheap.spark.window_operator(**{**good, **arguments})
+
+    by_clock, sessions = TumblingProcessingTimeWindows.of(5), EventTimeSessionWindows.with_gap(5)
+    refused(TypeError, r"df: .* is no pyspark\.sql\.DataFrame", df=[])
+    refused(ValueError, "key: there is no column 'x'", key="x")
+    refused(TypeError, "assigner: 60000 is no WindowAssigner", assigner=60000)
+    refused(TypeError, "function: Total is a class", function=Total)
+    refused(TypeError, "accumulator_type: Total needs one", accumulator_type=None)
+    refused(ValueError, "accumulator_type: Shown keeps none", function=Shown())
+    refused(ValueError, "window_function: Shown takes whole windows already", function=Shown(),
+            accumulator_type=None, window_function=Shown())  # fmt: skip
+    refused(TypeError, "trigger: 5 is no Trigger", trigger=5)
+    refused(ValueError, "event_time: Tumbling.* needs the name", event_time=None, watermark=None)
+    refused(TypeError, "watermark: None is no WatermarkStrategy", watermark=None)
+    refused(ValueError, "processing_time: TumblingProc.* needs processing_time=True", assigner=by_clock)
+    refused(ValueError, "processing_time: a batch DataFrame has no", assigner=by_clock, processing_time=True)
+    refused(ValueError, "late_by: no row is late for GlobalWindows", assigner=GlobalWindows(), late_by=True)
+    refused(ValueError, "allowed_lateness: with in_order=True", allowed_lateness=5, in_order=True)
+    refused(ValueError, "trigger: a merging window assigner", assigner=sessions, trigger=Never())
+    refused(ValueError, "output_schema: column 'k' is there already", output_schema="k string")
+    refused(ValueError, "output_schema: column 'window_end'", output_schema="n int, window_end timestamp")
+    refused(ValueError, "output_schema: column 'late_by'", output_schema="late_by bigint", late_by=True)
+    refused(ValueError, "output_schema: .* is no DDL", output_schema="count bigint total")
+    assert timerheap.spark.window_operator(**good, late_by=True).columns[-2:] == ["late_by", "late_row"]
+
+
+class Never(CountTrigger):
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def can_merge(self) -> bool:
+        return False

@@ -1,0 +1,320 @@
+"""`window_operator`: Flink's DataStream windows on a Spark DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.spark.arguments import arrow_schema, data_frame, key_columns, parsed_schema, sendable
+from timerheap.spark.output import LATE_BY, LATE_ROW
+from timerheap.spark.process import process
+from timerheap.watermarks import WatermarkStrategy
+from timerheap.windows import (
+    AggregateFunction,
+    GlobalWindows,
+    ProcessWindowFunction,
+    ReduceFunction,
+    Trigger,
+    WindowAssigner,
+    WindowFunction,
+    WindowOperator,
+)
+
+__all__ = ["window_operator"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BOUNDS = StructType([StructField(name, TimestampType()) for name in ("window_start", "window_end")])
+
+
+def window_operator(
+    df: DataFrame,
+    key: str | Sequence[str],
+    assigner: WindowAssigner,
+    function: AggregateFunction | ReduceFunction | ProcessWindowFunction | WindowFunction,
+    output_schema: str | StructType,
+    event_time: str | None = None,
+    *,
+    window_function: ProcessWindowFunction | WindowFunction | None = None,
+    accumulator_type: object = None,
+    trigger: Trigger | None = None,
+    allowed_lateness: int | timedelta = 0,
+    late_by: bool = False,
+    in_order: bool = False,
+    watermark: WatermarkStrategy | None = None,
+    channel: str | None = None,
+    processing_time: bool = False,
+    max_parallelism: int = 128,
+    output_event_time: str | None = None,
+) -> DataFrame:
+    """Put the rows of each key into windows, on a streaming or batch DataFrame; a row for each result.
+
+    The rows of the result are: the key columns, ``window_start`` and ``window_end`` (timestamps; the end is
+    exclusive; null for the global window), and the columns of `output_schema`, for which the function gives
+    the values. The end of a batch DataFrame is a watermark that ends all windows of event time.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+    key : str or list of str
+        Columns of the key, of atomic types, without nulls.
+    assigner : timerheap.windows.WindowAssigner
+        Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
+    function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
+        An instance; elements are rows of `df`, each a ``pyspark.sql.Row``. What it gives or yields is a
+        tuple, Row or dict of `output_schema`, or the one value where that has one column. An
+        AggregateFunction keeps an accumulator a window, a ReduceFunction a row, the others keep all rows of
+        the window.
+    output_schema : str or pyspark.sql.types.StructType
+        Of what the function gives: without the key and the window.
+    event_time : str, optional
+        Column of the event time: a timestamp (cut to ms), or a bigint of epoch ms. Windows of event time need
+        it.
+    window_function : ProcessWindowFunction or WindowFunction, optional
+        Behind an AggregateFunction or a ReduceFunction: takes its result, as the only element, and yields
+        rows.
+    accumulator_type
+        Of an AggregateFunction's accumulators, which needs one: a ``Types.*``, a DDL string, a Spark or a
+        pyarrow type.
+    trigger : timerheap.windows.Trigger, optional
+        When a window gives results, by default at its end. Each time is a row more.
+    allowed_lateness : int or timedelta
+        In ms: for so long a window is kept behind its end, and gives a row more for each row that is late.
+    late_by : bool
+        True: a row that comes too late for all its windows comes out of the query, with the columns
+        ``late_by``, by how many ms the watermark's delay would have had to be longer, and ``late_row``, the
+        row. In a result both are null, in a late row all other columns. False: it is dropped.
+    in_order : bool
+        True: rows go into windows in the order of their event time, once the watermark has passed them;
+        results then depend on the data alone. A row behind the watermark is late whatever its windows.
+    watermark, channel, processing_time, max_parallelism, output_event_time
+        As in `timerheap.spark.process`. Windows of processing time need ``processing_time=True``, and a
+        stream. ``output_event_time="window_end"`` makes that Spark's event time.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        In append mode.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Anything that does not fit is named before the query starts.
+
+    Notes
+    -----
+    Flink: ``WindowOperator`` (`timerheap.windows.WindowOperator`), hosted by a KeyedProcessFunction in
+    `timerheap.spark.process`. Rows are handled one by one in Python, each for O(its windows). In the
+    checkpoint the accumulators of all windows of a key are one value, and so are their rows: a micro-batch
+    that touches a key writes all that the key keeps, so prefer an AggregateFunction where windows are large.
+    Timestamps in rows are naive and local, as everywhere in PySpark; of the hour that clocks repeat in autumn
+    a kept row does not know which one it was.
+
+    Examples
+    --------
+    Sessions of each plane's flights, as they end, and the rows that came too late for theirs::
+
+        class Count(AggregateFunction):
+            def create_accumulator(self): return 0
+            def add(self, value, accumulator): return accumulator + 1
+            def get_result(self, accumulator): return accumulator
+            def merge(self, acc_a, acc_b): return acc_a + acc_b
+
+        sessions = timerheap.spark.window_operator(
+            flights, "plane", EventTimeSessionWindows.with_gap(Duration.of_hours(3)), Count(),
+            "flights bigint", "at", accumulator_type=Types.LONG(), late_by=True,
+            watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
+    """
+    keys = key_columns(data_frame("df", df), "key", key)
+    result = parsed_schema(output_schema)
+    arrow_schema("output_schema", result)
+    elements = None if isinstance(function, AggregateFunction) else _element_type(df)
+    operator = partial(
+        WindowOperator,
+        assigner,
+        trigger=trigger,
+        allowed_lateness=allowed_lateness,
+        accumulator_type=accumulator_type,
+        element_type=elements,
+    )
+    operator(function, window_function)  # to name what does not fit, before it is wrapped up
+    sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
+    _times(assigner, event_time, processing_time)
+    if late_by and not assigner.is_event_time():
+        raise ValueError(f"late_by: no row is late for {assigner!r}; leave it False")
+    if in_order and allowed_lateness:
+        raise ValueError(
+            "allowed_lateness: with in_order=True no row behind the watermark reaches a window; leave it 0, "
+            "and give the watermark more delay"
+        )
+    late_row = late_by and not in_order  # else process() itself keeps late rows from the function
+    hosted = _Windows(operator, function, window_function, len(keys), result.names, late_row)
+    return process(
+        df,
+        keys,
+        hosted,
+        _result_type(df, keys, result, late_row),
+        event_time,
+        in_order=in_order,
+        watermark=watermark,
+        channel=channel,
+        late_by=late_by and in_order,
+        processing_time=processing_time,
+        max_parallelism=max_parallelism,
+        output_event_time=output_event_time,
+    )
+
+
+def _times(assigner: WindowAssigner, event_time: str | None, processing_time: bool) -> None:
+    if assigner.is_event_time():
+        if event_time is None:
+            raise ValueError(f"event_time: {assigner!r} needs the name of the event-time column")
+    elif not processing_time and not isinstance(assigner, GlobalWindows):
+        raise ValueError(f"processing_time: {assigner!r} needs processing_time=True")
+
+
+def _result_type(df: DataFrame, keys: list[str], result: StructType, late_row: bool) -> StructType:
+    label = StructType([*(df.schema[name] for name in keys), *_BOUNDS])
+    late = StructType([StructField(LATE_BY, LongType()), StructField(LATE_ROW, df.schema._as_nullable())])
+    whole = StructType([*label, *result, *late]) if late_row else StructType([*label, *result])
+    taken = sorted({name for name in whole.names if whole.names.count(name) > 1})
+    if taken:
+        raise ValueError(
+            f"output_schema: column {taken[0]!r} is there already: the key, the window"
+            f"{' and what late_by=True adds' if late_row else ''} come by themselves; leave it out, or "
+            "rename it"
+        )
+    return whole._as_nullable() if late_row else whole
+
+
+def _element_type(df: DataFrame) -> pa.DataType:
+    return pa.struct([_naive(field) for field in arrow_schema("df", df.schema._as_nullable())])
+
+
+def _naive(field: pa.Field) -> pa.Field:
+    """Take the zone out of timestamps: rows have naive ones, and are to be kept as they are."""
+    type_ = field.type
+    if pa.types.is_timestamp(type_):
+        return field.with_type(pa.timestamp(type_.unit))
+    if pa.types.is_struct(type_):
+        return field.with_type(pa.struct([_naive(f) for f in type_]))
+    if pa.types.is_list(type_):
+        return field.with_type(pa.list_(_naive(type_.value_field)))
+    if pa.types.is_map(type_):
+        return field.with_type(pa.map_(_naive(type_.key_field).type, _naive(type_.item_field).type))
+    return field
+
+
+class _Windows(KeyedProcessFunction):
+    """Hosts the operator, and gives its results the query's columns."""
+
+    def __init__(
+        self,
+        operator: Callable[..., WindowOperator],
+        function: Any,
+        window_function: Any,
+        keys: int,
+        names: list[str],
+        late_row: bool,
+    ) -> None:
+        self._nothing = (None,) * (keys + len(_BOUNDS) + len(names))
+        behind = (None, None) if late_row else ()
+        late = self._late if late_row else None
+        if isinstance(function, (AggregateFunction, ReduceFunction)):
+            labelled = _Labelled(window_function, keys, names, behind)
+            self._windows = operator(function, labelled, late=late)
+        else:
+            self._windows = operator(_Labelled(function, keys, names, behind), late=late)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._windows.open(runtime_context)
+
+    def close(self) -> None:
+        self._windows.close()
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        return self._windows.process_element(value, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        return self._windows.on_timer(timestamp, ctx)
+
+    def _late(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
+        late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
+        return [(*self._nothing, late_by, value)]
+
+
+class _Labelled(ProcessWindowFunction):
+    """Puts the key and the window before what a function gives.
+
+    Parameters
+    ----------
+    function : ProcessWindowFunction, WindowFunction or None
+        None: the elements are the results.
+    keys : int
+        Number of key columns.
+    names : list of str
+        Of the columns of a result.
+    behind : tuple
+        What goes behind it.
+    """
+
+    def __init__(self, function: Any, keys: int, names: list[str], behind: tuple[None, ...]) -> None:
+        self._function = function
+        self._keys = keys
+        self._names = names
+        self._behind = behind
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        if self._function is not None:
+            self._function.open(runtime_context)
+
+    def close(self) -> None:
+        if self._function is not None:
+            self._function.close()
+
+    def clear(self, context: ProcessWindowFunction.Context) -> None:
+        if isinstance(self._function, ProcessWindowFunction):
+            self._function.clear(context)
+
+    def process(self, key: Any, context: ProcessWindowFunction.Context, elements: Any) -> Iterable[Any]:
+        function, window = self._function, context.window()
+        if isinstance(function, ProcessWindowFunction):
+            results = function.process(key, context, elements)
+        elif function is not None:
+            results = function.apply(key, window, elements)
+        else:
+            results = elements
+        keys = (key,) if self._keys == 1 else key
+        label = (*keys, _timestamp(window.start), _timestamp(window.end))
+        for result in results or ():
+            yield (*label, *self._row(result), *self._behind)
+
+    def _row(self, result: Any) -> tuple[Any, ...]:
+        names = self._names
+        if isinstance(result, dict) and result.keys() <= set(names):
+            return tuple(result.get(name) for name in names)
+        if isinstance(result, tuple if len(names) == 1 else (tuple, list)) and len(result) == len(names):
+            return tuple(result)
+        if len(names) == 1 and not isinstance(result, (tuple, dict)):
+            return (result,)
+        raise ValueError(
+            f"the window's function has given {result!r}, which does not fit output_schema's columns "
+            f"{names}: give a tuple or Row of as many values, a dict with these names, or the only "
+            "column's value"
+        )
+
+
+def _timestamp(millis: int | None) -> datetime | None:
+    try:
+        return None if millis is None else _EPOCH + timedelta(milliseconds=millis)
+    except OverflowError:
+        raise ValueError(
+            f"a window begins or ends at {millis} ms, outside the years 1 to 9999 that window_start and "
+            "window_end can show"
+        ) from None

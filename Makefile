@@ -32,7 +32,7 @@ demo: $(venv)/demo/.installed ## A year of real flights through a streaming quer
 	$(call installed,demo) -m timerheap demo $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
-	$(call installed,test) -m pytest $(ARGS)
+	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format
 	$(venv)/lint/bin/ruff check

@@ -1,6 +1,30 @@
-"""No example is too slow: how long one takes says more about the machine than about the code."""
+"""What holds for all tests: no example is too slow, and a run that was to replay traces has replayed some."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 
+# How long an example takes says more about the machine than about the code.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+class Replays:
+    """Counts what the tests of flink/ report of themselves, whichever process has run them."""
+
+    def __init__(self) -> None:
+        self.seen: set[object] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seen.update(value for name, value in report.user_properties if name == "traces")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.seen == {"asked for"} and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+            reporter.write_line("\nno trace was replayed: there is none in the folder", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # of several processes, the one that hears all
+        config.pluginmanager.register(Replays())

@@ -2,7 +2,8 @@
 
 A test that takes ``trace`` runs once for each line of ``traces/<stem>.jsonl.gz``, where the module is
 ``test_<stem>.py``; one that takes ``traces`` gets all lines at once. TIMERHEAP_TRACES names another
-directory: a file that is missing there is a skip, and a run that replays nothing at all fails.
+directory: a file that is missing there is a skip, and a run that replays nothing at all fails (see the
+conftest above).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 DIRECTORY = Path(os.environ.get("TIMERHEAP_TRACES") or Path(__file__).parent / "traces")
-REPLAYED = pytest.StashKey[int]()
 
 
 def read(module: ModuleType) -> list[Any] | None:
@@ -50,20 +49,13 @@ def traces(request: pytest.FixtureRequest) -> list[Any]:
     return traces
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     if replays(item):
-        item.config.stash[REPLAYED] = item.config.stash.get(REPLAYED, 0) + 1
-    return (yield)
+        item.user_properties.append(("traces", "asked for"))
 
 
-def replayed_nothing(session: pytest.Session) -> bool:
-    asked_for = any(map(replays, getattr(session, "items", ()))) and not session.config.option.collectonly
-    return asked_for and REPLAYED not in session.config.stash
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if session.exitstatus == pytest.ExitCode.OK and replayed_nothing(session):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        reporter.write_line(f"\nno trace was replayed: there is none in {DIRECTORY}", red=True)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    if replays(item):
+        item.user_properties.append(("traces", "replayed"))

@@ -73,6 +73,9 @@ def test_a_channel_that_lags_loses_nothing(in_order: bool, spark: SparkSession, 
     assert sorted((k, at) for kind, k, at, *_ in found if kind == "row") == passed
     due = sorted({(k, at) for k, at in came if at <= last})
     assert sorted((k, at) for kind, k, at, *_ in found if kind == "timer") == due
+    (explanation,) = timerheap.spark.explain_watermark(spark, tmp_path / "checkpoint")
+    assert explanation.watermark == last
+    assert [(channel.name, channel.behind) for channel in explanation.holders] == [("2", 1_000)]
 
 
 @pytest.mark.parametrize("in_order", [False, True])

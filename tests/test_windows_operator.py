@@ -321,6 +321,15 @@ def test_a_reduced_global_window_that_counts() -> None:
     assert found == [[], [(9,)], [], [(9,)]]
 
 
+def test_a_global_window_may_fire_at_the_end_of_the_input() -> None:
+    trigger = EventTimeTrigger.create()
+    with running(GlobalWindows.create(), Count(), trigger=trigger, accumulator_type=LONG) as operator:
+        for timestamp in (5, 1):
+            operator.process_element(("a",), timestamp)
+        assert results(operator.process_watermark(MAX_WATERMARK - 1)) == []
+        assert results(operator.process_watermark(MAX_WATERMARK)) == [2]
+
+
 def test_late_elements_are_counted() -> None:
     with running(TumblingEventTimeWindows.of(10), Count(), accumulator_type=LONG) as operator:
         operator.process_watermark(9)

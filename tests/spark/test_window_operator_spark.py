@@ -15,22 +15,35 @@ import streams
 from pyspark.sql import DataFrame, SparkSession
 
 import timerheap.spark
-from timerheap import MAX_WATERMARK, KeyedProcessFunction, WatermarkStrategy
+from timerheap import (
+    MAX_WATERMARK,
+    KeyContext,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    WatermarkStrategy,
+)
 from timerheap.operators import KeyedProcessOperator, StreamRecord
+from timerheap.spark.group import GroupSpec, KeyGroup
+from timerheap.spark.handles import SparkRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,
     CountTrigger,
     EventTimeSessionWindows,
+    GlobalWindow,
     GlobalWindows,
     ProcessWindowFunction,
     ReduceFunction,
+    ReducingStateDescriptor,
     SlidingEventTimeWindows,
+    TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowFunction,
     WindowOperator,
 )
+from timerheap.windows.states import WindowStates
 
 pytestmark = pytest.mark.spark
 
@@ -239,6 +252,43 @@ def test_windows_of_processing_time(spark: SparkSession, tmp_path: Path) -> None
     largest = {row["k"]: row["n"] for row in make_rows(4, 60)}
     assert [(k, n, k2) for k, _, _, n, k2 in found] == [(k, largest[k], k) for k in "abc"]
     assert all(end - start == timedelta(milliseconds=400) for _, start, end, _, _ in found)
+
+
+def test_states_of_windows_are_kept_by_type() -> None:
+    """Each in a map state of Spark's, whose keys are windows; no query."""
+    spec = GroupSpec(
+        key=["k"],
+        schema=pa.schema([("k", pa.string())]),
+        watermarks=(DELAYED,),
+        in_order=False,
+        one_timer_per_key=False,
+        max_parallelism=1,
+        partitions=1,
+    )
+    keys: KeyContext[int] = KeyContext()
+    keys.current_key = 1
+    group = KeyGroup(spec)
+    contexts = [SparkRuntimeContext(keys, 1) for _ in range(2)]
+    contexts[0].bind(group)
+    one, whole = TimeWindow(0, 5), GlobalWindow.get()
+    log, book = ListStateDescriptor("log", TOTAL), MapStateDescriptor("book", "string", pa.int64())
+    largest = ReducingStateDescriptor("largest", max, "bigint")
+    states = WindowStates(contexts[0], "states")
+    for window, n in ((one, 1), (whole, 2)):
+        states.of(log, window).add_all([(n, n), {"count": 5, "total": n}])
+        states.of(book, window).put("n", n)
+        states.of(largest, window).add(n)
+        states.of(largest, window).add(-n)
+    for part in group.parts():
+        part.changes()  # the end of a micro-batch: caches are empty, values are Arrow's
+    contexts[1].bind(group)
+    states = WindowStates(contexts[1], "states")
+    for window, n in ((one, 1), (whole, 2)):
+        assert list(states.of(log, window)) == [(n, n), (5, n)]
+        assert dict(states.of(book, window).items()) == {"n": n}
+        assert states.of(largest, window).get() == n
+    with pytest.raises(ValueError, match=r"state 'states.largest', a value: 'x' .* does not fit int64"):
+        states.of(ReducingStateDescriptor("largest", lambda a, b: "x", "bigint"), one).add(1)
 
 
 def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession) -> None:

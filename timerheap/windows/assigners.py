@@ -341,7 +341,10 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeSessionWindows):
 
 
 class GlobalWindows(WindowAssigner):
-    """All elements of a key in one window, which only a trigger other than the default one ever fires."""
+    """All elements of a key in one window, which the default trigger never fires.
+
+    `CountTrigger` does, and `EventTimeTrigger` at the end of the input.
+    """
 
     @staticmethod
     def create() -> GlobalWindows:

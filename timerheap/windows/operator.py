@@ -78,6 +78,7 @@ class WindowOperator:
     checkpoint, so a batch that touches one window of a key writes all of that key. Timers are those of the
     function, one for all windows that wait for a timestamp, and deleted when none does: a function that
     registers timers of its own at the same timestamps would lose them, so have one operator in a function.
+    What a function or a trigger raises comes through; of that element or timer is done what came before.
 
     Examples
     --------

@@ -21,12 +21,10 @@ __all__ = [
     "listed",
 ]
 
-T = TypeVar("T")
 OUT = TypeVar("OUT")
 
-
 StreamElement = StreamRecord[Any] | Watermark
-"""What streams are made of."""
+"""What goes into a queue, and comes out of it."""
 
 
 def checked_capacity(capacity: int) -> int:

@@ -26,8 +26,8 @@ K = TypeVar("K", bound=Hashable)
 class InternalTimeServiceManager(Generic[K]):
     """Named timer services of one operator, on one key context and one clock.
 
-    Timers come first: a watermark goes to every service in the order of their creation, and only what no
-    timer that is still to fire could contradict goes downstream.
+    Timers come first: a watermark goes to every service, in the order of their creation, and downstream when
+    all that it makes due has fired.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class InternalTimeServiceManager(Generic[K]):
         self._services: dict[str, InternalTimerService[K, Any]] = {}
         self._serializers: dict[str, TimerSerializer] = {}
         self._restored: dict[int, list[ServiceSnapshot]] = {}  # by key group: what nobody has asked for yet
-        self._unfinished: deque[tuple[InternalTimerService[K, Any], int]] = deque()
+        self._unfinished: deque[tuple[InternalTimerService[K, Any] | None, int]] = deque()  # None: downstream
         self._current_watermark = MIN_WATERMARK
         self._output_watermark = MIN_WATERMARK
 
@@ -176,9 +176,9 @@ class InternalTimeServiceManager(Generic[K]):
     def try_advance_watermark(self, watermark: int, limit: int) -> bool:
         """Do what `advance_watermark` does, but fire at most `limit` timers of all services together.
 
-        Call it again until it says True. Whatever the limits are, the same timers fire in the same order as
-        without, for a higher watermark that comes before the end, too: it waits until the one before it is
-        done. Downstream is told of what cannot be contradicted any more.
+        Call it again until it says True; then the watermark has gone downstream. Limits change nothing but
+        when: the same timers fire in the same order, and watermarks go downstream between the same ones. A
+        higher watermark that comes too early waits until the one before it is done.
 
         Parameters
         ----------
@@ -215,7 +215,6 @@ class InternalTimeServiceManager(Generic[K]):
         ...     print("time for something else")
         fires 10
         fires 20
-        downstream 29
         time for something else
         fires 30
         downstream 50
@@ -334,22 +333,22 @@ class InternalTimeServiceManager(Generic[K]):
         if not self._unfinished or watermark > self._current_watermark:
             self._current_watermark = watermark
             self._unfinished.extend((service, watermark) for service in self._services.values())
+            self._unfinished.append((None, watermark))
 
     def _go_on(self, limit: int | None) -> None:
         while self._unfinished:
             service, watermark = self._unfinished[0]
-            fired = service._advance(watermark, limit)
-            if limit is not None:
-                limit -= fired
-                if service._is_due():
-                    break
+            if service is None:
+                self._emit(watermark)
+            else:
+                fired = service._advance(watermark, limit)
+                if limit is not None:
+                    limit -= fired
+                    if service._is_due():
+                        break
             self._unfinished.popleft()
-            self._emit()
-        self._emit()
 
-    def _emit(self) -> None:
-        held = (service.current_output_watermark() for service, _ in self._unfinished)
-        watermark = min(held, default=self._current_watermark)
+    def _emit(self, watermark: int) -> None:
         if watermark > self._output_watermark:
             if self._emit_watermark is not None:
                 self._emit_watermark(watermark)

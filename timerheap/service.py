@@ -139,10 +139,10 @@ class InternalTimerService(Generic[K, N]):
         return self._current_watermark
 
     def current_output_watermark(self) -> int:
-        """Return how far the watermark may go downstream, epoch ms; it never falls.
+        """Return the watermark that may go downstream, epoch ms; it never falls.
 
-        Once all that is due has fired it is `current_watermark`. Before, and while a callback runs, no timer
-        that is still to fire lies at or below it, but one that was late already when it was registered.
+        `current_watermark`, once all that is due has fired; until then, and while a callback runs, what it
+        was before.
         """
         return self._output_watermark
 
@@ -218,8 +218,9 @@ class InternalTimerService(Generic[K, N]):
         """Do what `advance_watermark` does, but fire at most `limit` timers: the rest at the next advance.
 
         However an advance is cut into pieces, the same timers fire in the same order. Callbacks see the new
-        watermark from the first piece on; downstream may be told `current_output_watermark`, no more.
-        Between the pieces timers may come and go, and a higher watermark may take over.
+        watermark from the first piece on; downstream must not see it before the last, since a callback may
+        still register a timer that is due. Between the pieces timers may come and go, and a higher
+        watermark may take over.
 
         Parameters
         ----------
@@ -249,10 +250,10 @@ class InternalTimerService(Generic[K, N]):
         >>> for timestamp in (10, 20, 30):
         ...     service.register_event_time_timer(None, timestamp)
         >>> while not service.try_advance_watermark(50, limit=2):
-        ...     print("downstream", service.current_output_watermark())
+        ...     print("time for something else")
         fires 10
         fires 20
-        downstream 29
+        time for something else
         fires 30
         >>> service.current_output_watermark()
         50
@@ -366,9 +367,8 @@ class InternalTimerService(Generic[K, N]):
         """Fire at most `limit` timers; give how many have fired."""
         self._current_watermark = watermark
         fired = self._fire(self._event_time_timers, watermark, self._triggerable.on_event_time, limit)
-        head = self._event_time_timers.peek()
-        held = watermark if head is None else min(watermark, head.timestamp - 1)
-        self._output_watermark = max(self._output_watermark, held)
+        if not self._is_due():
+            self._output_watermark = max(self._output_watermark, watermark)
         return fired
 
     def _is_due(self) -> bool:

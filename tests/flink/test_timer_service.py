@@ -11,6 +11,7 @@ import pytest
 from timerheap import (
     InternalTimer,
     InternalTimerService,
+    InternalTimeServiceManager,
     KeyGroupRange,
     ManualProcessingTimeService,
     create_timer_queue,
@@ -25,7 +26,14 @@ def from_json(value: Any) -> Any:
 class Operator:
     """An operator on one key-group range: its timer service, and callbacks that follow the trace's rules."""
 
-    def __init__(self, trace: dict[str, Any], owned: KeyGroupRange, now: int, backend: str) -> None:
+    def __init__(
+        self,
+        trace: dict[str, Any],
+        owned: KeyGroupRange,
+        backend: str,
+        now: int = 0,
+        former: Any = None,
+    ) -> None:
         self.trace = trace
         self.owned = owned
         self.backend = backend
@@ -34,11 +42,19 @@ class Operator:
             self.rules.setdefault(from_json([kind, timestamp, key, namespace]), []).extend(acts)
         self.fired: list[Any] = []
         self.clock = ManualProcessingTimeService(now, jump=trace["clock"] == "jump")
-        self.service: InternalTimerService[Any, Any] = InternalTimerService(
+        self.service = self.new_service(former)
+
+    def new_service(self, former: Operator | None) -> InternalTimerService[Any, Any]:
+        """A service, restored from the snapshots of the key groups that both operators own."""
+        service: InternalTimerService[Any, Any] = InternalTimerService(
             self, self.clock, event_time_timers=self.new_queue(), processing_time_timers=self.new_queue()
         )
+        if former is not None:
+            for key_group in self.owned.intersection(former.owned):
+                service.restore_timers(former.service.snapshot_timers_for_key_group(key_group))
+        return service
 
-    def new_queue(self) -> Any:
+    def new_queue(self, name: str = "") -> Any:
         return create_timer_queue(
             self.backend,
             max_parallelism=self.trace["max_parallelism"],
@@ -112,17 +128,40 @@ class Operator:
             timer for snapshot in snapshots for timer in snapshot.processing_time_timers
         )
 
+    def advance_watermark(self, watermark: int) -> None:
+        self.service.advance_watermark(watermark)
+
     def rescaled(self, owned: KeyGroupRange) -> Operator:
-        """A new operator on other key groups, restored from the snapshots of those that both own."""
-        restored = Operator(self.trace, owned, self.clock.get_current_processing_time(), self.backend)
-        for key_group in owned.intersection(self.owned):
-            restored.service.restore_timers(self.service.snapshot_timers_for_key_group(key_group))
-        return restored
+        """A new operator on other key groups."""
+        return type(self)(self.trace, owned, self.backend, self.clock.get_current_processing_time(), self)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_answers(trace: dict[str, Any], backend: str) -> None:
-    operator = Operator(trace, KeyGroupRange(0, trace["max_parallelism"] - 1), 0, backend)
+class ManagedOperator(Operator):
+    """The same by a manager: watermarks in pieces of a few timers, and a restore from bytes."""
+
+    def new_service(self, former: ManagedOperator | None) -> InternalTimerService[Any, Any]:
+        self.manager: InternalTimeServiceManager[Any] = InternalTimeServiceManager(
+            self.clock,
+            max_parallelism=self.trace["max_parallelism"],
+            key_group_range=self.owned,
+            create_queue=self.new_queue,
+        )
+        if former is not None:
+            self.manager.restore(former.manager.snapshot())
+        return self.manager.get_internal_timer_service("timers", self, key_serializer=self.trace["key"])
+
+    def advance_watermark(self, watermark: int) -> None:
+        before = self.manager.current_output_watermark()
+        while not self.manager.try_advance_watermark(watermark, limit=1 + watermark % 3):
+            assert self.manager.current_output_watermark() == before
+        assert self.manager.current_output_watermark() == max(before, watermark)
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"), [(Operator, "heap"), (Operator, "rocksdb"), (ManagedOperator, "heap")]
+)
+def test_answers(trace: dict[str, Any], kind: type[Operator], backend: str) -> None:
+    operator = kind(trace, KeyGroupRange(0, trace["max_parallelism"] - 1), backend)
     for op in trace["ops"]:
         match op:
             case ["re" | "rp" | "de" | "dp" as act, key, namespace, timestamp, state]:
@@ -131,7 +170,7 @@ def test_answers(trace: dict[str, Any], backend: str) -> None:
                 assert not operator.fired
                 operator.check_state(state)
             case ["wm", watermark, fired, state]:
-                operator.service.advance_watermark(watermark)
+                operator.advance_watermark(watermark)
                 operator.check_fired(fired)
                 operator.check_state(state)
             case ["pt", now, fired, state]:

@@ -135,7 +135,7 @@ class _Void(TypeSerializer):
         return super().serialize_many(values)
 
     def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
-        if start == rows.shape[1] or rows[:, start].any():
+        if start >= rows.shape[1] or rows[:, start].any():
             return None
         return [None] * len(rows), start + 1
 
@@ -264,7 +264,7 @@ class _Any(TypeSerializer):
         return [tag + written for written in part.serialize_many(values)]
 
     def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
-        if start == rows.shape[1] or (rows[:, start] != rows[0, start]).any():
+        if start >= rows.shape[1] or (rows[:, start] != rows[0, start]).any():
             return None
         part = self._by_tag.get(int(rows[0, start]))
         return None if part is None else part.deserialize_column(rows, start + 1)

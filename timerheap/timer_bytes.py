@@ -122,11 +122,9 @@ class TimerSerializer:
             key, at = self.key_serializer.deserialize(data, 8 + key_group_size)
             namespace, end = self.namespace_serializer.deserialize(data, at)
         except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:
-            raise ValueError(f"data must be a timer of {self}, got {data.hex()}: {error}") from error
+            raise self._no_timer(data, str(error)) from error
         if end != len(data):
-            raise ValueError(
-                f"data must be a timer of {self}, got {len(data) - end} bytes more: {data.hex()}"
-            )
+            raise self._no_timer(data, f"it ends at {end}")
         return InternalTimer(timestamp - _SIGN, key, namespace)
 
     def serialize_many(
@@ -156,6 +154,10 @@ class TimerSerializer:
         if columns is None:
             return list(map(self.deserialize, data, repeat(key_group_size)))
         return list(map(_new_timer, zip(*columns, strict=True)))
+
+    def _no_timer(self, data: bytes, why: str) -> ValueError:
+        shown = data[:40].hex() + "..." * (len(data) > 40)
+        return ValueError(f"data must be a timer of {self}, got {len(data)} bytes {shown}: {why}")
 
     def _columns(self, data: Sequence[bytes], key_group_size: int) -> tuple[list[Any], ...] | None:
         """Read timers by the column, if all have one form."""

@@ -1,0 +1,33 @@
+"""TimerSerializer: the bytes under which Flink's RocksDB queue keeps a timer, and the timer that they are."""
+
+from typing import Any
+
+import pytest
+
+from timerheap import InternalTimer, TimerSerializer
+
+NAMESPACES = {type(None): "void", list: "time_window", str: "string"}
+
+
+def test_bytes(traces: list[Any]) -> None:
+    for number, (key_type, key, namespace, timestamp, data) in enumerate(traces, 1):
+        timer = InternalTimer(timestamp, key, tuple(namespace) if isinstance(namespace, list) else namespace)
+        serializer = TimerSerializer(key_type, NAMESPACES[type(namespace)])
+        assert serializer.serialize(timer).hex() == data, f"line {number}"
+        assert serializer.deserialize(bytes.fromhex(data)) == timer, f"line {number}"
+
+
+@pytest.mark.parametrize("key_type", ["long", "string"])
+def test_bytes_sort_as_timestamps_do(traces: list[Any], key_type: str) -> None:
+    lines = [line for line in traces if line[0] == key_type]
+    by_bytes = sorted(lines, key=lambda line: bytes.fromhex(line[4]))
+    assert [line[3] for line in by_bytes] == sorted(line[3] for line in lines)
+
+
+def test_what_is_cut_off_or_goes_on_is_no_timer(traces: list[Any]) -> None:
+    for key_type, _, namespace, _, data in traces[:60]:
+        serializer = TimerSerializer(key_type, NAMESPACES[type(namespace)])
+        whole = bytes.fromhex(data)
+        for wrong in [*(whole[:end] for end in range(len(whole))), whole + b"\0"]:
+            with pytest.raises(ValueError, match="data must be a timer of TimerSerializer"):
+                serializer.deserialize(wrong)

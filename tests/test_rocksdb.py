@@ -1,0 +1,440 @@
+"""The queue on disk, against its model, closed, killed and reopened meanwhile; what is safe, what refused."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+from queue_model import QueueModel
+from test_queue import AgainstTheModel
+
+from timerheap import (
+    InternalTimer,
+    KeyGroupRange,
+    RocksDBTimerQueue,
+    TimerQueue,
+    TimerSerializer,
+    TypeSerializer,
+    create_timer_queue,
+    java_hash_code,
+)
+from timerheap.rocksdb import head, journal, store
+from timerheap.serializers import SERIALIZERS
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+class WithSets(TypeSerializer):
+    """What "any" takes, and sets."""
+
+    name = "any and sets"
+
+    def serialize(self, value):
+        is_set = isinstance(value, frozenset)
+        return SERIALIZERS["any"].serialize((is_set, *sorted(value)) if is_set else (is_set, value))
+
+    def deserialize(self, data, start):
+        (is_set, *values), end = SERIALIZERS["any"].deserialize(data, start)
+        return frozenset(values) if is_set else values[0], end
+
+
+class BytesModel(QueueModel):
+    """Timers in the order of their bytes."""
+
+    serializer = TimerSerializer("any", WithSets())
+
+    def order(self, timer):
+        return timer.timestamp, self.key_group(timer), self.serializer.serialize(timer)
+
+
+class OnDisk(AgainstTheModel):
+    """With everything that holds many timers made small, so that few timers come by every border."""
+
+    @initialize(owned=st.sampled_from([(0, 3), (0, 1), (2, 3)]), kept=st.booleans(), sync=st.booleans())
+    def start(self, owned, kept, sync):
+        self.small = ExitStack()
+        for module, name, value in [
+            (head, "_CACHED", 4),
+            (head, "_MOST_CACHED", 8),
+            (head, "_RANGE", 6),
+            (store, "_MOST_PENDING", 5),
+            (journal.Journal, "SIZE", 150),
+        ]:
+            self.small.enter_context(mock.patch.object(module, name, value))
+        self.directory = Path(self.small.enter_context(tempfile.TemporaryDirectory()))
+        self.path = self.directory / "0" if kept else None
+        self.sync = sync
+        self.owned = KeyGroupRange(*owned)
+        self.queue = self.open()
+        self.model = BytesModel(4, self.owned)
+
+    def open(self):
+        return RocksDBTimerQueue(
+            self.path,
+            4,
+            self.owned,
+            namespace_serializer=WithSets(),
+            sync=self.sync and self.path is not None,
+        )
+
+    @rule(sync=st.booleans())
+    def close_and_open(self, sync):
+        if self.path is not None:
+            self.queue.close()
+            self.sync = sync
+            self.queue = self.open()
+
+    @rule(sync=st.booleans())
+    def be_killed_and_open(self, sync):
+        """What a killed process leaves is what its files hold at that moment."""
+        if self.path is not None:
+            left = self.directory / str(int(self.path.name) + 1)
+            shutil.copytree(self.path, left)
+            self.queue.close()
+            self.path, self.sync = left, sync
+            self.queue = self.open()
+
+    def teardown(self):
+        if hasattr(self, "queue"):
+            try:
+                super().teardown()
+            finally:
+                self.queue.close()
+                self.small.close()
+
+
+OnDisk.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOnDisk = OnDisk.TestCase
+del AgainstTheModel
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "timers"
+
+
+def hash_code_of_anything(key):
+    return len(key) if isinstance(key, bytes) else java_hash_code(key)
+
+
+def timers_of(*timestamps):
+    return [InternalTimer(timestamp, "key", None) for timestamp in timestamps]
+
+
+def test_many_timers_against_the_heap(path):
+    """Beyond every border as it is: the head in memory, the batches, the ranges."""
+    heap = TimerQueue()
+    timers = [InternalTimer(i * 7919 % 20_011, i * 31 % 997, None) for i in range(20_000)]
+    with RocksDBTimerQueue(path) as queue:
+        for each in (heap, queue):
+            for timer in timers[:3_000]:
+                each.add(timer)
+            each.add_many(timers)
+            for timer in timers[::3]:
+                each.remove(timer)
+            each.add_many(timers[:12])
+        assert len(queue) == len(heap)
+        assert sorted(queue) == sorted(heap)
+        assert sorted(queue.timers_of_key(5)) == sorted(heap.timers_of_key(5))
+        assert sorted(queue.get_subset_for_key_group(5)) == sorted(heap.get_subset_for_key_group(5))
+        assert queue.remove_keys(range(100, 200)) == heap.remove_keys(range(100, 200))
+        for time, limit in [
+            (3_000, None),
+            (4_000, 10),
+            (9_000, 3_000),
+            (9_000, None),
+            (9_500, 1),
+            (9_500, 0),
+        ]:
+            polled = queue.poll_many(time, limit)
+            assert [timer.timestamp for timer in polled] == [t.timestamp for t in heap.poll_many(time, limit)]
+            assert len(queue) == len(heap)
+        rest = [queue.poll() for _ in range(len(queue))]
+        assert [timer.timestamp for timer in rest] == [heap.poll().timestamp for _ in rest]
+        assert queue.poll() is None
+
+
+def test_it_is_a_context_manager_and_finds_its_timers_again(path):
+    with RocksDBTimerQueue(str(path), hash_code=hash_code_of_anything) as queue:
+        queue.add_many([(5, "a", (0, 60)), (INT64_MIN, b"a" * 9, None), (INT64_MAX, 1.5, True)])
+        assert repr(queue).startswith(f"<RocksDBTimerQueue in {path}, head InternalTimer(timestamp=-922337")
+    with create_timer_queue("rocksdb", path=path, hash_code=hash_code_of_anything) as queue:
+        assert list(queue) == [(INT64_MIN, b"a" * 9, None), (5, "a", (0, 60)), (INT64_MAX, 1.5, True)]
+        assert len(queue) == 3
+        assert queue
+
+
+def test_a_temporary_directory_goes_with_its_queue():
+    queue = create_timer_queue("rocksdb")
+    directory = queue._timers.store.path
+    queue.add((1, "a", None))
+    assert directory.exists()
+    del queue
+    assert not directory.exists()
+    with create_timer_queue("rocksdb") as queue:
+        directory = queue._timers.store.path
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda queue: queue.add((1, "a", None)),
+        lambda queue: queue.remove((1, "a", None)),
+        lambda queue: queue.peek(),
+        lambda queue: queue.poll(),
+        lambda queue: queue.add_many([(1, "a", None)]),
+        lambda queue: queue.poll_many(7),
+        lambda queue: queue.remove_keys(["a"]),
+        lambda queue: queue.timers_of_key("a"),
+        lambda queue: queue.get_subset_for_key_group(0),
+        lambda queue: queue.clear(),
+        lambda queue: queue.is_empty(),
+        lambda queue: list(queue),
+        lambda queue: len(queue),
+        lambda queue: bool(queue),
+        lambda queue: (1, "a", None) in queue,
+    ],
+)
+def test_a_closed_queue_says_so(path, call):
+    queue = RocksDBTimerQueue(path)
+    queue.add((1, "a", None))
+    queue.close()
+    queue.close()
+    assert repr(queue) == f"<RocksDBTimerQueue in {path}, closed>"
+    with pytest.raises(ValueError, match="is closed"):
+        call(queue)
+    with RocksDBTimerQueue(path) as queue:
+        assert list(queue) == [(1, "a", None)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"max_parallelism": 64}, "max_parallelism must be 128, as .* has it, got 64"),
+        ({"key_group_range": KeyGroupRange(0, 99)}, r"key_group_range must be \[0, 127\].*got \[0, 99\]"),
+        ({"key_serializer": "string"}, "key_serializer must be 'any'.*got 'string'"),
+        ({"namespace_serializer": "void"}, "namespace_serializer must be 'any'.*got 'void'"),
+        ({"hash_code": lambda key: java_hash_code(key) + 1}, "hash_code must be the one.*'key'"),
+    ],
+)
+def test_what_the_timers_were_stored_with_must_be_the_same(path, changed, says):
+    with RocksDBTimerQueue(path) as queue:
+        queue.add((1, "key", None))
+    with pytest.raises(ValueError, match=says):
+        RocksDBTimerQueue(path, **changed)
+    with RocksDBTimerQueue(path) as queue:
+        assert list(queue) == [(1, "key", None)]
+
+
+def test_one_queue_at_a_time_has_a_directory(path):
+    with RocksDBTimerQueue(path), pytest.raises(OSError, match=r"could not be opened: .*lock"):
+        RocksDBTimerQueue(path)
+
+
+def damage(files, at=0.5, data=b"\xff" * 64):
+    for file in files:
+        with file.open("r+b") as opened:
+            opened.seek(int(file.stat().st_size * at))
+            opened.write(data)
+
+
+def test_damaged_files_are_errors(path):
+    queue = RocksDBTimerQueue(path)
+    queue.add_many(timers_of(*range(20_000)))
+    left = path.with_name("left")
+    shutil.copytree(path, left)
+    damage(left.glob("*.log"))
+    with pytest.raises(OSError, match=r"could not be opened: Corruption"):
+        RocksDBTimerQueue(left)
+    queue.close()
+    damage(path.glob("*.sst"))
+    with RocksDBTimerQueue(path) as queue:
+        for call in [lambda: queue.poll_many(INT64_MAX), lambda: list(queue), lambda: len(queue)]:
+            with pytest.raises(OSError, match=r"could not be read: Corruption"):
+                call()
+        queue.poll_many(10)
+    damage(path.glob("MANIFEST*"), 0)
+    with pytest.raises(OSError, match="could not be opened"):
+        RocksDBTimerQueue(path)
+
+
+def test_a_journal_that_is_damaged_ends_where_the_damage_begins(path):
+    queue = RocksDBTimerQueue(path)
+    for timer in timers_of(1, 2, 3):
+        queue.add(timer)
+    left = path.with_name("left")
+    shutil.copytree(path, left)
+    queue.close()
+    file = left / "timerheap.journal"
+    last = file.read_bytes().rfind(b"key")
+    damage([file], last / file.stat().st_size, b"K")
+    with RocksDBTimerQueue(left) as queue:
+        assert list(queue) == timers_of(1, 2)
+
+
+def put(path, key, value=b""):
+    rocksdict = pytest.importorskip("rocksdict")
+    with rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True)) as db:
+        db.put(key, value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        (b"", b"{}", "path must name"),
+        (b"", b"[1]", "path must name"),
+        (b"", b"\xff", "path must name"),
+        (b"", b'{"format": "timerheap timers", "version": 2}', "version must be 2"),
+        (b"", b'{"format": "others"}', "format must be 'others'"),
+    ],
+)
+def test_what_is_no_store_of_timers(path, key, value, says):
+    RocksDBTimerQueue(path).close()
+    put(path, key, value)
+    with pytest.raises(ValueError, match=says):
+        RocksDBTimerQueue(path)
+
+
+def test_another_database_is_left_alone(path):
+    put(path, b"mine", b"yours")
+    with pytest.raises(ValueError, match="path must name a new directory or one of timerheap timers"):
+        RocksDBTimerQueue(path)
+
+
+def test_a_path_that_is_a_file(path):
+    path.write_text("mine")
+    with pytest.raises(OSError, match="exists"):
+        RocksDBTimerQueue(path)
+
+
+@pytest.mark.parametrize("stranger", [b"\0\0", b"12345678", b"12345678\x01q", bytes(8) + b"\x48s\x04key"])
+def test_hostile_timers_are_errors_and_stay(path, stranger):
+    RocksDBTimerQueue(path).close()
+    put(path, stranger)
+    with pytest.raises(ValueError, match="data must be a timer"):
+        RocksDBTimerQueue(path)
+
+
+@pytest.mark.parametrize(
+    ("timer", "error", "says"),
+    [
+        ((1, {"a"}, None), TypeError, "key must be"),
+        ((1, "a", {}), TypeError, "namespace must be what the serializer 'any' takes"),
+        ((1, "a"), TypeError, r"timer must be \(timestamp, key, namespace\)"),
+        (7, TypeError, "timer must be"),
+        (("7", "a", None), TypeError, "timestamp.*'7'"),
+        ((2**63, "a", None), OverflowError, "timestamp.*9223372036854775808"),
+        ((1, None, None), TypeError, "key must be"),
+        ((1, float("nan"), None), ValueError, "key must equal itself"),
+        ((1, 2**63, None), OverflowError, "key must be.*9223372036854775808"),
+        ((1, "key", None), ValueError, r"key must belong to KeyGroupRange.*'key' of key group 72"),
+    ],
+)
+@pytest.mark.parametrize("method", ["add", "remove", "add_many"])
+def test_errors_name_what_is_wrong_and_change_nothing(method, timer, error, says):
+    with RocksDBTimerQueue(None, 128, KeyGroupRange(0, 71)) as queue:
+        queue.add((1, "b", None))
+        with pytest.raises(error, match=says):
+            getattr(queue, method)([(2, "b", None), timer] if method == "add_many" else timer)
+        assert list(queue) == [(1, "b", None)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        (("now",), TypeError, "time must be an int"),
+        ((2**63,), OverflowError, "time must fit"),
+        ((1, -1), ValueError, "limit must be 0 or more, got -1"),
+        ((1, 1.5), TypeError, "limit must be an int"),
+    ],
+)
+def test_poll_many_errors(arguments, error, says):
+    with RocksDBTimerQueue() as queue:
+        queue.add((1, 1, None))
+        with pytest.raises(error, match=says):
+            queue.poll_many(*arguments)
+        with pytest.raises(TypeError, match="keys must be an iterable of keys, got the one key 'key'"):
+            queue.remove_keys("key")
+        assert len(queue) == 1
+
+
+def test_a_write_that_fails_leaves_the_queue_as_it_was(path):
+    with RocksDBTimerQueue(path) as queue:
+        queue.add_many(timers_of(*range(3_000)))
+        full = OSError("no space left on device")
+        with mock.patch.object(store.Store, "_write", side_effect=full):
+            for call in [
+                lambda: queue.add_many(timers_of(5_000, 5_001)),
+                lambda: queue.poll_many(10),
+                lambda: queue.poll_many(2_500),
+                lambda: queue.remove_keys(["key"]),
+                lambda: queue.clear(),
+            ]:
+                with pytest.raises(OSError, match="no space"):
+                    call()
+        with mock.patch.object(store.Store, "_write_soon", side_effect=full):
+            for call in [
+                lambda: queue.add(timers_of(-1)[0]),
+                queue.poll,
+                lambda: queue.remove(timers_of(7)[0]),
+            ]:
+                with pytest.raises(OSError, match="no space"):
+                    call()
+        assert list(queue) == timers_of(*range(3_000))
+        assert queue.poll_many(INT64_MAX) == timers_of(*range(3_000))
+
+
+def test_single_writes_wait_while_the_disk_is_full(path):
+    with RocksDBTimerQueue(path) as queue, mock.patch.object(store, "_MOST_PENDING", 10):
+        with mock.patch.object(store.Store, "_write", side_effect=OSError("no space left on device")):
+            for timer in timers_of(*range(10)):
+                queue.add(timer)
+            for _ in range(3):
+                with pytest.raises(OSError, match="no space"):
+                    queue.add(timers_of(10)[0])
+        assert list(queue) == timers_of(*range(10))
+        queue.add(timers_of(10)[0])
+    with RocksDBTimerQueue(path) as queue:
+        assert list(queue) == timers_of(*range(11))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_key_larger_than_the_journal(path, sync):
+    large = b"k" * 300_000
+    queue = RocksDBTimerQueue(path, hash_code=len, sync=sync)
+    queue.add((1, large, None))
+    queue.add((2, b"k", None))
+    left = path.with_name("left")
+    shutil.copytree(path, left)
+    queue.close()
+    with RocksDBTimerQueue(left, hash_code=len) as queue:
+        assert list(queue) == [(1, large, None), (2, b"k", None)]
+        assert queue.remove((1, large, None)) is True
+        assert list(queue) == [(2, b"k", None)]
+
+
+def test_without_rocksdict_the_error_says_what_to_install():
+    with (
+        mock.patch.dict(sys.modules, rocksdict=None),
+        pytest.raises(ImportError, match=r"pip install 'timerheap\[rocksdb\]'"),
+    ):
+        create_timer_queue("rocksdb")
+
+
+def test_the_factory_knows_whose_arguments_are_whose(path):
+    with pytest.raises(TypeError, match="path is for backend 'rocksdb' alone"):
+        create_timer_queue("heap", path=path)
+    with pytest.raises(TypeError, match="colour"):
+        create_timer_queue("rocksdb", colour="red")
+    for unknown in ("rocks", "", None, ["heap"]):
+        with pytest.raises(ValueError, match="backend must be one of heap, rocksdb, got"):
+            create_timer_queue(unknown)

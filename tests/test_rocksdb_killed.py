@@ -1,0 +1,121 @@
+"""A process is killed at work on its queue, again and again: nothing that it acknowledged is lost or doubled.
+
+TIMERHEAP_KILLS says how often; 50 take two minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from timerheap import InternalTimer, RocksDBTimerQueue
+
+KILLS = int(os.environ.get("TIMERHEAP_KILLS", "6"))
+
+# Does what it reads, and says so once it is done: a line of numbers for a line of numbers.
+WORKER = """
+import sys
+from timerheap import RocksDBTimerQueue
+
+queue = RocksDBTimerQueue(sys.argv[1], namespace_serializer="void")
+print("open", flush=True)
+for line in sys.stdin:
+    call, *numbers = line.split()
+    timers = [(int(number), int(number) % 100, None) for number in numbers]
+    if call == "add":
+        queue.add(timers[0])
+    elif call == "remove":
+        queue.remove(timers[0])
+    elif call == "add_many":
+        queue.add_many(timers)
+    elif call == "poll":
+        timer = queue.poll()
+        numbers = [] if timer is None else [timer.timestamp]
+    elif call == "poll_many":
+        numbers = [timer.timestamp for timer in queue.poll_many(int(numbers[0]), int(numbers[1]))]
+    print("done", *numbers, flush=True)
+"""
+
+
+def calls(random: random.Random, held: set[int]) -> str:
+    """Choose a call; few timers are there twice, many come and go."""
+    number = random.randrange(1 << 20)
+    match random.randrange(12):
+        case 0:
+            return (
+                f"add_many {' '.join(str(random.randrange(1 << 20)) for _ in range(random.randrange(3_000)))}"
+            )
+        case 1:
+            return f"poll_many {number} {random.randrange(2_000)}"
+        case 2 | 3:
+            return "poll"
+        case 4 | 5 | 6:
+            return f"remove {random.choice(sorted(held)[:50] or [number])}"
+        case _:
+            return f"add {number}"
+
+
+def apply(call: str, held: set[int]) -> tuple[set[int], list[int] | None]:
+    """What is held after a call, and what the call says that it did."""
+    name, *words = call.split()
+    numbers = list(map(int, words))
+    match name:
+        case "add" | "add_many":
+            return held | set(numbers), numbers
+        case "remove":
+            return held - set(numbers), numbers
+        case "poll":
+            polled = sorted(held)[:1]
+        case _:
+            polled = sorted(number for number in held if number <= numbers[0])[: numbers[1]]
+    return held - set(polled), polled
+
+
+def work_until_killed(path: Any, random: random.Random, held: set[int]) -> list[set[int]]:
+    """Give what may be held now: what was acknowledged, with or without the call that was under way."""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    possible = [held]
+    try:
+        assert worker.stdout.readline() == "open\n"
+        end = time.monotonic() + random.uniform(0, 0.5)
+        while time.monotonic() < end:
+            call = calls(random, held)
+            worker.stdin.write(call + "\n")
+            worker.stdin.flush()
+            after, did = apply(call, held)
+            possible = [held, after]
+            if random.random() < 0.001 or time.monotonic() > end:
+                time.sleep(random.uniform(0, 0.005))  # so that the kill comes within the call
+                break
+            assert worker.stdout.readline().split() == ["done", *map(str, did or [])]
+            held, possible = after, [after]
+    finally:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.stdin.close()
+        worker.stdout.close()
+        worker.wait()
+    return possible
+
+
+def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Any) -> None:
+    seed = int(os.environ.get("TIMERHEAP_SEED", random.randrange(1 << 32)))
+    print("TIMERHEAP_SEED", seed)
+    chance = random.Random(seed)
+    held: set[int] = set()
+    for _ in range(KILLS):
+        possible = work_until_killed(tmp_path / "timers", chance, held)
+        with RocksDBTimerQueue(tmp_path / "timers", namespace_serializer="void") as queue:
+            found = list(queue)
+            assert len(queue) == len(found)
+        held = {timer.timestamp for timer in found}
+        assert sorted(found) == [InternalTimer(number, number % 100, None) for number in sorted(held)]
+        assert held in possible

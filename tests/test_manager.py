@@ -381,6 +381,8 @@ def test_snapshots_of_others_are_refused():
     for wrong in ([snapshot()[0]], None, b"", "snapshot"):
         with pytest.raises(TypeError, match="snapshot must be a mapping of key groups to bytes"):
             operator.manager.restore(wrong)
+    with pytest.raises(TypeError, match="key groups, which are ints, got '5'"):
+        operator.manager.restore({"5": snapshot()[5]})
     for wrong in ("bytes", 7, None):
         with pytest.raises(TypeError, match="data must be bytes"):
             operator.manager.restore({0: wrong})

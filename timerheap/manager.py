@@ -40,8 +40,9 @@ class InternalTimeServiceManager(Generic[K]):
     key_group_range : KeyGroupRange, optional
         The key groups of this operator; by default all.
     create_queue : callable, optional
-        name -> an empty `KeyedTimerQueue` of these key groups; called twice for each service, with names of
-        their own. By default ``TimerQueue(max_parallelism, key_group_range)``.
+        name -> a `KeyedTimerQueue` of these key groups; called for ``<service>/event_time`` and
+        ``<service>/processing_time``. By default ``TimerQueue(max_parallelism, key_group_range)``; on disk
+        ``lambda name: create_timer_queue("rocksdb", path=directory / name)``, for instance.
     emit_watermark : callable, optional
         Takes each watermark that goes downstream, epoch ms, each higher than the one before.
 
@@ -227,7 +228,7 @@ class InternalTimeServiceManager(Generic[K]):
     def current_output_watermark(self) -> int:
         """Return the watermark that has gone downstream, epoch ms; before the first, ``MIN_WATERMARK``.
 
-        All timers up to it have fired, but those that were late already when they were registered.
+        All timers up to it have fired, but those that came when their service had passed it already.
         """
         return self._output_watermark
 
@@ -281,6 +282,11 @@ class InternalTimeServiceManager(Generic[K]):
             raise RuntimeError(f"restore must come before the services {list(self._services)} are asked for")
         if not isinstance(snapshot, Mapping):
             raise TypeError(f"snapshot must be a mapping of key groups to bytes, got {snapshot!r}")
+        for key_group in snapshot:
+            if not isinstance(key_group, int):
+                raise TypeError(
+                    f"snapshot must be a mapping of key groups, which are ints, got {key_group!r}"
+                )
         owned = [key_group for key_group in self._key_groups.range if key_group in snapshot]
         read = {key_group: self._read(key_group, snapshot[key_group]) for key_group in owned}
         self._restored.update(read)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from queue_model import QueueModel
 
-from timerheap import InternalTimer
+from timerheap import InternalTimer, InternalTimerService, ManualProcessingTimeService, TimerService
 from timerheap.spark.timers import JournalledQueue, JournalledTimers
 
 timestamps = st.integers(-2, 12)
@@ -81,6 +81,32 @@ class AgainstTheModel(RuleBasedStateMachine):
 
 
 TestAgainstTheModel = AgainstTheModel.TestCase
+
+
+def test_a_function_sees_the_timers_of_its_key() -> None:
+    journalled = [JournalledTimers(kind, one_timer_per_key=False) for kind in (0, 1)]
+    service: InternalTimerService[int, None] = InternalTimerService(
+        None,  # type: ignore[arg-type]  # nothing fires
+        ManualProcessingTimeService(),
+        event_time_timers=JournalledQueue(journalled[0]),
+        processing_time_timers=JournalledQueue(journalled[1]),
+    )
+    timers = TimerService(service)
+    for service.key_context.current_key in (-7, 7):
+        for timestamp in (30, 10, 20):
+            timers.register_event_time_timer(timestamp)
+            timers.register_processing_time_timer(timestamp + 1)
+    assert timers.event_time_timers() == [10, 20, 30]
+    assert timers.processing_time_timers() == [11, 21, 31]
+    assert (timers.next_event_time_timer(), timers.next_processing_time_timer()) == (10, 11)
+    assert timers.delete_all_timers() == 6
+    assert timers.event_time_timers() == timers.processing_time_timers() == []
+    service.key_context.current_key = -7
+    for kind, (held, first) in enumerate(zip(journalled, (10, 11), strict=True)):
+        assert held.losses == 3
+        saved = JournalledTimers(kind, one_timer_per_key=False)
+        saved.replay(held.changes())
+        assert sorted(saved.heap) == [(first + step, -7, 0) for step in (0, 10, 20)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -49,16 +49,13 @@ def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullab
     Nullable(values=array([1, 2]), valid=array([ True, False]))
     """
     wanted = np.dtype(dtype)
-    data = (
-        np.ma.getdata(values)
-        if isinstance(values, np.ma.MaskedArray)
-        else np.asarray(values, _objects(values))
-    )
+    data, valid = np.ma.getdata(values, subok=False), ~np.ma.getmaskarray(values)
+    if not isinstance(values, np.ndarray):
+        data = np.asarray(values, _objects(values))
     if data.shape != (length,):
         raise ValueError(f"{name} must be a column of {length} rows, got shape {data.shape}")
-    valid = (
-        ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else np.ones(length, np.bool_)
-    )
+    if not length:
+        data = data.astype(wanted)
     if data.dtype.kind == "O":
         valid = valid & np.array([value is not None for value in data.tolist()], np.bool_)
         if wanted.kind != "O":
@@ -77,7 +74,7 @@ _KINDS = {"i": "integers", "f": "numbers"}
 
 def _objects(values: object) -> type | None:
     """Keep a list with a None in it, or of strings, a list of objects."""
-    if isinstance(values, np.ndarray) or not isinstance(values, Sequence):
+    if not isinstance(values, Sequence):
         return None
     return object if any(not isinstance(value, int | float) for value in values) else None
 
@@ -102,22 +99,18 @@ class Groups(NamedTuple):
     ----------
     order : ndarray of intp, shape (n,)
         The rows, those of a group side by side, groups in the order of their values.
-    starts : ndarray of intp, shape (g,)
-        Where in `order` each group begins.
+    starts, sizes : ndarray of intp, shape (g,)
+        Where in `order` each group begins, and of how many rows it is.
     """
 
     order: NDArray[np.intp]
     starts: NDArray[np.intp]
+    sizes: NDArray[np.intp]
 
     @property
     def firsts(self) -> NDArray[np.intp]:
         """A row of each group."""
         return self.order[self.starts]
-
-    @property
-    def sizes(self) -> NDArray[np.intp]:
-        """The number of rows of each group."""
-        return np.diff(self.starts, append=len(self.order))
 
     @property
     def of_sorted(self) -> NDArray[np.intp]:
@@ -138,27 +131,30 @@ def group_by(*columns: NDArray[Any]) -> Groups:
     Examples
     --------
     >>> group_by(np.array([7, 5, 7, 5]), np.array([1, 1, 1, 0]))
-    Groups(order=array([3, 1, 0, 2]), starts=array([0, 1, 2]))
+    Groups(order=array([3, 1, 0, 2]), starts=array([0, 1, 2]), sizes=array([1, 1, 2]))
     """
     length = len(columns[0])
     changes = np.zeros(length, np.bool_)
-    order = np.arange(length) if _in_order(columns) else np.lexsort(columns[::-1])
+    order = _sort(columns)
     for column in columns:
         in_order = column[order]
         changes[1:] |= in_order[1:] != in_order[:-1]
     if length:
         changes[0] = True
-    return Groups(order, np.flatnonzero(changes))
+    starts = np.flatnonzero(changes)
+    return Groups(order, starts, np.append(starts[1:], length) - starts if length else starts)
 
 
-def _in_order(columns: tuple[NDArray[Any], ...]) -> bool:
-    """Whether a sort is spared; a look at the first column tells mostly that it is not."""
-    ascending = np.zeros(max(len(columns[0]) - 1, 0), np.bool_)
-    for column in reversed(columns):
-        rises = column[1:] > column[:-1]
-        same = column[1:] == column[:-1]
-        ascending = rises | (same & ascending) if column is not columns[-1] else rises | same
-    return bool(ascending.all())
+def _sort(columns: tuple[NDArray[Any], ...]) -> NDArray[np.intp]:
+    """The rows in order; what comes from one sort into the next is not sorted again."""
+    first = columns[0]
+    if bool((first[1:] >= first[:-1]).all()):
+        ascending = np.ones(max(len(first) - 1, 0), np.bool_)
+        for column in reversed(columns):
+            ascending = (column[1:] > column[:-1]) | ((column[1:] == column[:-1]) & ascending)
+        if bool(ascending.all()):
+            return np.arange(len(first))
+    return np.argsort(first, kind="stable") if len(columns) == 1 else np.lexsort(columns[::-1])
 
 
 class Multisets:
@@ -191,7 +187,7 @@ class Multisets:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The number of entries of each row."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def rows(self) -> NDArray[np.intp]:
@@ -217,9 +213,9 @@ Accumulator = NDArray[Any] | Multisets
 
 def concatenate(columns: Sequence[Accumulator]) -> Accumulator:
     """Append columns of one kind, at least one."""
-    if not isinstance(columns[0], Multisets):
-        return np.concatenate(cast(Sequence[NDArray[Any]], columns))
-    lists = cast(Sequence[Multisets], columns)
+    lists = [column for column in columns if isinstance(column, Multisets)]
+    if not lists:
+        return np.concatenate([column for column in columns if isinstance(column, np.ndarray)])
     sizes = np.concatenate([column.sizes for column in lists])
     return Multisets(
         np.concatenate([[0], np.cumsum(sizes)]),

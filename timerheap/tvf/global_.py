@@ -65,7 +65,8 @@ class GlobalWindowAggregate:
         self._fired = MIN_WATERMARK  # the end up to which windows have been looked at
         self._slices = self.plan.empty()
         self._timers = TimerHeap()
-        self._changed: set[int] = set()
+        self._changed: set[int] = set()  # slices that are there, and were not as they are
+        self._reported = np.empty(0, np.int64)  # slices that were there when changes were last asked for
 
     def __len__(self) -> int:
         """The number of accumulators, one for each key and slice."""
@@ -155,12 +156,13 @@ class GlobalWindowAggregate:
         ended = int(np.searchsorted(self._slices.slice_ends, last, side="right"))
         in_reach, ahead = self._slices[:ended], self._slices[ended:]
         results = self._evaluate(in_reach, self._fired + self.assigner.interval, last)
-        kept, changed = self._expire(in_reach, last)
+        kept, folded = self._expire(in_reach, last)
         following = self._next_timers(kept, last)
 
         self.watermark, self._fired = watermark, last
         self._slices = self.plan.concatenate([kept, ahead])
-        self._changed.update(changed)
+        self._changed.difference_update(np.setdiff1d(in_reach.slice_ends, kept.slice_ends).tolist())
+        self._changed.update(folded.tolist())
         self._timers.pop_due(watermark)
         self._timers.push_many(*following)
         return results
@@ -211,7 +213,7 @@ class GlobalWindowAggregate:
         return self._slices
 
     def changes(self) -> tuple[Partials, NDArray[np.int64]]:
-        """Give what has changed since the last call.
+        """Give what has changed since the last call, or since `restore`.
 
         Returns
         -------
@@ -220,10 +222,11 @@ class GlobalWindowAggregate:
         gone : ndarray of int64
             The ends of slices that are no more.
         """
-        changed = np.array(sorted(self._changed), np.int64)
-        slices = self._slices[np.isin(self._slices.slice_ends, changed)]
-        self._changed = set()
-        return slices, np.setdiff1d(changed, slices.slice_ends)
+        slices = self._slices[np.isin(self._slices.slice_ends, np.array(sorted(self._changed), np.int64))]
+        there = np.unique(self._slices.slice_ends)
+        gone = np.setdiff1d(self._reported, there)
+        self._changed, self._reported = set(), there
+        return slices, gone
 
     def restore(self, slices: Partials, watermark: int, late_rows: int = 0) -> None:
         """Take in the state of an operator with the same windows and aggregates, instead of the own.
@@ -239,7 +242,7 @@ class GlobalWindowAggregate:
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
         self._fired = self.assigner.last_passed(self.watermark)
         self._slices = self.plan.merge([slices])
-        self._changed = set()
+        self._changed, self._reported = set(), np.unique(self._slices.slice_ends)
         self._timers.clear()
         self._timers.push_many(*self._next_timers(self._slices, self._fired))
 
@@ -282,14 +285,12 @@ class GlobalWindowAggregate:
         firsts = self.assigner.window_starts(partials.slice_ends) + self.assigner.interval
         return Partials(partials.key_ids, np.where(over, firsts, partials.slice_ends), partials.accumulators)
 
-    def _expire(self, fired: Partials, last: int) -> tuple[Partials, list[int]]:
-        """Keep what windows after `last` need; name the slices that this changes."""
-        needed = self.assigner.last_window_ends(fired.slice_ends) > last
-        kept = fired[needed]
+    def _expire(self, fired: Partials, last: int) -> tuple[Partials, NDArray[np.int64]]:
+        """Keep what windows after `last` need; name the slices that others have been folded into."""
+        kept = fired[self.assigner.last_window_ends(fired.slice_ends) > last]
         folded = self._fold(kept, last)
-        moved = kept.slice_ends != folded.slice_ends
-        changed = fired.slice_ends[~needed], kept.slice_ends[moved], folded.slice_ends[moved]
-        return self.plan.merge([folded]), np.unique(np.concatenate(changed)).tolist()
+        into = folded.slice_ends[folded.slice_ends != kept.slice_ends]
+        return self.plan.merge([folded]), np.unique(into)
 
     def _next_timers(
         self, slices: Partials, passed: int

@@ -73,7 +73,7 @@ def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> ND
     Traceback (most recent call last):
     OverflowError: a window's end is out of 64 bits: 9223372036854775807 + 1
     """
-    addends = np.asarray(by, np.int64)
+    addends = np.asarray(by, np.int64)  # a Python int would not wrap, but raise without a word
     total = values + addends
     wrong = ((values ^ total) & (addends ^ total)) < 0
     if wrong.any():

@@ -58,12 +58,19 @@ class Partials:
 
 
 class Plan:
-    """The aggregates of a query, computed side by side; a COUNT(*) comes with them.
+    """The aggregates of a query, computed side by side.
 
     Parameters
     ----------
     aggregates : sequence of Aggregate
         In the order of the results.
+
+    Attributes
+    ----------
+    aggregates : tuple of Aggregate
+        What accumulators are kept of: COUNT(*), which every plan needs, and all others.
+    outputs : tuple of int
+        Which of those each result is.
 
     Raises
     ------
@@ -89,7 +96,12 @@ class Plan:
                 raise TypeError(
                     f"aggregates must be aggregates, such as Sum('delay', int), got {aggregate!r}"
                 )
-        self.aggregates: tuple[Aggregate, ...] = (Count(), *aggregates)
+        rows = [isinstance(aggregate, Count) and not aggregate.columns for aggregate in aggregates]
+        others = [aggregate for aggregate, is_rows in zip(aggregates, rows, strict=True) if not is_rows]
+        self.aggregates: tuple[Aggregate, ...] = (Count(), *others)
+        # Where in those each result comes from: a COUNT(*) that is asked for is the one that is there anyway.
+        numbers = iter(range(1, len(self.aggregates)))
+        self.outputs = tuple(0 if is_rows else next(numbers) for is_rows in rows)
 
     def accumulate(
         self,
@@ -179,9 +191,8 @@ class Plan:
         return tuple(aggregate.merge(groups, fields) for aggregate, fields in pairs)
 
     def results(self, partials: Partials) -> tuple[np.ma.MaskedArray[Any, Any], ...]:
-        """Give the results of accumulators, without the COUNT(*) that comes with every plan."""
-        pairs = zip(self.aggregates[1:], partials.accumulators[1:], strict=True)
-        return tuple(aggregate.result(fields) for aggregate, fields in pairs)
+        """Give the results of accumulators, one column for each aggregate that was asked for."""
+        return tuple(self.aggregates[at].result(partials.accumulators[at]) for at in self.outputs)
 
     def concatenate(self, parts: Iterable[Partials]) -> Partials:
         """Append partials as they are."""

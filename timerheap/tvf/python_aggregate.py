@@ -89,10 +89,10 @@ class PythonAggregate(FieldAggregate):
         columns = [_with_nones(values)[groups.order].tolist() for values in inputs]
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         taken_back = (signs < 0)[groups.order].tolist() if signs is not None else [False] * len(rows)
-        starts = groups.starts.tolist()
         function: Any = self.function
-        made = np.empty(len(starts), object)
-        for group, (start, end) in enumerate(zip(starts, [*starts[1:], len(rows)], strict=True)):
+        made = np.empty(len(groups.starts), object)
+        ranges = zip(groups.starts.tolist(), (groups.starts + groups.sizes).tolist(), strict=True)
+        for group, (start, end) in enumerate(ranges):
             accumulator = function.create_accumulator()
             for row in range(start, end):
                 accumulator = (function.retract if taken_back[row] else function.add)(rows[row], accumulator)

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timerheap.timer import MAX_WATERMARK
+from timerheap.tvf.columns import group_by
 from timerheap.tvf.grid import Grid
 from timerheap.tvf.layout import Layout
 from timerheap.tvf.partials import Partials, Plan
 
 __all__ = ["LateRows", "WindowResults", "evaluate", "how_late"]
 
-_CELLS = 1 << 21  # of a grid at a time: what bounds the memory of an evaluation
+_CELLS = 1 << 17  # of a grid at a time: few enough for the cache
 
 
 class LateRows(NamedTuple):
@@ -77,16 +78,20 @@ def evaluate(
     key_ids, window_ends : ndarray of int64, shape (w,)
         In the order of the windows' ends.
     results : tuple of masked_array, shape (w,) each
-        Of the plan's aggregates without the COUNT(*) that came with them.
+        One for each of the plan's outputs.
     """
     numbers = layout.lines * layout.width + layout.cells
-    placed = Partials(numbers, numbers, partials[layout.rows].accumulators)
-    merged = plan.merge([placed])  # slices that share a cell
+    groups = group_by(numbers)
+    cells = numbers[groups.firsts]
+    merged = plan.merge_accumulators(
+        groups, partials[layout.rows].accumulators
+    )  # of slices that share a cell
+    placed = Partials(cells, cells, merged)
     lines_at_once = max(_CELLS // max(layout.width, 1), 1)
     edges = np.arange(0, len(layout.keys) + lines_at_once, lines_at_once)
-    bounds = np.searchsorted(merged.key_ids, edges * layout.width)
+    bounds = np.searchsorted(cells, edges * layout.width)
     blocks = [
-        _block(plan, merged[start:end], layout, edge, min(lines_at_once, len(layout.keys) - edge))
+        _block(plan, placed[start:end], layout, edge, min(lines_at_once, len(layout.keys) - edge))
         for edge, start, end in zip(edges.tolist(), bounds.tolist(), bounds[1:].tolist(), strict=False)
     ]
     if not blocks:
@@ -107,16 +112,17 @@ def _block(
     at = cells.key_ids - first_line * layout.width
     first_cell, width = layout.first_cell, layout.width
     every = np.arange(lines * width).reshape(lines, width)[:, first_cell:].reshape(-1)
-    counts, *others = plan.aggregates
     grid = Grid(lines, width, layout.span, at, every)
-    rows = np.asarray(counts.window_results(cells.accumulators[0], grid)).reshape(lines, width - first_cell)
+    rows = np.asarray(plan.aggregates[0].window_results(cells.accumulators[0], grid))
+    by_line = rows.reshape(lines, width - first_cell)
     steps = np.arange(width - first_cell)
-    there = (rows != 0) & (steps < layout.windows[first_line : first_line + lines, None])
-    line, step = np.nonzero(there)
+    line, step = np.nonzero((by_line != 0) & (steps < layout.windows[first_line : first_line + lines, None]))
     windows = Grid(lines, width, layout.span, at, line * width + first_cell + step)
     results = tuple(
-        aggregate.window_results(fields, windows)
-        for aggregate, fields in zip(others, cells.accumulators[1:], strict=True)
+        plan.aggregates[number].window_results(cells.accumulators[number], windows)
+        if number
+        else np.ma.masked_array(by_line[line, step])
+        for number in plan.outputs
     )
     return line + first_line, step, results
 

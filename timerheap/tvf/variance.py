@@ -118,14 +118,14 @@ class StddevSamp(VarSamp):
 
 
 def _moments(groups: Groups, values: NDArray[Any], valid: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
-    order, starts = groups
+    order, starts, sizes = groups
     weights = valid[order].astype(np.int64)
     counts = np.add.reduceat(weights, starts)
     ordered = np.where(valid, values, 0)[order]
     rows = np.maximum(counts, 1)
     with np.errstate(invalid="ignore", over="ignore"):
         mean = np.add.reduceat(ordered, starts) / rows
-        away = np.where(weights == 1, ordered - np.repeat(mean, groups.sizes), 0)
+        away = np.where(weights == 1, ordered - np.repeat(mean, sizes), 0)
         # The mean was rounded; what the distances still add up to puts it right.
         drift = np.add.reduceat(away, starts)
         m2 = np.add.reduceat(away * away, starts) - drift * drift / rows

@@ -79,6 +79,8 @@ class LocalClock:
     def __init__(self, time_zone: str = "UTC") -> None:
         self.time_zone = time_zone
         self._zone = _zone(time_zone)
+        # In ms, where it is one offset for all times.
+        self._offset = _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
         year = [datetime(2100, month, 15, tzinfo=self._zone).utcoffset() for month in range(1, 13)]
         self.uses_dst = len(set(year)) > 1
 
@@ -90,13 +92,6 @@ class LocalClock:
 
     def __repr__(self) -> str:
         return f"LocalClock({self.time_zone!r})"
-
-    @property
-    def fixed_offset(self) -> int | None:
-        """The zone's offset in ms if it is one for all times, else None."""
-        if not isinstance(self._zone, timezone):
-            return None
-        return _milliseconds(self._zone.utcoffset(None))
 
     def to_local(self, timestamps: Int64s) -> NDArray[np.int64]:
         """What the clock shows at these instants (Flink: ``toUtcTimestampMills``).
@@ -112,8 +107,8 @@ class LocalClock:
             Local ms.
         """
         instants = np.asarray(timestamps, np.int64)
-        if self.fixed_offset is not None:
-            return self._shift(instants, self.fixed_offset)
+        if self._offset is not None:
+            return self._shift(instants, self._offset)
         changes = self._changes(instants)
         return self._shift(instants, changes.offsets[_index(changes.instants, _fold(instants))])
 
@@ -124,8 +119,8 @@ class LocalClock:
         ahead of it on the clock.
         """
         times = np.asarray(local, np.int64)
-        if self.fixed_offset is not None:
-            return self._shift(times, -self.fixed_offset)
+        if self._offset is not None:
+            return self._shift(times, -self._offset)
         changes = self._changes(times)
         before, after = changes.offsets[:-1], changes.offsets[1:]
         first_after = changes.instants + np.maximum(before, after)
@@ -153,8 +148,8 @@ class LocalClock:
         Of a time that comes twice that is the second, and for one that is left out the first instant after.
         """
         times = np.asarray(local, np.int64)
-        if self.fixed_offset is not None:
-            return self._shift(times, -self.fixed_offset)
+        if self._offset is not None:
+            return self._shift(times, -self._offset)
         changes = self._changes(times)
         folded = _fold(times)
         last_before = changes.instants + np.minimum(changes.offsets[:-1], changes.offsets[1:])
@@ -185,8 +180,8 @@ class LocalClock:
             return _MAX
         # Nothing can be assigned to windows so far out, so the watermark may as well stand short of there.
         watermark = min(max(watermark, 2 * _DAY - _MAX), _MAX - 2 * _DAY)
-        if self.fixed_offset is not None:
-            return watermark + self.fixed_offset
+        if self._offset is not None:
+            return watermark + self._offset
         folded = int(_fold(np.array([watermark]))[0])
         changes = self._changes(np.array([folded, folded + _DAY]))
         current = int(_index(changes.instants, np.array([folded]))[0])

@@ -1,0 +1,359 @@
+"""Window operators against windows in plain Python: any rows, any watermarks, however they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvf_model import Model, Row, values_left
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.tvf import (
+    Aggregate,
+    Avg,
+    Count,
+    CountDistinct,
+    CumulativeSliceAssigner,
+    GlobalWindowAggregate,
+    HoppingSliceAssigner,
+    LocalWindowAggregate,
+    Max,
+    MaxWithRetract,
+    Min,
+    MinWithRetract,
+    Partials,
+    PythonAggregate,
+    SliceAssigner,
+    Sum,
+    TumblingSliceAssigner,
+    VarPop,
+    WindowedSliceAssigner,
+    WindowResults,
+)
+
+HOUR = 3_600_000
+SPRING, AUTUMN = 1615705200000, 1636264800000  # when New York changed its clocks in 2021
+
+
+class Collect:
+    """Which values are there."""
+
+    def create_accumulator(self) -> dict[Any, int]:
+        return {}
+
+    def add(self, value: Any, accumulator: dict[Any, int], by: int = 1) -> dict[Any, int]:
+        accumulator[value] = accumulator.get(value, 0) + by
+        return accumulator
+
+    def retract(self, value: Any, accumulator: dict[Any, int]) -> dict[Any, int]:
+        return self.add(value, accumulator, -1)
+
+    def merge(self, acc_a: dict[Any, int], acc_b: dict[Any, int]) -> dict[Any, int]:
+        for value, count in acc_b.items():
+            self.add(value, acc_a, count)
+        acc_b.clear()  # an accumulator that was handed over is the function's to spoil
+        return acc_a
+
+    def get_result(self, accumulator: dict[Any, int]) -> dict[Any, int]:
+        return {value: count for value, count in accumulator.items() if count and value is not None}
+
+
+def aggregates(retracts: bool) -> list[Aggregate]:
+    least: list[type[Min | MinWithRetract]] = [MinWithRetract, MaxWithRetract] if retracts else [Min, Max]
+    return [
+        Sum("v", np.int64),
+        Count("v"),
+        *(extreme("v", np.int64) for extreme in least),
+        CountDistinct("v", np.int64),
+        Count(),
+        Avg("v", np.float64),
+        VarPop("v"),
+        PythonAggregate(Collect(), "v"),
+    ]
+
+
+def expected(rows: list[Row]) -> list[Any]:
+    left = values_left(rows)
+    there = [value for value, count in left.items() if count > 0]
+    n, total = sum(left.values()), sum(value * count for value, count in left.items())
+    valid = sum(sign for _, _, value, sign in rows if value is not None)
+    mean = total / n if n else None
+    square = sum(count * (value - mean) ** 2 for value, count in left.items()) / n if n > 0 else None
+    return [
+        total if valid else None,
+        valid,
+        min(there, default=None),
+        max(there, default=None),
+        len(there),
+        sum(sign for *_, sign in rows),
+        mean,
+        None if square is None else pytest.approx(square, abs=1e-6),
+        left,
+    ]
+
+
+Windows = dict[tuple[int, int, int], list[Any]]
+
+
+def shown(fired: WindowResults) -> Windows:
+    columns = zip(*(column.tolist() for column in fired.results), strict=True)
+    keys = zip(fired.key_ids.tolist(), fired.window_starts.tolist(), fired.window_ends.tolist(), strict=True)
+    found = dict(zip(keys, map(list, columns), strict=True))
+    assert len(found) == len(fired), "a window fired twice"
+    assert fired.window_ends.tolist() == sorted(fired.window_ends.tolist())
+    return found
+
+
+def check(fired: WindowResults, wanted: dict[tuple[int, int, int], list[Row]]) -> None:
+    assert shown(fired) == {window: expected(rows) for window, rows in wanted.items()}
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[Model, SliceAssigner]:
+    zone = draw(st.sampled_from(["UTC", "America/New_York"]))
+    step = draw(st.sampled_from([1_000, 60_000, HOUR // 2, HOUR]))
+    size = step * draw(st.integers(1, 9))
+    where: Any = {"offset": draw(st.integers(-step + 1, step - 1)), "time_zone": zone}
+    match kind := draw(st.sampled_from(["TUMBLE", "HOP", "CUMULATE"])):
+        case "TUMBLE":
+            assigner: SliceAssigner = TumblingSliceAssigner(step, **where)
+            size = step
+        case "HOP":
+            assigner = HoppingSliceAssigner(size, step, **where)
+        case _:
+            assigner = CumulativeSliceAssigner(size, step, **where)
+    return Model(kind, size, step, where["offset"], zone), assigner
+
+
+def times(step: int) -> st.SearchStrategy[int]:
+    """Times that fall into few windows, some of them around a change of the clocks."""
+    return st.builds(
+        lambda start, slices, rest: start + slices * step + rest,
+        st.sampled_from([SPRING, AUTUMN, 0]),
+        st.integers(-12, 12),
+        st.sampled_from([-1, 0, 1, 7]),
+    )
+
+
+def steps(step: int, retracts: bool) -> st.SearchStrategy[list[tuple[list[Row], int | None]]]:
+    signs = st.sampled_from([1, 1, -1] if retracts else [1])
+    values = st.one_of(st.none(), st.integers(-9, 9))
+    row = st.tuples(st.integers(0, 3), times(step), values, signs)
+    return st.lists(st.tuples(st.lists(row, max_size=6), st.one_of(st.none(), times(step))), max_size=8)
+
+
+def columns(rows: list[Row]) -> tuple[Any, ...]:
+    keys, timestamps, values, signs = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+    return keys, timestamps, {"v": values}, signs
+
+
+@settings(max_examples=150)
+@given(data=st.data(), retracts=st.booleans())
+def test_one_stage(data: st.DataObject, retracts: bool) -> None:
+    model, assigner = data.draw(windows())
+    operator = GlobalWindowAggregate(assigner, aggregates(retracts))
+    for rows, watermark in data.draw(steps(model.step, retracts)):
+        late_by = [model.add(row) for row in rows]
+        late = operator.add(*columns(rows))
+        assert dict(zip(late.rows.tolist(), late.late_by.tolist(), strict=True)) == {
+            row: by for row, by in enumerate(late_by) if by
+        }
+        assert operator.late_rows == model.late
+        check(operator.open_windows(), model.open_windows())
+        if watermark is not None:
+            check(operator.advance_watermark(watermark), model.advance(watermark))
+    check(operator.advance_watermark(MAX_WATERMARK), model.advance(MAX_WATERMARK))
+    assert len(operator) == 0
+    assert operator.next_timer() is None
+
+
+@settings(max_examples=100)
+@given(data=st.data(), retracts=st.booleans(), memory_budget=st.sampled_from([1, 2_000, 1 << 20]))
+def test_two_stages(data: st.DataObject, retracts: bool, memory_budget: int) -> None:
+    model, assigner = data.draw(windows())
+    local = LocalWindowAggregate(assigner, aggregates(retracts), memory_budget)
+    after = GlobalWindowAggregate(assigner, aggregates(retracts))
+    for rows, watermark in [*data.draw(steps(model.step, retracts)), ([], MAX_WATERMARK)]:
+        for row in rows:
+            model.add(row)
+        after.merge(over_the_wire(local.plan.columns(local.add(*columns(rows))), after))
+        if watermark is not None:
+            after.merge(over_the_wire(local.plan.columns(local.advance_watermark(watermark)), after))
+            check(after.advance_watermark(watermark), model.advance(watermark))
+    assert len(after) == local.nbytes == 0
+
+
+def over_the_wire(columns: dict[str, Any], after: GlobalWindowAggregate) -> Partials:
+    """As another process would get it: columns, found by name."""
+    return after.plan.partials(dict(reversed(columns.items())))
+
+
+@settings(max_examples=100)
+@given(data=st.data(), retracts=st.booleans(), by_changes=st.booleans())
+def test_restored_at_any_moment(data: st.DataObject, retracts: bool, by_changes: bool) -> None:
+    model, assigner = data.draw(windows())
+    operator = GlobalWindowAggregate(assigner, aggregates(retracts))
+    stored: dict[int, Partials] = {}
+    for rows, watermark in [*data.draw(steps(model.step, retracts)), ([], MAX_WATERMARK)]:
+        for row in rows:
+            model.add(row)
+        operator.add(*columns(rows))
+        if watermark is not None:
+            check(operator.advance_watermark(watermark), model.advance(watermark))
+        changed, gone = operator.changes()
+        stored |= {end: changed[changed.slice_ends == end] for end in set(changed.slice_ends.tolist())}
+        for end in gone.tolist():
+            stored.pop(end, None)
+        kept = operator.plan.concatenate(stored.values()) if by_changes else operator.snapshot()
+        assert set(stored) == set(operator.snapshot().slice_ends.tolist())
+        if data.draw(st.booleans()):
+            late, timer = operator.late_rows, operator.next_timer()
+            watermark = operator.watermark
+            operator = GlobalWindowAggregate(assigner, aggregates(retracts))
+            operator.restore(kept, watermark, late)
+            assert (operator.late_rows, operator.next_timer()) == (model.late, timer)
+    assert not stored
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_a_failure_leaves_the_state_as_it_was(data: st.DataObject) -> None:
+    model, assigner = data.draw(windows())
+
+    class Fails(Collect):
+        failing = False
+
+        def merge(self, acc_a: dict[Any, int], acc_b: dict[Any, int]) -> dict[Any, int]:
+            merged = super().merge(acc_a, acc_b)
+            if self.failing:
+                raise ZeroDivisionError
+            return merged
+
+        def get_result(self, accumulator: dict[Any, int]) -> dict[Any, int]:
+            if self.failing:
+                raise ZeroDivisionError
+            return super().get_result(accumulator)
+
+    function = Fails()
+    operator = GlobalWindowAggregate(
+        assigner, [*aggregates(retracts=False)[:-1], PythonAggregate(function, "v", name="fails")]
+    )
+
+    def whatever(call: Callable[[], Any]) -> Any:
+        """Once failing, if it does, and once for good."""
+        before = operator.late_rows, operator.watermark
+        function.failing = True
+        try:
+            return call()
+        except ZeroDivisionError:
+            assert (operator.late_rows, operator.watermark) == before
+            function.failing = False
+            return call()
+        finally:
+            function.failing = False
+
+    for rows, watermark in [*data.draw(steps(model.step, retracts=False)), ([], MAX_WATERMARK)]:
+        for row in rows:
+            model.add(row)
+        whatever(lambda rows=rows: operator.add(*columns(rows)))
+        if watermark is not None:
+            check(
+                whatever(lambda watermark=watermark: operator.advance_watermark(watermark)),
+                model.advance(watermark),
+            )
+
+
+def test_many_keys_and_slices() -> None:
+    """More lines than one block of a grid, windows of many slices, and a watermark that jumps over gaps."""
+    random = np.random.default_rng(4)
+    keys, timestamps = random.integers(0, 60, 1_000), random.integers(0, 40_000, 1_000)
+    timestamps[800:] += 10**12  # nothing for decades
+    values = random.integers(-100, 100, 1_000)
+    for assigner, kind in (
+        (HoppingSliceAssigner(1_000, 10), "HOP"),
+        (CumulativeSliceAssigner(1_000, 10), "CUMULATE"),
+    ):
+        model = Model(kind, 1_000, 10)
+        operator = GlobalWindowAggregate(assigner, [Sum("v", np.int64), CountDistinct("v", np.int64)])
+        operator.add(keys, timestamps, {"v": values})
+        for row in zip(keys.tolist(), timestamps.tolist(), values.tolist(), [1] * 1_000, strict=True):
+            model.add(row)
+        for watermark in (20_000, MAX_WATERMARK):
+            wanted = {
+                window: [sum(value for _, _, value, _ in rows), len({value for _, _, value, _ in rows})]
+                for window, rows in model.advance(watermark).items()
+            }
+            assert shown(operator.advance_watermark(watermark)) == wanted
+
+
+def test_windows_of_windows() -> None:
+    hop = HoppingSliceAssigner(20, 10)
+    first = GlobalWindowAggregate(hop, [Sum("v", np.int64)])
+    first.add([1, 2, 2], [5, 5, 15], {"v": [1, 10, 100]})
+    by_key = first.advance_watermark(MAX_WATERMARK)
+    second = GlobalWindowAggregate(WindowedSliceAssigner(hop), [Max("v", np.int64)])
+    second.add(0 * by_key.key_ids, by_key.window_ends, {"v": by_key.results[0]})
+    largest = second.advance_watermark(MAX_WATERMARK)
+    assert largest.window_starts.tolist() == [-10, 0, 10]
+    assert largest.window_ends.tolist() == [10, 20, 30]
+    assert largest.results[0].tolist() == [10, 110, 100]
+
+
+def test_processing_time_knows_no_late_rows() -> None:
+    minutes = GlobalWindowAggregate(TumblingSliceAssigner(60_000, event_time=False), [Count()])
+    minutes.add([1, 2], 59_999)
+    assert minutes.next_timer() == 59_999
+    assert len(minutes.advance_processing_time(59_999)) == 0
+    assert minutes.advance_processing_time(60_000).key_ids.tolist() == [1, 2]
+    assert len(minutes.add([3], 30_000).rows) == 0  # a clock that ran back
+    fired = minutes.advance_processing_time(120_000)
+    assert (fired.key_ids.tolist(), fired.window_starts.tolist()) == ([3], [60_000])
+    assert minutes.late_rows == 0
+
+
+def test_a_watermark_does_not_go_back() -> None:
+    operator = GlobalWindowAggregate(TumblingSliceAssigner(10), [Count()])
+    assert operator.watermark == MIN_WATERMARK
+    operator.advance_watermark(9)
+    assert len(operator.advance_watermark(-5)) == 0
+    assert operator.watermark == 9
+    assert operator.late_by([10, 20]).tolist() == [1, 0]
+    with pytest.raises(TypeError, match="watermark must be an int"):
+        operator.advance_watermark(1.5)  # type: ignore[arg-type]
+
+
+def test_what_does_not_fit_is_named() -> None:
+    operator = GlobalWindowAggregate(TumblingSliceAssigner(10), [Min("v", np.int64)])
+    with pytest.raises(KeyError, match="no column 'v', which min\\(v\\) takes"):
+        operator.add([1], [1], {"w": [1]})
+    with pytest.raises(ValueError, match="min\\(v\\) cannot take rows back; use an aggregate that can"):
+        operator.add([1], [1], {"v": [1]}, [-1])
+    with pytest.raises(ValueError, match=r"signs must be 1, or -1 .* got 2"):
+        operator.add([1], [1], {"v": [1]}, [2])
+    with pytest.raises(TypeError, match="v must be integers \\(int64\\), got 'x'"):
+        operator.add([1], [1], {"v": ["x"]})
+    with pytest.raises(TypeError, match="v must be integers \\(int64\\), got float64"):
+        operator.add([1], [1], {"v": [1.5]})
+    with pytest.raises(ValueError, match="v must be a column of 1 rows, got shape \\(2,\\)"):
+        operator.add([1], [1], {"v": [1, 2]})
+    with pytest.raises(ValueError, match="timestamps has 2 rows, the other columns have 1"):
+        operator.add([1], [1, 2], {"v": [1]})
+    with pytest.raises(ValueError, match="timestamps must not be null, got 1 nulls"):
+        operator.add([1, 2], np.ma.masked_array([1, 2], [True, False]), {"v": [1, 2]})
+    with pytest.raises(OverflowError, match="a slice's end is out of 64 bits"):
+        operator.add([1], [2**63 - 5], {"v": [1]})
+    assert len(operator) == 0
+    assert operator.next_timer() is None
+    with pytest.raises(TypeError, match="aggregates must be aggregates"):
+        GlobalWindowAggregate(TumblingSliceAssigner(10), ["count"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="memory_budget must be a positive number"):
+        LocalWindowAggregate(TumblingSliceAssigner(10), [], memory_budget=0)
+    good = operator.plan.columns(operator.plan.empty())
+    with pytest.raises(ValueError, match="columns must be"):
+        operator.plan.partials({})
+    with pytest.raises(ValueError, match=r"column '1\.min' must be int64 of 0 rows"):
+        operator.plan.partials({**good, "1.min": np.zeros(1)})

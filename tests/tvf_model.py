@@ -1,0 +1,99 @@
+"""Windows the slow way: every row in every window that it belongs to, in plain Python."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from zoneinfo import ZoneInfo
+
+EPOCH = datetime(1970, 1, 1)
+MILLISECOND = timedelta(milliseconds=1)
+
+Row = tuple[int, int, Any, int]  # key, timestamp, value, sign
+
+
+def to_local(timestamp: int, zone: str) -> int:
+    moment = (EPOCH.replace(tzinfo=UTC) + timestamp * MILLISECOND).astimezone(ZoneInfo(zone))
+    return (moment.replace(tzinfo=None) - EPOCH) // MILLISECOND
+
+
+@lru_cache(100_000)
+def passes_at(local: int, zone: str) -> int:
+    """The second instant of two, and of a time that is left out the first that is later."""
+    wall = EPOCH + local * MILLISECOND
+    late = wall.replace(tzinfo=ZoneInfo(zone), fold=1).astimezone(UTC)
+    early = wall.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(UTC)
+    if early <= late:
+        return (late - EPOCH.replace(tzinfo=UTC)) // MILLISECOND
+    # Left out: the two guesses stand around the change.
+    low, high = (((moment - EPOCH.replace(tzinfo=UTC)) // MILLISECOND) for moment in (late, early))
+    before = to_local(low, zone)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if to_local(middle, zone) - before == middle - low else (low, middle)
+        before = to_local(low, zone)
+    return high
+
+
+@dataclass
+class Model:
+    """TUMBLE (step = size), HOP or CUMULATE."""
+
+    kind: str
+    size: int
+    step: int
+    offset: int = 0
+    zone: str = "UTC"
+    watermark: int = -(2**63)
+    late: int = 0
+    windows: dict[tuple[int, int, int], list[Row]] = field(default_factory=lambda: defaultdict(list))
+
+    def windows_of(self, timestamp: int) -> Iterator[tuple[int, int]]:
+        local = to_local(timestamp, self.zone) - self.offset
+        if self.kind == "CUMULATE":
+            start = local - local % self.size
+            for end in range(start + self.step, start + self.size + 1, self.step):
+                if end > local:
+                    yield start + self.offset, end + self.offset
+        else:
+            start = local - local % self.step
+            for begin in range(start, start - self.size, -self.step):
+                yield begin + self.offset, begin + self.size + self.offset
+
+    def fired(self, end: int) -> bool:
+        return passes_at(end - 1, self.zone) <= self.watermark
+
+    def add(self, row: Row) -> int:
+        """How late the row is, or 0."""
+        key, timestamp, *_ = row
+        windows = list(self.windows_of(timestamp))
+        open_ones = [window for window in windows if not self.fired(window[1])]
+        for start, end in open_ones:
+            self.windows[key, start, end].append(row)
+        if open_ones:
+            return 0
+        self.late += 1
+        return self.watermark + 1 - max(passes_at(end - 1, self.zone) for _, end in windows)
+
+    def open_windows(self) -> dict[tuple[int, int, int], list[Row]]:
+        return {window: rows for window, rows in self.windows.items() if sum(sign for *_, sign in rows)}
+
+    def advance(self, watermark: int) -> dict[tuple[int, int, int], list[Row]]:
+        self.watermark = max(watermark, self.watermark)
+        fired = {window: rows for window, rows in self.windows.items() if self.fired(window[2])}
+        for window in fired:
+            del self.windows[window]
+        return {window: rows for window, rows in fired.items() if sum(sign for *_, sign in rows)}
+
+
+def values_left(rows: Iterable[Row]) -> dict[Any, int]:
+    """The values that are there, and how often, less those taken back; nulls aside."""
+    counts: dict[Any, int] = defaultdict(int)
+    for _, _, value, sign in rows:
+        if value is not None:
+            counts[value] += sign
+    return {value: count for value, count in counts.items() if count}

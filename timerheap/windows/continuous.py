@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from datetime import timedelta
 from typing import Any
 
 from timerheap.types import Types
 from timerheap.watermarks.strategy import milliseconds
-from timerheap.windows.states import ReducingState, ReducingStateDescriptor
+from timerheap.windows.states import ReducingStateDescriptor
 from timerheap.windows.triggers import QuietTrigger, Trigger, TriggerResult
-from timerheap.windows.window import Window
 
 __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]
 
 
 class _Continuous(QuietTrigger):
-    """What the two continuous triggers share: the next time to fire, in state."""
+    """What the two share: the next time to fire, in state, and the timer for it."""
 
     _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
 
@@ -24,30 +24,57 @@ class _Continuous(QuietTrigger):
         if self.interval == 0:
             raise ValueError(f"interval: {interval!r} must be more than 0 ms")
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.interval})"
+    @abstractmethod
+    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        """Register a timer in the trigger's time domain."""
+
+    @abstractmethod
+    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        """Delete a timer in the trigger's time domain."""
 
     def can_merge(self) -> bool:
         """See `Trigger.can_merge`."""
         return True
 
-    def _state(self, ctx: Trigger.TriggerContext) -> ReducingState:
-        state: ReducingState = ctx.get_partitioned_state(self._fire_time)
-        return state
-
-    def _before(self, time: int) -> int:
-        """Give the multiple of the interval before `time`; toward 1970, as Java's % has it."""
-        return time - (time % self.interval if time >= 0 else -(-time % self.interval))
-
-    def _next(self, time: int, window: Window, state: ReducingState) -> int:
-        next_time = min(time + self.interval, window.max_timestamp())
-        state.add(next_time)
-        return next_time
-
-    def _merged(self, ctx: Trigger.OnMergeContext) -> int | None:
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
+        """See `Trigger.on_merge`."""
         ctx.merge_partitioned_state(self._fire_time)
-        next_time: int | None = self._state(ctx).get()
-        return next_time
+        next_time = ctx.get_partitioned_state(self._fire_time).get()
+        if next_time is not None:
+            self._register(next_time, ctx)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        """See `Trigger.clear`."""
+        state = ctx.get_partitioned_state(self._fire_time)
+        next_time = state.get()
+        if next_time is not None:
+            self._delete(next_time, ctx)
+            state.clear()
+
+    def _start(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
+        """Have the window fire at the next multiple of the interval, if it is not waiting for one."""
+        if ctx.get_partitioned_state(self._fire_time).get() is None:
+            # The multiple before goes toward 1970, as Java's % has it.
+            before = time - (time % self.interval if time >= 0 else -(-time % self.interval))
+            self._next(before, window, ctx)
+
+    def _next(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
+        next_time = min(time + self.interval, window.max_timestamp())
+        ctx.get_partitioned_state(self._fire_time).add(next_time)
+        self._register(next_time, ctx)
+
+    def _on_timer(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        state = ctx.get_partitioned_state(self._fire_time)
+        if state.get() != time:
+            return TriggerResult.CONTINUE
+        state.clear()
+        self._next(time, window, ctx)
+        return TriggerResult.FIRE
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.interval})"
 
 
 class ContinuousEventTimeTrigger(_Continuous):
@@ -73,35 +100,18 @@ class ContinuousEventTimeTrigger(_Continuous):
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
-        state = self._state(ctx)
-        if state.get() is None:
-            ctx.register_event_time_timer(self._next(self._before(timestamp), window, state))
+        self._start(timestamp, window, ctx)
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
         """See `Trigger.on_event_time`."""
-        if time == window.max_timestamp():
-            return TriggerResult.FIRE
-        state = self._state(ctx)
-        if state.get() != time:
-            return TriggerResult.CONTINUE
-        state.clear()
-        ctx.register_event_time_timer(self._next(time, window, state))
-        return TriggerResult.FIRE
+        return self._on_timer(time, window, ctx)
 
-    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """See `Trigger.on_merge`."""
-        next_time = self._merged(ctx)
-        if next_time is not None:
-            ctx.register_event_time_timer(next_time)
+    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.register_event_time_timer(time)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
-        state = self._state(ctx)
-        next_time = state.get()
-        if next_time is not None:
-            ctx.delete_event_time_timer(next_time)
-            state.clear()
+    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.delete_event_time_timer(time)
 
 
 class ContinuousProcessingTimeTrigger(_Continuous):
@@ -122,33 +132,15 @@ class ContinuousProcessingTimeTrigger(_Continuous):
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
         """See `Trigger.on_element`."""
-        state = self._state(ctx)
-        if state.get() is None:
-            now = ctx.get_current_processing_time()
-            ctx.register_processing_time_timer(self._next(self._before(now), window, state))
+        self._start(ctx.get_current_processing_time(), window, ctx)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
         """See `Trigger.on_processing_time`."""
-        if time == window.max_timestamp():
-            return TriggerResult.FIRE
-        state = self._state(ctx)
-        if state.get() != time:
-            return TriggerResult.CONTINUE
-        state.clear()
-        ctx.register_processing_time_timer(self._next(time, window, state))
-        return TriggerResult.FIRE
+        return self._on_timer(time, window, ctx)
 
-    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """See `Trigger.on_merge`."""
-        next_time = self._merged(ctx)
-        if next_time is not None:
-            ctx.register_processing_time_timer(next_time)
+    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.register_processing_time_timer(time)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
-        state = self._state(ctx)
-        next_time = state.get()
-        if next_time is not None:
-            ctx.delete_processing_time_timer(next_time)
-            state.clear()
+    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.delete_processing_time_timer(time)

@@ -46,12 +46,22 @@ class ReducingStateDescriptor(StateDescriptor):
             raise TypeError(f"reduce_function: {reduce_function!r} is no callable (value1, value2) -> value")
 
 
-class ReducingState(State):
+class _View(State):
+    """One window's entry in a map state."""
+
+    def __init__(self, entries: MapState, window: Window) -> None:
+        self._entries = entries
+        self._window = window
+
+    def clear(self) -> None:
+        self._entries.remove(self._window)
+
+
+class ReducingState(_View):
     """One value, into which others are reduced (Flink's ``ReducingState``)."""
 
     def __init__(self, entries: MapState, window: Window, reduce_function: Callable[[Any, Any], Any]) -> None:
-        self._entries = entries
-        self._window = window
+        super().__init__(entries, window)
         self._reduce = reduce_function
 
     def get(self) -> Any:
@@ -63,16 +73,8 @@ class ReducingState(State):
         kept = self.get()
         self._entries.put(self._window, value if kept is None else self._reduce(kept, value))
 
-    def clear(self) -> None:
-        """See `timerheap.state.State.clear`."""
-        self._entries.remove(self._window)
 
-
-class _WindowValue(ValueState):
-    def __init__(self, entries: MapState, window: Window) -> None:
-        self._entries = entries
-        self._window = window
-
+class _WindowValue(_View, ValueState):
     def value(self) -> Any:
         return self._entries.get(self._window)
 
@@ -82,9 +84,6 @@ class _WindowValue(ValueState):
         else:
             self._entries.put(self._window, value)
 
-    def clear(self) -> None:
-        self._entries.remove(self._window)
-
     def values(self, key_hashes: object) -> NoReturn:
         raise NotImplementedError("a window's state has no columns; use value() and update()")
 
@@ -92,11 +91,7 @@ class _WindowValue(ValueState):
         raise NotImplementedError("a window's state has no columns; use value() and update()")
 
 
-class _WindowList(ListState):
-    def __init__(self, entries: MapState, window: Window) -> None:
-        self._entries = entries
-        self._window = window
-
+class _WindowList(_View, ListState):
     def get(self) -> Iterator[Any]:
         return iter(self._entries.get(self._window) or ())
 
@@ -115,15 +110,8 @@ class _WindowList(ListState):
         else:
             self.clear()
 
-    def clear(self) -> None:
-        self._entries.remove(self._window)
 
-
-class _WindowMap(MapState):
-    def __init__(self, entries: MapState, window: Window) -> None:
-        self._entries = entries
-        self._window = window
-
+class _WindowMap(_View, MapState):
     def _load(self) -> dict[Any, Any]:
         return self._entries.get(self._window) or {}
 
@@ -139,7 +127,8 @@ class _WindowMap(MapState):
 
     def remove(self, key: Any) -> None:
         kept = self._load()
-        if kept.pop(key, None) is not None or kept:
+        kept.pop(key, None)
+        if kept:
             self._entries.put(self._window, kept)
         else:
             self.clear()
@@ -158,9 +147,6 @@ class _WindowMap(MapState):
 
     def is_empty(self) -> bool:
         return not self._load()
-
-    def clear(self) -> None:
-        self._entries.remove(self._window)
 
 
 class WindowStates:

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import itertools
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,13 +77,11 @@ class Server(AsyncFunction[Row, Any]):
 
 
 def test_rows_are_read_only_while_there_is_room() -> None:
-    read = []
-    pulled = threading.Semaphore(0)
+    read: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, 1000, 10):
             read.append(start)
-            pulled.release()
             yield batch(*range(start, start + 10))
 
     class Gated(Server):
@@ -90,6 +89,8 @@ def test_rows_are_read_only_while_there_is_room() -> None:
 
         async def async_invoke(self, value: Row) -> list[Row]:
             if value.n == 0:
+                while len(read) < 3:
+                    await asyncio.sleep(0.001)
                 await asyncio.sleep(0.05)
                 self.read = list(read)
                 self.may_answer.set()
@@ -144,7 +145,8 @@ def test_a_task_that_is_stopped_cancels_its_calls() -> None:
     before = threading.active_count()
     parts = Mapper(server, ROWS, SCHEMA, capacity=10)(iter([batch(*range(1000))]))
     assert flat(itertools.islice(parts, 1)) == [0, 1, 2, 3, 4]
-    assert len(server.under_way) == 10
+    while len(server.under_way) < 10:
+        time.sleep(0.001)
     parts.close()  # type: ignore[attr-defined]
     assert server.log == ["open", ("close", [])]
     assert threading.active_count() == before
@@ -237,7 +239,7 @@ def test_a_stream(spark: SparkSession, tmp_path: Path) -> None:
 
     def transform(df: DataFrame) -> DataFrame:
         return timerheap.spark.async_map(
-            df, Client(tmp_path / "log"), "n bigint, copy int", capacity=10, timeout=2_000, ordered=False,
+            df, Client(tmp_path / "log"), "n bigint, copy int", capacity=10, timeout=4_000, ordered=False,
             retry=retry,
         )  # fmt: skip
 

@@ -436,7 +436,7 @@ def test_a_queue_of_ones_own():
         made[name] = create_timer_queue(max_parallelism=4, hash_code=lambda key: 0)
         return made[name]
 
-    operator = Operator("a", max_parallelism=4, create_queue=create_queue)
+    operator = Operator("a", max_parallelism=4, hash_code=lambda key: 0, create_queue=create_queue)
     assert list(made) == ["a/event_time", "a/processing_time"]
     operator.register("a", b"bytes", 5)
     assert list(made["a/event_time"]) == [(5, b"bytes", None)]

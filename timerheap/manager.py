@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping
-from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from timerheap.clock import ProcessingTimeService
@@ -21,6 +20,7 @@ from timerheap.timer_bytes import TimerSerializer
 __all__ = ["InternalTimeServiceManager"]
 
 K = TypeVar("K", bound=Hashable)
+_Queues = tuple[KeyedTimerQueue[K, Any], KeyedTimerQueue[K, Any]]  # event time, processing time
 
 
 class InternalTimeServiceManager(Generic[K]):
@@ -39,9 +39,11 @@ class InternalTimeServiceManager(Generic[K]):
         The number of key groups, 1 to 32768.
     key_group_range : KeyGroupRange, optional
         The key groups of this operator; by default all.
+    hash_code : callable, default java_hash_code
+        key -> int, whose low 32 bits give the key group, as in `TimerQueue`.
     create_queue : callable, optional
-        name -> a `KeyedTimerQueue` of these key groups; called for ``<service>/event_time`` and
-        ``<service>/processing_time``. By default ``TimerQueue(max_parallelism, key_group_range)``; on disk
+        name -> a `KeyedTimerQueue` of the same key groups and hash code; called for
+        ``<service>/event_time`` and ``<service>/processing_time``. By default a `TimerQueue`; on disk
         ``lambda name: create_timer_queue("rocksdb", path=directory / name)``, for instance.
     emit_watermark : callable, optional
         Takes each watermark that goes downstream, epoch ms, each higher than the one before.
@@ -102,6 +104,7 @@ class InternalTimeServiceManager(Generic[K]):
         *,
         max_parallelism: int = 128,
         key_group_range: KeyGroupRange | None = None,
+        hash_code: Callable[[K], int] = java_hash_code,
         create_queue: Callable[[str], KeyedTimerQueue[K, Any]] | None = None,
         emit_watermark: Callable[[int], object] | None = None,
     ) -> None:
@@ -110,11 +113,13 @@ class InternalTimeServiceManager(Generic[K]):
                 raise TypeError(f"{name} must be callable, got {value!r}")
         self.key_context: KeyContext[K] = KeyContext() if key_context is None else key_context
         self._clock = processing_time_service
-        self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, java_hash_code)
-        self._create_queue = create_queue or (lambda name: TimerQueue(max_parallelism, key_group_range))
+        self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, hash_code)
+        self._create_queue = create_queue or (
+            lambda name: TimerQueue(max_parallelism, key_group_range, hash_code)
+        )
         self._emit_watermark = emit_watermark
         self._services: dict[str, InternalTimerService[K, Any]] = {}
-        self._serializers: dict[str, TimerSerializer] = {}
+        self._stored: dict[str, tuple[TimerSerializer, _Queues[K]]] = {}  # of each service
         self._restored: dict[int, list[ServiceSnapshot]] = {}  # by key group: what nobody has asked for yet
         self._unfinished: deque[tuple[InternalTimerService[K, Any] | None, int]] = deque()  # None: downstream
         self._current_watermark = MIN_WATERMARK
@@ -152,10 +157,19 @@ class InternalTimeServiceManager(Generic[K]):
             raise TypeError(f"name must be a str, got {name!r}")
         serializer = TimerSerializer(key_serializer, namespace_serializer)
         if name in self._services:
-            _expect(serializer, name, *_names(self._serializers[name]))
+            _expect(serializer, name, *_names(self._stored[name][0]))
         else:
-            self._services[name] = self._new_service(name, triggerable, serializer)
-            self._serializers[name] = serializer
+            queues = self._new_queues(name, serializer)
+            self._services[name] = InternalTimerService(
+                triggerable,
+                self._clock,
+                self.key_context,
+                event_time_timers=queues[0],
+                processing_time_timers=queues[1],
+            )
+            self._stored[name] = serializer, queues
+            for services in self._restored.values():
+                services[:] = [service for service in services if service.name != name]
         return self._services[name]
 
     def advance_watermark(self, watermark: int) -> None:
@@ -248,14 +262,23 @@ class InternalTimeServiceManager(Generic[K]):
         Returns
         -------
         dict
-            key group -> bytes: versioned, checksummed, no pickle. O(timers) for each key group.
+            key group -> bytes: versioned, checksummed, no pickle. O(n log n).
 
         Raises
         ------
         TypeError, OverflowError, ValueError
             If a service's serializers do not take a key or a namespace.
         """
-        return {key_group: self._write(key_group) for key_group in self._key_groups.range}
+        services: dict[int, list[ServiceSnapshot]] = {key_group: [] for key_group in self._key_groups.range}
+        for name, (serializer, queues) in self._stored.items():
+            event, processing = (self._by_key_group(queue, serializer) for queue in queues)
+            for key_group, found in services.items():
+                columns = event.get(key_group, []), processing.get(key_group, [])
+                found.append(ServiceSnapshot(name, *_names(serializer), *columns))
+        for key_group, restored in self._restored.items():
+            services[key_group] += restored
+        count = self._key_groups.max_parallelism
+        return {group: KeyGroupSnapshot(group, count, found).to_bytes() for group, found in services.items()}
 
     def restore(self, snapshot: Mapping[int, bytes]) -> None:
         """Take over the timers of this operator's key groups, before its services are asked for.
@@ -291,15 +314,16 @@ class InternalTimeServiceManager(Generic[K]):
         read = {key_group: self._read(key_group, snapshot[key_group]) for key_group in owned}
         self._restored.update(read)
 
-    def _write(self, key_group: int) -> bytes:
-        services = []
-        for name, service in self._services.items():
-            serializer = self._serializers[name]
-            event, processing = service.snapshot_timers_for_key_group(key_group)
-            columns = [list(map(serializer.serialize, timers)) for timers in (event, processing)]
-            services.append(ServiceSnapshot(name, *_names(serializer), *columns))
-        services += self._restored.get(key_group, ())
-        return KeyGroupSnapshot(key_group, self._key_groups.max_parallelism, services).to_bytes()
+    def _by_key_group(
+        self, queue: KeyedTimerQueue[K, Any], serializer: TimerSerializer
+    ) -> dict[int, list[bytes]]:
+        """Write a queue's timers in one scan; those of a key group are sorted."""
+        timers = list(queue)
+        key_groups = self._key_groups.of_many([timer.key for timer in timers]).tolist()
+        found = defaultdict(list)
+        for key_group, data in sorted(zip(key_groups, map(serializer.serialize, timers), strict=True)):
+            found[key_group].append(data)
+        return found
 
     def _read(self, key_group: int, data: bytes) -> list[ServiceSnapshot]:
         if key_group in self._restored:
@@ -312,28 +336,20 @@ class InternalTimeServiceManager(Generic[K]):
             )
         return services
 
-    def _new_service(
-        self, name: str, triggerable: Triggerable[K, Any], serializer: TimerSerializer
-    ) -> InternalTimerService[K, Any]:
+    def _new_queues(self, name: str, serializer: TimerSerializer) -> _Queues[K]:
+        """Create a service's queues, with what was restored for it."""
         restored = [
             service for services in self._restored.values() for service in services if service.name == name
         ]
         for service in restored:
             _expect(serializer, name, service.key_serializer, service.namespace_serializer)
-        queues = [self._create_queue(f"{name}/{time}") for time in ("event_time", "processing_time")]
-        for queue, column in zip(queues, ("event_time_timers", "processing_time_timers"), strict=True):
-            data = list(chain.from_iterable(getattr(service, column) for service in restored))
-            queue.add_many(serializer.deserialize_many(data))
-        timers = InternalTimerService(
-            triggerable,
-            self._clock,
-            self.key_context,
-            event_time_timers=queues[0],
-            processing_time_timers=queues[1],
+        event, processing = (
+            self._create_queue(f"{name}/{time}") for time in ("event_time", "processing_time")
         )
-        for key_group, services in self._restored.items():
-            self._restored[key_group] = [service for service in services if service.name != name]
-        return timers
+        for service in restored:
+            event.add_many(serializer.deserialize_many(service.event_time_timers))
+            processing.add_many(serializer.deserialize_many(service.processing_time_timers))
+        return event, processing
 
     def _begin(self, watermark: int) -> None:
         if not self._unfinished or watermark > self._current_watermark:

@@ -54,13 +54,15 @@ class Operator:
                 service.restore_timers(former.service.snapshot_timers_for_key_group(key_group))
         return service
 
-    def new_queue(self, name: str = "") -> Any:
-        return create_timer_queue(
-            self.backend,
-            max_parallelism=self.trace["max_parallelism"],
-            key_group_range=self.owned,
-            hash_code=partial(java_hash_code, java_type=self.trace["key"]),
-        )
+    def new_queue(self) -> Any:
+        return create_timer_queue(self.backend, **self.key_groups())
+
+    def key_groups(self) -> dict[str, Any]:
+        return {
+            "max_parallelism": self.trace["max_parallelism"],
+            "key_group_range": self.owned,
+            "hash_code": partial(java_hash_code, java_type=self.trace["key"]),
+        }
 
     def on_event_time(self, timer: InternalTimer[Any, Any]) -> None:
         self.on_timer("e", timer)
@@ -141,10 +143,7 @@ class ManagedOperator(Operator):
 
     def new_service(self, former: ManagedOperator | None) -> InternalTimerService[Any, Any]:
         self.manager: InternalTimeServiceManager[Any] = InternalTimeServiceManager(
-            self.clock,
-            max_parallelism=self.trace["max_parallelism"],
-            key_group_range=self.owned,
-            create_queue=self.new_queue,
+            self.clock, **self.key_groups()
         )
         if former is not None:
             self.manager.restore(former.manager.snapshot())

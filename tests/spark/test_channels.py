@@ -184,6 +184,8 @@ def test_a_taken_name(spark: SparkSession) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, at bigint")
     with pytest.raises(ValueError, match="output_schema: column 'late_by' comes with late_by=True"):
         timerheap.spark.process(df, "k", Echo(), "late_by int", "at", watermark=STRATEGY, late_by=True)
+    with pytest.raises(ValueError, match="output_event_time: a late row has no 'at'"):
+        echoed(df, late_by=True, output_event_time="at")
     with pytest.raises(ValueError, match="event_time: late_by needs the name of the event-time column"):
         timerheap.spark.process(df, "k", Echo(), OUTPUT, late_by=True)
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 import timerheap.spark
@@ -33,17 +34,17 @@ def reports(flights: pd.DataFrame) -> pd.DataFrame:
 
     Without SkyWest, whose one flight is reported when nobody could have been waiting for it.
     """
-    scheduled = flights["time_hour"] + pd.to_timedelta(flights["minute"], unit="min")
-    departed = (scheduled + pd.to_timedelta(flights["dep_delay"], unit="min")).rename("departed")
-    january = (
-        flights.assign(departed=departed).query("month == 1 and carrier != 'OO'").dropna(subset="dep_delay")
-    )
+    flown = flights.query("month == 1 and carrier != 'OO'").dropna(subset="dep_delay")
+    minutes = pd.to_timedelta(flown["minute"] + flown["dep_delay"], unit="min")
+    january = flown.assign(departed=flown["time_hour"] + minutes)
     ranks = january["carrier"].astype("category").cat.codes
     passed = january["departed"] - january["departed"].min()
     reported = january["departed"] + ranks * LAG * (passed / pd.Timedelta(days=31))
-    in_order = january.loc[reported.sort_values(kind="stable").index, ["carrier", "origin", "departed"]]
-    in_order.insert(0, "flight", range(len(in_order)))
-    return in_order.astype({"flight": "int32"})
+    rows: pd.DataFrame = january.loc[
+        reported.sort_values(kind="stable").index, ["carrier", "origin", "departed"]
+    ]
+    rows.insert(0, "flight", np.arange(len(rows), dtype=np.int32))
+    return rows
 
 
 def write_reports(rows: pd.DataFrame, directory: Path, batches: int) -> None:

@@ -178,6 +178,11 @@ class Carrier:
         return done if self.output_event_time is None else _with_event_time(df, done, self.output_event_time)
 
     def _with_late_columns(self) -> StructType:
+        if self.output_event_time is not None:
+            raise ValueError(
+                f"output_event_time: a late row has no {self.output_event_time!r}; leave late_by out, or set "
+                "the watermark behind a filter of your own"
+            )
         taken = {LATE_BY, LATE_ROW} & set(self.result.names)
         if taken:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from unittest import mock
 
@@ -111,7 +111,7 @@ class OnDisk(AgainstTheModel):
                 self.small.close()
 
 
-OnDisk.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+OnDisk.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestOnDisk = OnDisk.TestCase
 del AgainstTheModel
 
@@ -257,11 +257,13 @@ def test_damaged_files_are_errors(path):
         RocksDBTimerQueue(left)
     queue.close()
     damage(path.glob("*.sst"))
-    with RocksDBTimerQueue(path) as queue:
-        for call in [lambda: queue.poll_many(INT64_MAX), lambda: list(queue), lambda: len(queue)]:
-            with pytest.raises(OSError, match=r"could not be read: Corruption"):
-                call()
-        queue.poll_many(10)
+    queue = RocksDBTimerQueue(path)
+    for call in [lambda: queue.poll_many(INT64_MAX), lambda: list(queue), lambda: len(queue)]:
+        with pytest.raises(OSError, match="could not be read: Corruption"):
+            call()
+    with suppress(OSError):  # if RocksDB has come across the damage by itself
+        queue.close()
+    del queue
     damage(path.glob("MANIFEST*"), 0)
     with pytest.raises(OSError, match="could not be opened"):
         RocksDBTimerQueue(path)
@@ -328,11 +330,11 @@ def test_hostile_timers_are_errors_and_stay(path, stranger):
     ("timer", "error", "says"),
     [
         ((1, {"a"}, None), TypeError, "key must be"),
-        ((1, "a", {}), TypeError, "namespace must be what the serializer 'any' takes"),
+        ((1, "b", {}), TypeError, "namespace must be what the serializer 'any' takes"),
         ((1, "a"), TypeError, r"timer must be \(timestamp, key, namespace\)"),
         (7, TypeError, "timer must be"),
-        (("7", "a", None), TypeError, "timestamp.*'7'"),
-        ((2**63, "a", None), OverflowError, "timestamp.*9223372036854775808"),
+        (("7", "b", None), TypeError, "timestamp.*'7'"),
+        ((2**63, "b", None), OverflowError, "timestamp.*9223372036854775808"),
         ((1, None, None), TypeError, "key must be"),
         ((1, float("nan"), None), ValueError, "key must equal itself"),
         ((1, 2**63, None), OverflowError, "key must be.*9223372036854775808"),

@@ -89,10 +89,6 @@ class RocksDBTimerQueue(Generic[K, N]):
     ...     queue.poll_many(5_000)
     [InternalTimer(timestamp=1000, key='N14228', namespace=None),
      InternalTimer(timestamp=2000, key='N14228', namespace=None)]
-
-    A service's timers on disk:
-
-    >>> from timerheap import InternalTimerService, ManualProcessingTimeService
     """
 
     def __init__(

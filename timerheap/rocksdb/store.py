@@ -115,7 +115,8 @@ class Store:
                 self.flush()
             finally:
                 self.is_closed = True
-                self._let_go()
+                with self._errors("closed"):
+                    self._let_go()
 
     def add(self, entry: bytes) -> None:
         """Put one entry, if it is not there."""

@@ -1,0 +1,137 @@
+"""The queue on disk: nanoseconds a timer, one at a time and many, beside the heap; or millions of timers.
+
+    python bench/rocksdb_queue.py                       # 100 000 timers, the calls beside each other
+    python bench/rocksdb_queue.py --resident 20000000   # how much memory so many take
+
+Cells are this thread's processor time and, in brackets, the clock's: RocksDB flushes and compacts in threads
+of its own, and other processes take the clock's time but not the thread's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from timerheap import RocksDBTimerQueue, TimerQueue
+
+Timers = list[tuple[int, int, None]]
+
+# ns a timer in Flink 2.3.0's own class with Java 17 at 1e5 timers, on such a machine under load. It has no bulk
+# form: addAll and a drain are loops over these.
+FLINK = {"add": 1126, "remove": 1867, "poll": 1450, "add_many": 1126, "poll_many": 1450}
+
+
+def timers_of(seed: int, size: int) -> Timers:
+    numbers = random.Random(seed)
+    return [(numbers.randrange(1 << 40), numbers.randrange(1 << 60), None) for _ in range(size)]
+
+
+def drain(queue: Any) -> None:
+    while queue.poll() is not None:
+        pass
+
+
+def drain_many(queue: Any) -> None:
+    while queue.poll_many(1 << 62, 10_000):
+        pass
+
+
+def calls(queue: Any, timers: Timers) -> Iterator[tuple[str, Callable[[], Any], int]]:
+    """What is called, and for how many timers."""
+    half = len(timers) // 2
+    yield "add", lambda: [queue.add(timer) for timer in timers], len(timers)
+    yield "remove", lambda: [queue.remove(timer) for timer in timers[:half]], half
+    yield "poll", lambda: drain(queue), len(timers) - half
+    yield "add_many", lambda: queue.add_many(timers), len(timers)
+    yield "poll_many", lambda: drain_many(queue), len(timers)
+
+
+def measure(queue: Any, size: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Nanoseconds a timer of every call, the thread's and the clock's, in every round."""
+    cells: dict[str, list[tuple[float, float]]] = {}
+    for seed in range(rounds):
+        for name, call, timers in calls(queue, timers_of(seed, size)):
+            thread, clock = time.thread_time_ns(), time.perf_counter_ns()
+            call()
+            took = time.thread_time_ns() - thread, time.perf_counter_ns() - clock
+            cells.setdefault(name, []).append((took[0] / timers, took[1] / timers))
+    return cells
+
+
+def compare(directory: Path, size: int, rounds: int) -> dict[str, Any]:
+    with RocksDBTimerQueue(directory / "timers", key_serializer="long", namespace_serializer="void") as queue:
+        disk = measure(queue, size, rounds)
+    heap = measure(TimerQueue(), size, rounds)
+    print(f"{'ns a timer':12}{'disk':>16}{'heap':>16}{'Flink / disk':>16}")
+    report: dict[str, Any] = {}
+    for name in disk:
+        (on_disk, clock), (in_memory, heap_clock) = min(disk[name]), min(heap[name])
+        ratio = FLINK[name] / on_disk
+        print(f"{name:12}{on_disk:8.0f} ({clock:5.0f}){in_memory:8.0f} ({heap_clock:5.0f}){ratio:16.2f}")
+        report[name] = {"disk_ns": on_disk, "heap_ns": in_memory, "flink_ns": FLINK[name], "ratio": ratio}
+    return report
+
+
+def memory(field: str) -> int:
+    """This process's VmRSS or VmHWM, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(field))
+
+
+def hold(directory: Path, size: int) -> dict[str, Any]:
+    batch = 100_000
+    with RocksDBTimerQueue(directory / "timers") as queue:
+        begin = time.perf_counter()
+        for seed in range(size // batch):
+            queue.add_many(timers_of(seed, batch))
+        added = time.perf_counter()
+        files = sum(file.stat().st_size for file in (directory / "timers").iterdir())
+        held = len(queue)
+        counted = time.perf_counter()
+        polled = 0
+        last = -(2**63)
+        while due := queue.poll_many(1 << 62, batch):
+            timestamps = [timer.timestamp for timer in due]
+            assert last <= timestamps[0]
+            assert timestamps == sorted(timestamps)
+            last = timestamps[-1]
+            polled += len(due)
+        ended = time.perf_counter()
+    report = {
+        "timers": held,
+        "polled": polled,
+        "add_many_ns": (added - begin) / size * 1e9,
+        "count_ns": (counted - added) / size * 1e9,
+        "poll_many_ns": (ended - counted) / size * 1e9,
+        "disk_mb": files >> 20,
+        "VmHWM_mb": memory("VmHWM"),
+    }
+    print(json.dumps(report, indent=1))
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--timers", type=int, default=100_000, help="how many the calls are measured with")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--resident", type=int, metavar="TIMERS", help="hold so many instead")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as name:
+        directory = Path(name)
+        if arguments.resident:
+            report = hold(directory, arguments.resident)
+        else:
+            report = compare(directory, arguments.timers, arguments.rounds)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

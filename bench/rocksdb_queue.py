@@ -22,8 +22,8 @@ from timerheap import RocksDBTimerQueue, TimerQueue
 
 Timers = list[tuple[int, int, None]]
 
-# ns a timer in Flink 2.3.0's own class with Java 17 at 1e5 timers, on such a machine under load. It has no bulk
-# form: addAll and a drain are loops over these.
+# ns a timer in Flink 2.3.0's own class with Java 17 at 1e5 timers, on such a machine under load. It has no
+# bulk form: addAll and a drain are loops over these.
 FLINK = {"add": 1126, "remove": 1867, "poll": 1450, "add_many": 1126, "poll_many": 1450}
 
 

@@ -263,9 +263,12 @@ def test_damaged_files_are_errors(path):
             call()
     with suppress(OSError):  # if RocksDB has come across the damage by itself
         queue.close()
-    del queue
+
+
+def test_a_damaged_manifest_is_an_error(path):
+    RocksDBTimerQueue(path).close()
     damage(path.glob("MANIFEST*"), 0)
-    with pytest.raises(OSError, match="could not be opened"):
+    with pytest.raises(OSError, match="could not be opened: Corruption"):
         RocksDBTimerQueue(path)
 
 

@@ -68,9 +68,9 @@ def window_operator(
         Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
     function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
         An instance; elements are rows of `df`, each a ``pyspark.sql.Row``. What it gives or yields is a
-        tuple, Row or dict of `output_schema`, or the one value where that has one column. An
-        AggregateFunction keeps an accumulator a window, a ReduceFunction a row, the others keep all rows of
-        the window.
+        tuple or Row (by position) or a dict of `output_schema`, or the one value where that has one column.
+        An AggregateFunction keeps an accumulator a window, a ReduceFunction a row, the others keep all rows
+        of the window.
     output_schema : str or pyspark.sql.types.StructType
         Of what the function gives: without the key and the window.
     event_time : str, optional
@@ -88,8 +88,9 @@ def window_operator(
         In ms: for so long a window is kept behind its end, and gives a row more for each row that is late.
     late_by : bool
         True: a row that comes too late for all its windows comes out of the query, with the columns
-        ``late_by``, by how many ms the watermark's delay would have had to be longer, and ``late_row``, the
-        row. In a result both are null, in a late row all other columns. False: it is dropped.
+        ``late_by``, by how many ms it lay behind the watermark (had the delay been that much longer, it would
+        not have), and ``late_row``, the row. In a result both are null, in a late row all other columns.
+        False: it is dropped.
     in_order : bool
         True: rows go into windows in the order of their event time, once the watermark has passed them;
         results then depend on the data alone. A row behind the watermark is late whatever its windows.

@@ -180,16 +180,16 @@ def test_two_stages(data: st.DataObject, retracts: bool, memory_budget: int) -> 
     for rows, watermark in [*data.draw(steps(model.step, retracts)), ([], MAX_WATERMARK)]:
         for row in rows:
             model.add(row)
-        after.merge(over_the_wire(local.plan.columns(local.add(*columns(rows))), after))
+        after.merge(over_the_wire(local.aggregation.columns(local.add(*columns(rows))), after))
         if watermark is not None:
-            after.merge(over_the_wire(local.plan.columns(local.advance_watermark(watermark)), after))
+            after.merge(over_the_wire(local.aggregation.columns(local.advance_watermark(watermark)), after))
             check(after.advance_watermark(watermark), model.advance(watermark))
     assert len(after) == local.nbytes == 0
 
 
 def over_the_wire(columns: dict[str, Any], after: GlobalWindowAggregate) -> Partials:
     """As another process would get it: columns, found by name."""
-    return after.plan.partials(dict(reversed(columns.items())))
+    return after.aggregation.partials(dict(reversed(columns.items())))
 
 
 @settings(max_examples=100)
@@ -208,7 +208,7 @@ def test_restored_at_any_moment(data: st.DataObject, retracts: bool, by_changes:
         stored |= {end: changed[changed.slice_ends == end] for end in set(changed.slice_ends.tolist())}
         for end in gone.tolist():
             stored.pop(end, None)
-        kept = operator.plan.concatenate(stored.values()) if by_changes else operator.snapshot()
+        kept = operator.aggregation.concatenate(stored.values()) if by_changes else operator.snapshot()
         assert set(stored) == set(operator.snapshot().slice_ends.tolist())
         if data.draw(st.booleans()):
             late, timer = operator.late_rows, operator.next_timer()
@@ -352,8 +352,8 @@ def test_what_does_not_fit_is_named() -> None:
         GlobalWindowAggregate(TumblingSliceAssigner(10), ["count"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="memory_budget must be a positive number"):
         LocalWindowAggregate(TumblingSliceAssigner(10), [], memory_budget=0)
-    good = operator.plan.columns(operator.plan.empty())
+    good = operator.aggregation.columns(operator.aggregation.empty())
     with pytest.raises(ValueError, match="columns must be"):
-        operator.plan.partials({})
+        operator.aggregation.partials({})
     with pytest.raises(ValueError, match=r"column '1\.min' must be int64 of 0 rows"):
-        operator.plan.partials({**good, "1.min": np.zeros(1)})
+        operator.aggregation.partials({**good, "1.min": np.zeros(1)})

@@ -2,25 +2,9 @@
 
 from typing import Any
 
-from timerheap.tvf import (
-    CumulativeSliceAssigner,
-    HoppingSliceAssigner,
-    SliceAssigner,
-    TumblingSliceAssigner,
-    WindowedSliceAssigner,
-)
+from slice_traces import assigner
 
-
-def assigner(trace: dict[str, Any]) -> SliceAssigner:
-    where = {"offset": trace["offset"] or 0, "time_zone": trace["tz"]}
-    match trace["kind"]:
-        case "TUMBLE":
-            return TumblingSliceAssigner(trace["size"], **where)
-        case "HOP":
-            return HoppingSliceAssigner(trace["size"], trace["step"], **where)
-        case "CUMULATE":
-            return CumulativeSliceAssigner(trace["size"], trace["step"], **where)
-    raise NotImplementedError(trace["kind"])
+from timerheap.tvf import WindowedSliceAssigner
 
 
 def replay(trace: dict[str, Any]) -> None:

@@ -3,20 +3,7 @@
 from typing import Any
 
 import pytest
-
-from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner, TumblingSliceAssigner
-
-
-def assigner(trace: dict[str, Any]) -> SliceAssigner:
-    offset = trace["offset"] or 0
-    match trace["kind"]:
-        case "TUMBLE":
-            return TumblingSliceAssigner(trace["size"], offset)
-        case "HOP":
-            return HoppingSliceAssigner(trace["size"], trace["step"], offset)
-        case "CUMULATE":
-            return CumulativeSliceAssigner(trace["size"], trace["step"], offset)
-    raise NotImplementedError(trace["kind"])
+from slice_traces import assigner
 
 
 def test_slices_errors(trace: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slice_traces import assigner
 
 from timerheap import MAX_WATERMARK
 from timerheap.tvf import (
@@ -12,18 +13,14 @@ from timerheap.tvf import (
     Avg,
     Count,
     CountDistinct,
-    CumulativeSliceAssigner,
     GlobalWindowAggregate,
-    HoppingSliceAssigner,
     LateRows,
     LocalWindowAggregate,
     Max,
     Min,
     PythonAggregate,
     SessionWindowAggregate,
-    SliceAssigner,
     Sum,
-    TumblingSliceAssigner,
     WindowResults,
 )
 
@@ -58,18 +55,6 @@ def aggregates() -> list[Aggregate]:
         CountDistinct("d", np.int64),
         PythonAggregate(SortedIds(), "id"),
     ]
-
-
-def assigner(trace: Trace) -> SliceAssigner:
-    where = {"offset": trace["offset"] or 0, "time_zone": trace["tz"]}
-    match trace["kind"]:
-        case "TUMBLE":
-            return TumblingSliceAssigner(trace["size"], **where)
-        case "HOP":
-            return HoppingSliceAssigner(trace["size"], trace["step"], **where)
-        case "CUMULATE":
-            return CumulativeSliceAssigner(trace["size"], trace["step"], **where)
-    raise NotImplementedError(trace["kind"])
 
 
 class Replay:

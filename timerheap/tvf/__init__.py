@@ -10,7 +10,7 @@ from timerheap.tvf.columns import Multisets
 from timerheap.tvf.global_ import GlobalWindowAggregate
 from timerheap.tvf.local import LocalWindowAggregate
 from timerheap.tvf.multiset import CountDistinct, MaxWithRetract, MinWithRetract
-from timerheap.tvf.partials import Partials, Plan
+from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.python_aggregate import AggregateFunction, PythonAggregate
 from timerheap.tvf.results import LateRows, WindowResults
 from timerheap.tvf.session import SessionWindowAggregate
@@ -28,6 +28,7 @@ from timerheap.tvf.zone import LocalClock
 __all__ = [
     "Aggregate",
     "AggregateFunction",
+    "Aggregation",
     "ApproxCountDistinct",
     "Avg",
     "Count",
@@ -44,7 +45,6 @@ __all__ = [
     "MinWithRetract",
     "Multisets",
     "Partials",
-    "Plan",
     "PythonAggregate",
     "SessionWindowAggregate",
     "SliceAssigner",

@@ -49,9 +49,8 @@ def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullab
     Nullable(values=array([1, 2]), valid=array([ True, False]))
     """
     wanted = np.dtype(dtype)
-    data, valid = np.ma.getdata(values, subok=False), ~np.ma.getmaskarray(values)
-    if not isinstance(values, np.ndarray):
-        data = np.asarray(values, _objects(values))
+    array: NDArray[Any] = values if isinstance(values, np.ndarray) else np.asarray(values, _objects(values))
+    data, valid = np.ma.getdata(array, subok=False), ~np.ma.getmaskarray(array)
     if data.shape != (length,):
         raise ValueError(f"{name} must be a column of {length} rows, got shape {data.shape}")
     if not length:

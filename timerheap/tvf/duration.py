@@ -57,7 +57,7 @@ def multiple(name: str, value: Duration, part_name: str, part_value: Duration) -
     """
     size, part = positive(name, value), positive(part_name, part_value)
     if size % part:
-        near = f"{max(size // part, 1) * part} or {(size // part + 1) * part}"
+        near = f"{size // part * part} or {(size // part + 1) * part}" if size > part else f"{part}"
         raise ValueError(
             f"{name} must be a multiple of {part_name} ({part} ms), such as {near} ms, got {size} ms"
         )

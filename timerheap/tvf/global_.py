@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from timerheap._heap import TimerHeap
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
 from timerheap.tvf.aggregate import Aggregate
+from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.columns import group_by
-from timerheap.tvf.int64 import Int64s, column
 from timerheap.tvf.layout import lay_out
-from timerheap.tvf.partials import Partials, Plan
+from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.results import LateRows, WindowResults, evaluate, how_late
 from timerheap.tvf.slices import CumulativeSliceAssigner, SliceAssigner
 
@@ -32,8 +32,8 @@ class GlobalWindowAggregate:
 
     Attributes
     ----------
-    assigner, plan
-        The windows, and the `Plan` of the aggregates.
+    assigner, aggregation
+        The windows, and the `Aggregation` of the aggregates.
     watermark : int
         Epoch ms; ``MIN_WATERMARK`` before the first.
     late_rows : int
@@ -59,11 +59,11 @@ class GlobalWindowAggregate:
 
     def __init__(self, assigner: SliceAssigner, aggregates: Sequence[Aggregate]) -> None:
         self.assigner = assigner
-        self.plan = Plan(aggregates)
+        self.aggregation = Aggregation(aggregates)
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
         self._fired = MIN_WATERMARK  # the end up to which windows have been looked at
-        self._slices = self.plan.empty()
+        self._slices = self.aggregation.empty()
         self._timers = TimerHeap()
         self._changed: set[int] = set()  # slices that are there, and were not as they are
         self._reported = np.empty(0, np.int64)  # slices that were there when changes were last asked for
@@ -98,7 +98,7 @@ class GlobalWindowAggregate:
         """
         times = column("timestamps", timestamps, np.size(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
-        partials = self.plan.accumulate(key_ids, slice_ends, inputs, signs)
+        partials = self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)
         late = self._late(slice_ends)
         self._take(partials, len(late.rows))
         return late
@@ -152,7 +152,7 @@ class GlobalWindowAggregate:
         head = self.next_timer()
         if head is None or head > watermark:
             self.watermark, self._fired = watermark, last
-            return self._evaluate(self.plan.empty(), last, last)
+            return self._evaluate(self.aggregation.empty(), last, last)
         ended = int(np.searchsorted(self._slices.slice_ends, last, side="right"))
         in_reach, ahead = self._slices[:ended], self._slices[ended:]
         results = self._evaluate(in_reach, self._fired + self.assigner.interval, last)
@@ -160,7 +160,7 @@ class GlobalWindowAggregate:
         following = self._next_timers(kept, last)
 
         self.watermark, self._fired = watermark, last
-        self._slices = self.plan.concatenate([kept, ahead])
+        self._slices = self.aggregation.concatenate([kept, ahead])
         self._changed.difference_update(np.setdiff1d(in_reach.slice_ends, kept.slice_ends).tolist())
         self._changed.update(folded.tolist())
         self._timers.pop_due(watermark)
@@ -241,7 +241,7 @@ class GlobalWindowAggregate:
         """
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
         self._fired = self.assigner.last_passed(self.watermark)
-        self._slices = self.plan.merge([slices])
+        self._slices = self.aggregation.merge([slices])
         self._changed, self._reported = set(), np.unique(self._slices.slice_ends)
         self._timers.clear()
         self._timers.push_many(*self._next_timers(self._slices, self._fired))
@@ -270,9 +270,9 @@ class GlobalWindowAggregate:
             partials = Partials(partials.key_ids, now, partials.accumulators)
         if len(partials):
             begin = int(np.searchsorted(self._slices.slice_ends, partials.slice_ends.min()))
-            merged = self.plan.merge([self._slices[begin:], partials])
+            merged = self.aggregation.merge([self._slices[begin:], partials])
             timers = self._next_timers(partials, passed)
-            self._slices = self.plan.concatenate([self._slices[:begin], merged])
+            self._slices = self.aggregation.concatenate([self._slices[:begin], merged])
             self._changed.update(np.unique(partials.slice_ends).tolist())
             self._timers.push_many(*timers)
         self.late_rows += late_rows
@@ -290,7 +290,7 @@ class GlobalWindowAggregate:
         kept = fired[self.assigner.last_window_ends(fired.slice_ends) > last]
         folded = self._fold(kept, last)
         into = folded.slice_ends[folded.slice_ends != kept.slice_ends]
-        return self.plan.merge([folded]), np.unique(into)
+        return self.aggregation.merge([folded]), np.unique(into)
 
     def _next_timers(
         self, slices: Partials, passed: int
@@ -307,6 +307,6 @@ class GlobalWindowAggregate:
             first = max(first, int(slices.slice_ends[0]))
             last = min(last, int(self.assigner.last_window_ends(slices.slice_ends).max()))
         layout = lay_out(self.assigner, slices.key_ids, slices.slice_ends, first, last)
-        keys, ends, results = evaluate(self.plan, slices, layout, self.assigner.interval)
+        keys, ends, results = evaluate(self.aggregation, slices, layout, self.assigner.interval)
         starts, times = self.assigner.window_starts(ends), self.assigner.window_times(ends)
         return WindowResults(keys, starts, ends, times, results)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from timerheap.timer import MIN_WATERMARK, int64
 from timerheap.tvf.aggregate import Aggregate
-from timerheap.tvf.int64 import Int64s, column
-from timerheap.tvf.partials import Partials, Plan
+from timerheap.tvf.arithmetic import Int64s, column
+from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import SliceAssigner
 
 __all__ = ["LocalWindowAggregate"]
@@ -27,7 +27,7 @@ class LocalWindowAggregate:
 
     Attributes
     ----------
-    plan : Plan
+    aggregation : Aggregation
     watermark : int
         Epoch ms.
 
@@ -51,7 +51,7 @@ class LocalWindowAggregate:
         self, assigner: SliceAssigner, aggregates: Sequence[Aggregate], memory_budget: int = 64 << 20
     ) -> None:
         self.assigner = assigner
-        self.plan = Plan(aggregates)
+        self.aggregation = Aggregation(aggregates)
         self.memory_budget = int64("memory_budget", memory_budget)
         if self.memory_budget < 1:
             raise ValueError(f"memory_budget must be a positive number of bytes, got {memory_budget}")
@@ -97,13 +97,13 @@ class LocalWindowAggregate:
         """
         times = column("timestamps", timestamps, len(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
-        self._keep([*self._buffered, self.plan.accumulate(key_ids, slice_ends, inputs, signs)])
+        self._keep([*self._buffered, self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)])
         if self._nbytes > self.memory_budget:
-            self._keep([self.plan.merge(self._buffered)])
+            self._keep([self.aggregation.merge(self._buffered)])
             # What is nearly full even so would be merged again for every batch.
             if self._nbytes > self.memory_budget // 2:
                 return self.drain()
-        return self.plan.empty()
+        return self.aggregation.empty()
 
     def advance_watermark(self, watermark: int) -> Partials:
         """Set the watermark, and give all that there is if it ends a slice that is in the buffer.
@@ -118,11 +118,11 @@ class LocalWindowAggregate:
         self.watermark = max(self.watermark, int64("watermark", watermark))
         passed = self.assigner.last_passed(self.watermark)
         over = any(part.slice_ends.min() <= passed for part in self._buffered)
-        return self.drain() if over else self.plan.empty()
+        return self.drain() if over else self.aggregation.empty()
 
     def drain(self) -> Partials:
         """Give all that there is, and forget it: at a checkpoint, or at the end of a micro-batch."""
-        drained = self.plan.merge(self._buffered)
+        drained = self.aggregation.merge(self._buffered)
         self._keep([])
         return drained
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from timerheap.tvf.aggregate import Accumulators, Aggregate
 from timerheap.tvf.aggregates import Count
+from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.columns import Accumulator, Groups, concatenate, group_by, nbytes, nullable
-from timerheap.tvf.int64 import Int64s, column
 
-__all__ = ["Partials", "Plan"]
+__all__ = ["Aggregation", "Partials"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +26,7 @@ class Partials:
     key_ids, slice_ends : ndarray of int64, shape (n,)
         Whose they are; a slice is named by its end, local ms.
     accumulators : tuple of tuple of columns, shape (n,) each
-        One tuple of columns for each aggregate of a `Plan`, COUNT(*) first.
+        One tuple of columns for each aggregate of a `Aggregation`, COUNT(*) first.
 
     Notes
     -----
@@ -57,7 +57,7 @@ class Partials:
         return nbytes([self.key_ids, self.slice_ends, *(f for fields in self.accumulators for f in fields)])
 
 
-class Plan:
+class Aggregation:
     """The aggregates of a query, computed side by side.
 
     Parameters
@@ -68,7 +68,7 @@ class Plan:
     Attributes
     ----------
     aggregates : tuple of Aggregate
-        What accumulators are kept of: COUNT(*), which every plan needs, and all others.
+        What accumulators are kept of: COUNT(*), which every aggregation needs, and all others.
     outputs : tuple of int
         Which of those each result is.
 
@@ -80,9 +80,9 @@ class Plan:
     Examples
     --------
     >>> from timerheap.tvf import Sum
-    >>> plan = Plan([Sum("delay", float)])
-    >>> partials = plan.accumulate([7, 7, 8], np.array([60, 60, 60]), {"delay": [1.5, 2.5, 0.0]})
-    >>> for name, column in plan.columns(partials).items(): print(name, column)
+    >>> aggregation = Aggregation([Sum("delay", float)])
+    >>> partials = aggregation.accumulate([7, 7, 8], np.array([60, 60, 60]), {"delay": [1.5, 2.5, 0.0]})
+    >>> for name, column in aggregation.columns(partials).items(): print(name, column)
     key_ids [7 8]
     slice_ends [60 60]
     0.count [2 1]

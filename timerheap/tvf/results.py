@@ -12,7 +12,7 @@ from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.grid import Grid
 from timerheap.tvf.layout import Layout
-from timerheap.tvf.partials import Partials, Plan
+from timerheap.tvf.partials import Aggregation, Partials
 
 __all__ = ["LateRows", "WindowResults", "evaluate", "how_late"]
 
@@ -69,7 +69,7 @@ class WindowResults:
 
 
 def evaluate(
-    plan: Plan, partials: Partials, layout: Layout, interval: int
+    aggregation: Aggregation, partials: Partials, layout: Layout, interval: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[np.ma.MaskedArray[Any, Any], ...]]:
     """Compute the windows of a layout that have rows.
 
@@ -78,12 +78,12 @@ def evaluate(
     key_ids, window_ends : ndarray of int64, shape (w,)
         In the order of the windows' ends.
     results : tuple of masked_array, shape (w,) each
-        One for each of the plan's outputs.
+        One for each of the aggregation's outputs.
     """
     numbers = layout.lines * layout.width + layout.cells
     groups = group_by(numbers)
     cells = numbers[groups.firsts]
-    merged = plan.merge_accumulators(
+    merged = aggregation.merge_accumulators(
         groups, partials[layout.rows].accumulators
     )  # of slices that share a cell
     placed = Partials(cells, cells, merged)
@@ -91,12 +91,12 @@ def evaluate(
     edges = np.arange(0, len(layout.keys) + lines_at_once, lines_at_once)
     bounds = np.searchsorted(cells, edges * layout.width)
     blocks = [
-        _block(plan, placed[start:end], layout, edge, min(lines_at_once, len(layout.keys) - edge))
+        _block(aggregation, placed[start:end], layout, edge, min(lines_at_once, len(layout.keys) - edge))
         for edge, start, end in zip(edges.tolist(), bounds.tolist(), bounds[1:].tolist(), strict=False)
     ]
     if not blocks:
-        nothing = plan.empty()
-        return nothing.key_ids, nothing.slice_ends, plan.results(nothing)
+        nothing = aggregation.empty()
+        return nothing.key_ids, nothing.slice_ends, aggregation.results(nothing)
     lines = np.concatenate([block[0] for block in blocks])
     steps = np.concatenate([block[1] for block in blocks])
     columns = tuple(map(_join, zip(*(block[2] for block in blocks), strict=True)))
@@ -106,23 +106,23 @@ def evaluate(
 
 
 def _block(
-    plan: Plan, cells: Partials, layout: Layout, first_line: int, lines: int
+    aggregation: Aggregation, cells: Partials, layout: Layout, first_line: int, lines: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], tuple[np.ma.MaskedArray[Any, Any], ...]]:
     """Compute some lines: of each window that has rows the line, its number in it, and the results."""
     at = cells.key_ids - first_line * layout.width
     first_cell, width = layout.first_cell, layout.width
     every = np.arange(lines * width).reshape(lines, width)[:, first_cell:].reshape(-1)
     grid = Grid(lines, width, layout.span, at, every)
-    rows = np.asarray(plan.aggregates[0].window_results(cells.accumulators[0], grid))
+    rows = np.asarray(aggregation.aggregates[0].window_results(cells.accumulators[0], grid))
     by_line = rows.reshape(lines, width - first_cell)
     steps = np.arange(width - first_cell)
     line, step = np.nonzero((by_line != 0) & (steps < layout.windows[first_line : first_line + lines, None]))
     windows = Grid(lines, width, layout.span, at, line * width + first_cell + step)
     results = tuple(
-        plan.aggregates[number].window_results(cells.accumulators[number], windows)
+        aggregation.aggregates[number].window_results(cells.accumulators[number], windows)
         if number
         else np.ma.masked_array(by_line[line, step])
-        for number in plan.outputs
+        for number in aggregation.outputs
     )
     return line + first_line, step, results
 

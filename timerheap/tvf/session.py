@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from timerheap._heap import TimerHeap
 from timerheap.timer import MIN_WATERMARK, int64
 from timerheap.tvf.aggregate import Aggregate
+from timerheap.tvf.arithmetic import Int64s, add, column
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.duration import Duration, positive
-from timerheap.tvf.int64 import Int64s, add, column
-from timerheap.tvf.partials import Partials, Plan
+from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.results import LateRows, WindowResults, how_late
 from timerheap.tvf.zone import LocalClock
 
@@ -35,7 +35,7 @@ class SessionWindowAggregate:
 
     Attributes
     ----------
-    plan : Plan
+    aggregation : Aggregation
     watermark : int
         Epoch ms; ``MIN_WATERMARK`` before the first.
     late_rows : int
@@ -60,11 +60,11 @@ class SessionWindowAggregate:
     def __init__(self, gap: Duration, aggregates: Sequence[Aggregate], time_zone: str = "UTC") -> None:
         self.gap = positive("gap", gap)
         self.clock = LocalClock(time_zone)
-        self.plan = Plan(aggregates)
+        self.aggregation = Aggregation(aggregates)
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
         self._starts = np.empty(0, np.int64)
-        self._sessions = self.plan.empty()  # a session's slice is the session
+        self._sessions = self.aggregation.empty()  # a session's slice is the session
         self._timers = TimerHeap()
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class SessionWindowAggregate:
         late = self._late(keys, starts, ends)
         # A row is a slice of its own until it is known which it touches.
         numbers = np.arange(len(keys))
-        rows = self.plan.accumulate(keys, numbers, inputs, signs)
+        rows = self.aggregation.accumulate(keys, numbers, inputs, signs)
         kept = np.setdiff1d(numbers, late)
         self._merge(starts[kept], Partials(keys[kept], ends[kept], rows[kept].accumulators))
         self.late_rows += len(late)
@@ -147,7 +147,7 @@ class SessionWindowAggregate:
     ) -> None:
         """Take in the state of an operator with the same gap and aggregates, instead of the own."""
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
-        self._starts, self._sessions = np.empty(0, np.int64), self.plan.empty()
+        self._starts, self._sessions = np.empty(0, np.int64), self.aggregation.empty()
         self._timers.clear()
         self._merge(column("starts", starts, len(sessions)), sessions)
 
@@ -171,7 +171,7 @@ class SessionWindowAggregate:
         if not len(rows):
             return
         before = len(self._sessions)
-        both = self.plan.concatenate([self._sessions, rows])
+        both = self.aggregation.concatenate([self._sessions, rows])
         both_starts = np.concatenate([self._starts, starts])
         order = np.lexsort((both_starts, both.key_ids))
         keys, begins, ends = both.key_ids[order], both_starts[order], both.slice_ends[order]
@@ -184,7 +184,7 @@ class SessionWindowAggregate:
         merged = Partials(
             both.key_ids[groups.firsts],
             np.maximum.reduceat(ordered_ends, groups.starts),
-            self.plan.merge_accumulators(groups, both.accumulators),
+            self.aggregation.merge_accumulators(groups, both.accumulators),
         )
         touched = np.maximum.reduceat(groups.order, groups.starts) >= before
         old = np.flatnonzero(np.repeat(touched, groups.sizes) & (groups.order < before))
@@ -205,7 +205,7 @@ class SessionWindowAggregate:
         starts, sessions = starts[order], sessions[order]
         times = self.clock.to_epoch(sessions.slice_ends - 1)
         return WindowResults(
-            sessions.key_ids, starts, sessions.slice_ends, times, self.plan.results(sessions)
+            sessions.key_ids, starts, sessions.slice_ends, times, self.aggregation.results(sessions)
         )
 
 

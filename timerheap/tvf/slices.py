@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timerheap.timer import MAX_WATERMARK, int64
+from timerheap.tvf.arithmetic import Int64s, add, column, floor_to
 from timerheap.tvf.duration import Duration, milliseconds, multiple, positive
-from timerheap.tvf.int64 import Int64s, add, column, floor_to
 from timerheap.tvf.zone import LocalClock
 
 __all__ = [

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.tvf.int64 import Int64s, add
+from timerheap.tvf.arithmetic import Int64s, add
 
 __all__ = ["LocalClock"]
 

@@ -1,0 +1,270 @@
+"""Aggregates against plain Python: however rows are cut up and merged, with nulls, with rows taken back."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerheap.tvf import (
+    Aggregate,
+    Aggregation,
+    ApproxCountDistinct,
+    Avg,
+    Count,
+    CountDistinct,
+    HoppingSliceAssigner,
+    LocalWindowAggregate,
+    Max,
+    MaxWithRetract,
+    Min,
+    MinWithRetract,
+    Multisets,
+    PythonAggregate,
+    StddevPop,
+    StddevSamp,
+    Sum,
+    TumblingSliceAssigner,
+    VarPop,
+    VarSamp,
+)
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, 0.0, -0.0, math.inf]))
+
+
+def in_parts(aggregate: Aggregate, parts: list[tuple[list[Any], list[int]]]) -> list[Any]:
+    """The result for one key, of batches of values with signs, merged."""
+    aggregation = Aggregation([aggregate])
+    made = []
+    for values, signs in parts:
+        column = np.empty(len(values), object)
+        column[:] = values
+        ends = np.zeros(len(values), np.int64)
+        made.append(aggregation.accumulate(np.zeros(len(values), np.int64), ends, {"v": column}, signs))
+    merged = aggregation.merge([aggregation.merge(made[:2]), *made[2:]])
+    (result,) = aggregation.results(merged)
+    return result.tolist()
+
+
+def cut(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[list[Any], list[int]]]]:
+    part = st.lists(st.one_of(st.none(), values), max_size=5)
+    return st.lists(part.map(lambda values: (values, [1] * len(values))), min_size=1, max_size=4)
+
+
+def check(aggregate: Aggregate, parts: Any, reference: Callable[[list[Any]], Any]) -> None:
+    values = [value for part, _ in parts for value in part]
+    got = in_parts(aggregate, parts)
+    if not values:
+        assert got == []
+        return
+    there = [value for value in values if value is not None]
+    assert got == [reference(there) if there or isinstance(aggregate, Count | CountDistinct) else None]
+
+
+def toward_zero(quotient: Fraction) -> int:
+    return math.trunc(quotient)
+
+
+@given(cut(INT64))
+def test_whole_numbers(parts: Any) -> None:
+    check(Count("v"), parts, len)
+    check(Min("v", np.int64), parts, min)
+    check(Max("v", np.int64), parts, max)
+    check(Avg("v", np.int64), parts, lambda values: toward_zero(Fraction(sum(values), len(values))))
+    check(CountDistinct("v", np.int64), parts, lambda values: len(set(values)))
+    total = sum(value for part, _ in parts for value in part if value is not None)
+    if -(2**63) <= total < 2**63:
+        check(Sum("v", np.int64), parts, sum)
+    else:
+        with pytest.raises(OverflowError, match=rf"sum\(v\) is out of 64 bits: {total}; add"):
+            in_parts(Sum("v", np.int64), parts)
+
+
+def sql_key(value: float) -> tuple[bool, float]:
+    """NaN is equal to itself, and greater than anything."""
+    return (True, 0.0) if math.isnan(value) else (False, value + 0.0)
+
+
+@given(cut(NUMBERS))
+def test_floats(parts: Any) -> None:
+    check(CountDistinct("v", float), parts, lambda values: len(set(map(sql_key, values))))
+    for aggregate, function in ((Min("v", float), min), (Max("v", float), max)):
+        values = [value for part, _ in parts for value in part if value is not None]
+        got = in_parts(aggregate, parts)
+        if values:
+            assert sql_key(got[0]) == function(map(sql_key, values))
+
+
+@given(cut(st.sampled_from(["", "a", "b", "é", "ab"])))
+def test_text(parts: Any) -> None:
+    check(Min("v", object), parts, min)
+    check(Max("v", object), parts, max)
+    check(CountDistinct("v", object), parts, lambda values: len(set(values)))
+
+
+@given(cut(st.decimals(-1000, 1000, places=2)))
+def test_decimals(parts: Any) -> None:
+    check(Sum("v", object), parts, lambda values: sum(values, Decimal(0)))
+    check(Max("v", object), parts, max)
+
+
+@given(cut(st.floats(-1e3, 1e3)), st.sampled_from([0.0, 1e9]))
+def test_variance(parts: Any, far: float) -> None:
+    """The spread around a mean that is a million times as large is not lost."""
+    parts = [([None if v is None else v + far for v in values], signs) for values, signs in parts]
+    values = [Fraction(v) for part, _ in parts for v in part if v is not None]
+    for aggregate, reference, least in (
+        (VarPop("v"), statistics.pvariance, 1),
+        (VarSamp("v"), statistics.variance, 2),
+        (StddevPop("v"), statistics.pstdev, 1),
+        (StddevSamp("v"), statistics.stdev, 2),
+    ):
+        got = in_parts(aggregate, parts)
+        if not any(part for part, _ in parts):
+            assert got == []
+        elif len(values) < least:
+            assert got == [None]
+        else:
+            assert got == [pytest.approx(float(reference(values)), rel=1e-6, abs=1e-9 + far * 1e-15)]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, 1, 2, 3, -5]), st.sampled_from([1, 1, -1])), min_size=1),
+    st.data(),
+)
+def test_rows_taken_back(rows: list[tuple[Any, int]], data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(rows)))
+    parts = [tuple(map(list, zip(*part, strict=True))) for part in (rows[:at], rows[at:]) if part]
+    left: Counter[int] = Counter()
+    for value, sign in rows:
+        if value is not None:
+            left[value] += sign
+    n, total = sum(left.values()), sum(value * count for value, count in left.items())
+    there = [value for value, count in left.items() if count > 0]
+    wanted = {
+        Count("v"): n,
+        Sum("v", np.int64): total if n else None,
+        Avg("v", np.int64): toward_zero(Fraction(total, n)) if n else None,
+        CountDistinct("v", np.int64): len(there),
+        MinWithRetract("v", np.int64): min(there, default=None),
+        MaxWithRetract("v", np.int64): max(there, default=None),
+    }
+    for aggregate, result in wanted.items():
+        assert in_parts(aggregate, parts) == [result], aggregate
+    if n > 0 and all(count >= 0 for count in left.values()):
+        spread = statistics.pvariance(list(left.elements()))
+        assert in_parts(VarPop("v"), parts) == [pytest.approx(spread, abs=1e-9)]
+
+
+def test_masked_columns_and_what_they_hold() -> None:
+    local = LocalWindowAggregate(
+        TumblingSliceAssigner(10),
+        [Sum("v", np.int64), Avg("b", float), Min("f", float), Sum("f", np.float64)],
+    )
+    local.add(
+        [1, 1, 2],
+        5,
+        {
+            "v": np.ma.masked_array(np.array([1, 2, 99], np.int8), [False, False, True]),
+            "b": np.array([True, False, True]),
+            "f": np.ma.masked_array([1.5, math.nan, math.nan], [False, True, True]),
+        },
+    )
+    partials = local.drain()
+    assert [column.tolist() for column in local.aggregation.results(partials)] == [
+        [3, None],
+        [0.5, 1.0],
+        [1.5, None],
+        [1.5, None],
+    ]
+
+
+def test_multisets_are_a_column() -> None:
+    column = Multisets(np.array([0, 2, 2, 3]), np.array([5, 7, 9]), np.array([1, 3, 2]))
+    chosen = column[np.array([False, True, True])]
+    assert (chosen.offsets.tolist(), chosen.values.tolist(), chosen.counts.tolist()) == ([0, 0, 1], [9], [2])
+    assert column[1:].sizes.tolist() == [0, 1]
+    assert column[np.array([2, 0])].values.tolist() == [9, 5, 7]
+
+
+class Product:
+    def create_accumulator(self) -> list[int]:
+        return [1]
+
+    def add(self, value: tuple[int, int], accumulator: list[int]) -> list[int]:
+        accumulator[0] *= value[0] * value[1]
+        return accumulator
+
+    def get_result(self, accumulator: list[int]) -> int | None:
+        return accumulator.pop() if accumulator[0] != 6 else None
+
+    def merge(self, acc_a: list[int], acc_b: list[int]) -> list[int]:
+        acc_a[0] *= acc_b.pop()
+        return acc_a
+
+
+def test_a_function_of_several_columns() -> None:
+    aggregation = Aggregation([PythonAggregate(Product(), "a", "b")])
+    zeros = np.zeros(2, np.int64)
+    one = aggregation.accumulate([1, 2], zeros, {"a": [2, 3], "b": [5, 2]})
+    assert aggregation.results(aggregation.merge([one, one]))[0].tolist() == [100, 36]
+    assert aggregation.results(one)[0].tolist() == [10, None]  # nothing was spoilt
+    assert aggregation.aggregates[1].name == "Product(a, b)"
+    with pytest.raises(ValueError, match=r"Product\(a, b\) cannot take rows back"):
+        aggregation.accumulate([1], zeros[:1], {"a": [2], "b": [5]}, [-1])
+    with pytest.raises(TypeError, match="function must have the method create_accumulator"):
+        PythonAggregate(object(), "a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="columns: name at least one"):
+        PythonAggregate(Product())
+
+
+def test_dtypes_that_are_not_kept() -> None:
+    with pytest.raises(TypeError, match=r"dtype of sum\(v\) must be int64, float64 or object, got float32"):
+        Sum("v", np.float32)
+    with pytest.raises(OverflowError, match="v must fit into int64, got 18446744073709551615"):
+        Aggregation([Max("v", np.int64)]).accumulate(
+            [1], np.zeros(1, np.int64), {"v": np.array([2**64 - 1], np.uint64)}
+        )
+
+
+def test_approximate_distinct() -> None:
+    pytest.importorskip("datasketches")
+    random = np.random.default_rng(7)
+    values = random.integers(0, 50_000, 60_000)
+    aggregation = Aggregation([ApproxCountDistinct("v", np.int64), CountDistinct("v", np.int64)])
+    parts = [
+        aggregation.accumulate(chunk % 2, np.zeros(len(chunk), np.int64), {"v": chunk})
+        for chunk in np.split(values, 3)
+    ]
+    estimates, exact = aggregation.results(aggregation.merge(parts))
+    assert exact.tolist() == pytest.approx(estimates.tolist(), rel=0.05)
+    few = aggregation.results(
+        aggregation.accumulate([1, 1, 1, 2], np.zeros(4, np.int64), {"v": [4, 4, 5, 4]})
+    )
+    assert [column.tolist() for column in few] == [[2, 1], [2, 1]]
+    assert all(isinstance(sketch, bytes) for sketch in parts[0].accumulators[1][0])  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="lg_k must be from 7 to 21, got 30"):
+        ApproxCountDistinct("v", np.int64, lg_k=30)
+
+
+def test_the_memory_budget_is_kept() -> None:
+    local = LocalWindowAggregate(HoppingSliceAssigner(100, 10), [CountDistinct("v", np.int64)], 10_000)
+    handed_on = 0
+    for at in range(20):
+        handed_on += len(local.add(np.arange(50), 5, {"v": np.full(50, at)}))
+        assert local.nbytes <= 10_000
+    assert handed_on
+    few = LocalWindowAggregate(HoppingSliceAssigner(100, 10), [Count()], 10_000)
+    for _ in range(100):  # which merge into few, and so stay
+        assert len(few.add(np.arange(50), 5)) == 0
+    assert few.drain().rows.tolist() == [100] * 50

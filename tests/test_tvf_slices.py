@@ -1,0 +1,189 @@
+"""Local time against zoneinfo and Java's rules, columns at both ends of int64, and errors that help."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tvf_model import passes_at, to_local
+
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.tvf import (
+    CumulativeSliceAssigner,
+    HoppingSliceAssigner,
+    LocalClock,
+    SliceAssigner,
+    TumblingSliceAssigner,
+    WindowedSliceAssigner,
+)
+
+DAY = 86_400_000
+# Half an hour of summer time; two hours of it; zones that gave it up, or moved; summer time in winter.
+ZONES = (
+    *("UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "Antarctica/Troll", "Europe/Dublin"),
+    *("America/Sao_Paulo", "Asia/Kolkata", "Africa/Casablanca", "Pacific/Apia", "America/St_Johns"),
+)
+INSTANTS = st.integers(-4_000_000_000_000, 60_000_000_000_000)  # the years 1843 to 3871
+
+
+@given(zone=st.sampled_from(ZONES), timestamps=st.lists(INSTANTS, min_size=1, max_size=20))
+@example(zone="Pacific/Apia", timestamps=[1325239200000 - 1, 1325239200000])  # a day that never was
+def test_what_the_clock_shows(zone: str, timestamps: list[int]) -> None:
+    clock = LocalClock(zone)
+    local = clock.to_local(timestamps)
+    assert local.tolist() == [to_local(timestamp, zone) for timestamp in timestamps]
+    there_and_back = clock.to_local(clock.to_epoch(local))
+    assert there_and_back.tolist() == local.tolist()
+    assert (clock.to_epoch(local) <= timestamps).all()
+
+
+@given(
+    zone=st.sampled_from(ZONES),
+    near=st.integers(1970, 2090),
+    hours=st.integers(0, 366 * 24),
+    ms=st.integers(-2, 2),
+)
+@example(zone="America/New_York", near=2021, hours=24 * 72 + 2, ms=0)
+def test_when_a_time_has_passed(zone: str, near: int, hours: int, ms: int) -> None:
+    local = (near - 1970) * 31_556_952_000 // DAY * DAY + hours * 3_600_000 // 2 + ms
+    clock = LocalClock(zone)
+    timer = int(clock.passes_at([local])[0])
+    assert timer == passes_at(local, zone)
+    assert clock.passed(timer) >= local > clock.passed(timer - 1)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_years_without_a_calendar(zone: str) -> None:
+    """Beyond what datetime has, the calendar repeats; before it, the first offset there was holds."""
+    clock = LocalClock(zone)
+    cycle = 146_097 * DAY
+    times = np.arange(2_600 - 1970, 2_604 - 1970, 0.01) * 365.2425 * DAY
+    base = times.astype(np.int64)
+    far = base + 1_000 * cycle
+    assert (clock.to_local(far) - far).tolist() == (clock.to_local(base) - base).tolist()
+    assert (clock.passes_at(far) - far).tolist() == (clock.passes_at(base) - base).tolist()
+    assert clock.passed(int(far[7])) - int(far[7]) == clock.passed(int(base[7])) - int(base[7])
+    old = np.array([-(10**17), -(10**15), -6 * 10**12])
+    assert len(set((clock.to_local(old) - old).tolist())) == 1
+
+
+def test_flinks_timer_where_clocks_change_by_the_hour() -> None:
+    for zone in ("America/New_York", "Europe/Berlin"):
+        clock = LocalClock(zone)
+        local = np.arange(1609459200000, 1640995200000, 600_000)  # 2021
+        assert clock.to_epoch_for_timer(local).tolist() == clock.passes_at(local).tolist()
+
+
+@pytest.mark.parametrize(
+    ("time_zone", "hours"),
+    [("+05:30", 5.5), ("-0800", -8), ("GMT+1", 1), ("UTC-03:30", -3.5), ("Z", 0), ("+18:00", 18)],
+)
+def test_offsets_as_java_writes_them(time_zone: str, hours: float) -> None:
+    clock = LocalClock(time_zone)
+    assert clock.to_local([0]).tolist() == [hours * 3_600_000]
+    assert not clock.uses_dst
+
+
+@pytest.mark.parametrize("time_zone", ["Europe/Atlantis", "+19:00", "", "../etc", "+5:3", "1"])
+def test_zones_that_are_none(time_zone: str) -> None:
+    with pytest.raises(ValueError, match=f"time_zone must be .* got {time_zone!r}".replace("+", r"\+")):
+        TumblingSliceAssigner(1, time_zone=time_zone)
+
+
+def test_a_zone_is_a_name() -> None:
+    with pytest.raises(TypeError, match="time_zone must be a str"):
+        LocalClock(None)  # type: ignore[arg-type]
+
+
+ASSIGNERS: list[SliceAssigner] = [
+    TumblingSliceAssigner(3_600_000, 5),
+    HoppingSliceAssigner(7_200_000, 600_000, -3, "Australia/Lord_Howe"),
+    CumulativeSliceAssigner(DAY, 3_600_000, 0, "America/New_York"),
+]
+
+
+@pytest.mark.parametrize("assigner", ASSIGNERS, ids=repr)
+def test_a_column_is_its_rows(assigner: SliceAssigner) -> None:
+    random = np.random.default_rng(1)
+    timestamps = random.integers(1_500_000_000_000, 1_700_000_000_000, 1_000_000)
+    ends = assigner.assign_slice_ends(timestamps)
+    some = random.integers(0, len(timestamps), 200)
+    assert ends[some].tolist() == [assigner.get_slice_end(at) for at in timestamps[some].tolist()]
+    assert ((ends - assigner.offset) % assigner.interval == 0).all()
+    local = assigner.clock.to_local(timestamps)
+    assert ((ends > local) & (ends - assigner.interval <= local)).all()
+
+
+@pytest.mark.parametrize("assigner", ASSIGNERS, ids=repr)
+@pytest.mark.parametrize("timestamp", [MAX_WATERMARK, MAX_WATERMARK - 1, MIN_WATERMARK, MIN_WATERMARK + 1])
+def test_both_ends_of_int64(assigner: SliceAssigner, timestamp: int) -> None:
+    """Either there is a slice around it, or an error says that there is none."""
+    with suppress(OverflowError):
+        end = assigner.get_slice_end(timestamp)
+        assert end - assigner.interval <= int(assigner.clock.to_local([timestamp])[0]) < end
+    assert MIN_WATERMARK <= assigner.last_passed(timestamp) <= MAX_WATERMARK
+
+
+def test_the_watermarks_that_mean_none_and_all() -> None:
+    for zone in ZONES:
+        clock = LocalClock(zone)
+        assert clock.passed(MAX_WATERMARK) == MAX_WATERMARK
+        assert clock.passed(MIN_WATERMARK) < -(2**62)
+        assert clock.to_local([MAX_WATERMARK]).tolist() == [MAX_WATERMARK]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TumblingSliceAssigner(0), "size must be positive, .* got 0 ms"),
+        (lambda: TumblingSliceAssigner(timedelta(seconds=-1)), "size must be positive, .* got -1000 ms"),
+        (
+            lambda: TumblingSliceAssigner(10, 10),
+            r"offset must be less than size \(10 ms\) either way, got 10 ms",
+        ),
+        (lambda: TumblingSliceAssigner(timedelta(microseconds=1)), "size must be whole milliseconds, got"),
+        (lambda: HoppingSliceAssigner(10, 0), "slide must be positive, .* got 0 ms"),
+        (
+            lambda: HoppingSliceAssigner(10, 3),
+            r"size must be a multiple of slide \(3 ms\), such as 9 or 12 ms, got 10",
+        ),
+        (
+            lambda: HoppingSliceAssigner(5, 10),
+            "size must be a multiple of slide .*, such as 10 ms, got 5 ms",
+        ),
+        (lambda: CumulativeSliceAssigner(10, 20), "max_size must be a multiple of step .* got 10 ms"),
+        (lambda: CumulativeSliceAssigner(0, 5), "max_size must be positive, .* got 0 ms"),
+        (lambda: TumblingSliceAssigner(2**62), "size must be positive, and shorter than"),
+    ],
+)
+def test_durations_that_do_not_fit(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_is_no_duration_or_column() -> None:
+    with pytest.raises(TypeError, match="size must be a timedelta, or an int of milliseconds, got '1 hour'"):
+        TumblingSliceAssigner("1 hour")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="slide must be a timedelta"):
+        HoppingSliceAssigner(10, True)
+    with pytest.raises(OverflowError, match="offset must fit into 64 bits"):
+        HoppingSliceAssigner(10, 5, 2**63)
+    with pytest.raises(TypeError, match="inner must be a slice assigner"):
+        WindowedSliceAssigner(10)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"timestamps must be integers \(int64\), got float64"):
+        ASSIGNERS[0].assign_slice_ends([1.5])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"timestamps must be integers \(int64\), got datetime64"):
+        ASSIGNERS[0].assign_slice_ends(np.array(["2021-01-01"], "datetime64[us]"))
+    with pytest.raises(ValueError, match="timestamps must be one-dimensional"):
+        ASSIGNERS[0].assign_slice_ends(np.zeros((2, 2), np.int64))
+
+
+def test_durations_may_be_timedeltas() -> None:
+    assert repr(
+        HoppingSliceAssigner(timedelta(hours=1), timedelta(minutes=10), time_zone="Asia/Kolkata")
+    ) == ("HOP(size=3600000 ms, slide=600000 ms, Asia/Kolkata)")

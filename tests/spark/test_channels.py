@@ -172,6 +172,7 @@ def test_an_idle_channel_holds_nobody_back(spark: SparkSession, tmp_path: Path) 
         ({"channel": "nope"}, "channel: there is no column 'nope'"),
         ({"channel": 3}, "channel: 3 is no column name"),
         ({"watermark": 5}, "watermark: 5 is no WatermarkStrategy"),
+        ({"watermark": STRATEGY.with_timestamp_assigner(lambda row, _: row.at)}, "with_timestamp_assigner"),
     ],
 )
 def test_errors(options: dict[str, Any], message: str, spark: SparkSession) -> None:

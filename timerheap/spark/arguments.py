@@ -122,6 +122,11 @@ def expect_event_time(
             f"{prefix}watermark: {watermark!r} is no WatermarkStrategy; "
             "give one, such as WatermarkStrategy.for_bounded_out_of_orderness(5_000)"
         )
+    if watermark.timestamp_assigner is not None:
+        raise ValueError(
+            f"{prefix}watermark: {prefix}event_time names the column of the timestamps, so a strategy with a "
+            "timestamp assigner makes no sense; leave with_timestamp_assigner out"
+        )
     return watermark
 
 

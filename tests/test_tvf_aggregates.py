@@ -189,12 +189,50 @@ def test_masked_columns_and_what_they_hold() -> None:
     ]
 
 
+def test_what_another_engine_has_computed() -> None:
+    """Spark's count, sum, min and variance of a slice are as good as the slice's rows."""
+    aggregation = Aggregation(
+        [Count("v"), Sum("v", np.int64), Avg("v", np.int64), Sum("v", float), Min("v", np.int64), VarPop("v")]
+    )
+    values = [[2**62, 2**62, -5], [None], [3]]
+    rows = [value for part in values for value in part]
+    slices = np.repeat([10, 20, 30], [3, 1, 1])
+    counts, least = [3, 0, 1], [-5, None, 3]
+    sums = [2**63 - 5, None, 3]
+    there = [[value for value in part if value is not None] for part in values]
+    means = [statistics.fmean(part) if part else None for part in there]
+    m2 = [statistics.pvariance(map(float, part)) * len(part) if part else None for part in there]
+    computed = aggregation.from_parts(
+        [7, 7, 7],
+        [10, 20, 30],
+        [
+            ([3, 1, 1],),
+            *((counts,), (sums, counts), (sums, counts), (sums, counts), (least, counts)),
+            (counts, means, m2),
+        ],
+    )
+    of_rows = aggregation.accumulate([7] * 5, slices, {"v": rows})
+    for got, wanted in zip(aggregation.results(computed), aggregation.results(of_rows), strict=True):
+        assert np.ma.getmaskarray(got).tolist() == np.ma.getmaskarray(wanted).tolist()
+        assert got.compressed().tolist() == pytest.approx(wanted.compressed().tolist(), rel=1e-12)
+    with pytest.raises(TypeError, match=r"sum\(v\): parts must be sum, count, got 1 columns"):
+        Sum("v", float).from_parts([1])
+    with pytest.raises(TypeError, match=r"count\(distinct v\) takes rows"):
+        Aggregation([CountDistinct("v", float)]).from_parts([7], [10], [([1],), ([1],)])
+
+
 def test_multisets_are_a_column() -> None:
     column = Multisets(np.array([0, 2, 2, 3]), np.array([5, 7, 9]), np.array([1, 3, 2]))
     chosen = column[np.array([False, True, True])]
     assert (chosen.offsets.tolist(), chosen.values.tolist(), chosen.counts.tolist()) == ([0, 0, 1], [9], [2])
     assert column[1:].sizes.tolist() == [0, 1]
     assert column[np.array([2, 0])].values.tolist() == [9, 5, 7]
+    aggregation = Aggregation([CountDistinct("v", np.int64)])
+    good = aggregation.columns(aggregation.accumulate([1, 2], np.zeros(2, np.int64), {"v": [5, 6]}))
+    for offsets in ([0, 2, 1], [1, 1, 2], [0, 1, 3], [0, -1, 2]):
+        bad = Multisets(np.array(offsets), np.array([5, 7]), np.array([1, 3]))
+        with pytest.raises(ValueError, match=r"column '1\.values': the offsets must"):
+            aggregation.partials({**good, "1.values": bad})
 
 
 class Product:

@@ -29,6 +29,15 @@ class Count(FieldAggregate):
     ----------
     column : str, optional
         Without one rows are counted.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Aggregation
+    >>> counts = Aggregation([Count(), Count("delay")])
+    >>> flights = counts.accumulate([7, 7], np.array([60, 60]), {"delay": [12, None]})
+    >>> counts.results(flights)
+    (masked_array(data=[2], mask=False, fill_value=999999), masked_array(data=[1], mask=False,
+    fill_value=999999))
     """
 
     def __init__(self, column: str | None = None) -> None:
@@ -59,6 +68,13 @@ class Sum(FieldAggregate):
     -----
     A sum of int64 is kept in two halves, of which no sum of fewer than 2**31 rows runs over. So it is the
     result alone that can be too large, and rows that cancel each other out may come in any order.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Aggregation
+    >>> total = Aggregation([Sum("v", np.int64)])
+    >>> total.results(total.accumulate([7, 7, 7], np.array([60] * 3), {"v": [2**63 - 1, 1, -2]}))[0].item()
+    9223372036854775806
     """
 
     function = "sum"
@@ -68,6 +84,18 @@ class Sum(FieldAggregate):
         halves = ("high", "low") if wanted == _INT64 else ("sum",)
         zero = [Field(half, wanted, np.add, 0) for half in halves]
         super().__init__([column], wanted, f"{self.function}({column})", [*zero, _counter()])
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The sum and the count, whatever the sum is kept as."""
+        return ("sum", "count")
+
+    def from_parts(self, *parts: object) -> Accumulators:
+        """Take sums and counts."""
+        if self.dtype != _INT64:
+            return super().from_parts(*parts)
+        sums, counts = (column.values * column.valid for column in self._columns(parts, [_INT64, _INT64]))
+        return (*_halves(sums), counts)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Add up."""
@@ -121,6 +149,14 @@ class Avg(Sum):
         What is averaged.
     dtype : dtype
         As of `Sum`, but no average of int64 is too large. With float64 integers, too, have a quotient.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Aggregation
+    >>> average = Aggregation([Avg("delay", np.int64), Avg("delay", np.float64)])
+    >>> results = average.results(average.accumulate([7, 7], np.array([60, 60]), {"delay": [-1, -2]}))
+    >>> results[0].item(), results[1].item()
+    (-1, -1.5)
     """
 
     function = "avg"
@@ -154,6 +190,14 @@ class Min(FieldAggregate):
     See Also
     --------
     MinWithRetract : The same for rows that may be taken back.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Aggregation
+    >>> extremes = Aggregation([Min("delay", np.float64), Max("delay", np.float64)])
+    >>> delays = extremes.accumulate([7, 7], np.array([60, 60]), {"delay": [1.5, np.nan]})
+    >>> [result.item() for result in extremes.results(delays)]
+    [1.5, nan]
     """
 
     function = "min"

@@ -183,6 +183,19 @@ class Multisets:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def check(self, name: str) -> None:
+        """Raise a ValueError that names the column, if its offsets are not those of its entries."""
+        right = self.offsets.dtype == self.counts.dtype == np.int64 and len(self.offsets) > 0
+        if not (
+            right
+            and self.offsets[0] == 0
+            and (self.sizes >= 0).all()
+            and self.offsets[-1] == len(self.values) == len(self.counts)
+        ):
+            raise ValueError(
+                f"column {name!r}: the offsets must be int64, and rise from 0 to the number of entries"
+            )
+
     @property
     def sizes(self) -> NDArray[np.int64]:
         """The number of entries of each row."""

@@ -54,6 +54,14 @@ class CountDistinct(_MultisetAggregate):
     State is a value and its count for each distinct value of each key and slice. Windows that share slices
     cost O(e log e) for e such entries in all, not one union each: a value counts in a window from its
     appearance in a slice until that slice leaves.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Aggregation
+    >>> users = Aggregation([CountDistinct("user", object)])
+    >>> seen = users.accumulate([7, 7, 7], np.array([60] * 3), {"user": ["a", "b", "a"]})
+    >>> users.results(seen)[0].item(), users.columns(seen)["1.values"].counts
+    (2, array([2, 1]))
     """
 
     def __init__(self, column: str, dtype: DTypeLike) -> None:
@@ -103,6 +111,14 @@ class MinWithRetract(_MultisetAggregate):
     ----------
     column, dtype
         As of `Min`.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Aggregation
+    >>> least = Aggregation([MinWithRetract("v", np.int64)])
+    >>> values = least.accumulate([7, 7, 7], np.array([60] * 3), {"v": [1, 2, 1]}, signs=[1, 1, -1])
+    >>> least.results(values)[0].item()
+    2
     """
 
     function = "min"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate
+from timerheap.tvf.aggregate import Accumulators, Aggregate, FieldAggregate
 from timerheap.tvf.aggregates import Count
 from timerheap.tvf.arithmetic import Int64s, column
-from timerheap.tvf.columns import Accumulator, Groups, concatenate, group_by, nbytes, nullable
+from timerheap.tvf.columns import Accumulator, Groups, Multisets, concatenate, group_by, nbytes, nullable
 
 __all__ = ["Aggregation", "Partials"]
 
@@ -153,6 +153,36 @@ class Aggregation:
         )
         return Partials(ids[firsts], slice_ends[firsts], tuple(made))
 
+    def from_parts(self, key_ids: Int64s, slice_ends: Int64s, parts: Sequence[Sequence[object]]) -> Partials:
+        """Make partials of what another engine has computed of each key and slice.
+
+        Parameters
+        ----------
+        key_ids, slice_ends : array_like of int64, shape (n,)
+            Whose they are.
+        parts : sequence of sequences of array_like, shape (n,) each
+            For each of `aggregates`, COUNT(*) first, the columns that its `parts` names.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            If an aggregate cannot be computed elsewhere, or a column is missing or of another type.
+
+        Examples
+        --------
+        >>> from timerheap.tvf import Avg
+        >>> delays = Aggregation([Avg("delay", float)])
+        >>> delays.results(delays.from_parts([7], [60], [([3],), ([30.0], [2])]))[0].item()
+        15.0
+        """
+        ends = column("slice_ends", slice_ends)
+        made = []
+        for aggregate, columns in zip(self.aggregates, parts, strict=True):
+            if not isinstance(aggregate, FieldAggregate):
+                raise TypeError(f"{aggregate.name} takes rows, not what another engine has computed of them")
+            made.append(aggregate.from_parts(*columns))
+        return Partials(column("key_ids", key_ids, len(ends)), ends, tuple(made))
+
     def _signs(self, signs: object, length: int) -> NDArray[np.int64] | None:
         if signs is None:
             return None
@@ -244,6 +274,8 @@ class Aggregation:
             got = columns[name]
             if type(got) is not type(like) or _dtype(got) != _dtype(like) or len(got) != length:
                 raise ValueError(f"column {name!r} must be {_dtype(like)} of {length} rows, got {got!r}")
+            if isinstance(got, Multisets):
+                got.check(name)
         fields = iter([columns[name] for name in self.names])
         accumulators = tuple(tuple(next(fields) for _ in a.fields) for a in self.aggregates)
         key_ids, slice_ends = np.asarray(columns["key_ids"]), np.asarray(columns["slice_ends"])

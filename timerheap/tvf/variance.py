@@ -30,6 +30,14 @@ class VarPop(FieldAggregate):
     An accumulator is the count, the mean and the sum of squared distances from it, found in two passes over a
     batch and merged by the formulas of Chan, Golub and LeVeque (1979), so that a small spread around a large
     mean survives. Rows that are taken back have an accumulator of their own, subtracted at the end.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Aggregation
+    >>> spread = Aggregation([VarPop("v"), StddevSamp("v")])
+    >>> values = spread.accumulate([7, 7, 7], np.array([60] * 3), {"v": [1e9, 1e9 + 1, 1e9 + 2]})
+    >>> [result.item() for result in spread.results(values)]
+    [0.6666666666666666, 1.0]
     """
 
     function: ClassVar[str] = "var_pop"
@@ -43,6 +51,17 @@ class VarPop(FieldAggregate):
             for part, dtype in (("count", np.int64), ("mean", np.float64), ("m2", np.float64))
         ]
         super().__init__([column], np.float64, f"{self.function}({column})", fields)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The moments of the rows; none has been taken back."""
+        return self.fields[:3]
+
+    def from_parts(self, *parts: object) -> Accumulators:
+        """Take counts, means and sums of squared distances."""
+        columns = self._columns(parts, [np.dtype(np.int64), _FLOAT64, _FLOAT64])
+        moments = tuple(np.where(column.valid, column.values, 0) for column in columns)
+        return (*moments, *(np.zeros_like(column) for column in moments))
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Take the moments of each group."""

@@ -1,7 +1,26 @@
 """Windows as SQL has them, TUMBLE, HOP and CUMULATE, over columns of rows: Flink's window table functions.
 
 Rows, aggregates and results are columns; a key is an int64. `SliceAssigner` says how windows lie in time,
-`LocalWindowAggregate` puts rows together before they are sent, `GlobalWindowAggregate` computes the windows.
+`LocalWindowAggregate` puts rows together before they are sent, `GlobalWindowAggregate` computes windows.
+
+Departures per airport (1 and 2), every ten minutes for the hour past; the mean delay is null where none is known:
+
+>>> import numpy as np
+>>> hour = HoppingSliceAssigner(size=3_600_000, slide=600_000, time_zone="America/New_York")
+>>> aggregates = [Count(), Avg("delay", np.float64)]
+>>> local, windows = LocalWindowAggregate(hour, aggregates), GlobalWindowAggregate(hour, aggregates)
+>>> nine = 1_357_048_800_000  # on the first of January 2013
+>>> delays = np.ma.masked_array([2.0, 4.0, 0.0], mask=[False, False, True])
+>>> on_pressure = local.add([1, 1, 2], [nine, nine + 700_000, nine], {"delay": delays})
+>>> late = windows.merge(local.advance_watermark(nine + 1_200_000))
+>>> fired = windows.advance_watermark(nine + 1_200_000)
+>>> departures, mean_delay = (column.tolist() for column in fired.results)
+>>> for row in zip(fired.key_ids, fired.window_ends % 86_400_000 // 60_000, departures, mean_delay):
+...     print(*row)
+1 550 1 2.0
+2 550 1 None
+1 560 2 3.0
+2 560 1 None
 """
 
 from timerheap.tvf.aggregate import Aggregate

@@ -234,10 +234,9 @@ class GlobalWindowAggregate:
         Parameters
         ----------
         slices : Partials
-            From `snapshot`, or put together from the slices of `changes`, in any order; of several operators,
-            if their keys are different ones.
+            From `snapshot`, or put together from the slices of `changes`, in any order.
         watermark, late_rows : int
-            Of the operator; of several the lowest watermark.
+            Of that operator. Several operators that stood at one watermark may be put together, too.
         """
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
         self._fired = self.assigner.last_passed(self.watermark)

@@ -94,16 +94,20 @@ class LocalWindowAggregate:
         ------
         KeyError, TypeError, ValueError, OverflowError
             If a column is missing, or not what is asked for; then the buffer is as before.
+        Exception
+            What a Python aggregate raises; then, too.
         """
         times = column("timestamps", timestamps, len(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
-        self._keep([*self._buffered, self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)])
-        if self._nbytes > self.memory_budget:
-            self._keep([self.aggregation.merge(self._buffered)])
-            # What is nearly full even so would be merged again for every batch.
-            if self._nbytes > self.memory_budget // 2:
-                return self.drain()
-        return self.aggregation.empty()
+        batch = self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)
+        if self._nbytes + batch.nbytes <= self.memory_budget:
+            self._keep([*self._buffered, batch])
+            return self.aggregation.empty()
+        merged = self.aggregation.merge([*self._buffered, batch])
+        # What is nearly full even so would be merged again for every batch.
+        full = merged.nbytes > self.memory_budget // 2
+        self._keep([] if full else [merged])
+        return merged if full else self.aggregation.empty()
 
     def advance_watermark(self, watermark: int) -> Partials:
         """Set the watermark, and give all that there is if it ends a slice that is in the buffer.

@@ -83,10 +83,8 @@ def evaluate(
     numbers = layout.lines * layout.width + layout.cells
     groups = group_by(numbers)
     cells = numbers[groups.firsts]
-    merged = aggregation.merge_accumulators(
-        groups, partials[layout.rows].accumulators
-    )  # of slices that share a cell
-    placed = Partials(cells, cells, merged)
+    slices = partials[layout.rows].accumulators
+    placed = Partials(cells, cells, aggregation.merge_accumulators(groups, slices))
     lines_at_once = max(_CELLS // max(layout.width, 1), 1)
     edges = np.arange(0, len(layout.keys) + lines_at_once, lines_at_once)
     bounds = np.searchsorted(cells, edges * layout.width)

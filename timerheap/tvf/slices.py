@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.timer import MAX_WATERMARK, int64
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
 from timerheap.tvf.arithmetic import Int64s, add, column, floor_to
 from timerheap.tvf.duration import Duration, milliseconds, multiple, positive
 from timerheap.tvf.zone import LocalClock
@@ -151,7 +151,7 @@ class SliceAssigner(ABC):
         (10, 20)
         """
         end = self.clock.passed(watermark) + 1
-        return min(end - (end - self.offset) % self.interval, MAX_WATERMARK)
+        return max(min(end - (end - self.offset) % self.interval, MAX_WATERMARK), MIN_WATERMARK)
 
     def expired_slices(self, window_end: int) -> list[int]:
         """The ends of the slices that no later window needs once this one has fired."""

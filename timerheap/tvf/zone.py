@@ -17,7 +17,7 @@ __all__ = ["LocalClock"]
 
 _HOUR = 3_600_000
 _DAY = 24 * _HOUR
-_MAX = 2**63 - 1
+_MIN, _MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The Gregorian calendar, weekdays included, repeats after 400 years: the offsets of years that datetime does
 # not have are those of years that it has. No zone has a table before 1800, or one that goes on after 2100.
@@ -176,8 +176,8 @@ class LocalClock:
         >>> (clock.passed(half_past_one + 5 * 3_600_000) - half_past_one) / 3_600_000
         0.0
         """
-        if watermark == _MAX:
-            return _MAX
+        if watermark in (_MIN, _MAX):
+            return watermark
         # Nothing can be assigned to windows so far out, so the watermark may as well stand short of there.
         watermark = min(max(watermark, 2 * _DAY - _MAX), _MAX - 2 * _DAY)
         if self._offset is not None:

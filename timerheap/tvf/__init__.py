@@ -3,7 +3,7 @@
 Rows, aggregates and results are columns; a key is an int64. `SliceAssigner` says how windows lie in time,
 `LocalWindowAggregate` puts rows together before they are sent, `GlobalWindowAggregate` computes windows.
 
-Departures per airport (1 and 2), every ten minutes for the hour past; the mean delay is null where none is known:
+Departures per airport (1 and 2), every ten minutes for the hour past, and their mean delay where it is known:
 
 >>> import numpy as np
 >>> hour = HoppingSliceAssigner(size=3_600_000, slide=600_000, time_zone="America/New_York")

@@ -156,13 +156,18 @@ class SessionWindowAggregate:
     ) -> NDArray[np.intp]:
         """Which rows come too late, even for the sessions that are there when they come."""
         passed = self.clock.passed(self.watermark)
-        suspects = ends - 1 <= passed
         late: list[int] = []
-        for key in np.unique(keys[suspects]).tolist():
-            mine = slice(*np.searchsorted(self._sessions.key_ids, [key, key + 1]))
+        concerned = np.flatnonzero(np.isin(keys, keys[ends - 1 <= passed]))
+        groups = group_by(keys[concerned])
+        for first, size in zip(groups.starts.tolist(), groups.sizes.tolist(), strict=True):
+            rows = concerned[groups.order[first : first + size]]
+            key = keys[rows[0]]
+            mine = slice(*(np.searchsorted(self._sessions.key_ids, key, side) for side in ("left", "right")))
             sessions = _Intervals(self._starts[mine].tolist(), self._sessions.slice_ends[mine].tolist())
-            for row in np.flatnonzero(keys == key).tolist():
-                if not sessions.add(int(starts[row]), int(ends[row]), passed):
+            for row, start, end in zip(
+                rows.tolist(), starts[rows].tolist(), ends[rows].tolist(), strict=True
+            ):
+                if not sessions.add(start, end, passed):
                     late.append(row)
         return np.array(sorted(late), np.intp)
 

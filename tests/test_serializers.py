@@ -56,17 +56,23 @@ def test_what_comes_back_is_what_went_in(case: Any) -> None:
         assert types_of(back) == types_of(timer)
 
 
-@given(typed_timers(), st.sampled_from([0, 1, 2]))
-def test_many_are_as_one(case: Any, size: int) -> None:
+@given(typed_timers())
+def test_many_are_as_one(case: Any) -> None:
     serializer, timers = case
-    key_groups = np.arange(len(timers) * size, dtype=np.uint8).reshape(len(timers), size)
+    codes = np.arange(len(timers), dtype=np.uint32) << 24
     if timers:
-        data = serializer.serialize_many(*zip(*timers, strict=True), key_groups)
-        for one, timer, key_group in zip(data, timers, key_groups, strict=True):
-            assert one == serializer.serialize(timer, lambda _, group=key_group: group.tobytes())
-        assert serializer.deserialize_many(data, size) == timers
-        assert serializer.deserialize_many(data * 20, size) == timers * 20  # by the column, if there is one
-    assert serializer.deserialize_many([], size) == []
+        columns = list(zip(*timers, strict=True))
+        ones = [serializer.serialize(timer) for timer in timers]
+        assert serializer.serialize_many(*columns) == sorted(ones)
+        coded = [
+            serializer.serialize(timer, lambda _, code=code: code)
+            for timer, code in zip(timers, codes.tolist(), strict=True)
+        ]
+        assert serializer.serialize_many(*columns, codes) == sorted(coded)
+        for start, data in [(8, ones), (12, coded)]:
+            assert serializer.deserialize_many(data, start) == timers
+            assert serializer.deserialize_many(data * 20, start) == timers * 20  # by the column, if it can
+    assert serializer.deserialize_many([]) == []
 
 
 @given(typed_timers(2), st.data())
@@ -163,7 +169,6 @@ for _ in range(100_000):
     ],
 )
 def test_what_a_serializer_does_not_take(key_type: str, key: Any, error: type[Exception], says: str) -> None:
-    no_key_groups = np.empty((1, 0), np.uint8)
     for part, serializer, timer in [
         ("key", TimerSerializer(key_type, "void"), (0, key, None)),
         ("namespace", TimerSerializer("long", key_type), (0, 0, key)),
@@ -172,7 +177,7 @@ def test_what_a_serializer_does_not_take(key_type: str, key: Any, error: type[Ex
         with pytest.raises(error, match=says_so):
             serializer.serialize(timer)
         with pytest.raises(error, match=says_so):
-            serializer.serialize_many(*([value] for value in timer), no_key_groups)
+            serializer.serialize_many(*([value] for value in timer))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +193,7 @@ def test_timestamps_that_are_none(timer: Any, error: type[Exception], says: str)
     with pytest.raises(error, match=says):
         TimerSerializer().serialize(timer)
     with pytest.raises(error, match=says):
-        TimerSerializer().serialize_many(*([value] for value in timer), np.empty((1, 0), np.uint8))
+        TimerSerializer().serialize_many(*([value] for value in timer))
 
 
 def test_a_serializer_of_ones_own() -> None:
@@ -204,8 +209,8 @@ def test_a_serializer_of_ones_own() -> None:
 
     serializer = TimerSerializer(Hex(), "void")
     timers = [InternalTimer(i, f"{i:06x}", None) for i in range(50)]
-    data = serializer.serialize_many(*zip(*timers, strict=True), np.empty((50, 0), np.uint8))
-    assert data == [serializer.serialize(timer) for timer in timers]
+    data = serializer.serialize_many(*zip(*timers, strict=True))
+    assert data == [serializer.serialize(timer) for timer in timers]  # which are in order
     assert serializer.deserialize_many(data) == timers
     with pytest.raises(ValueError, match="key must be what the serializer 'hex' takes"):
         serializer.serialize((0, "xyz", None))
@@ -229,6 +234,10 @@ def test_key_groups_of_many_are_those_of_one(max_parallelism: int, keys: list[An
     expected = [assign_to_key_group(key, max_parallelism) for key in keys]
     assert owned.of_many(keys).tolist() == expected
     assert [owned.of(key) for key in keys] == expected
+    codes = [java_hash_code(key) % (1 << 32) for key in keys]
+    assert owned.hash_codes(keys).tolist() == codes
+    assert [owned.hash_code(key) for key in keys] == codes
+    assert owned.of_hash_codes(np.array(codes, np.uint32)).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -238,8 +247,11 @@ def test_one_stranger_among_many_keys(keys: list[Any]) -> None:
     owned = OwnedKeyGroups(128, KeyGroupRange(0, 0), java_hash_code)
     with pytest.raises((ValueError, TypeError, OverflowError), match="key must"):
         owned.of_many(keys)
+    for of_one in (owned.of, owned.hash_code):
+        with pytest.raises((ValueError, TypeError, OverflowError), match="key must"):
+            list(map(of_one, keys))
     with pytest.raises((ValueError, TypeError, OverflowError), match="key must"):
-        list(map(owned.of, keys))
+        owned.hash_codes(keys)
 
 
 def test_nan_is_no_key_and_other_hash_codes() -> None:

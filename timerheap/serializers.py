@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from operator import index
 from typing import Any
 
@@ -50,6 +49,10 @@ class TypeSerializer(ABC):
         """Write many values, as `serialize` does one."""
         return [self.serialize(value) for value in values]
 
+    def serialize_column(self, values: Sequence[Any], /) -> Rows | None:
+        """Write many values, a row each. None if not all have one form; then `serialize_many` is asked."""
+        return None
+
     def deserialize_column(self, rows: Rows, start: int, /) -> tuple[list[Any], int] | None:
         """Read the values that begin at `start` in every row: the values, and where all of them end.
 
@@ -84,14 +87,13 @@ class _Long(_Fixed):
         except struct.error:
             return super().serialize(value)  # which says what is wrong
 
-    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        if set(map(type, values)) != {int}:
+            return None
         try:
-            if set(map(type, values)) == {int}:
-                written: list[bytes] = np.array(values, ">i8").view("V8").tolist()
-                return written
+            return np.array(values, ">i8").view(np.uint8).reshape(-1, 8)
         except OverflowError:
-            pass  # the other way tells which one
-        return super().serialize_many(values)
+            return None  # the other way tells which one
 
     def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
         if start + 8 > rows.shape[1]:
@@ -129,10 +131,8 @@ class _Void(TypeSerializer):
             raise ValueError(f"a void is 0, got {data[start]}")
         return None, start + 1
 
-    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
-        if set(map(type, values)) == {type(None)}:
-            return repeat(b"\0", len(values))
-        return super().serialize_many(values)
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        return np.zeros((len(values), 1), np.uint8) if set(map(type, values)) == {type(None)} else None
 
     def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
         if start >= rows.shape[1] or rows[:, start].any():
@@ -257,17 +257,25 @@ class _Any(TypeSerializer):
         return part.deserialize(data, start + 1)
 
     def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
-        kinds = set(map(type, values))
-        if len(kinds) != 1 or not kinds <= self._parts.keys():
+        tag, part = self._part_of_all(values)
+        if part is None:
             return super().serialize_many(values)
-        tag, part = self._parts[kinds.pop()]
         return [tag + written for written in part.serialize_many(values)]
+
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        tag, part = self._part_of_all(values)
+        column = None if part is None else part.serialize_column(values)
+        return None if column is None else np.insert(column, 0, tag[0], axis=1)
 
     def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
         if start >= rows.shape[1] or (rows[:, start] != rows[0, start]).any():
             return None
         part = self._by_tag.get(int(rows[0, start]))
         return None if part is None else part.deserialize_column(rows, start + 1)
+
+    def _part_of_all(self, values: Sequence[Any]) -> tuple[bytes, TypeSerializer | None]:
+        kinds = set(map(type, values))
+        return self._parts.get(kinds.pop(), (b"", None)) if len(kinds) == 1 else (b"", None)
 
     def _part_of(self, value: Any) -> tuple[bytes, TypeSerializer]:
         """Serve named tuples, enums, NumPy's scalars: what derives from a known type, or acts as an int."""

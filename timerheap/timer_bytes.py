@@ -18,6 +18,7 @@ __all__ = ["TimerSerializer", "timestamp_bytes"]
 
 _SIGN = 1 << 63
 _TIMESTAMP = struct.Struct(">Q")
+_WITH_HASH_CODE = struct.Struct(">QI")
 _new_timer = partial(tuple.__new__, InternalTimer)  # as InternalTimer._make, at half the price
 
 
@@ -70,7 +71,7 @@ class TimerSerializer:
         return f"TimerSerializer({self.key_serializer.name!r}, {self.namespace_serializer.name!r})"
 
     def serialize(
-        self, timer: tuple[int, Any, Any], key_group_of: Callable[[Any], bytes] | None = None
+        self, timer: tuple[int, Any, Any], hash_code_of: Callable[[Any], int] | None = None
     ) -> bytes:
         """Write a timer.
 
@@ -78,8 +79,8 @@ class TimerSerializer:
         ----------
         timer : InternalTimer or tuple
             Its timestamp, key and namespace.
-        key_group_of : callable, optional
-            key -> what to put between the timestamp and the key.
+        hash_code_of : callable, optional
+            key -> an uint32 to put between the timestamp and the key, in 4 bytes.
 
         Raises
         ------
@@ -92,15 +93,17 @@ class TimerSerializer:
             raise TypeError(f"timer must be (timestamp, key, namespace), got {timer!r}") from error
         if type(timestamp) is not int or not MIN_WATERMARK <= timestamp <= MAX_WATERMARK:
             timestamp = int64("timestamp", timestamp)
-        key_group = b"" if key_group_of is None else key_group_of(key)
+        hash_code = None if hash_code_of is None else hash_code_of(key)
         part, serializer = "key", self.key_serializer
         try:
             key_bytes = serializer.serialize(key)
             part, serializer = "namespace", self.namespace_serializer
-            tail = key_group + key_bytes + serializer.serialize(namespace)
+            namespace_bytes = serializer.serialize(namespace)
         except _REFUSALS as error:
             raise _refused(part, serializer, error) from error
-        return _TIMESTAMP.pack(timestamp + _SIGN) + tail
+        if hash_code is None:
+            return _TIMESTAMP.pack(timestamp + _SIGN) + key_bytes + namespace_bytes
+        return _WITH_HASH_CODE.pack(timestamp + _SIGN, hash_code) + key_bytes + namespace_bytes
 
     def serialize_key(self, key: Any) -> bytes:
         """Write a key, as `serialize` does."""
@@ -109,8 +112,8 @@ class TimerSerializer:
         except _REFUSALS as error:
             raise _refused("key", self.key_serializer, error) from error
 
-    def deserialize(self, data: bytes, key_group_size: int = 0) -> InternalTimer[Any, Any]:
-        """Read a timer; `key_group_size` bytes after the timestamp are passed over.
+    def deserialize(self, data: bytes, start: int = 8) -> InternalTimer[Any, Any]:
+        """Read a timer, whose key begins at `start`.
 
         Raises
         ------
@@ -119,7 +122,7 @@ class TimerSerializer:
         """
         try:
             (timestamp,) = _TIMESTAMP.unpack_from(data)
-            key, at = self.key_serializer.deserialize(data, 8 + key_group_size)
+            key, at = self.key_serializer.deserialize(data, start)
             namespace, end = self.namespace_serializer.deserialize(data, at)
         except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:
             raise self._no_timer(data, str(error)) from error
@@ -128,41 +131,49 @@ class TimerSerializer:
         return InternalTimer(timestamp - _SIGN, key, namespace)
 
     def serialize_many(
-        self, timestamps: Sequence[int], keys: Sequence[Any], namespaces: Sequence[Any], key_groups: Rows
+        self,
+        timestamps: Sequence[int],
+        keys: Sequence[Any],
+        namespaces: Sequence[Any],
+        hash_codes: npt.NDArray[np.uint32] | None = None,
     ) -> list[bytes]:
-        """Write timers that are given by the column, as `serialize` does one; `key_groups` has a row each."""
+        """Write timers that are given by the column, as `serialize` does one; they come out sorted."""
         column = _int64_column(timestamps)
-        rows = np.empty((len(column), 8 + key_groups.shape[1]), np.uint8)
-        rows[:, :8] = (column.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view(np.uint8).reshape(-1, 8)
-        rows[:, 8:] = key_groups
-        heads = rows.view(f"V{rows.shape[1]}").ravel().tolist()
+        heads = (column.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view(np.uint8).reshape(-1, 8)
+        if hash_codes is not None:
+            heads = np.hstack((heads, hash_codes.astype(">u4").view(np.uint8).reshape(-1, 4)))
         part, serializer = "key", self.key_serializer
         try:
-            key_bytes = serializer.serialize_many(keys)
+            key_rows = serializer.serialize_column(keys)
             part, serializer = "namespace", self.namespace_serializer
-            parts = zip(heads, key_bytes, serializer.serialize_many(namespaces), strict=True)
+            namespace_rows = serializer.serialize_column(namespaces)
+            if key_rows is not None and namespace_rows is not None:
+                rows = np.hstack((heads, key_rows, namespace_rows))
+                return sorted(_each(rows[np.argsort(column)]))  # little is left to be sorted
+            namespace_bytes = serializer.serialize_many(namespaces)
+            part, serializer = "key", self.key_serializer
+            key_bytes = serializer.serialize_many(keys)
         except _REFUSALS as error:
             raise _refused(part, serializer, error) from error
-        return [head + key + namespace for head, key, namespace in parts]
+        parts = zip(_each(heads), key_bytes, namespace_bytes, strict=True)
+        return sorted(head + key + namespace for head, key, namespace in parts)
 
-    def deserialize_many(
-        self, data: Sequence[bytes], key_group_size: int = 0
-    ) -> list[InternalTimer[Any, Any]]:
+    def deserialize_many(self, data: Sequence[bytes], start: int = 8) -> list[InternalTimer[Any, Any]]:
         """Read timers, as `deserialize` does one."""
         few = len(data) < 16  # a column's fixed cost is that of some timers
-        columns = None if few or len(set(map(len, data))) > 1 else self._columns(data, key_group_size)
+        columns = None if few or len(set(map(len, data))) > 1 else self._columns(data, start)
         if columns is None:
-            return list(map(self.deserialize, data, repeat(key_group_size)))
+            return list(map(self.deserialize, data, repeat(start)))
         return list(map(_new_timer, zip(*columns, strict=True)))
 
     def _no_timer(self, data: bytes, why: str) -> ValueError:
         shown = data[:40].hex() + "..." * (len(data) > 40)
         return ValueError(f"data must be a timer of {self}, got {len(data)} bytes {shown}: {why}")
 
-    def _columns(self, data: Sequence[bytes], key_group_size: int) -> tuple[list[Any], ...] | None:
+    def _columns(self, data: Sequence[bytes], start: int) -> tuple[list[Any], ...] | None:
         """Read timers by the column, if all have one form."""
         rows = np.frombuffer(b"".join(data), np.uint8).reshape(len(data), -1)
-        keys = self.key_serializer.deserialize_column(rows, 8 + key_group_size)
+        keys = self.key_serializer.deserialize_column(rows, start)
         namespaces = None if keys is None else self.namespace_serializer.deserialize_column(rows, keys[1])
         if keys is None or namespaces is None or namespaces[1] != rows.shape[1]:
             return None
@@ -188,6 +199,11 @@ def _int64_column(timestamps: Sequence[int]) -> npt.NDArray[np.int64]:
     except OverflowError:
         pass  # the other way tells which one
     return np.array([int64("timestamp", timestamp) for timestamp in timestamps], np.int64)
+
+
+def _each(rows: Rows) -> list[bytes]:
+    each: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
+    return each
 
 
 _REFUSALS = (TypeError, OverflowError, ValueError, RecursionError)

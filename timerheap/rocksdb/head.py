@@ -48,7 +48,7 @@ class CachedHead:
 
     def add(self, entry: bytes) -> bytes | None:
         """Add an entry if it is not there; return what was first before."""
-        first = self.first()
+        first = self._cache[0] if self._cache else self.first()
         if self._through is not None and entry > self._through:
             self.store.add(entry)
             self._beyond = None  # nobody has looked whether it was there
@@ -67,22 +67,21 @@ class CachedHead:
 
     def add_many(self, entries: Sequence[bytes]) -> None:
         """Add the entries that are not there: all or, on an error, none."""
-        entries = sorted(set(entries))
+        entries = sorted(entries)
         self.first()
         near = len(entries) if self._through is None else bisect_right(entries, self._through)
         try:
             self.store.add_many(entries)
-            self._cache = sorted({*self._cache, *entries[:near]})
+            self._take(entries[:near])
+            if near < len(entries):
+                self._beyond = None
         except BaseException:
             self.forget()
             raise
-        if near < len(entries):
-            self._beyond = None
-        self._shorten()
 
     def remove(self, entry: bytes) -> bytes | None:
         """Remove an entry if it is there; return what was first before."""
-        first = self.first()
+        first = self._cache[0] if self._cache else self.first()
         if self._through is not None and entry > self._through:
             self.store.remove(entry)
             self._beyond = None
@@ -148,6 +147,15 @@ class CachedHead:
         if self._beyond is None:
             self._beyond = sum(map(len, self.store.scan((self._through or b"") + b"\0")))
         return len(self._cache) + self._beyond
+
+    def _take(self, near: list[bytes]) -> None:
+        """Take into memory what has been added there, in order, or the first of it."""
+        taken = near[:_MOST_CACHED]
+        self._cache = sorted({*self._cache, *taken})
+        if len(taken) < len(near):
+            self._through, self._beyond = taken[-1], None
+            del self._cache[bisect_right(self._cache, self._through) :]
+        self._shorten()
 
     def _shorten(self) -> None:
         if len(self._cache) > _MOST_CACHED:

@@ -35,7 +35,7 @@ class Journal:
         If the file cannot be made or there is no room for it on the disk.
     """
 
-    SIZE = 1 << 18
+    SIZE = 1 << 20
 
     def __init__(self, path: Path, generation: int) -> None:
         with path.open("a+b") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from operator import index
 from os import PathLike
 from types import TracebackType
@@ -16,7 +16,7 @@ from timerheap.hashing import java_hash_code
 from timerheap.key_groups import OwnedKeyGroups
 from timerheap.keys import KeyGroupRange
 from timerheap.rocksdb.head import CachedHead
-from timerheap.rocksdb.store import FIRST, Store
+from timerheap.rocksdb.store import Store
 from timerheap.serializers import TypeSerializer
 from timerheap.timer import MAX_WATERMARK, InternalTimer, int64
 from timerheap.timer_bytes import TimerSerializer, timestamp_bytes
@@ -26,8 +26,8 @@ __all__ = ["RocksDBTimerQueue"]
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 
-_BATCH = 4_096  # timers that are turned into bytes at once
-_LAST = b"\xff" * 9  # after every timer: a key group begins with a lower byte
+_BATCH = 32_768  # timers that are turned into bytes at once
+_KEY = 12  # where the key begins, after the timestamp and the hash code
 
 
 class RocksDBTimerQueue(Generic[K, N]):
@@ -64,10 +64,11 @@ class RocksDBTimerQueue(Generic[K, N]):
     with ``sync=True`` it outlives the machine's crash too. `add_many`, `poll_many` and `remove_keys` do all
     or nothing. ``close`` only makes the next opening faster; the queue is a context manager.
 
-    **Order.** A timer is stored as its timestamp, its key group, its key and its namespace, as
-    `TimerSerializer` writes them, and timers come in the order of these bytes. In Flink,
-    whose ``RocksDBCachingPriorityQueueSet`` this is, the key group comes first, each has a queue, and a heap
-    their heads; here one scan serves all key groups, and the timers of one are a scan over all.
+    **Order.** A timer is stored as its timestamp, its key's hash code, its key and its namespace, each as
+    `TimerSerializer` writes it, and timers come in the order of these bytes. In Flink, whose
+    ``RocksDBCachingPriorityQueueSet`` this is, the key group comes first, and a heap holds the heads of all
+    key groups. Here one scan serves them all, and to find one key group's timers is a scan of all: for that
+    the hash code is there, from which the key group follows.
 
     **Identity** is the bytes' too: 1, 1.0 and True are three keys, and what comes back is what their
     serializer reads.
@@ -104,7 +105,6 @@ class RocksDBTimerQueue(Generic[K, N]):
     ) -> None:
         self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, hash_code)
         self._serializer = TimerSerializer(key_serializer, namespace_serializer)
-        self._key_group_size = 1 if max_parallelism <= 128 else 2  # as Flink's prefix
         owned = self._key_groups.range
         properties = {
             "max_parallelism": max_parallelism,
@@ -148,14 +148,14 @@ class RocksDBTimerQueue(Generic[K, N]):
     def peek(self) -> InternalTimer[K, N] | None:
         """Return the head, a timer with the lowest timestamp, or None."""
         head = self._timers.first()
-        return None if head is None else self._serializer.deserialize(head, self._key_group_size)
+        return None if head is None else self._serializer.deserialize(head, _KEY)
 
     def poll(self) -> InternalTimer[K, N] | None:
         """Remove and return the head that `peek` shows, or None."""
         head = self._timers.first()
         if head is None:
             return None
-        timer = self._serializer.deserialize(head, self._key_group_size)
+        timer = self._serializer.deserialize(head, _KEY)
         self._timers.remove(head)
         return timer
 
@@ -191,7 +191,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         if most < 0:
             raise ValueError(f"limit must be 0 or more, got {limit!r}")
         due = self._timers.before(None if time == MAX_WATERMARK else timestamp_bytes(time + 1), most)
-        timers: list[InternalTimer[K, N]] = self._serializer.deserialize_many(due, self._key_group_size)
+        timers: list[InternalTimer[K, N]] = self._serializer.deserialize_many(due, _KEY)
         if due:
             self._timers.remove_first(due)
         return timers
@@ -222,7 +222,10 @@ class RocksDBTimerQueue(Generic[K, N]):
         TypeError, OverflowError, ValueError, OSError
             As `add`.
         """
-        return self._timers_with(self._bytes_of_key(key))
+        part = self._bytes_of_key(key)
+        return self._serializer.deserialize_many(
+            [data for data in self._scan() if data.startswith(part, 8)], _KEY
+        )
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
         """Return the timers of one key group, in the order in which they would fire. A scan, O(n).
@@ -234,12 +237,17 @@ class RocksDBTimerQueue(Generic[K, N]):
         """
         if key_group not in self._key_groups.range:
             raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
-        return self._timers_with(index(key_group).to_bytes(self._key_group_size, "big"))
+        found: list[bytes] = []
+        for data in self._timers.scan():
+            codes = np.frombuffer(b"".join([one[8:_KEY] for one in data]), ">u4")
+            here = self._key_groups.of_hash_codes(codes.astype(np.uint32)) == index(key_group)
+            found += compress(data, here.tolist())
+        return self._serializer.deserialize_many(found, _KEY)
 
     def clear(self) -> None:
         """Remove all timers."""
         self._timers.forget()
-        self._timers.store.remove_range(FIRST, _LAST)
+        self._timers.store.clear()
 
     def is_empty(self) -> bool:
         """Tell whether there is no timer, as ``not queue`` does; neither needs a count."""
@@ -260,9 +268,7 @@ class RocksDBTimerQueue(Generic[K, N]):
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
         chunks = self._timers.scan()  # now, not when the first is asked for
-        return chain.from_iterable(
-            self._serializer.deserialize_many(chunk, self._key_group_size) for chunk in chunks
-        )
+        return chain.from_iterable(self._serializer.deserialize_many(chunk, _KEY) for chunk in chunks)
 
     def __len__(self) -> int:
         return len(self._timers)
@@ -283,10 +289,10 @@ class RocksDBTimerQueue(Generic[K, N]):
             return f"<RocksDBTimerQueue in {store.path}, closed>"
         return f"<RocksDBTimerQueue in {store.path}, head {self.peek()}, {self._key_groups.range}>"
 
-    # ---- Timers as they are stored: timestamp, key group, key, namespace. ----
+    # ---- Timers as they are stored: timestamp, hash code, key, namespace. ----
 
     def _bytes_of(self, timer: tuple[int, K, N]) -> bytes:
-        return self._serializer.serialize(timer, self._key_group_bytes)
+        return self._serializer.serialize(timer, self._key_groups.hash_code)
 
     def _all_bytes_of(self, timers: Iterable[tuple[int, K, N]]) -> list[bytes]:
         remaining = iter(timers)
@@ -297,29 +303,20 @@ class RocksDBTimerQueue(Generic[K, N]):
             except (TypeError, ValueError):
                 data += map(self._bytes_of, batch)  # which says what is wrong
                 continue
-            key_groups = self._key_groups.of_many(keys).astype(f">u{self._key_group_size}")
-            rows = key_groups.view(np.uint8).reshape(len(batch), -1)
-            data += self._serializer.serialize_many(timestamps, keys, namespaces, rows)
+            hash_codes = self._key_groups.hash_codes(keys)
+            data += self._serializer.serialize_many(timestamps, keys, namespaces, hash_codes)
         return data
 
     def _bytes_of_key(self, key: K) -> bytes:
-        return self._key_group_bytes(key) + self._serializer.serialize_key(key)
-
-    def _key_group_bytes(self, key: K) -> bytes:
-        return self._key_groups.of(key).to_bytes(self._key_group_size, "big")
+        return self._key_groups.hash_code(key).to_bytes(4, "big") + self._serializer.serialize_key(key)
 
     def _scan(self) -> Iterator[bytes]:
         return chain.from_iterable(self._timers.scan())
-
-    def _timers_with(self, part: bytes) -> list[InternalTimer[K, N]]:
-        """Read the timers that have these bytes after the timestamp."""
-        found = [data for data in self._scan() if data.startswith(part, 8)]
-        return self._serializer.deserialize_many(found, self._key_group_size)
 
     def _check_hash_code(self) -> None:
         """See whether the first timer lies where its key's hash code says."""
         head = self.peek()
         if head is not None and self._bytes_of(head) != self._timers.first():
             raise ValueError(
-                f"hash_code must be the one that the timers were stored with: {head!r} has another key group"
+                f"hash_code must be the one that the timers were stored with: {head!r} has another hash code"
             )

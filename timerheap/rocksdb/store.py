@@ -26,7 +26,7 @@ FIRST = b"\0\0"
 _FORMAT_NAME = "timerheap timers"
 _FORMAT_VERSION = 1
 _JOURNAL = "timerheap.journal"
-_MOST_PENDING = 1_000
+_MOST_PENDING = 8_192
 
 
 class Store:
@@ -133,11 +133,11 @@ class Store:
             self._write_soon(REMOVED, entry)
 
     def add_many(self, entries: Iterable[bytes]) -> None:
-        """Put all entries or, on an error, none."""
+        """Put all entries or, on an error, none. In order they cost a third."""
         self.flush()
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         put = batch.put
-        for entry in sorted(entries):
+        for entry in entries:
             put(entry, b"")
         self._write(batch)
 
@@ -156,6 +156,13 @@ class Store:
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         batch.delete_range(first, last + b"\0")
         self._write(batch)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self.flush()
+        last = next(self._db.keys(backwards=True), FIRST)
+        if last > FIRST:
+            self.remove_range(FIRST, last)
 
     def scan(self, start: bytes, stop: bytes | None = None, size: int = 4_096) -> Iterator[list[bytes]]:
         """Read the entries from `start` to before `stop`, in order, `size` at a time, as they are now."""
@@ -198,8 +205,8 @@ class Store:
         if not self._pending and (self._journal is None or self._journal.is_empty):
             return
         batch = self._rocksdict.WriteBatch(raw_mode=True)
-        for entry, kind in sorted(self._pending.items()):
-            if kind == ADDED:
+        for entry in sorted(self._pending):  # in order they cost a third
+            if self._pending[entry] == ADDED:
                 batch.put(entry, b"")
             else:
                 batch.delete(entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -264,6 +265,29 @@ def test_a_function_of_several_columns() -> None:
         PythonAggregate(object(), "a")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="columns: name at least one"):
         PythonAggregate(Product())
+
+
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        Count(),
+        Sum("v", np.int64),
+        Max("v", object),
+        Min("v", np.float64),
+        MinWithRetract("v", object),
+        StddevSamp("v"),
+        CountDistinct("v", np.int64),
+        PythonAggregate(Product(), "v", "v", name="product"),
+    ],
+    ids=repr,
+)
+def test_aggregates_can_be_sent_to_workers(aggregate: Aggregate) -> None:
+    plans = [Aggregation([aggregate]), Aggregation([pickle.loads(pickle.dumps(aggregate))])]
+    parts = [plan.accumulate([1, 1, 2], np.zeros(3, np.int64), {"v": [5, 6, 7]}) for plan in plans]
+    merged = [plan.merge([part, part]) for plan, part in zip(plans, parts, strict=True)]
+    ours, theirs = (plan.results(part)[0].tolist() for plan, part in zip(plans, merged, strict=True))
+    assert ours == theirs
+    assert repr(plans[0].aggregates) == repr(plans[1].aggregates)
 
 
 def test_dtypes_that_are_not_kept() -> None:

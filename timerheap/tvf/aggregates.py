@@ -209,6 +209,9 @@ class Min(FieldAggregate):
         best = Field(self.function, wanted, self._ufunc, self._identity)
         super().__init__([column], wanted, f"{self.function}({column})", [best, _counter()])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.columns, self.dtype)  # a ufunc over objects cannot be pickled
+
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Find the best of each group."""
         (values, valid) = inputs[0]

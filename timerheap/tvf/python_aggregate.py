@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,6 +84,9 @@ class PythonAggregate(FieldAggregate):
             name or f"{type(function).__name__}({', '.join(columns)})",
             [Field("accumulator", np.dtype(object), merge, None)],
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), name=self.name), (self.function, *self.columns)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Call the function row by row, in the order in which the rows came."""

@@ -58,6 +58,9 @@ class ApproxCountDistinct(FieldAggregate):
         field = Field("sketch", np.dtype(object), object_ufunc(self._unite), None)
         super().__init__([column], dtype, f"approx_count_distinct({column})", [field])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.columns, self.dtype, self.lg_k)
+
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Sketch the distinct values of each group."""
         (column,) = self._distinct.accumulate(groups, inputs, signs)

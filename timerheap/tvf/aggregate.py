@@ -163,6 +163,10 @@ class FieldAggregate(Aggregate):
         """Merge accumulators one by one."""
         return tuple(field.ufunc(a, b) for field, a, b in zip(self._fields, left, right, strict=True))
 
+    def scan(self, cells: Cells) -> Cells:
+        """Merge each accumulator with all before it in its line."""
+        return tuple(field.ufunc.accumulate(c, axis=1) for field, c in zip(self._fields, cells, strict=True))
+
     def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
         """Lay the accumulators out, and combine them."""
         cells = []
@@ -170,7 +174,7 @@ class FieldAggregate(Aggregate):
             laid_out = np.full(grid.lines * grid.width, field.identity, field.dtype)
             laid_out[grid.cells] = column
             cells.append(laid_out.reshape(grid.lines, grid.width))
-        combined = over_windows(tuple(cells), grid.span, self.combine)
+        combined = over_windows(tuple(cells), grid.span, self.scan, self.combine)
         return self.result(tuple(column.reshape(-1)[grid.windows] for column in combined))
 
     def empty(self) -> Accumulators:

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 __all__ = ["Accumulator", "Groups", "Multisets", "Nullable", "concatenate", "group_by", "nbytes", "nullable"]
 
+_KINDS = {"i": "integers", "f": "numbers"}
 _OBJECT_BYTES = 64  # a guess: what a Python object takes beside the pointer to it
 
 
@@ -66,9 +67,6 @@ def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullab
     if data.dtype == np.uint64 and wanted.kind == "i" and (data[valid] > np.iinfo(np.int64).max).any():
         raise OverflowError(f"{name} must fit into int64, got {data[valid].max()}")
     return Nullable(data.astype(wanted, copy=False), valid)
-
-
-_KINDS = {"i": "integers", "f": "numbers"}
 
 
 def _objects(values: object) -> type | None:

@@ -29,8 +29,7 @@ class Layout:
     width : int
         The number of cells of a line.
     span : int or None
-        The number of cells of a window, None for all up to its end. The first window of a line ends in its
-        cell ``span - 1``, or 0.
+        The number of cells of a window, None for all up to its end; as in `Grid`.
     """
 
     rows: NDArray[np.intp]
@@ -41,11 +40,6 @@ class Layout:
     windows: NDArray[np.int64]
     width: int
     span: int | None
-
-    @property
-    def first_cell(self) -> int:
-        """The cell in which the first window of a line ends."""
-        return 0 if self.span is None else self.span - 1
 
 
 def lay_out(

@@ -101,7 +101,7 @@ class CountDistinct(_MultisetAggregate):
             (lines * grid.width + positions)[last], weights=change, minlength=grid.lines * grid.width
         )
         distinct = np.cumsum(changes.reshape(grid.lines, grid.width), axis=1).astype(np.int64)
-        return np.ma.masked_array(distinct.reshape(-1)[grid.windows])
+        return np.ma.masked_array(distinct.reshape(-1)[grid.last_cells])
 
 
 class MinWithRetract(_MultisetAggregate):
@@ -152,7 +152,7 @@ class MinWithRetract(_MultisetAggregate):
             cells, level = self._join(cells, level, cells, level, length, grid)
             length *= 2
         cells, level = done
-        return self.result((_multisets(level)[np.searchsorted(cells, grid.windows)],))
+        return self.result((_multisets(level)[np.searchsorted(cells, grid.last_cells)],))
 
     def _join(
         self,

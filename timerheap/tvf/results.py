@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,20 +108,19 @@ def _block(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], tuple[np.ma.MaskedArray[Any, Any], ...]]:
     """Compute some lines: of each window that has rows the line, its number in it, and the results."""
     at = cells.key_ids - first_line * layout.width
-    first_cell, width = layout.first_cell, layout.width
-    every = np.arange(lines * width).reshape(lines, width)[:, first_cell:].reshape(-1)
-    grid = Grid(lines, width, layout.span, at, every)
+    windows = layout.width if layout.span is None else layout.span
+    grid = Grid(lines, layout.width, layout.span, at, np.arange(lines * windows))
     rows = np.asarray(aggregation.aggregates[0].window_results(cells.accumulators[0], grid))
-    by_line = rows.reshape(lines, width - first_cell)
-    steps = np.arange(width - first_cell)
-    line, step = np.nonzero((by_line != 0) & (steps < layout.windows[first_line : first_line + lines, None]))
-    windows = Grid(lines, width, layout.span, at, line * width + first_cell + step)
+    there = rows.reshape(lines, windows) != 0
+    there &= np.arange(windows) < layout.windows[first_line : first_line + lines, None]
+    asked = replace(grid, windows=np.flatnonzero(there))
     results = tuple(
-        aggregation.aggregates[number].window_results(cells.accumulators[number], windows)
+        aggregation.aggregates[number].window_results(cells.accumulators[number], asked)
         if number
-        else np.ma.masked_array(by_line[line, step])
+        else np.ma.masked_array(rows[asked.windows])
         for number in aggregation.outputs
     )
+    line, step = np.divmod(asked.windows, windows)
     return line + first_line, step, results
 
 

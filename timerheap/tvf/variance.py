@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs
 from timerheap.tvf.columns import Groups, Nullable
-from timerheap.tvf.grid import Cells
+from timerheap.tvf.grid import Cells, scan_by_doubling
 
 __all__ = ["StddevPop", "StddevSamp", "VarPop", "VarSamp"]
 
@@ -80,6 +80,10 @@ class VarPop(FieldAggregate):
     def combine(self, left: Cells, right: Cells) -> Cells:
         """Merge two by two."""
         return (*_chan(left[:3], right[:3]), *_chan(left[3:], right[3:]))
+
+    def scan(self, cells: Cells) -> Cells:
+        """Merge each with all before it."""
+        return scan_by_doubling(cells, self.combine)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Give the variances, or their roots."""

@@ -44,8 +44,8 @@ class GlobalWindowAggregate:
     Flink: ``WindowAggOperator`` with ``SliceSharedSyncStateWindowAggProcessor``. State is one accumulator for
     each key and slice, sorted by slice. Taking n partials costs a sort of them and of the state from their
     first slice on; a watermark that ends no window costs a look at the heap of timers; one that ends m
-    windows of k keys costs a pass over their slices and O(log m) passes over k * m results, never one pass a
-    window. A window whose rows have all been taken back gives nothing, as one without rows.
+    windows of k keys costs a sort of their slices and a few passes over k * m results, never a pass a window.
+    A window whose rows have all been taken back gives nothing, as one without rows.
 
     Examples
     --------

@@ -44,6 +44,8 @@ class SessionWindowAggregate:
     Notes
     -----
     Flink: ``UnsliceSyncStateWindowAggProcessor`` and ``MergingWindowSet``. Sessions that just touch are one.
+    The gap, too, is one on the wall clock: an hour that the clock leaves out ends a session that is shorter
+    of breath, as it does in Flink; in "UTC" it is elapsed time.
     State is one accumulator for each session, sorted by key. A batch costs a sort of it and of the state;
     Python takes a step a row only where a key has rows that come too late for a session of their own.
 

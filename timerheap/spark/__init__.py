@@ -1,18 +1,24 @@
 """Timers, watermarks and windows inside Spark queries: the only package here that imports pyspark."""
 
 from timerheap.spark.adapters import GroupTimers, ProcessorTimers
+from timerheap.spark.aggregates import aggregate
 from timerheap.spark.async_map import async_map
 from timerheap.spark.inspect import explain_watermark
 from timerheap.spark.process import process
 from timerheap.spark.two import process_two
 from timerheap.spark.window_operator import window_operator
+from timerheap.spark.windows import cumulate, hop, tumble
 
 __all__ = [
     "GroupTimers",
     "ProcessorTimers",
+    "aggregate",
     "async_map",
+    "cumulate",
     "explain_watermark",
+    "hop",
     "process",
     "process_two",
+    "tumble",
     "window_operator",
 ]

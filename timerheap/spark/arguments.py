@@ -100,21 +100,23 @@ def expect_event_time(
     event_time: object,
     watermark: object,
     prefix: str = "",
+    argument: str = "event_time",
     **needing: object,
 ) -> WatermarkStrategy:
     """Give the strategy of an event-time column; `needing`: what makes no sense without the column.
 
-    The arguments are called `prefix` + ``event_time`` and so on.
+    The arguments are called `prefix` + `argument` and `prefix` + ``watermark``.
     """
+    named = prefix + argument
     if event_time is None:
-        for argument, value in {prefix + "watermark": watermark, **needing}.items():
+        for other, value in {prefix + "watermark": watermark, **needing}.items():
             if value not in (None, False):
-                raise ValueError(f"{prefix}event_time: {argument} needs the name of the event-time column")
+                raise ValueError(f"{named}: {other} needs the name of the event-time column")
         return WatermarkStrategy.no_watermarks()
-    type_ = named_column(df, prefix + "event_time", event_time)
+    type_ = named_column(df, named, event_time)
     if not isinstance(type_, (TimestampType, TimestampNTZType, LongType)):
         raise ValueError(
-            f"{prefix}event_time: column {event_time!r} is {type_.simpleString()}; "
+            f"{named}: column {event_time!r} is {type_.simpleString()}; "
             "make it a timestamp, or a bigint of epoch milliseconds"
         )
     if not isinstance(watermark, WatermarkStrategy):
@@ -124,8 +126,8 @@ def expect_event_time(
         )
     if watermark.timestamp_assigner is not None:
         raise ValueError(
-            f"{prefix}watermark: {prefix}event_time names the column of the timestamps, so a strategy with a "
-            "timestamp assigner makes no sense; leave with_timestamp_assigner out"
+            f"{prefix}watermark: {named} names the column of the timestamps, so a strategy with a timestamp "
+            "assigner makes no sense; leave with_timestamp_assigner out"
         )
     return watermark
 

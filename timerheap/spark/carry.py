@@ -18,7 +18,9 @@ from timerheap.spark.labels import balanced_labels
 from timerheap.spark.operator import BatchOperator, Plan, StreamingOperator
 from timerheap.spark.output import LATE_BY, LATE_ROW
 from timerheap.spark.pack import AHEAD, CHANNEL, HASH, PACKED, Packer
+from timerheap.spark.slices import WindowSpec
 from timerheap.spark.waiting import ORDER
+from timerheap.spark.window_runner import WindowQuery
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["Carrier", "marked"]
@@ -94,7 +96,7 @@ class Carrier:
 
     Parameters
     ----------
-    function : KeyedProcessFunction or BatchProcessFunction
+    function : KeyedProcessFunction, BatchProcessFunction or WindowQuery
     key : list of str
     columns : list of (argument, column)
         Those in which null is refused.
@@ -111,9 +113,10 @@ class Carrier:
         What is shown of a late row.
     shown : list of str
         The columns of `rows` that its fields are.
+    windows : WindowSpec, optional
     """
 
-    function: KeyedProcessFunction | BatchProcessFunction
+    function: KeyedProcessFunction | BatchProcessFunction | WindowQuery
     key: list[str]
     columns: list[tuple[str, str]]
     rows: StructType
@@ -127,6 +130,7 @@ class Carrier:
     output_event_time: str | None
     late_row: StructType
     shown: list[str]
+    windows: WindowSpec | None = None
 
     def __call__(self, df: DataFrame) -> DataFrame:
         """Give the result of the marked rows `df`."""
@@ -152,6 +156,7 @@ class Carrier:
                 and self.function.one_timer_per_key,
                 max_parallelism=self.max_parallelism,
                 partitions=partitions,
+                windows=self.windows,
             ),
             row_type=self.rows,
             output=output,

@@ -14,6 +14,7 @@ __all__ = [
     "KEYS",
     "PROCESSING_TIMERS",
     "ROWS",
+    "SLICES",
     "USER_STATE",
     "pieces",
     "read_chunk",
@@ -26,6 +27,7 @@ PROCESSING_TIMERS = 17
 KEYS = 18
 ROWS = 20
 CLOCK = 21
+SLICES = 22
 USER_STATE = 64
 
 _TARGET_BYTES = 256 << 10

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from timerheap.spark.chunks import EVENT_TIMERS, PROCESSING_TIMERS, USER_STATE
+from timerheap.spark.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
 from timerheap.spark.clock import Clock
 from timerheap.spark.families import Family
 from timerheap.spark.keys import KeyTable
+from timerheap.spark.slices import SlicesPart, WindowSpec
 from timerheap.spark.state import Part, Run
 from timerheap.spark.timers import JournalledTimers
 from timerheap.spark.waiting import RowBuffer
@@ -34,6 +35,8 @@ class GroupSpec:
     in_order, one_timer_per_key : bool
     max_parallelism, partitions : int
         Number of key groups, and of the shuffle partitions that they are spread over.
+    windows : WindowSpec, optional
+        What the slices of a query of windows are like.
     """
 
     key: list[str]
@@ -43,6 +46,7 @@ class GroupSpec:
     one_timer_per_key: bool
     max_parallelism: int
     partitions: int
+    windows: WindowSpec | None = None
 
 
 class KeyGroup:
@@ -60,12 +64,15 @@ class KeyGroup:
         self.event_timers = JournalledTimers(EVENT_TIMERS, spec.one_timer_per_key)
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)
         self.rows = RowBuffer(spec.schema)
+        self.slices = None if spec.windows is None else SlicesPart(spec.windows)
         self.states: dict[str, Family] = {}
         self._losses_seen = 0
 
     def parts(self) -> Iterator[Part]:
         """Give the parts in the order in which they are saved."""
         yield from (self.clock, self.keys, self.event_timers, self.processing_timers, self.rows)
+        if self.slices is not None:
+            yield self.slices
         yield from self.states.values()
 
     def part(self, run: Run, schema: pa.Schema) -> Part:
@@ -79,9 +86,10 @@ class KeyGroup:
                 f"the checkpoint has chunks of kind {run.kind}, which this version does not know"
             )
         if part.name != run.name:
+            what = "windows" if run.kind == SLICES else "timers (one_timer_per_key)"
             raise ValueError(
-                f"one_timer_per_key: the checkpoint's timers are a {run.name}, the query's a {part.name}; "
-                "keep one_timer_per_key as it was, or start a new checkpoint"
+                f"the checkpoint's {what} are {run.name}, the query's {part.name}; keep the query as it was, "
+                "or start a new checkpoint"
             )
         return part
 
@@ -111,18 +119,24 @@ class KeyGroup:
         Looking costs O(keys), so it waits until half as many keys may have died: amortised O(1) for each, and
         the table never holds more than twice the live keys.
         """
-        parts: list[KeyTable | JournalledTimers | RowBuffer | Family]
+        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | Family]
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
+        if self.slices is not None:
+            parts.append(self.slices)
         losses = sum(part.losses for part in parts)
         if 2 * (losses - self._losses_seen) < len(self.keys):
             return
         self._losses_seen = losses
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
         holders += [family.ids() for family in self.states.values()]
+        if self.slices is not None:
+            holders.append(self.slices.ids())
         self.keys.retain(holders)
 
     def loaded(self) -> KeyGroup:
         """Finish a load: rows that the watermark had released before the save are gone."""
         self.rows.release(self.clock.watermark)
+        if self.slices is not None:
+            self.slices.loaded(self.clock.watermark)
         self._losses_seen = -len(self.keys)  # how many are dead is not known
         return self

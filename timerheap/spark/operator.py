@@ -35,9 +35,12 @@ from timerheap.spark.state import (
     partitions_changed,
 )
 from timerheap.spark.waiting import WaitingRows
+from timerheap.spark.window_runner import WindowQuery, WindowRunner
 from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["BatchOperator", "Plan", "StreamingOperator"]
+
+Runner = KeyedRunner | BatchRunner | WindowRunner
 
 _log = logging.getLogger("timerheap")
 _cache = Cache()
@@ -51,7 +54,7 @@ class Plan:
     ----------
     id : str
         Of this operator, unique.
-    function : KeyedProcessFunction or BatchProcessFunction
+    function : KeyedProcessFunction, BatchProcessFunction or WindowQuery
     spec : GroupSpec
     row_type : pyspark.sql.types.StructType
         Of the input's rows.
@@ -65,7 +68,7 @@ class Plan:
     """
 
     id: str
-    function: KeyedProcessFunction | BatchProcessFunction
+    function: KeyedProcessFunction | BatchProcessFunction | WindowQuery
     spec: GroupSpec
     row_type: StructType
     output: pa.Schema
@@ -74,8 +77,10 @@ class Plan:
     event_time: str | None
     processing_time: bool
 
-    def runner(self) -> KeyedRunner | BatchRunner:
+    def runner(self) -> Runner:
         """Open the function."""
+        if isinstance(self.function, WindowQuery):
+            return WindowRunner(self.function)
         if isinstance(self.function, BatchProcessFunction):
             return BatchRunner(self.function, self.event_time is not None, self.spec.max_parallelism)
         return KeyedRunner(
@@ -89,7 +94,7 @@ class Plan:
 
 def _run(
     plan: Plan,
-    runner: KeyedRunner | BatchRunner,
+    runner: Runner,
     group: KeyGroup,
     rows: pa.RecordBatch | None,
     observed: pa.Table,
@@ -125,7 +130,8 @@ def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch, output: Output) ->
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     hashes = rows.column(HASH).to_numpy()
     timestamps = event_millis(batch.column(plan.event_time)) if timed else np.zeros(len(hashes), np.int64)
-    if timed and (plan.spec.in_order or plan.late_row is not None):
+    by_watermark = plan.spec.windows is None  # else a row is late by its slice
+    if timed and by_watermark and (plan.spec.in_order or plan.late_row is not None):
         late = timestamps <= group.clock.watermark
         if late.any():
             _turn_away(plan, group, batch.filter(pa.array(late)), timestamps[late], output)
@@ -195,7 +201,7 @@ class StreamingOperator(StatefulProcessor):
         # By itself: the worker that Spark starts on the driver calls only init(), and cannot import the
         # modules that addPyFile() has sent.
         self._pickled_plan = dumps(plan)  # type: ignore[no-untyped-call]
-        self._runner: KeyedRunner | BatchRunner | None = None
+        self._runner: Runner | None = None
 
     @cached_property
     def _plan(self) -> Plan:
@@ -264,6 +270,8 @@ class StreamingOperator(StatefulProcessor):
         """Keep one Spark timer, after `now`: one for the very moment that is firing would be lost."""
         head = group.processing_timers.heap.peek()
         times = [group.clock.next_idle(), None if head is None else head.timestamp]
+        if group.slices is not None and self._plan.event_time is None:
+            times.append(group.slices.windows.next_timer())
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
         wanted = max(next_, now) + 1 if next_ < MAX_WATERMARK else None  # whose time never passes
         current = group.clock.wake_up

@@ -86,6 +86,11 @@ class Output:
             ]
             self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
+    @property
+    def takes_late(self) -> bool:
+        """Whether late rows come out."""
+        return bool(self._late_fields)
+
     def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
         """Take late rows, whose columns are the fields of `late_row`, and how late each is, in ms."""
         struct = pa.StructArray.from_arrays(rows.columns, fields=self._late_fields)

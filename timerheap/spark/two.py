@@ -178,7 +178,7 @@ class _Side:
         """Check the arguments of one side."""
         arrow_schema(argument, data_frame(argument, df).schema)
         keys = key_columns(df, prefix + "key", key)
-        needing = {"in_order": in_order, "late_by": late_by, prefix + "channel": channel}
+        needing: dict[str, Any] = {"in_order": in_order, "late_by": late_by, prefix + "channel": channel}
         strategy = expect_event_time(df, event_time, watermark, prefix, **needing)
         if channel is not None:
             channel_column(df, prefix + "channel", channel)

@@ -6,43 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from timerheap.functions import Function, RuntimeContext
+from timerheap.functions import AggregateFunction, Function, RuntimeContext
 from timerheap.windows.states import WindowStateStore
 
 __all__ = ["AggregateFunction", "ProcessWindowFunction", "ReduceFunction", "WindowFunction"]
-
-
-class AggregateFunction(ABC):
-    """Adds up elements as they come; only the accumulator is kept (``pyflink.datastream.AggregateFunction``).
-
-    Examples
-    --------
-    >>> class Average(AggregateFunction):
-    ...     def create_accumulator(self):
-    ...         return 0.0, 0
-    ...     def add(self, value, accumulator):
-    ...         return accumulator[0] + value["delay"], accumulator[1] + 1
-    ...     def get_result(self, accumulator):
-    ...         return accumulator[0] / accumulator[1]
-    ...     def merge(self, acc_a, acc_b):
-    ...         return acc_a[0] + acc_b[0], acc_a[1] + acc_b[1]
-    """
-
-    @abstractmethod
-    def create_accumulator(self) -> Any:
-        """Give the accumulator of no elements."""
-
-    @abstractmethod
-    def add(self, value: Any, accumulator: Any) -> Any:
-        """Give the accumulator with `value` added; the old one may be changed and given back."""
-
-    @abstractmethod
-    def get_result(self, accumulator: Any) -> Any:
-        """Give the result; the accumulator goes on after an early firing. None: there is none."""
-
-    def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Give the accumulator of both; only windows that merge need it."""
-        raise NotImplementedError(f"{type(self).__name__} needs merge(): the windows of a session become one")
 
 
 class ReduceFunction(ABC):

@@ -1,0 +1,208 @@
+"""TUMBLE, HOP and CUMULATE on Spark: against Spark's own window(), and against loops over the rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import timerheap.spark
+from timerheap import AggregateFunction, WatermarkStrategy
+
+pytestmark = pytest.mark.spark
+
+MINUTE = 60_000
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(2 * MINUTE)
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("v", pa.int64()),
+        ("x", pa.float64()),
+        ("d", pa.string()),
+        ("day", pa.date32()),
+    ]
+)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def make(seed: int, count: int) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    rows = []
+    for number in range(count):
+        ms = number * 4_000 + draw.randrange(2 * MINUTE)
+        rows.append(
+            {
+                "k": draw.choice("ab"),
+                "at": EPOCH + dt.timedelta(milliseconds=ms),
+                "v": draw.choice([None, -3, 0, 7, 2**40]),
+                "x": draw.choice([None, 0.25, -1.5, 8.0]),
+                "d": draw.choice([None, "p", "q", "r"]),
+                "day": dt.date(2013, 1, 1 + draw.randrange(28)),
+            }
+        )
+    return rows
+
+
+def aggregates() -> list[Column]:
+    return [
+        F.count("*").alias("rows"),
+        F.count("v"),
+        F.sum("v"),
+        F.avg("v").alias("mean"),
+        F.min("x"),
+        F.max("day"),
+        F.min("d"),
+        F.sum("x"),
+        F.stddev("x"),
+        F.var_pop("v"),
+        F.count_distinct("d").alias("ds"),
+    ]
+
+
+def flat(result: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows with floats to twelve digits."""
+    rounded = [
+        tuple(float(f"{value:.10g}") if isinstance(value, float) else value for value in row)
+        for row in streams.rows(result)
+    ]
+    return sorted(rounded, key=repr)
+
+
+@pytest.mark.parametrize(("slide", "size"), [(10, 10), (5, 20)])
+def test_a_batch_is_sparks_own_window(slide: int, size: int, spark: SparkSession, tmp_path: Path) -> None:
+    streams.write_batches(tmp_path, [make(1, 600)], SCHEMA)
+    df = spark.read.parquet(str(tmp_path / "00000.parquet"))
+    if slide == size:
+        windows = timerheap.spark.tumble(df, "at", size * MINUTE, watermark=STRATEGY)
+    else:
+        windows = timerheap.spark.hop(df, "at", slide * MINUTE, size * MINUTE, watermark=STRATEGY)
+    ours = windows.group_by("k").agg(*aggregates())
+    window = F.window("at", f"{size} minutes", f"{slide} minutes").alias("w")
+    theirs = df.groupBy("k", window).agg(*aggregates())
+    theirs = theirs.select("k", "w.start", "w.end", *theirs.columns[2:])
+    assert flat(ours.drop("window_time")) == flat(theirs)
+    assert ours.schema["sum(v)"].dataType == theirs.schema["sum(v)"].dataType
+
+
+def millis(moment: dt.datetime) -> int:
+    return (moment - EPOCH) // dt.timedelta(milliseconds=1)
+
+
+def cumulated(rows: Iterable[dict[str, Any]], step: int, size: int, end: int) -> list[tuple[Any, ...]]:
+    """Count and distinct values of each window that ends by `end`, over all keys."""
+    found: dict[tuple[int, int], list[Any]] = defaultdict(list)
+    for row in rows:
+        start = millis(row["at"]) // size * size
+        for stop in range(start + step, start + size + step, step):
+            if millis(row["at"]) < stop <= end:
+                found[start, stop].append(row["d"])
+    return sorted(
+        (start, stop, len(values), len({v for v in values if v is not None}))
+        for (start, stop), values in found.items()
+    )
+
+
+def test_cumulate_on_a_stream_with_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    rows = make(2, 500)
+    parts = [rows[start : start + 100] for start in range(0, 500, 100)]
+    streams.write_batches(tmp_path / "input", parts[:3], SCHEMA)
+
+    def query() -> DataFrame:
+        df = streams.read_stream(spark, tmp_path / "input")
+        windows = timerheap.spark.cumulate(
+            df, "at", 2 * MINUTE, 10 * MINUTE, watermark=STRATEGY, max_parallelism=2
+        )
+        return windows.group_by().agg(F.count("*").alias("n"), F.count_distinct("d").alias("ds"))
+
+    streams.run(query(), tmp_path)
+    streams.write_batches(tmp_path / "input", parts[3:], SCHEMA)
+    streams.run(query(), tmp_path)
+    found = sorted((millis(row[0]), millis(row[1]), *row[3:]) for row in streams.sink(spark, tmp_path))
+    end = millis(max(row["at"] for row in rows)) - 2 * MINUTE
+    assert found == cumulated(rows, 2 * MINUTE, 10 * MINUTE, end)
+    assert len(found) > 10
+
+
+class Longest(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return ""
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + (value or "")
+
+    def get_result(self, accumulator: Any) -> Any:
+        return "".join(sorted(accumulator))
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return acc_a + acc_b
+
+
+def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
+    rows = make(3, 200)
+    late = [{**rows[0], "d": "late"}, {**rows[1], "d": "later"}]
+    streams.write_batches(tmp_path / "input", [rows[:100], rows[100:] + late], SCHEMA)
+
+    def query(df: DataFrame) -> DataFrame:
+        windows = timerheap.spark.tumble(
+            df, "at", 5 * MINUTE, watermark=STRATEGY, late_by=True, emit_every=MINUTE, max_parallelism=2
+        )
+        words = timerheap.spark.aggregate(Longest(), "d", returns="string", accumulator="string", name="ds")
+        return windows.group_by("k").agg(F.count("*").alias("n"), words)
+
+    found = streams.stream(spark, query, tmp_path / "input", tmp_path)
+    watermarks = [millis(max(r["at"] for r in part)) - 2 * MINUTE - 1 for part in (rows[:100], rows)]
+    out = {row[-1]["d"]: row[-2] for row in found if row[-2] is not None}
+    assert out == dict.fromkeys(("late", "later"), watermarks[0] + 1 - (5 * MINUTE - 1))
+    wanted: dict[Any, list[Any]] = defaultdict(list)
+    for row in rows:
+        stop = millis(row["at"]) // (5 * MINUTE) * (5 * MINUTE) + 5 * MINUTE
+        wanted[row["k"], stop].append(row["d"])
+    closed = [
+        (k, stop, len(ds), "".join(sorted("".join(d or "" for d in ds)))) for (k, stop), ds in wanted.items()
+    ]
+    final = sorted((row[0], millis(row[2]), row[4], row[5]) for row in found if row[6] is False)
+    assert final == sorted(one for one in closed if one[1] - 1 <= watermarks[1])
+    early = sorted((row[0], millis(row[2]), row[4], row[5]) for row in found if row[6] is True)
+    last = [one for one in closed if one[1] - 1 > watermarks[1]]
+    assert set(last) <= set(early)
+    assert len(early) > len(last)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda df: timerheap.spark.tumble(df, "v", 0, watermark=STRATEGY), "size must be positive"),
+        (
+            lambda df: timerheap.spark.hop(df, "at", 7, 20, watermark=STRATEGY),
+            "size must be a multiple of slide",
+        ),
+        (
+            lambda df: timerheap.spark.cumulate(df, "k", 7, 21, watermark=STRATEGY),
+            "time: column 'k' is string",
+        ),
+        (lambda df: timerheap.spark.tumble(df, "at", 5), "watermark: None is no WatermarkStrategy"),
+        (lambda df: ours(df).agg(F.first("v")), r"agg: first\(v, false\) is not supported"),
+        (lambda df: ours(df).agg(F.sum("v") + 1), r"agg: \+\(sum\(v\), 1\) is not supported"),
+        (lambda df: ours(df).agg(F.count_distinct("v", "k")), "windows take one at a time"),
+        (lambda df: ours(df).agg(), "agg: give at least one aggregate"),
+        (lambda df: ours(df).agg("v"), "agg: 'v' is no Column"),
+    ],
+)
+def test_errors(call: Any, message: str, spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a", 1)], "k string, v bigint").withColumn("at", F.timestamp_millis("v"))
+    with pytest.raises((TypeError, ValueError), match=message):
+        call(df)
+
+
+def ours(df: DataFrame) -> Any:
+    return timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY).group_by("k")

@@ -1,0 +1,155 @@
+"""Runs windows on key groups: rows into slices, and the windows that a watermark ends out of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.spark.group import KeyGroup
+from timerheap.spark.output import Output
+from timerheap.spark.slices import objects
+from timerheap.spark.waiting import WaitingRows
+from timerheap.timer import MAX_WATERMARK
+from timerheap.tvf import WindowResults
+
+__all__ = ["EARLY", "WINDOW", "WindowQuery", "WindowRunner"]
+
+WINDOW = ["window_start", "window_end", "window_time"]
+"""Names of the result's columns that say which window it is of."""
+
+EARLY = "early"
+"""Name of the result's column that is true where the window goes on."""
+
+_WINDOWS_AT_ONCE = 4096  # of a key: more would only be held in memory together
+
+
+@dataclass(frozen=True)
+class WindowQuery:
+    """What a runner of windows does.
+
+    Parameters
+    ----------
+    keys : list of (column of the key table, name in the result)
+    inputs : dict of str to dtype
+        The rows' columns that the aggregates take, as what.
+    results : list of pyarrow.Field
+        Of the aggregates.
+    emit_every : int or None
+        How far the watermark goes between early results, ms.
+    wall_clock : bool
+        The result's times are without a zone, as the rows' are.
+    shown : list of str
+        The columns of a late row.
+    """
+
+    keys: list[tuple[str, str]]
+    inputs: dict[str, np.dtype[Any]]
+    results: list[pa.Field]
+    emit_every: int | None
+    wall_clock: bool
+    shown: list[str]
+
+
+class WindowRunner:
+    """Runs the windows of one group after the other; the methods are those of `KeyedRunner`.
+
+    Parameters
+    ----------
+    query : WindowQuery
+    """
+
+    def __init__(self, query: WindowQuery) -> None:
+        self._query = query
+
+    def close(self) -> None:
+        """End of the task."""
+
+    def begin(self, group: KeyGroup, now: int | None, output: Output) -> None:
+        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        assert group.slices is not None
+        self._group, self._windows, self._output = group, group.slices.windows, output
+        self._now = now
+
+    def set_watermark(self, watermark: int) -> None:
+        """Nothing: the windows know how far the watermark had come."""
+
+    def replay(self, waiting: WaitingRows, watermark: int) -> None:
+        """Nothing waits: what comes out of a window does not depend on the order of its rows."""
+        raise NotImplementedError
+
+    def process(self, waiting: WaitingRows) -> None:
+        """Take rows."""
+        rows = waiting.rows
+        inputs = {name: _column(rows.column(name), dtype) for name, dtype in self._query.inputs.items()}
+        event_time = self._windows.assigner.is_event_time
+        late = self._windows.add(waiting.ids, waiting.timestamps if event_time else self._time(), inputs)
+        if len(late.rows):
+            self._group.clock.late_rows += len(late.rows)
+            if self._output.takes_late:
+                taken = rows.select(self._query.shown).take(pa.array(late.rows))
+                self._output.late(taken, late.late_by)
+
+    def _time(self) -> int:
+        assert self._now is not None
+        return self._now
+
+    def advance(self, watermark: int) -> None:
+        """Advance the watermark, and give the windows that it ends."""
+        before = self._windows.watermark
+        span = self._windows.assigner.interval * _WINDOWS_AT_ONCE
+        while (head := self._windows.next_timer()) is not None and head < watermark - span:
+            self._emit(self._windows.advance_watermark(head + span), early=False)
+        self._emit(self._windows.advance_watermark(watermark), early=False)
+        every = self._query.emit_every
+        if every is not None and watermark < MAX_WATERMARK and watermark // every > before // every:
+            self._emit(self._windows.open_windows(), early=True)
+
+    def advance_clock(self, now: int) -> None:
+        """Give the windows of processing time that are over."""
+        if not self._windows.assigner.is_event_time:
+            self._emit(self._windows.advance_processing_time(now), early=False)
+
+    def _emit(self, results: WindowResults, early: bool) -> None:
+        if not len(results):
+            return
+        keys = self._group.keys.keys(results.key_ids)
+        columns = [keys.column(name) for name, _ in self._query.keys]
+        fields = [pa.field(shown, keys.schema.field(name).type) for name, shown in self._query.keys]
+        clock = self._windows.assigner.clock
+        ends, starts, times = results.window_ends, results.window_starts, results.window_times
+        if self._query.wall_clock:
+            bounds = [starts, ends, ends - 1]
+        else:
+            bounds = [clock.to_epoch(starts), clock.to_epoch(ends), times]
+        type_ = pa.timestamp("us", None if self._query.wall_clock else "UTC")
+        columns += [pa.array(ms * 1000).cast(type_) for ms in bounds]
+        fields += [pa.field(name, type_) for name in WINDOW]
+        for field, result in zip(self._query.results, results.results, strict=True):
+            columns.append(_result(result, field.type))
+            fields.append(field)
+        if self._query.emit_every is not None:
+            columns.append(pa.array(np.full(len(results), early)))
+            fields.append(pa.field(EARLY, pa.bool_()))
+        self._output.batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), "a window")
+
+
+def _column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:
+    mask = column.is_null().to_numpy(zero_copy_only=False)
+    if dtype.kind == "O":
+        return np.ma.masked_array(objects(column.to_pylist()), mask)
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    numbers = column.cast(pa.from_numpy_dtype(dtype)).fill_null(0)
+    return np.ma.masked_array(numbers.to_numpy(zero_copy_only=False), mask)
+
+
+def _result(result: np.ma.MaskedArray[Any, Any], type_: pa.DataType) -> pa.Array:
+    data, mask = np.ma.getdata(result), np.ma.getmaskarray(result)
+    if data.dtype.kind == "O":
+        values = zip(data.tolist(), mask.tolist(), strict=True)
+        return pa.array([None if null else value for value, null in values], type_)
+    column = pa.array(data, mask=mask)
+    return column.cast(pa.int32()).cast(type_) if pa.types.is_date32(type_) else column.cast(type_)

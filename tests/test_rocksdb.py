@@ -315,6 +315,12 @@ def test_another_database_is_left_alone(path):
         RocksDBTimerQueue(path)
 
 
+def test_a_path_that_is_none():
+    for wrong in (7, b"timers"):
+        with pytest.raises(TypeError, match="path must be a str or a path, got"):
+            RocksDBTimerQueue(wrong)
+
+
 def test_a_path_that_is_a_file(path):
     path.write_text("mine")
     with pytest.raises(OSError, match="exists"):
@@ -327,6 +333,22 @@ def test_hostile_timers_are_errors_and_stay(path, stranger):
     put(path, stranger)
     with pytest.raises(ValueError, match="data must be a timer"):
         RocksDBTimerQueue(path)
+
+
+def test_hostile_timers_behind_the_head_are_errors_where_they_are_met(path):
+    with RocksDBTimerQueue(path) as queue:
+        queue.add((INT64_MIN, "key", None))
+    put(path, b"12345678")
+    with RocksDBTimerQueue(path) as queue:
+        assert queue.peek() == (INT64_MIN, "key", None)
+        for call in [
+            lambda: list(queue),
+            lambda: queue.poll_many(INT64_MAX),
+            lambda: queue.get_subset_for_key_group(0),
+        ]:
+            with pytest.raises(ValueError, match="data must be a timer"):
+                call()
+        assert len(queue) == 2
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class TimerSerializer:
         ``"byte"``, ``"double"``, ``"boolean"``, ``"string"``, ``"bytes"``, ``"void"`` (None, Flink's
         ``VoidNamespace``) and ``"time_window"`` (a tuple of start and end). ``"any"`` is timerheap's own:
         None, bools, ints of 64 bits, floats, strings, bytes and tuples of these beside each other, each
-        after a byte that names its type. Or an object with a serializer's methods.
+        after a byte that names its type. Or a `TypeSerializer` of your own.
 
     Raises
     ------

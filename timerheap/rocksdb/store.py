@@ -65,7 +65,10 @@ class Store:
         try:
             if path is None:
                 path = self._open.enter_context(tempfile.TemporaryDirectory(prefix="timerheap-"))
-            self.path = Path(path)
+            try:
+                self.path = Path(path)
+            except TypeError:
+                raise TypeError(f"path must be a str or a path, got {path!r}") from None
             with self._errors("opened"):
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._db = rocksdict.Rdict(str(self.path), _options(rocksdict))

@@ -272,6 +272,24 @@ def test_a_damaged_manifest_is_an_error(path):
         RocksDBTimerQueue(path)
 
 
+@pytest.mark.parametrize(("most_pending", "size"), [(5, 1 << 20), (1_000, 100)])
+def test_every_single_write_outlives_a_kill(path, most_pending, size):
+    """Whether it waits alone, with others, or behind a batch that was full, by number or by size."""
+    with (
+        mock.patch.object(store, "_MOST_PENDING", most_pending),
+        mock.patch.object(journal.Journal, "SIZE", size),
+        RocksDBTimerQueue(path) as queue,
+    ):
+        for number in range(18):
+            queue.add((number, "key", None))
+            if number % 3 == 2:
+                assert queue.poll() == (number // 3, "key", None)
+            left = path.with_name(f"left{number}")
+            shutil.copytree(path, left)
+            with RocksDBTimerQueue(left) as found:
+                assert list(found) == timers_of(*range((number + 1) // 3, number + 1))
+
+
 def test_a_journal_that_is_damaged_ends_where_the_damage_begins(path):
     queue = RocksDBTimerQueue(path)
     for timer in timers_of(1, 2, 3):

@@ -42,7 +42,7 @@ class Journal:
             # Written, not merely declared: memory that the disk has no room for would end the process.
             file.write(bytes(max(0, self.SIZE - file.tell())))
             file.flush()
-            self._memory = mmap.mmap(file.fileno(), self.SIZE)
+            self._memory = mmap.mmap(file.fileno(), 0)
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
@@ -67,7 +67,7 @@ class Journal:
     def entries(self) -> Iterator[tuple[int, bytes]]:
         """Read the entries of this generation up to the first that was not written to its end."""
         memory, at = self._memory[:], 0
-        while at + _HEAD.size <= self.SIZE:
+        while at + _HEAD.size <= len(memory):
             checksum, length, kind = _HEAD.unpack_from(memory, at)
             at += _HEAD.size + length
             entry = memory[at - length : at]

@@ -272,6 +272,23 @@ def test_a_damaged_manifest_is_an_error(path):
         RocksDBTimerQueue(path)
 
 
+def test_what_waits_to_be_written_is_seen(path):
+    near, far, farther = timers_of(7, 2_500, 3_500)
+    with RocksDBTimerQueue(path) as queue:
+        queue.add_many(timers_of(*range(3_000)))
+        for timer in (near, far):
+            queue.remove(timer)
+            assert timer not in queue
+            queue.add(timer)
+            assert timer in queue
+        assert farther not in queue
+        queue.add(farther)
+        assert farther in queue
+        queue.remove(near)
+        assert len(queue) == 3_000
+        assert list(queue) == timers_of(*range(7), *range(8, 3_000), 3_500)
+
+
 @pytest.mark.parametrize(("most_pending", "size"), [(5, 1 << 20), (1_000, 100)])
 def test_every_single_write_outlives_a_kill(path, most_pending, size):
     """Whether it waits alone, with others, or behind a batch that was full, by number or by size."""

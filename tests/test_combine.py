@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.watermarks import IndexedCombinedWatermarkStatus, WatermarkOutputMultiplexer
+from timerheap.watermarks import IndexedCombinedWatermarkStatus, WatermarkOutputMultiplexer, WatermarkStatus
 
 WATERMARKS = st.integers(-6, 12) | st.sampled_from([MIN_WATERMARK, MAX_WATERMARK])
 
@@ -157,6 +157,11 @@ def test_no_inputs() -> None:
         (lambda inputs: inputs.update_watermark(0, 0.5), TypeError, "watermark"),
         (lambda inputs: inputs.update_status(True, True), TypeError, "index"),
         (lambda inputs: inputs.update_status(2, False), IndexError, "index"),
+        (
+            lambda inputs: inputs.update_status(1, WatermarkStatus.ACTIVE),
+            TypeError,
+            "idle must be a bool, got",
+        ),
     ],
 )
 def test_what_is_refused_changes_nothing(call: Any, error: type[Exception], message: str) -> None:

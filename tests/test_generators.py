@@ -58,6 +58,15 @@ def test_a_generator_for_batches_takes_events() -> None:
     assert generator.on_batch(90, 1, None) == 60
 
 
+def test_a_batch_without_a_watermark_is_an_error() -> None:
+    class Forgetful(WatermarkGenerator):
+        def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
+            return None  # type: ignore[return-value]
+
+    with pytest.raises(TypeError, match="watermark of on_batch must be an int, got None"):
+        Forgetful().on_event("row", 100, Recorder())
+
+
 def test_a_punctuated_generator_takes_batches() -> None:
     generator = Punctuated()
     assert [generator.on_batch(at, 1, None) for at in (5, 20, 25, 10, 30)] == [MIN_WATERMARK, 20, 20, 20, 30]

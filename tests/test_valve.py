@@ -262,6 +262,18 @@ def test_headlines(valve: StatusWatermarkValve, headline: str) -> None:
     assert str(valve.explain()).splitlines()[0] == headline
 
 
+def test_nobody_holds_a_watermark_at_its_end() -> None:
+    valve = valve_of(A=MAX_WATERMARK)
+    valve.input_watermark_status(IDLE, 0)
+    valve.add_channel("B")
+    assert valve.explain().holders == ()
+    assert str(valve.explain()).splitlines() == [
+        "the watermark has reached the end of the input",
+        "  B  no watermark yet, has yet to catch up",
+        "  A  at its end, idle",
+    ]
+
+
 def test_an_explanation_of_many_channels_is_short() -> None:
     valve = StatusWatermarkValve(10_000)
     for channel in range(10_000):

@@ -100,6 +100,8 @@ def test_of_upstream_watermarks_only_the_last_counts() -> None:
     operator, _, output = start()
     operator.process_watermark(5_000)
     assert output.take() == []
+    with pytest.raises(TypeError, match="watermark must be an int"):
+        operator.process_watermark("end")  # type: ignore[arg-type]
     operator.process_watermark(MAX_WATERMARK)
     operator.finish()
     assert output.take() == [MAX_WATERMARK]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from output_recorder import Recorder
 
 from timerheap import MIN_WATERMARK
@@ -28,6 +31,15 @@ def test_an_idle_stream_shows_its_watermark_and_sends_none() -> None:
     output.mark_active()
     output.emit_watermark(7)
     assert channel.out == ["idle", ("row", 6), "active", 7]
+
+
+@pytest.mark.parametrize("watermark", [None, "5", 2**63])
+def test_a_watermark_that_is_none_goes_nowhere(watermark: Any) -> None:
+    channel = Recorder()
+    output = BroadcastingOutput([channel])
+    with pytest.raises((TypeError, OverflowError), match="watermark must"):
+        output.emit_watermark(watermark)
+    assert (channel.out, output.current_watermark) == ([], MIN_WATERMARK)
 
 
 def test_status_goes_on_when_it_changes() -> None:

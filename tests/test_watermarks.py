@@ -2,6 +2,7 @@
 
 import datetime
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +42,13 @@ def test_every_generator_is_its_own():
 
 @pytest.mark.parametrize(
     "duration",
-    [5_000, datetime.timedelta(seconds=5), Duration.of_seconds(5), Duration.of_millis(5_000)],
+    [
+        5_000,
+        np.int32(5_000),
+        datetime.timedelta(seconds=5),
+        Duration.of_seconds(5),
+        Duration.of_millis(5_000),
+    ],
 )
 def test_durations(duration):
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(duration)
@@ -76,6 +83,18 @@ def test_generators_of_ones_own():
     assert watermarks(WatermarkStrategy.for_generator(Fixed), [100]) == [7]
     with pytest.raises(TypeError, match="create_watermark_generator must be a class or function"):
         WatermarkStrategy.for_generator(Fixed())
+
+
+@pytest.mark.parametrize("made", [None, Fixed])
+def test_a_function_that_makes_no_generator(made):
+    strategy = WatermarkStrategy.for_generator(lambda: made)
+    with pytest.raises(TypeError, match="create_watermark_generator must give a WatermarkGenerator, got"):
+        strategy.create_watermark_generator()
+
+
+def test_watermark_alignment_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match=r"watermark alignment.*with_idleness"):
+        WatermarkStrategy.no_watermarks().with_watermark_alignment("group", Duration.of_seconds(20))
 
 
 @pytest.mark.parametrize("assigner", [At(), lambda value, timestamp: value["at"]])

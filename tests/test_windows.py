@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +88,12 @@ def test_sliding(time: int, size: int, slide: int, offset: int) -> None:
     by_event = SlidingEventTimeWindows.of(size, slide, offset).assign_windows(None, time, Clock(0))
     by_clock = SlidingProcessingTimeWindows.of(size, slide, offset).assign_windows(None, 0, Clock(time))
     assert by_event == by_clock == sorted(on_the_grid(time, size, slide, offset), reverse=True)
+
+
+def test_durations_of_numpy() -> None:
+    of_ints = TumblingEventTimeWindows.of(10, -3).assign_windows(None, 5, Clock(0))
+    numbers: Any = np.array([10, -3])
+    assert TumblingEventTimeWindows.of(*numbers).assign_windows(None, 5, Clock(0)) == of_ints
 
 
 def test_durations_and_names() -> None:

@@ -173,11 +173,14 @@ class IndexedCombinedWatermarkStatus:
         Raises
         ------
         TypeError, IndexError
-            `index` is no int, or no input. Nothing has changed.
+            `index` is no int, or no input, or `idle` no bool. Nothing has changed.
 
         Notes
         -----
         O(log n). An input that becomes active takes the watermark back no further than it is.
         """
-        self._combined.set_idle(checked_index("index", index, self._n), idle)
+        index = checked_index("index", index, self._n)
+        if not isinstance(idle, bool):  # a WatermarkStatus is true, whichever it is
+            raise TypeError(f"idle must be a bool, got {idle!r}")
+        self._combined.set_idle(index, idle)
         return self._combined.update_combined_watermark()

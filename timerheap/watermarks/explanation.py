@@ -141,8 +141,12 @@ class _Channel(Protocol):
 def explain(watermark: int, status: WatermarkStatus, channels: Sequence[_Channel]) -> Explanation:
     """Make the explanation of a valve from what it has put out and what it knows of its channels."""
     counting = [channel.watermark for channel in channels if channel.aligned]
-    # Where none counts, whichever active channel catches up first lets the output rise.
-    held_at = {min(counting)} if counting else {channel.watermark for channel in channels if channel.active}
+    if watermark == MAX_WATERMARK:
+        held_at: set[int] = set()
+    elif counting:
+        held_at = {min(counting)}
+    else:  # whichever active channel catches up first lets the output rise
+        held_at = {channel.watermark for channel in channels if channel.active}
     furthest = max((c.watermark for c in channels if c.watermark < MAX_WATERMARK), default=MIN_WATERMARK)
     return Explanation(
         watermark,
@@ -155,7 +159,7 @@ def explain(watermark: int, status: WatermarkStatus, channels: Sequence[_Channel
                 status=WatermarkStatus.ACTIVE if channel.active else WatermarkStatus.IDLE,
                 aligned=channel.aligned,
                 behind=None if channel.watermark == MIN_WATERMARK else max(furthest - channel.watermark, 0),
-                holds=channel.active and channel.watermark in held_at and channel.watermark < MAX_WATERMARK,
+                holds=channel.active and channel.watermark in held_at,
             )
             for number, channel in enumerate(channels)
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from timerheap.clock import ProcessingTimeService
-from timerheap.timer import MIN_WATERMARK
+from timerheap.timer import MIN_WATERMARK, int64
 from timerheap.watermarks.output import WatermarkOutput
 
 __all__ = [
@@ -63,7 +63,8 @@ class WatermarkGenerator:
         output : WatermarkOutput
         """
         if self._takes_batches():
-            self.__watermark = max(self.__watermark, self.on_batch(timestamp, 1, None))
+            watermark = int64("watermark of on_batch", self.on_batch(timestamp, 1, None))
+            self.__watermark = max(self.__watermark, watermark)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Put out the watermark as it is now: called at every interval, 200 ms by default.

@@ -180,8 +180,14 @@ class TimestampsAndWatermarksOperator:
         self._generator.on_event(value, at, self._emitter)
 
     def process_watermark(self, watermark: int) -> None:
-        """Take a watermark from upstream: only that of the end, MAX_WATERMARK, counts here."""
-        if watermark == MAX_WATERMARK:
+        """Take a watermark from upstream: only that of the end, MAX_WATERMARK, counts here.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            It is no int64.
+        """
+        if int64("watermark", watermark) == MAX_WATERMARK:
             self._emitter.emit_watermark(watermark)
 
     def finish(self) -> None:

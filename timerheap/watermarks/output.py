@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from timerheap.timer import MIN_WATERMARK
+from timerheap.timer import MIN_WATERMARK, int64
 
 __all__ = ["BroadcastingOutput", "Output", "WatermarkOutput", "WatermarkStatus"]
 
@@ -89,8 +89,14 @@ class BroadcastingOutput:
         self._outputs = list(outputs)
 
     def emit_watermark(self, watermark: int, /) -> None:
-        """Send a watermark to every channel, unless the stream is idle."""
-        self.current_watermark = watermark
+        """Send a watermark to every channel, unless the stream is idle.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            It is no int64. Nothing has changed.
+        """
+        self.current_watermark = watermark = int64("watermark", watermark)
         if self.status is WatermarkStatus.ACTIVE:
             for output in self._outputs:
                 output.emit_watermark(watermark)

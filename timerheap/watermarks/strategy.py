@@ -6,7 +6,8 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from operator import index
+from typing import Any, NoReturn
 
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks.generators import (
@@ -60,8 +61,8 @@ def milliseconds(argument: str, duration: int | timedelta) -> int:
         ms, rest = divmod(duration, timedelta(milliseconds=1))
         if rest:
             raise ValueError(f"{argument}: {duration!r} is no whole number of milliseconds")
-    elif isinstance(duration, int) and not isinstance(duration, bool):
-        ms = duration
+    elif hasattr(duration, "__index__") and not isinstance(duration, bool):
+        ms = index(duration)
     else:
         raise TypeError(
             f"{argument}: {duration!r} is no duration; give an int of milliseconds or a timedelta"
@@ -108,9 +109,6 @@ class WatermarkStrategy:
 
     Attributes
     ----------
-    create_watermark_generator : callable
-        Gives a new `WatermarkGenerator` for each channel. It knows of no idleness and no guard: whoever runs
-        it sees to these, as `TimestampsAndWatermarksOperator` and `timerheap.spark` do.
     timestamp_assigner : TimestampAssigner or None
         None: rows keep the timestamp that they have.
     idle_timeout : int or None
@@ -133,7 +131,7 @@ class WatermarkStrategy:
     """
 
     def __init__(self, create_watermark_generator: Callable[[], WatermarkGenerator]) -> None:
-        self.create_watermark_generator = create_watermark_generator
+        self._create_watermark_generator = create_watermark_generator
         self.timestamp_assigner: TimestampAssigner | None = None
         self.idle_timeout: int | None = None
         self.max_ahead: int | None = None
@@ -169,6 +167,22 @@ class WatermarkStrategy:
                 f"{create_watermark_generator!r}"
             )
         return WatermarkStrategy(create_watermark_generator)
+
+    def create_watermark_generator(self) -> WatermarkGenerator:
+        """Make the generator of one channel.
+
+        It knows of no idleness and no guard: whoever runs it sees to these, as
+        `TimestampsAndWatermarksOperator` and `timerheap.spark` do.
+
+        Raises
+        ------
+        TypeError
+            What was given to `for_generator` makes something else.
+        """
+        generator = self._create_watermark_generator()
+        if not isinstance(generator, WatermarkGenerator):
+            raise TypeError(f"create_watermark_generator must give a WatermarkGenerator, got {generator!r}")
+        return generator
 
     def with_timestamp_assigner(
         self, timestamp_assigner: TimestampAssigner | Callable[[Any, int], int]
@@ -218,6 +232,15 @@ class WatermarkStrategy:
             It is no duration.
         """
         return self._with("max_ahead", milliseconds("max_ahead", max_ahead))
+
+    def with_watermark_alignment(
+        self, watermark_group: str, max_allowed_watermark_drift: object, update_interval: object = None
+    ) -> NoReturn:
+        """Refused by name: it slows a source's splits down, and timerheap has no sources."""
+        raise NotImplementedError(
+            "watermark alignment pauses a source's splits, and timerheap has no sources: let each split be a "
+            "channel, which loses no row of those that lag, and with_idleness() leaves out those without rows"
+        )
 
     def _with(self, name: str, value: object) -> WatermarkStrategy:
         strategy = copy.copy(self)

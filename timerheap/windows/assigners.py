@@ -382,8 +382,8 @@ def _offset(offset: int | timedelta, bound: str, ms: int) -> int:
     return -size if _is_negative(offset) else size
 
 
-def _is_negative(duration: object) -> bool:
-    return isinstance(duration, (int, timedelta)) and duration != abs(duration)
+def _is_negative(duration: int | timedelta) -> bool:
+    return (isinstance(duration, timedelta) or hasattr(duration, "__index__")) and duration != abs(duration)
 
 
 def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:

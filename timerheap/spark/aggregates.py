@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     BooleanType,
@@ -42,6 +43,7 @@ from timerheap.tvf import (
     VarPop,
     VarSamp,
 )
+from timerheap.tvf.aggregate import FieldAggregate
 from timerheap.types import arrow_type
 
 __all__ = ["Asked", "UserAggregate", "aggregate", "asked"]
@@ -77,12 +79,15 @@ class Asked:
         What its columns are made from.
     object_type : pyarrow.DataType or None
         What accumulators that are objects are stored as.
+    parts : dict of str to pyarrow.sql.Column, or None
+        What Spark can compute of each slice, for `Aggregate.from_parts`; None: it cannot.
     """
 
     field: StructField
     aggregate: Aggregate
     inputs: dict[str, Column]
     object_type: pa.DataType | None
+    parts: dict[str, Column] | None
 
 
 def aggregate(
@@ -126,9 +131,9 @@ def asked(df: DataFrame, wanted: object, number: int) -> Asked:
     """
     if isinstance(wanted, UserAggregate):
         names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
-        made = PythonAggregate(wanted.function, *names, name=wanted.name)
+        python = PythonAggregate(wanted.function, *names, name=wanted.name)
         inputs = {name: df[column] for name, column in zip(names, wanted.columns, strict=True)}
-        return Asked(StructField(wanted.name, wanted.returns), made, inputs, wanted.accumulator)
+        return Asked(StructField(wanted.name, wanted.returns), python, inputs, wanted.accumulator, None)
     if not isinstance(wanted, Column):
         raise TypeError(
             f"agg: {wanted!r} is no Column; give Spark's functions, such as F.count('*'), or what "
@@ -140,7 +145,7 @@ def asked(df: DataFrame, wanted: object, number: int) -> Asked:
     (field,) = df.groupBy().agg(wanted).schema  # the name and the type that Spark gives it
     function, arguments = _call(node, wanted)
     if function == "count" and (not arguments or _is_constant(arguments[0])):
-        return Asked(field, Count(), {}, None)
+        return Asked(field, Count(), {}, None, {})
     if len(arguments) != 1:
         raise ValueError(f"agg: {_text(wanted)} takes {len(arguments)} columns; windows take one at a time")
     name = f"{_INPUT}{number}"
@@ -151,7 +156,26 @@ def asked(df: DataFrame, wanted: object, number: int) -> Asked:
         stored = pa.binary()
     else:
         stored = to_arrow_type(field.dataType if function == "sum" else type_, timezone="UTC")
-    return Asked(field, make(name, dtype), {name: argument}, stored)
+    made = make(name, dtype)
+    parts = None
+    if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):
+        parts = {f"{name}_{part}": _PARTS[part](argument, dtype) for part in made.parts}
+    return Asked(field, made, {name: argument}, stored, parts)
+
+
+def _as(column: Column, dtype: np.dtype[Any]) -> Column:
+    return column.cast("double") if dtype == _FLOAT64 else column
+
+
+_PARTS: dict[str, Callable[[Column, np.dtype[Any]], Column]] = {
+    "count": lambda column, dtype: F.count(column),
+    "sum": lambda column, dtype: F.sum(_as(column, dtype)),
+    "min": lambda column, dtype: F.min(column),
+    "max": lambda column, dtype: F.max(column),
+    "mean": lambda column, dtype: F.avg(_as(column, dtype)),
+    "m2": lambda column, dtype: F.var_pop(_as(column, dtype)) * F.count(column),
+}
+"""How Spark computes the parts of accumulators."""
 
 
 def _text(wanted: Column) -> str:

@@ -23,7 +23,7 @@ from timerheap.spark.waiting import ORDER
 from timerheap.spark.window_runner import WindowQuery
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["Carrier", "marked"]
+__all__ = ["Carrier", "marked", "time_mode"]
 
 _AHEAD_METRIC = "timerheap_ahead"
 
@@ -60,6 +60,12 @@ def marked(
             now = F.unix_millis(F.current_timestamp())  # the micro-batch's own, in every attempt
             marks[AHEAD] = millis > now + F.lit(strategy.max_ahead)
     return df.withColumns(marks)
+
+
+def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> str:
+    """Give the time mode of a query that makes its own watermarks; idleness needs a clock."""
+    idle = df.isStreaming and any(strategy.idle_timeout is not None for strategy in strategies)
+    return "ProcessingTime" if processing_time or idle else "None"
 
 
 def _channel(df: DataFrame, name: str) -> Column:
@@ -106,7 +112,9 @@ class Carrier:
     event_time : str or None
     watermarks : tuple of WatermarkStrategy
         Of each input.
-    in_order, late_by, processing_time : bool
+    in_order, late_by : bool
+    time_mode : {"None", "ProcessingTime", "EventTime"}
+        Of the stateful operator, on a stream.
     max_parallelism : int
     output_event_time : str or None
     late_row : pyspark.sql.types.StructType
@@ -125,7 +133,7 @@ class Carrier:
     watermarks: tuple[WatermarkStrategy, ...]
     in_order: bool
     late_by: bool
-    processing_time: bool
+    time_mode: str
     max_parallelism: int
     output_event_time: str | None
     late_row: StructType
@@ -136,7 +144,7 @@ class Carrier:
         """Give the result of the marked rows `df`."""
         if df.isStreaming:
             expect_state_store(df)
-        elif self.processing_time:
+        elif self.time_mode == "ProcessingTime":
             raise ValueError("processing_time: a batch DataFrame has no processing time; leave it False")
         output = arrow_schema("output_schema", self.result)
         result_type = self._with_late_columns() if self.late_by else self.result
@@ -163,10 +171,12 @@ class Carrier:
             late_row=pa.struct(list(_arrow(self.late_row))) if self.late_by else None,
             shown=self.shown,
             event_time=self.event_time,
-            processing_time=self.processing_time,
+            time_mode=self.time_mode,
         )
         labels = balanced_labels(self.max_parallelism, partitions)
-        packer, on_batch = Packer(self.columns, self.event_time, labels), BatchOperator(plan)
+        broadcasts = self.time_mode != "EventTime"
+        packer = Packer(self.columns, self.event_time, labels, broadcasts)
+        on_batch = BatchOperator(plan)
         hashed = df.withColumn(HASH, F.xxhash64(*map(quoted, self.key)))
         if AHEAD in hashed.columns:
             hashed = hashed.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
@@ -178,8 +188,8 @@ class Carrier:
         if not df.isStreaming:
             done = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
         else:
-            mode = "ProcessingTime" if self.processing_time else "None"
-            done = groups.transformWithStateInPandas(StreamingOperator(plan), result_type, "Append", mode)
+            operator = StreamingOperator(plan)
+            done = groups.transformWithStateInPandas(operator, result_type, "Append", self.time_mode)
         return done if self.output_event_time is None else _with_event_time(df, done, self.output_event_time)
 
     def _with_late_columns(self) -> StructType:

@@ -198,6 +198,11 @@ class Clock:
         """Tell of each input who holds its watermark back."""
         return [input_.valve.explain() for input_ in self._inputs]
 
+    def follow(self, watermark: int) -> int:
+        """Take a watermark that somebody else makes; it never falls."""
+        self.watermark = max(self.watermark, watermark)
+        return self.watermark
+
     def finish(self) -> int:
         """End of a bounded input: no row will ever come."""
         self.watermark = MAX_WATERMARK

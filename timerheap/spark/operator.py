@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark.batched import BatchRunner
+from timerheap.spark.clock import Clock
 from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.keyed import KeyedRunner
 from timerheap.spark.labels import partition_of
@@ -64,7 +65,9 @@ class Plan:
     shown : list of str
         The columns of the rows that its fields are.
     event_time : str or None
-    processing_time : bool
+    time_mode : {"None", "ProcessingTime", "EventTime"}
+        Whose clock the operator follows beside its own watermark: none, the micro-batches', or Spark's
+        watermark, which is then the only one.
     """
 
     id: str
@@ -75,7 +78,7 @@ class Plan:
     late_row: pa.StructType | None
     shown: list[str]
     event_time: str | None
-    processing_time: bool
+    time_mode: str
 
     def runner(self) -> Runner:
         """Open the function."""
@@ -97,10 +100,8 @@ def _run(
     runner: Runner,
     group: KeyGroup,
     rows: pa.RecordBatch | None,
-    observed: pa.Table,
     now: int | None,
-    run: str | None = None,
-    last: bool = False,
+    watermark_after: Callable[[Clock], int],
 ) -> pa.Table:
     """One key group's share of one micro-batch: rows, then the watermark, then the clock."""
     output = Output(plan.output, plan.late_row)
@@ -108,7 +109,7 @@ def _run(
     runner.begin(group, now, output)
     runner.set_watermark(before)
     waiting = _admit(plan, group, rows, output) if rows is not None else None
-    watermark = group.clock.finish() if last else group.clock.observe(observed, now, run)
+    watermark = watermark_after(group.clock)
     if plan.spec.in_order:
         if waiting is not None:
             group.rows.append(waiting)
@@ -116,7 +117,7 @@ def _run(
     else:
         if waiting is not None:
             runner.process(waiting)
-        if plan.event_time is not None or last:
+        if plan.event_time is not None or watermark > before:
             runner.advance(watermark)
     if now is not None:
         runner.advance_clock(now)
@@ -238,12 +239,17 @@ class StreamingOperator(StatefulProcessor):
         group, stored = self._load(operator, int(label), task.partitionId())
         if self._runner is None:
             self._runner = plan.runner()
-        now = timer_values.getCurrentProcessingTimeInMs() if plan.processing_time else None
-        table = _run(
-            plan, self._runner, group, rows, observed, now, task.getLocalProperty("spark.jobGroup.id")
-        )
-        if now is not None:
-            self._set_wake_up(group, now)
+        now = timer_values.getCurrentProcessingTimeInMs() if plan.time_mode == "ProcessingTime" else None
+        run = task.getLocalProperty("spark.jobGroup.id")
+
+        def watermark_after(clock: Clock) -> int:
+            if plan.time_mode != "EventTime":
+                return clock.observe(observed, now, run)
+            # Spark's says that nothing below it will come, ours that nothing up to it will.
+            return clock.follow(timer_values.getCurrentWatermarkInMs() - 1)
+
+        table = _run(plan, self._runner, group, rows, now, watermark_after)
+        self._set_wake_up(group, now)
         group.forget_dead_keys()
         stored.save(self._store, group.parts())
         _cache.put(operator, int(label), stored.manifest.token, (group, stored))
@@ -266,16 +272,22 @@ class StreamingOperator(StatefulProcessor):
         stored = Stored.load(self._store, manifest, group.part)
         return group.loaded(), stored
 
-    def _set_wake_up(self, group: KeyGroup, now: int) -> None:
-        """Keep one Spark timer, after `now`: one for the very moment that is firing would be lost."""
-        head = group.processing_timers.heap.peek()
-        times = [group.clock.next_idle(), None if head is None else head.timestamp]
-        if group.slices is not None and self._plan.event_time is None:
-            times.append(group.slices.windows.next_timer())
+    def _set_wake_up(self, group: KeyGroup, now: int | None) -> None:
+        """Keep one Spark timer, later than now: one for the very moment that is firing would be lost."""
+        if self._plan.time_mode == "None":
+            return
+        window = None if group.slices is None else group.slices.windows.next_timer()
+        if now is None:  # Spark calls once its own watermark is above a timer
+            times, after, over = [window], 0, group.clock.watermark + 1
+        else:
+            head = group.processing_timers.heap.peek()
+            times = [group.clock.next_idle(), None if head is None else head.timestamp]
+            times += [] if self._plan.event_time is not None else [window]
+            after, over = 1, now
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
-        wanted = max(next_, now) + 1 if next_ < MAX_WATERMARK else None  # whose time never passes
+        wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # whose time never passes
         current = group.clock.wake_up
-        if current is not None and current <= now:
+        if current is not None and current <= over:
             current = None  # it has fired, or fires in this batch, and Spark deletes it
         if wanted != current:
             if current is not None:
@@ -299,8 +311,8 @@ class BatchOperator:
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Take a whole key group."""
         columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
-        rows, observed = unpack(zip(*columns, strict=True))
+        rows, _ = unpack(zip(*columns, strict=True))
         runner = self._plan.runner()
-        table = _run(self._plan, runner, KeyGroup(self._plan.spec), rows, observed, None, last=True)
+        table = _run(self._plan, runner, KeyGroup(self._plan.spec), rows, None, Clock.finish)
         runner.close()
         return table

@@ -56,11 +56,14 @@ class Packer:
     event_time : str or None
     labels : ndarray of int32, shape (max_parallelism,)
         Label of each key group.
+    broadcasts : bool, default True
+        Every key group hears what has been seen; else only those with rows are called.
     """
 
     columns: list[tuple[str, str]]
     event_time: str | None
     labels: np.ndarray
+    broadcasts: bool = True
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Split and wrap."""
@@ -79,7 +82,7 @@ class Packer:
                 held, sequence = [], sequence + 1
         if held:
             yield self._split(held, sequence)
-        if seen:
+        if seen and self.broadcasts:
             blob = _blob(merged(seen).combine_chunks().to_batches()[0])
             n = len(self.labels)
             columns = [

@@ -18,7 +18,7 @@ from timerheap.spark.arguments import (
     parsed_schema,
     sendable,
 )
-from timerheap.spark.carry import Carrier, marked
+from timerheap.spark.carry import Carrier, marked, time_mode
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process"]
@@ -128,7 +128,7 @@ def process(
         watermarks=(strategy,),
         in_order=in_order,
         late_by=late_by,
-        processing_time=processing_time or (df.isStreaming and strategy.idle_timeout is not None),
+        time_mode=time_mode(df, processing_time, strategy),
         max_parallelism=max_parallelism,
         output_event_time=output_event_time,
         late_row=df.schema,

@@ -22,7 +22,7 @@ from timerheap.spark.arguments import (
     quoted,
     sendable,
 )
-from timerheap.spark.carry import Carrier, marked
+from timerheap.spark.carry import Carrier, marked, time_mode
 from timerheap.spark.pack import INPUT
 from timerheap.watermarks import WatermarkStrategy
 
@@ -141,7 +141,7 @@ def process_two(
         watermarks=(one.strategy, two.strategy),
         in_order=in_order,
         late_by=late_by,
-        processing_time=processing_time or (left.isStreaming and (one.may_idle() or two.may_idle())),
+        time_mode=time_mode(left, processing_time, one.strategy, two.strategy),
         max_parallelism=max_parallelism,
         output_event_time=output_event_time,
         late_row=StructType([StructField("left", left.schema), StructField("right", right.schema)]),
@@ -200,10 +200,6 @@ class _Side:
                     f"right_{argument}: column {theirs!r} is {types[1].simpleString()}, and {mine!r} of left "
                     f"is {types[0].simpleString()}; cast one to the type of the other"
                 )
-
-    def may_idle(self) -> bool:
-        """Tell whether channels of this side can be idle."""
-        return self.strategy.idle_timeout is not None
 
     def tagged(self, number: int, other: _Side, in_order: bool) -> DataFrame:
         """Give the rows as both sides have them: key, event time, number, and the row on its own side."""

@@ -10,18 +10,23 @@ import pyarrow as pa
 
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.output import Output
+from timerheap.spark.pack import event_millis
 from timerheap.spark.slices import objects
 from timerheap.spark.waiting import WaitingRows
 from timerheap.timer import MAX_WATERMARK
-from timerheap.tvf import WindowResults
+from timerheap.tvf import Partials, WindowResults
+from timerheap.tvf.aggregate import FieldAggregate
 
-__all__ = ["EARLY", "WINDOW", "WindowQuery", "WindowRunner"]
+__all__ = ["EARLY", "SLICE_END", "WINDOW", "WindowQuery", "WindowRunner"]
 
 WINDOW = ["window_start", "window_end", "window_time"]
 """Names of the result's columns that say which window it is of."""
 
 EARLY = "early"
 """Name of the result's column that is true where the window goes on."""
+
+SLICE_END = "__timerheap_slice_end"
+"""Name of the column with the end of the slice that Spark has computed."""
 
 _WINDOWS_AT_ONCE = 4096  # of a key: more would only be held in memory together
 
@@ -32,9 +37,12 @@ class WindowQuery:
 
     Parameters
     ----------
-    keys : list of (column of the key table, name in the result)
+    keys : list of str
+        The columns of the key that the result shows.
     inputs : dict of str to dtype
         The rows' columns that the aggregates take, as what.
+    parts : list of list of str, or None
+        Where rows are slices that Spark has computed: the columns of each aggregate's accumulators.
     results : list of pyarrow.Field
         Of the aggregates.
     emit_every : int or None
@@ -45,8 +53,9 @@ class WindowQuery:
         The columns of a late row.
     """
 
-    keys: list[tuple[str, str]]
+    keys: list[str]
     inputs: dict[str, np.dtype[Any]]
+    parts: list[list[str]] | None
     results: list[pa.Field]
     emit_every: int | None
     wall_clock: bool
@@ -81,7 +90,10 @@ class WindowRunner:
         raise NotImplementedError
 
     def process(self, waiting: WaitingRows) -> None:
-        """Take rows."""
+        """Take rows, or slices that Spark has made of them."""
+        if self._query.parts is not None:
+            self._windows.merge(self._slices(waiting, self._query.parts))
+            return
         rows = waiting.rows
         inputs = {name: _column(rows.column(name), dtype) for name, dtype in self._query.inputs.items()}
         event_time = self._windows.assigner.is_event_time
@@ -91,6 +103,17 @@ class WindowRunner:
             if self._output.takes_late:
                 taken = rows.select(self._query.shown).take(pa.array(late.rows))
                 self._output.late(taken, late.late_by)
+
+    def _slices(self, waiting: WaitingRows, parts: list[list[str]]) -> Partials:
+        rows, aggregates = waiting.rows, self._windows.aggregation.aggregates
+        accumulators = []
+        for aggregate, names in zip(aggregates, parts, strict=True):
+            assert isinstance(aggregate, FieldAggregate)
+            columns = [rows.column(name) for name in names]
+            taken = [_column(column, _dtype(column.type, aggregate.dtype)) for column in columns]
+            accumulators.append(aggregate.from_parts(*taken))
+        ends = event_millis(rows.column(SLICE_END))
+        return self._windows.aggregation.merge([Partials(waiting.ids, ends, tuple(accumulators))])
 
     def _time(self) -> int:
         assert self._now is not None
@@ -116,8 +139,8 @@ class WindowRunner:
         if not len(results):
             return
         keys = self._group.keys.keys(results.key_ids)
-        columns = [keys.column(name) for name, _ in self._query.keys]
-        fields = [pa.field(shown, keys.schema.field(name).type) for name, shown in self._query.keys]
+        columns = [keys.column(name) for name in self._query.keys]
+        fields = [keys.schema.field(name) for name in self._query.keys]
         clock = self._windows.assigner.clock
         ends, starts, times = results.window_ends, results.window_starts, results.window_times
         if self._query.wall_clock:
@@ -134,6 +157,11 @@ class WindowRunner:
             columns.append(pa.array(np.full(len(results), early)))
             fields.append(pa.field(EARLY, pa.bool_()))
         self._output.batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), "a window")
+
+
+def _dtype(type_: pa.DataType, wanted: np.dtype[Any]) -> np.dtype[Any]:
+    """A count is a whole number, whatever is counted; a moment of a float64 is a float64."""
+    return np.dtype(np.int64) if pa.types.is_int64(type_) else wanted
 
 
 def _column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:

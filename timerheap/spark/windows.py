@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
 
-from timerheap.spark.aggregates import Asked, UserAggregate, asked
-from timerheap.spark.arguments import (
-    arrow_schema,
-    channel_column,
-    data_frame,
-    expect_event_time,
-    key_columns,
-    key_groups,
-    named_column,
-    quoted,
-)
-from timerheap.spark.carry import Carrier, marked
-from timerheap.spark.pack import AHEAD, CHANNEL
-from timerheap.spark.slices import WindowSpec
-from timerheap.spark.window_runner import EARLY, WINDOW, WindowQuery
-from timerheap.tvf import (
-    CumulativeSliceAssigner,
-    HoppingSliceAssigner,
-    SliceAssigner,
-    TumblingSliceAssigner,
-)
+from timerheap.spark.aggregates import UserAggregate, asked
+from timerheap.spark.arguments import key_columns
+from timerheap.spark.window_plan import Options, Source, WindowPlan
+from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner, TumblingSliceAssigner
 from timerheap.watermarks import WatermarkStrategy
-from timerheap.watermarks.strategy import milliseconds
 
 __all__ = ["GroupedWindows", "Windows", "cumulate", "hop", "tumble"]
-
-_NO_KEY = "__timerheap_key0"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What all windows take beside their lengths; see `hop`."""
-
-    watermark: WatermarkStrategy | None = None
-    time_zone: str | None = None
-    channel: str | None = None
-    late_by: bool = False
-    emit_every: int | timedelta | None = None
-    max_parallelism: int = 128
 
 
 def tumble(
@@ -64,6 +27,7 @@ def tumble(
     channel: str | None = None,
     late_by: bool = False,
     emit_every: int | timedelta | None = None,
+    local: str | None = None,
     max_parallelism: int = 128,
 ) -> Windows:
     """Cut a DataFrame into windows of one size, side by side: SQL's ``TUMBLE``.
@@ -76,15 +40,15 @@ def tumble(
         The windows' length, in ms.
     offset : int or timedelta
         By how much they are moved; less than `size` either way.
-    watermark, time_zone, channel, late_by, emit_every, max_parallelism
+    watermark, time_zone, channel, late_by, emit_every, local, max_parallelism
         As of `hop`.
     """
-    options = Options(watermark, time_zone, channel, late_by, emit_every, max_parallelism)
+    options = Options(watermark, time_zone, channel, late_by, emit_every, local, max_parallelism)
 
     def make(zone: str) -> SliceAssigner:
         return TumblingSliceAssigner(size, offset, zone, event_time=time is not None)
 
-    return Windows.of(df, time, make, options)
+    return Windows(Source.of(df, time, make, options))
 
 
 def hop(
@@ -99,6 +63,7 @@ def hop(
     channel: str | None = None,
     late_by: bool = False,
     emit_every: int | timedelta | None = None,
+    local: str | None = None,
     max_parallelism: int = 128,
 ) -> Windows:
     """Cut a DataFrame into windows of one size, one every `slide`: SQL's ``HOP``.
@@ -133,6 +98,10 @@ def hop(
     emit_every : int or timedelta, optional
         In event time: so often all windows that are open give what they have so far, with ``early`` true; at
         its end a window gives its result all the same, with ``early`` false.
+    local : {"jvm", "arrow"}, optional
+        Where rows become slices. "jvm": in Spark's own aggregation, which is fastest; a row is late by
+        Spark's watermark, slice by slice. "arrow": in the operator, by Flink's rule. By default "jvm" where
+        it can do what is asked for: `GroupedWindows.explain` says which it is, and why.
     max_parallelism : int
         Number of key groups, 1 to 32768; a checkpoint fixes it.
 
@@ -150,12 +119,12 @@ def hop(
     -----
     The semantics are those of Flink's window table functions.
     """
-    options = Options(watermark, time_zone, channel, late_by, emit_every, max_parallelism)
+    options = Options(watermark, time_zone, channel, late_by, emit_every, local, max_parallelism)
 
     def make(zone: str) -> SliceAssigner:
         return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None)
 
-    return Windows.of(df, time, make, options)
+    return Windows(Source.of(df, time, make, options))
 
 
 def cumulate(
@@ -170,6 +139,7 @@ def cumulate(
     channel: str | None = None,
     late_by: bool = False,
     emit_every: int | timedelta | None = None,
+    local: str | None = None,
     max_parallelism: int = 128,
 ) -> Windows:
     """Cut a DataFrame into windows that begin together and grow by a step: SQL's ``CUMULATE``.
@@ -182,56 +152,33 @@ def cumulate(
         By how much a window is longer than the one before, in ms.
     max_size : int or timedelta
         The longest window's length, a multiple of `step`; then they begin anew.
-    offset, watermark, time_zone, channel, late_by, emit_every, max_parallelism
+    offset, watermark, time_zone, channel, late_by, emit_every, local, max_parallelism
         As of `hop`.
     """
-    options = Options(watermark, time_zone, channel, late_by, emit_every, max_parallelism)
+    options = Options(watermark, time_zone, channel, late_by, emit_every, local, max_parallelism)
 
     def make(zone: str) -> SliceAssigner:
         return CumulativeSliceAssigner(max_size, step, offset, zone, event_time=time is not None)
 
-    return Windows.of(df, time, make, options)
+    return Windows(Source.of(df, time, make, options))
 
 
 @dataclass(frozen=True)
 class Windows:
     """A DataFrame cut into windows, to be grouped."""
 
-    df: DataFrame
-    time: str | None
-    assigner: SliceAssigner
-    strategy: WatermarkStrategy
-    options: Options
-
-    @classmethod
-    def of(
-        cls, df: DataFrame, time: str | None, make: Callable[[str], SliceAssigner], options: Options
-    ) -> Windows:
-        """Check what all windows take."""
-        arrow_schema("df", data_frame("df", df).schema)
-        strategy = expect_event_time(
-            df, time, options.watermark, argument="time", channel=options.channel, late_by=options.late_by
-        )
-        if options.channel is not None:
-            channel_column(df, "channel", options.channel)
-        zone = options.time_zone or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
-        if time is not None and not isinstance(named_column(df, "time", time), TimestampType):
-            zone = "UTC"
-        key_groups(options.max_parallelism)
-        if options.emit_every is not None and milliseconds("emit_every", options.emit_every) < 1:
-            raise ValueError(f"emit_every: {options.emit_every!r} must be 1 ms or more")
-        return cls(df, time, make(zone), strategy, options)
+    source: Source
 
     def group_by(self, *keys: str) -> GroupedWindows:
         """Group by columns of atomic types and the window; without columns by the window alone."""
-        return GroupedWindows(self, key_columns(self.df, "keys", keys) if keys else [])
+        return GroupedWindows(self.source, key_columns(self.source.df, "keys", keys) if keys else [])
 
 
 @dataclass(frozen=True)
 class GroupedWindows:
     """A DataFrame cut into windows and grouped, to be aggregated."""
 
-    windows: Windows
+    source: Source
     keys: list[str] = field(default_factory=list)
 
     def agg(self, *aggregates: Column | UserAggregate) -> DataFrame:
@@ -250,83 +197,14 @@ class GroupedWindows:
             The keys, ``window_start`` and ``window_end`` (exclusive), ``window_time`` (the window's last ms),
             and the aggregates; then ``early``, ``late_by`` and ``late_row``, where they were asked for.
         """
+        return self._plan(aggregates).result()
+
+    def explain(self, *aggregates: Column | UserAggregate) -> None:
+        """Print how `agg` computes these aggregates: what runs where, and whose lateness holds."""
+        print(self._plan(aggregates))
+
+    def _plan(self, aggregates: tuple[Column | UserAggregate, ...]) -> WindowPlan:
         if not aggregates:
             raise ValueError("agg: give at least one aggregate, such as F.count('*').alias('rows')")
-        windows, options = self.windows, self.windows.options
-        df, time = windows.df, windows.time
-        computed = [asked(df, wanted, number) for number, wanted in enumerate(aggregates)]
-        rows = marked(
-            df,
-            time,
-            windows.strategy,
-            options.channel,
-            channels=options.channel is not None,
-            guarded=windows.strategy.max_ahead is not None,
-            in_order=False,
-        )
-        marks = [name for name in rows.columns if name in (CHANNEL, AHEAD)]
-        keys = self.keys or [_NO_KEY]
-        if not self.keys:
-            rows = rows.withColumn(_NO_KEY, F.lit(0))
-        rows = rows.withColumns({name: column for one in computed for name, column in one.inputs.items()})
-        inputs = [name for one in computed for name in one.inputs]
-        shown = df.columns if options.late_by else []
-        used = list(dict.fromkeys([*keys, *([] if time is None else [time]), *shown, *inputs]))
-        result = self._result(computed)
-        carrier = Carrier(
-            function=self._query(keys, computed, result),
-            key=keys,
-            columns=[
-                *(("group_by", name) for name in self.keys),
-                *([] if time is None else [("time", time)]),
-            ],
-            rows=StructType([rows.schema[name] for name in used]),
-            result=result,
-            event_time=time,
-            watermarks=(windows.strategy,),
-            in_order=False,
-            late_by=options.late_by,
-            processing_time=time is None or (df.isStreaming and windows.strategy.idle_timeout is not None),
-            max_parallelism=options.max_parallelism,
-            output_event_time=None,
-            late_row=df.schema,
-            shown=df.columns,
-            windows=self._spec(computed),
-        )
-        return carrier(rows.select(*map(quoted, [*used, *marks])))
-
-    def _result(self, computed: list[Asked]) -> StructType:
-        windows = self.windows
-        column = None if windows.time is None else windows.df.schema[windows.time].dataType
-        bound = TimestampNTZType() if isinstance(column, TimestampNTZType) else TimestampType()
-        fields = [windows.df.schema[name] for name in self.keys]
-        fields += [StructField(name, bound, False) for name in WINDOW]
-        fields += [one.field for one in computed]
-        if windows.options.emit_every is not None:
-            fields.append(StructField(EARLY, BooleanType(), False))
-        return StructType(fields)
-
-    def _query(self, keys: list[str], computed: list[Asked], result: StructType) -> WindowQuery:
-        every = self.windows.options.emit_every
-        arrow = to_arrow_schema(result, timezone="UTC")
-        first = len(self.keys) + len(WINDOW)
-        return WindowQuery(
-            keys=[(name, name) for name in keys] if self.keys else [],
-            inputs={name: one.aggregate.dtype for one in computed for name in one.inputs},
-            results=[arrow.field(first + number) for number in range(len(computed))],
-            emit_every=None if every is None else milliseconds("emit_every", every),
-            wall_clock=isinstance(result[WINDOW[0]].dataType, TimestampNTZType),
-            shown=self.windows.df.columns,
-        )
-
-    def _spec(self, computed: list[Asked]) -> WindowSpec:
-        windows, assigner = self.windows, self.windows.assigner
-        kinds = {"size": assigner.size, "slice": assigner.interval, "offset": assigner.offset}
-        said = ", ".join(f"{name} {value} ms" for name, value in kinds.items())
-        what = ", ".join(repr(one.aggregate) for one in computed)
-        clock = "processing time" if windows.time is None else assigner.clock.time_zone
-        types: dict[str, pa.DataType] = {
-            name: one.object_type for one in computed for name in one.inputs if one.object_type is not None
-        }
-        name = f"{type(assigner).__name__} of {said}, {clock}: {what}"
-        return WindowSpec(assigner, [one.aggregate for one in computed], types, name)
+        df = self.source.df
+        return WindowPlan(self.source, self.keys, [asked(df, one, at) for at, one in enumerate(aggregates)])

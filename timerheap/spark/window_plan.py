@@ -1,0 +1,293 @@
+"""How windows on Spark are computed: which of two local stages, and what goes to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
+
+from timerheap.spark.aggregates import Asked
+from timerheap.spark.arguments import (
+    arrow_schema,
+    channel_column,
+    data_frame,
+    expect_event_time,
+    key_groups,
+    named_column,
+    quoted,
+)
+from timerheap.spark.carry import Carrier, marked, time_mode
+from timerheap.spark.pack import AHEAD, CHANNEL
+from timerheap.spark.slices import WindowSpec
+from timerheap.spark.window_runner import EARLY, SLICE_END, WINDOW, WindowQuery
+from timerheap.tvf import SliceAssigner
+from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkStrategy
+from timerheap.watermarks.strategy import milliseconds
+
+__all__ = ["Options", "Source", "WindowPlan"]
+
+_NO_KEY = "__timerheap_key0"
+_ROWS = "__timerheap_rows"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all windows take beside their lengths; see `hop`."""
+
+    watermark: WatermarkStrategy | None = None
+    time_zone: str | None = None
+    channel: str | None = None
+    late_by: bool = False
+    emit_every: int | timedelta | None = None
+    local: str | None = None
+    max_parallelism: int = 128
+
+
+@dataclass(frozen=True)
+class Source:
+    """A DataFrame, and how it is cut into windows."""
+
+    df: DataFrame
+    time: str | None
+    assigner: SliceAssigner
+    strategy: WatermarkStrategy
+    options: Options
+
+    @classmethod
+    def of(
+        cls, df: DataFrame, time: str | None, make: Callable[[str], SliceAssigner], options: Options
+    ) -> Source:
+        """Check what all windows take."""
+        arrow_schema("df", data_frame("df", df).schema)
+        strategy = expect_event_time(
+            df, time, options.watermark, argument="time", channel=options.channel, late_by=options.late_by
+        )
+        if options.channel is not None:
+            channel_column(df, "channel", options.channel)
+        zone = options.time_zone or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
+        if time is not None and not isinstance(named_column(df, "time", time), TimestampType):
+            zone = "UTC"
+        key_groups(options.max_parallelism)
+        if options.emit_every is not None and milliseconds("emit_every", options.emit_every) < 1:
+            raise ValueError(f"emit_every: {options.emit_every!r} must be 1 ms or more")
+        if options.local not in (None, "jvm", "arrow"):
+            raise ValueError(f"local: {options.local!r} is none of 'jvm' and 'arrow'")
+        return cls(df, time, make(zone), strategy, options)
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """Aggregates of the windows of a source; printed, it says how they are computed."""
+
+    source: Source
+    keys: list[str]
+    computed: list[Asked]
+
+    @cached_property
+    def local(self) -> str:
+        """Where rows become slices."""
+        wanted, hindrances = self.source.options.local, self._hindrances()
+        if wanted == "jvm" and hindrances:
+            raise ValueError(f"local: 'jvm' cannot be: {'; '.join(hindrances)}; leave local out")
+        return wanted or ("arrow" if hindrances else "jvm")
+
+    def _hindrances(self) -> list[str]:
+        """Why the local stage cannot be Spark's own aggregation."""
+        source, options = self.source, self.source.options
+        if source.time is None:
+            return ["the windows are of processing time"]
+        found = []
+        if not isinstance(named_column(source.df, "time", source.time), TimestampType):
+            found.append("the time is no timestamp with a zone")
+        if source.assigner.clock.time_zone not in ("UTC", "Etc/UTC", "GMT", "Z"):
+            found.append(f"the windows are cut in {source.assigner.clock.time_zone}")
+        found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
+        asked_for = {"late_by": options.late_by, "emit_every": options.emit_every, "channel": options.channel}
+        found += [f"{name} was asked for" for name, value in asked_for.items() if value]
+        strategy = source.strategy
+        generator = strategy.create_watermark_generator()
+        if type(generator) is not BoundedOutOfOrdernessWatermarks or (
+            strategy.idle_timeout,
+            strategy.max_ahead,
+        ) != (None, None):
+            found.append("the watermark is more than a bounded delay")
+        if "EventTimeWatermark" in source.df._jdf.queryExecution().analyzed().toString():
+            found.append("df has a withWatermark() already")
+        return found
+
+    def _delay(self) -> int | None:
+        """Give the delay of a watermark that is nothing else, in ms."""
+        strategy = self.source.strategy
+        generator = strategy.create_watermark_generator()
+        if strategy.idle_timeout is not None or strategy.max_ahead is not None:
+            return None
+        if not isinstance(generator, BoundedOutOfOrdernessWatermarks):
+            return None
+        return generator.max_out_of_orderness
+
+    def result(self) -> DataFrame:
+        """Give the DataFrame."""
+        return self._by_jvm() if self.local == "jvm" else self._by_arrow()
+
+    def _by_arrow(self) -> DataFrame:
+        """Rows travel to the operator, which makes slices of them."""
+        source, options, time = self.source, self.source.options, self.source.time
+        rows = marked(
+            source.df,
+            time,
+            source.strategy,
+            options.channel,
+            channels=options.channel is not None,
+            guarded=source.strategy.max_ahead is not None,
+            in_order=False,
+        )
+        marks = [name for name in rows.columns if name in (CHANNEL, AHEAD)]
+        rows = self._with_inputs(rows)
+        shown = source.df.columns if options.late_by else []
+        used = [*self._keys, *([] if time is None else [time]), *shown, *self._inputs]
+        used = list(dict.fromkeys(used))
+        mode = time_mode(source.df, time is None, source.strategy)
+        columns = [("group_by", name) for name in self.keys] + ([] if time is None else [("time", time)])
+        return self._carried(rows.select(*map(quoted, [*used, *marks])), used, columns, time, mode, None)
+
+    def _by_jvm(self) -> DataFrame:
+        """Spark makes the slices, and says how far time has come."""
+        source, time = self.source, str(self.source.time)
+        rows = self._with_inputs(source.df)
+        if source.df.isStreaming:
+            generator = source.strategy.create_watermark_generator()
+            assert isinstance(generator, BoundedOutOfOrdernessWatermarks)
+            rows = rows.withWatermark(time, f"{generator.max_out_of_orderness} milliseconds")
+        length = source.assigner.interval
+        window = F.window(
+            quoted(time),
+            f"{length} milliseconds",
+            startTime=f"{source.assigner.offset % length} milliseconds",
+        )
+        parts = {name: column for one in self.computed for name, column in (one.parts or {}).items()}
+        slices = (
+            rows.groupBy(window.alias(SLICE_END), *map(quoted, self._keys))
+            .agg(F.count(F.lit(1)).alias(_ROWS), *(column.alias(name) for name, column in parts.items()))
+            .withColumn(SLICE_END, F.col(f"{SLICE_END}.end"))
+        )
+        used = [*self._keys, SLICE_END, _ROWS, *parts]
+        columns = [("group_by", name) for name in self.keys]
+        by_aggregate = [[_ROWS], *(list(one.parts) for one in self.computed if one.parts)]
+        return self._carried(
+            slices.select(*map(quoted, used)), used, columns, None, "EventTime", by_aggregate
+        )
+
+    def _with_inputs(self, rows: DataFrame) -> DataFrame:
+        if not self.keys:
+            rows = rows.withColumn(_NO_KEY, F.lit(0))
+        return rows.withColumns(
+            {name: column for one in self.computed for name, column in one.inputs.items()}
+        )
+
+    @property
+    def _keys(self) -> list[str]:
+        return self.keys or [_NO_KEY]
+
+    @property
+    def _inputs(self) -> list[str]:
+        return [name for one in self.computed for name in one.inputs]
+
+    def _carried(
+        self,
+        rows: DataFrame,
+        used: list[str],
+        columns: list[tuple[str, str]],
+        event_time: str | None,
+        mode: str,
+        parts: list[list[str]] | None,
+    ) -> DataFrame:
+        source, options, result = self.source, self.source.options, self._result()
+        carrier = Carrier(
+            function=self._query(result, parts),
+            key=self._keys,
+            columns=columns,
+            rows=StructType([rows.schema[name] for name in used]),
+            result=result,
+            event_time=event_time,
+            watermarks=(source.strategy,),
+            in_order=False,
+            late_by=options.late_by,
+            time_mode=mode,
+            max_parallelism=options.max_parallelism,
+            output_event_time=None,
+            late_row=source.df.schema,
+            shown=source.df.columns,
+            windows=self._spec(),
+        )
+        return carrier(rows)
+
+    def _result(self) -> StructType:
+        source = self.source
+        column = None if source.time is None else source.df.schema[source.time].dataType
+        bound = TimestampNTZType() if isinstance(column, TimestampNTZType) else TimestampType()
+        fields = [source.df.schema[name] for name in self.keys]
+        fields += [StructField(name, bound, False) for name in WINDOW]
+        fields += [one.field for one in self.computed]
+        if source.options.emit_every is not None:
+            fields.append(StructField(EARLY, BooleanType(), False))
+        return StructType(fields)
+
+    def _query(self, result: StructType, parts: list[list[str]] | None) -> WindowQuery:
+        every = self.source.options.emit_every
+        arrow = to_arrow_schema(result, timezone="UTC")
+        first = len(self.keys) + len(WINDOW)
+        return WindowQuery(
+            keys=self.keys,
+            inputs={name: one.aggregate.dtype for one in self.computed for name in one.inputs},
+            parts=parts,
+            results=[arrow.field(first + number) for number in range(len(self.computed))],
+            emit_every=None if every is None else milliseconds("emit_every", every),
+            wall_clock=isinstance(result[WINDOW[0]].dataType, TimestampNTZType),
+            shown=self.source.df.columns,
+        )
+
+    def _spec(self) -> WindowSpec:
+        types: dict[str, pa.DataType] = {
+            name: one.object_type
+            for one in self.computed
+            for name in one.inputs
+            if one.object_type is not None
+        }
+        name = f"{self._windows()}: {', '.join(repr(one.aggregate) for one in self.computed)}"
+        return WindowSpec(self.source.assigner, [one.aggregate for one in self.computed], types, name)
+
+    def _windows(self) -> str:
+        assigner = self.source.assigner
+        kind = type(assigner).__name__.removesuffix("SliceAssigner")
+        lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
+        time = "processing time" if self.source.time is None else f"time zone {assigner.clock.time_zone}"
+        return f"{kind} windows, {lengths}, {time}"
+
+    def __str__(self) -> str:
+        source, options = self.source, self.source.options
+        kind = "stream" if source.df.isStreaming else "batch"
+        if self.local == "jvm":
+            local = "jvm: Spark's own aggregation makes slices of the rows"
+            late = "Spark's, per slice: a row below Spark's watermark whose slice is over is dropped"
+        else:
+            why = "; ".join(self._hindrances()) or "it was asked for"
+            local = f"arrow: rows travel packed, and become slices in the Python workers ({why})"
+            late = "Flink's: a row is late when the last window of its slice has fired; "
+            late += "it comes out with late_by" if options.late_by else "it is dropped"
+        lines = {
+            "windows": self._windows(),
+            "source": f"{kind}, time {source.time or 'of the micro-batch'}, watermark {source.strategy!r}",
+            "local": local,
+            "global": f"{options.max_parallelism} key groups of ({', '.join(self.keys) or 'no key'}), shared "
+            "slices in Python workers, state in Spark's state store",
+            "late": late,
+            "sink": f"append: {', '.join(self._result().names)}",
+        }
+        return "\n".join(f"{name:8}{text}" for name, text in lines.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, suppress
@@ -182,6 +183,27 @@ def test_a_temporary_directory_goes_with_its_queue():
     with create_timer_queue("rocksdb") as queue:
         directory = queue._timers.store.path
     assert not directory.exists()
+
+
+def test_a_queue_that_nobody_closes_ends_with_its_process_and_in_silence(path):
+    program = """
+import sys
+from timerheap import create_timer_queue
+for path in (None, sys.argv[1]):
+    queue = create_timer_queue("rocksdb", path=path)
+    queue.add_many([(number, "key", None) for number in range(5_000)])
+    queue.poll()
+    print(queue._timers.store.path)
+    keep = [queue, *globals().get("keep", [])]
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    temporary, kept = map(Path, done.stdout.split())
+    assert not temporary.exists()
+    with RocksDBTimerQueue(kept) as queue:
+        assert list(queue) == timers_of(*range(1, 5_000))
 
 
 @pytest.mark.parametrize(

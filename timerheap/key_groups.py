@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any
 
@@ -50,6 +51,7 @@ class OwnedKeyGroups:
         self._first, self._last = owned.start_key_group, owned.end_key_group
         self._are_all = owned == every
         self._hash_code = hash_code
+        self._hash_code_of_str = lru_cache(1 << 14)(hash_code)  # which goes over every character
         self._is_javas = hash_code is java_hash_code
 
     def of(self, key: Any) -> int:
@@ -89,6 +91,8 @@ class OwnedKeyGroups:
     def _code_of(self, key: Any) -> int:
         if type(key) is int and self._is_javas and _MIN <= key <= _MAX:
             return (key ^ key >> 32) & _U32  # what java_hash_code says, at a quarter of the price
+        if type(key) is str:
+            return index(self._hash_code_of_str(key)) & _U32
         if key != key:
             raise ValueError(f"key must equal itself to be found again, got {key!r}")
         return index(self._hash_code(key)) & _U32

@@ -62,6 +62,21 @@ class TypeSerializer(ABC):
         return None
 
 
+def _integer(name: str, bits: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"value must be an int, Flink's {name}, got {value!r}")
+        number = index(value)
+        if not -(1 << bits - 1) <= number < 1 << bits - 1:
+            raise OverflowError(f"value must fit into the {bits} bits of Flink's {name}, got {value!r}")
+        return number
+
+    return check
+
+
+_int64 = _integer("long", 64)
+
+
 class _Fixed(TypeSerializer):
     """What `form` writes, always in as many bytes."""
 
@@ -79,7 +94,7 @@ class _Fixed(TypeSerializer):
 
 class _Long(_Fixed):
     def __init__(self) -> None:
-        super().__init__("long", _LONG, _integer("long", 64))
+        super().__init__("long", _LONG, _int64)
 
     def serialize(self, value: Any) -> bytes:
         try:
@@ -148,10 +163,16 @@ class _TimeWindow(TypeSerializer):
     def serialize(self, value: Any) -> bytes:
         if not isinstance(value, tuple) or len(value) != 2:
             raise TypeError(f"value must be a window (start, end), got {value!r}")
-        return _WINDOW.pack(*map(_integer("long", 64), value))
+        return _WINDOW.pack(*map(_int64, value))
 
     def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
         return _WINDOW.unpack_from(data, start), start + 16
+
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        return _fields_column(_Long(), values) if _sizes(values) == {2} else None
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        return _read_fields(_Long(), 2, rows, start)
 
 
 class _Bytes(TypeSerializer):
@@ -311,23 +332,54 @@ class _Tuple(TypeSerializer):
             fields.append(field)
         return tuple(fields), at
 
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        sizes = _sizes(values)
+        column = _fields_column(self._field, values) if len(sizes) == 1 else None
+        if column is None:
+            return None
+        size = np.frombuffer(_INT.pack(sizes.pop()), np.uint8)
+        return np.hstack((np.tile(size, (len(values), 1)), column))
 
-def _integer(name: str, bits: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"value must be an int, Flink's {name}, got {value!r}")
-        number = index(value)
-        if not -(1 << bits - 1) <= number < 1 << bits - 1:
-            raise OverflowError(f"value must fit into the {bits} bits of Flink's {name}, got {value!r}")
-        return number
-
-    return check
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        sizes = rows[:, start : start + 4]
+        if sizes.shape[1] < 4 or (sizes != sizes[0]).any():
+            return None
+        size = _INT.unpack(sizes[0].tobytes())[0]
+        return _read_fields(self._field, size, rows, start + 4) if size > 0 else None
 
 
 def _double(value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"value must be a float, got {value!r}")
     return float(value)
+
+
+def _sizes(values: Sequence[Any]) -> set[int]:
+    """The sizes of tuples, or none if there is another thing among them."""
+    return set(map(len, values)) if set(map(type, values)) == {tuple} else set()
+
+
+def _fields_column(field: TypeSerializer, values: Sequence[Any]) -> Rows | None:
+    """Write tuples of one size by their fields' columns."""
+    columns = []
+    for fields in zip(*values, strict=True):
+        column = field.serialize_column(fields)
+        if column is None:
+            return None
+        columns.append(column)
+    return np.hstack(columns) if columns else None
+
+
+def _read_fields(field: TypeSerializer, size: int, rows: Rows, at: int) -> tuple[list[Any], int] | None:
+    """Read tuples of one size by their fields' columns."""
+    columns = []
+    for _ in range(size):
+        column = field.deserialize_column(rows, at)
+        if column is None:
+            return None
+        values, at = column
+        columns.append(values)
+    return list(zip(*columns, strict=True)), at
 
 
 SERIALIZERS: dict[str, TypeSerializer] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -144,18 +144,15 @@ class TimerSerializer:
             heads = np.hstack((heads, hash_codes.astype(">u4").view(np.uint8).reshape(-1, 4)))
         part, serializer = "key", self.key_serializer
         try:
-            key_rows = serializer.serialize_column(keys)
+            written_keys = _written(serializer, keys)
             part, serializer = "namespace", self.namespace_serializer
-            namespace_rows = serializer.serialize_column(namespaces)
-            if key_rows is not None and namespace_rows is not None:
-                rows = np.hstack((heads, key_rows, namespace_rows))
-                return sorted(_each(rows[np.argsort(column)]))  # little is left to be sorted
-            namespace_bytes = serializer.serialize_many(namespaces)
-            part, serializer = "key", self.key_serializer
-            key_bytes = serializer.serialize_many(keys)
+            written_namespaces = _written(serializer, namespaces)
         except _REFUSALS as error:
             raise _refused(part, serializer, error) from error
-        parts = zip(_each(heads), key_bytes, namespace_bytes, strict=True)
+        if isinstance(written_keys, np.ndarray) and isinstance(written_namespaces, np.ndarray):
+            rows = np.hstack((heads, written_keys, written_namespaces))
+            return sorted(_each(rows[np.argsort(column)]))  # little is left to be sorted
+        parts = zip(_each(heads), _each(written_keys), _each(written_namespaces), strict=True)
         return sorted(head + key + namespace for head, key, namespace in parts)
 
     def deserialize_many(self, data: Sequence[bytes], start: int = 8) -> list[InternalTimer[Any, Any]]:
@@ -201,8 +198,16 @@ def _int64_column(timestamps: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.array([int64("timestamp", timestamp) for timestamp in timestamps], np.int64)
 
 
-def _each(rows: Rows) -> list[bytes]:
-    each: list[bytes] = np.ascontiguousarray(rows).view(f"V{rows.shape[1]}").ravel().tolist()
+def _written(serializer: TypeSerializer, values: Sequence[Any]) -> Rows | Iterable[bytes]:
+    column = serializer.serialize_column(values)
+    return serializer.serialize_many(values) if column is None else column
+
+
+def _each(written: Rows | Iterable[bytes]) -> Iterable[bytes]:
+    """Bytes for each value, if they are the rows of a column."""
+    if not isinstance(written, np.ndarray):
+        return written
+    each: list[bytes] = np.ascontiguousarray(written).view(f"V{written.shape[1]}").ravel().tolist()
     return each
 
 

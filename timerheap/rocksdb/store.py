@@ -59,29 +59,33 @@ class Store:
     def __init__(self, path: str | PathLike[str] | None, properties: dict[str, Any], sync: bool) -> None:
         self._rocksdict = rocksdict = _import_rocksdict()
         self.is_closed = False
+        temporary = None
+        if path is None:
+            # Before there is a finalizer of ours: when the interpreter ends, the latest goes first.
+            temporary = tempfile.TemporaryDirectory(prefix="timerheap-")
+            path = temporary.name
+        if not isinstance(path, str | PathLike):
+            raise TypeError(f"path must be a str or a path, got {path!r}")
+        self.path = Path(path)
         self._open = ExitStack()
         self._let_go = weakref.finalize(self, self._open.close)
-        keep = path is not None
         try:
-            if path is None:
-                path = self._open.enter_context(tempfile.TemporaryDirectory(prefix="timerheap-"))
-            try:
-                self.path = Path(path)
-            except TypeError:
-                raise TypeError(f"path must be a str or a path, got {path!r}") from None
+            if temporary is not None:
+                self._open.enter_context(temporary)
             with self._errors("opened"):
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._db = rocksdict.Rdict(str(self.path), _options(rocksdict))
             self._open.callback(self._db.close)
             how = rocksdict.WriteOptions()
             how.sync = sync
-            how.disable_wal = not keep
+            how.disable_wal = temporary is not None
             self._db.set_write_options(how)
             self._pending: dict[bytes, int] = {}
             self._sync = sync
             self._generation = self._enter(properties)
-            self._journal = Journal(self.path / _JOURNAL, self._generation) if keep else None
-            if self._journal is not None:
+            self._journal: Journal | None = None
+            if temporary is None:
+                self._journal = Journal(self.path / _JOURNAL, self._generation)
                 self._open.callback(self._journal.close)
                 self._pending.update((entry, kind) for kind, entry in self._journal.entries())
                 self.flush()

@@ -107,6 +107,16 @@ def test_an_error_reaches_who_sets_the_clock_and_loses_no_other_callback(jump):
     assert clock.get_current_processing_time() == 10
 
 
+@pytest.mark.parametrize("jump", [False, True])
+def test_a_callback_may_set_the_clock_further(jump):
+    clock = ManualProcessingTimeService(jump=jump)
+    called = []
+    clock.register_timer(5, lambda timestamp: clock.set_current_time(100))
+    clock.register_timer(50, called.append)
+    clock.set_current_time(20)
+    assert (called, clock.get_current_processing_time()) == ([50], 100)
+
+
 def test_the_ends_of_time():
     clock = ManualProcessingTimeService(now=INT64_MIN)
     called = []
@@ -221,6 +231,8 @@ def test_shut_down_means_registrations_are_errors(either):
         ("schedule_at_fixed_rate", ("print", 0, 1), TypeError, "callback must be callable"),
         ("set_current_time", (None,), TypeError, "timestamp must be an int, got None"),
         ("set_current_time", (-(2**63) - 1,), OverflowError, "timestamp must fit"),
+        ("advance", ("5",), TypeError, "delta must be an int, got '5'"),
+        ("advance", (True,), TypeError, "delta must be an int"),
     ],
 )
 def test_errors_name_the_argument_and_change_nothing(method, arguments, error, says):

@@ -147,6 +147,37 @@ def test_an_error_downstream_leaves_the_watermark_to_go_there_again():
     assert (told, manager.current_output_watermark()) == ([5, 5], 5)
 
 
+@pytest.mark.parametrize("nested", ["advance_watermark", "try_advance_watermark"])
+def test_a_watermark_that_a_callback_advances_to_follows(nested):
+    def advance_further(name, timer):
+        if timer.timestamp == 1:
+            limit = [1] if nested == "try_advance_watermark" else []
+            assert not getattr(operator.manager, nested)(9, *limit)
+
+    operator = Operator("ab", then=advance_further)
+    for name in "ab":
+        for timestamp in (1, 2, 7):
+            operator.register(name, "key", timestamp)
+    operator.manager.advance_watermark(5)
+    assert operator.log == [
+        *[("a", "key", 1), ("a", "key", 2), ("b", "key", 1), ("b", "key", 2), ("downstream", 5)],
+        *[("a", "key", 7), ("b", "key", 7), ("downstream", 9)],
+    ]
+
+
+def test_a_watermark_that_downstream_advances_to_follows():
+    told = []
+
+    def emit(watermark):
+        told.append(watermark)
+        if watermark < 30:
+            manager.advance_watermark(watermark + 10)
+
+    manager = InternalTimeServiceManager(ManualProcessingTimeService(), emit_watermark=emit)
+    manager.advance_watermark(10)
+    assert (told, manager.current_output_watermark()) == ([10, 20, 30], 30)
+
+
 def test_a_service_that_joins_later_does_not_hold_what_has_gone():
     operator = Operator(["a"])
     operator.manager.advance_watermark(5)
@@ -443,6 +474,15 @@ def test_a_queue_of_ones_own():
     key_group = assign_to_key_group(0, 4, "int")
     services = {g: KeyGroupSnapshot.from_bytes(d).services for g, d in operator.manager.snapshot().items()}
     assert [g for g, (service,) in services.items() if service.event_time_timers] == [key_group]
+
+
+def test_a_queue_that_was_not_given():
+    manager = InternalTimeServiceManager(ManualProcessingTimeService(), create_queue=lambda name: None)
+    with pytest.raises(
+        TypeError, match="create_queue must give a KeyedTimerQueue, got None for 'a/event_time'"
+    ):
+        manager.get_internal_timer_service("a", None)
+    assert set(map(len, manager.snapshot().values())) == {len(KeyGroupSnapshot(0, 128, []).to_bytes())}
 
 
 def test_queues_on_disk_keep_their_timers_and_a_snapshot_moves_them_to_memory(tmp_path):

@@ -404,17 +404,15 @@ class ManualProcessingTimeService(_SchedulingService):
             If `timestamp` is no int64.
         """
         timestamp = int64("timestamp", timestamp)
-        if self._jump:
-            self._now = timestamp
+        self._now = timestamp if self._jump else min(self._now, timestamp)
         while (task := self._take_due(timestamp)) is not None:
-            if not self._jump:
-                self._now = max(self._now, task.due)
+            self._now = max(self._now, task.due)
             self._run(task)
-        self._now = timestamp
+        self._now = max(self._now, timestamp)  # a callback may have set it further
 
     def advance(self, delta: int) -> None:
         """Set the clock `delta` ms ahead, as `set_current_time` does."""
-        self.set_current_time(self._now + delta)
+        self.set_current_time(self._now + int64("delta", delta))
 
     def get_active_timers(self) -> list[tuple[int, int]]:
         """Return the (timestamp, time it is due) of every callback that waits, the next one first."""

@@ -121,6 +121,7 @@ class InternalTimeServiceManager(Generic[K]):
         self._services: dict[str, InternalTimerService[K, Any]] = {}
         self._stored: dict[str, tuple[TimerSerializer, _Queues[K]]] = {}  # of each service
         self._restored: dict[int, list[ServiceSnapshot]] = {}  # by key group: what nobody has asked for yet
+        self._is_advancing = False
         self._unfinished: deque[tuple[InternalTimerService[K, Any] | None, int]] = deque()  # None: downstream
         self._current_watermark = MIN_WATERMARK
         self._output_watermark = MIN_WATERMARK
@@ -146,7 +147,7 @@ class InternalTimeServiceManager(Generic[K]):
         Raises
         ------
         TypeError
-            If `name` is no string, or a serializer none.
+            If `name` is no string, or a serializer none, or `create_queue` gives no queue.
         ValueError
             If the service, or the snapshot it was restored from, has other serializers; or if a restored
             timer's key is none of this operator's.
@@ -176,7 +177,7 @@ class InternalTimeServiceManager(Generic[K]):
         """Advance every service, in the order of their creation; then the watermark goes downstream.
 
         A timer that a callback registers for another service, whose turn is over, fires at the next
-        advance.
+        advance. A higher watermark that a callback advances to follows when this one is done.
 
         Raises
         ------
@@ -343,13 +344,17 @@ class InternalTimeServiceManager(Generic[K]):
         ]
         for service in restored:
             _expect(serializer, name, service.key_serializer, service.namespace_serializer)
-        event, processing = (
-            self._create_queue(f"{name}/{time}") for time in ("event_time", "processing_time")
-        )
+        event, processing = (self._new_queue(f"{name}/{time}") for time in ("event_time", "processing_time"))
         for service in restored:
             event.add_many(serializer.deserialize_many(service.event_time_timers))
             processing.add_many(serializer.deserialize_many(service.processing_time_timers))
         return event, processing
+
+    def _new_queue(self, name: str) -> KeyedTimerQueue[K, Any]:
+        queue = self._create_queue(name)
+        if queue is None:  # for which a service would take a queue of its own
+            raise TypeError(f"create_queue must give a KeyedTimerQueue, got None for {name!r}")
+        return queue
 
     def _begin(self, watermark: int) -> None:
         if not self._unfinished or watermark > self._current_watermark:
@@ -358,17 +363,23 @@ class InternalTimeServiceManager(Generic[K]):
             self._unfinished.append((None, watermark))
 
     def _go_on(self, limit: int | None) -> None:
-        while self._unfinished:
-            service, watermark = self._unfinished[0]
-            if service is None:
-                self._emit(watermark)
-            else:
-                fired = service._advance(watermark, limit)
-                if limit is not None:
-                    limit -= fired
-                    if service._is_due():
-                        break
-            self._unfinished.popleft()
+        if self._is_advancing:  # a callback called: whoever called it goes on
+            return
+        self._is_advancing = True
+        try:
+            while self._unfinished:
+                service, watermark = self._unfinished[0]
+                if service is None:
+                    self._emit(watermark)
+                else:
+                    fired = service._advance(watermark, limit)
+                    if limit is not None:
+                        limit -= fired
+                        if service._is_due():
+                            break
+                self._unfinished.popleft()
+        finally:
+            self._is_advancing = False
 
     def _emit(self, watermark: int) -> None:
         if watermark > self._output_watermark:

@@ -15,6 +15,7 @@ from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark.arguments import arrow_schema, expect_state_store, named_column, quoted
 from timerheap.spark.group import GroupSpec
 from timerheap.spark.labels import balanced_labels
+from timerheap.spark.local import LocalStage
 from timerheap.spark.operator import BatchOperator, Plan, StreamingOperator
 from timerheap.spark.output import LATE_BY, LATE_ROW
 from timerheap.spark.pack import AHEAD, CHANNEL, HASH, PACKED, Packer
@@ -122,6 +123,8 @@ class Carrier:
     shown : list of str
         The columns of `rows` that its fields are.
     windows : WindowSpec, optional
+    local : LocalStage, optional
+        Makes slices of rows in the pack stage.
     """
 
     function: KeyedProcessFunction | BatchProcessFunction | WindowQuery
@@ -139,6 +142,7 @@ class Carrier:
     late_row: StructType
     shown: list[str]
     windows: WindowSpec | None = None
+    local: LocalStage | None = None
 
     def __call__(self, df: DataFrame) -> DataFrame:
         """Give the result of the marked rows `df`."""
@@ -149,6 +153,8 @@ class Carrier:
         output = arrow_schema("output_schema", self.result)
         result_type = self._with_late_columns() if self.late_by else self.result
         schema = _arrow(self.rows)
+        if self.local is not None:
+            schema = self.local.schema(schema)
         if self.in_order:
             schema = schema.append(pa.field(ORDER, pa.int64()))
         partitions = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
@@ -175,7 +181,7 @@ class Carrier:
         )
         labels = balanced_labels(self.max_parallelism, partitions)
         broadcasts = self.time_mode != "EventTime"
-        packer = Packer(self.columns, self.event_time, labels, broadcasts)
+        packer = Packer(self.columns, self.event_time, labels, broadcasts, self.local)
         on_batch = BatchOperator(plan)
         hashed = df.withColumn(HASH, F.xxhash64(*map(quoted, self.key)))
         if AHEAD in hashed.columns:

@@ -126,6 +126,12 @@ class KeyTable:
             )
         return pa.RecordBatch.from_arrays(_columns(rows), names=self.names)
 
+    def hashes(self, ids: np.ndarray) -> np.ndarray:
+        """Give the hashes of keys that there are: shape (n,), int64."""
+        rows = self.table.get(ids)
+        hashes: np.ndarray = pc.coalesce(rows.flatten()[0], pa.array(ids)).to_numpy()
+        return hashes
+
     def retain(self, holders: list[np.ndarray]) -> None:
         """Drop all keys whose ids stand in none of the arrays `holders`; O(1) an element."""
         dead = self.table.unreferenced(holders)

@@ -126,7 +126,7 @@ def _run(
 
 def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch, output: Output) -> WaitingRows:
     """Give the rows that may reach the function, now or in their order."""
-    schema, timed = plan.spec.schema, plan.event_time is not None
+    schema, timed = plan.spec.schema, plan.event_time in plan.spec.schema.names
     columns = [rows.column(field.name).cast(field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     hashes = rows.column(HASH).to_numpy()

@@ -6,7 +6,7 @@ stage keeps nothing between micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,12 +58,15 @@ class Packer:
         Label of each key group.
     broadcasts : bool, default True
         Every key group hears what has been seen; else only those with rows are called.
+    reduce : callable, optional
+        Makes fewer rows of some, which travel instead.
     """
 
     columns: list[tuple[str, str]]
     event_time: str | None
     labels: np.ndarray
     broadcasts: bool = True
+    reduce: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Split and wrap."""
@@ -119,6 +122,8 @@ class Packer:
 
     def _split(self, batches: list[pa.RecordBatch], sequence: int) -> pa.RecordBatch:
         batch = pa.concat_batches(batches)
+        if self.reduce is not None:
+            batch = self.reduce(batch)
         groups = np.mod(batch.column(HASH).to_numpy(), len(self.labels)).astype(np.uint16)
         order = np.argsort(groups, kind="stable")
         counts = np.bincount(groups, minlength=len(self.labels))

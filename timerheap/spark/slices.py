@@ -10,9 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark.chunks import SLICES
-from timerheap.tvf import Aggregate, GlobalWindowAggregate, Multisets, Partials, SliceAssigner
+from timerheap.tvf import Aggregate, Aggregation, GlobalWindowAggregate, Multisets, Partials, SliceAssigner
 
-__all__ = ["SlicesPart", "WindowSpec"]
+__all__ = ["KEY_HASH", "SLICE_END", "PartialColumns", "SlicesPart", "WindowSpec", "input_column", "objects"]
+
+
+KEY_HASH = "__timerheap_key_hash"
+SLICE_END = "__timerheap_slice_end"
+"""Names of the columns that say whose an accumulator is."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,51 @@ class WindowSpec:
     name: str
 
 
+class PartialColumns:
+    """Accumulators by key and slice as Arrow columns, for the way and for the checkpoint.
+
+    Parameters
+    ----------
+    spec : WindowSpec
+
+    Attributes
+    ----------
+    aggregation : Aggregation
+    schema : pyarrow.Schema
+        `KEY_HASH`, `SLICE_END`, and the fields of the accumulators.
+    """
+
+    def __init__(self, spec: WindowSpec) -> None:
+        self.aggregation = Aggregation(spec.aggregates)
+        fields = self.aggregation.columns(self.aggregation.empty())
+        self._like = {name: fields[name] for name in self.aggregation.names}
+        types = [
+            _arrow_type(self._like[f"{at}.{field}"], spec.object_types.get("".join(aggregate.columns[:1])))
+            for at, aggregate in enumerate(self.aggregation.aggregates)
+            for field in aggregate.fields
+        ]
+        names = [KEY_HASH, SLICE_END, *(f"__timerheap_{name}" for name in self._like)]
+        self.schema = pa.schema(list(zip(names, [pa.int64(), pa.int64(), *types], strict=True)))
+
+    def to_arrow(self, partials: Partials) -> list[pa.Array]:
+        """Give the columns of `schema`."""
+        fields = self.aggregation.columns(partials)
+        columns = [pa.array(partials.key_ids), pa.array(partials.slice_ends)]
+        types = self.schema.types[2:]
+        columns += [_to_arrow(fields[name], type_) for name, type_ in zip(self._like, types, strict=True)]
+        return columns
+
+    def from_arrow(self, rows: pa.RecordBatch) -> Partials:
+        """Take back the columns of `schema`; ValueError where they are none that an aggregate can have."""
+        columns: dict[str, Any] = {
+            "key_ids": rows.column(KEY_HASH).to_numpy(),
+            "slice_ends": rows.column(SLICE_END).to_numpy(),
+        }
+        for name, like in self._like.items():
+            columns[name] = _from_arrow(rows.column(f"__timerheap_{name}"), like)
+        return self.aggregation.partials(columns)
+
+
 class SlicesPart:
     """A `GlobalWindowAggregate` whose slices are saved as they change.
 
@@ -50,22 +100,9 @@ class SlicesPart:
     def __init__(self, spec: WindowSpec) -> None:
         self.name = spec.name
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
+        self.columns = PartialColumns(spec)
         self.losses = 0  # slices that are no more
-        aggregation = self.windows.aggregation
-        fields = aggregation.columns(aggregation.empty())
-        self._like = {name: fields[name] for name in aggregation.names}
-        types = [
-            _arrow_type(self._like[f"{at}.{field}"], spec.object_types.get("".join(aggregate.columns[:1])))
-            for at, aggregate in enumerate(aggregation.aggregates)
-            for field in aggregate.fields
-        ]
-        columns = [
-            ("key_hash", pa.int64()),
-            ("slice_end", pa.int64()),
-            *zip(aggregation.names, types, strict=True),
-        ]
-        self._schema = pa.schema(columns)
-        self._stored = aggregation.empty()  # while chunks are replayed
+        self._stored = self.windows.aggregation.empty()  # while chunks are replayed
 
     def ids(self) -> np.ndarray:
         """Give the ids of the keys that have something here."""
@@ -90,41 +127,27 @@ class SlicesPart:
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Take back what `changes` or `snapshot` gave."""
-        if batch.schema != self._schema:
+        if batch.schema != self.columns.schema:
             raise ValueError(
-                f"a chunk of windows has the columns {batch.schema}, not {self._schema}; go back to the old "
-                "aggregates, or start a new checkpoint"
+                f"a chunk of windows has the columns {batch.schema}, not {self.columns.schema}; go back to "
+                "the old aggregates, or start a new checkpoint"
             )
-        table = pa.Table.from_batches([batch])
-        marks = table.column("key_hash").is_null()
-        forgotten = table.filter(marks).column("slice_end").to_numpy()
+        keys = batch.column(KEY_HASH)
+        forgotten = batch.filter(keys.is_null()).column(SLICE_END).to_numpy()
         kept = self._stored[~np.isin(self._stored.slice_ends, forgotten)]
-        rows = table.filter(table.column("key_hash").is_valid()).combine_chunks()
-        columns: dict[str, Any] = {
-            "key_ids": rows.column("key_hash").to_numpy(),
-            "slice_ends": rows.column("slice_end").to_numpy(),
-        }
-        for name, like in self._like.items():
-            columns[name] = _from_arrow(rows.column(name), like)
-        aggregation = self.windows.aggregation
-        self._stored = aggregation.concatenate([kept, aggregation.partials(columns)])
+        rows = self.columns.from_arrow(batch.filter(keys.is_valid()))
+        self._stored = self.windows.aggregation.concatenate([kept, rows])
 
     def nbytes(self) -> int:
         """Give the size of a snapshot, roughly."""
         return self.windows.snapshot().nbytes
 
     def _batch(self, slices: Partials, forgotten: np.ndarray) -> pa.RecordBatch:
-        aggregation = self.windows.aggregation
-        n = len(forgotten)
-        columns = [
-            pa.concat_arrays([pa.nulls(n, pa.int64()), pa.array(slices.key_ids)]),
-            pa.array(np.concatenate([forgotten, slices.slice_ends])),
-        ]
-        fields = aggregation.columns(slices)
-        for name in aggregation.names:
-            type_ = self._schema.field(name).type
-            columns.append(pa.concat_arrays([pa.nulls(n, type_), _to_arrow(fields[name], type_)]))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        schema, n = self.columns.schema, len(forgotten)
+        marks = [pa.nulls(n, field.type) for field in schema]
+        marks[1] = pa.array(forgotten)
+        columns = zip(marks, self.columns.to_arrow(slices), strict=True)
+        return pa.RecordBatch.from_arrays([pa.concat_arrays(pair) for pair in columns], schema=schema)
 
 
 def _arrow_type(like: np.ndarray | Multisets, object_type: pa.DataType | None) -> pa.DataType:
@@ -147,8 +170,7 @@ def _values(values: np.ndarray, type_: pa.DataType) -> pa.Array:
     return pa.array(values.tolist() if values.dtype.kind == "O" else values, type_)
 
 
-def _from_arrow(column: pa.ChunkedArray | pa.Array, like: np.ndarray | Multisets) -> np.ndarray | Multisets:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _from_arrow(array: pa.Array, like: np.ndarray | Multisets) -> np.ndarray | Multisets:
     if isinstance(like, Multisets):
         entries = array.flatten()
         offsets = np.concatenate([[0], np.cumsum(array.value_lengths().to_numpy())]).astype(np.int64)
@@ -169,3 +191,14 @@ def objects(values: Sequence[Any]) -> np.ndarray:
     for at, value in enumerate(values):
         column[at] = value
     return column
+
+
+def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:
+    """Give a column of rows as an aggregate takes it; times as their numbers."""
+    mask = column.is_null().to_numpy(zero_copy_only=False)
+    if dtype.kind == "O":
+        return np.ma.masked_array(objects(column.to_pylist()), mask)
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    numbers = column.cast(pa.from_numpy_dtype(dtype)).fill_null(0)
+    return np.ma.masked_array(numbers.to_numpy(zero_copy_only=False), mask)

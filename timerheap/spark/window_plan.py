@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -24,9 +26,10 @@ from timerheap.spark.arguments import (
     quoted,
 )
 from timerheap.spark.carry import Carrier, marked, time_mode
+from timerheap.spark.local import LocalStage
 from timerheap.spark.pack import AHEAD, CHANNEL
-from timerheap.spark.slices import WindowSpec
-from timerheap.spark.window_runner import EARLY, SLICE_END, WINDOW, WindowQuery
+from timerheap.spark.slices import SLICE_END, WindowSpec
+from timerheap.spark.window_runner import EARLY, WINDOW, WindowQuery
 from timerheap.tvf import SliceAssigner
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkStrategy
 from timerheap.watermarks.strategy import milliseconds
@@ -137,7 +140,7 @@ class WindowPlan:
         return self._by_jvm() if self.local == "jvm" else self._by_arrow()
 
     def _by_arrow(self) -> DataFrame:
-        """Rows travel to the operator, which makes slices of them."""
+        """The pack stage makes slices of the rows; the operator, where whole rows must get there."""
         source, options, time = self.source, self.source.options, self.source.time
         rows = marked(
             source.df,
@@ -155,7 +158,11 @@ class WindowPlan:
         used = list(dict.fromkeys(used))
         mode = time_mode(source.df, time is None, source.strategy)
         columns = [("group_by", name) for name in self.keys] + ([] if time is None else [("time", time)])
-        return self._carried(rows.select(*map(quoted, [*used, *marks])), used, columns, time, mode, None)
+        rows = rows.select(*map(quoted, [*used, *marks]))
+        local = None
+        if time is not None and not options.late_by:
+            local = LocalStage(self._spec(), self._keys, time, self._dtypes)
+        return self._carried(rows, used, columns, time, mode, local=local)
 
     def _by_jvm(self) -> DataFrame:
         """Spark makes the slices, and says how far time has come."""
@@ -180,9 +187,8 @@ class WindowPlan:
         used = [*self._keys, SLICE_END, _ROWS, *parts]
         columns = [("group_by", name) for name in self.keys]
         by_aggregate = [[_ROWS], *(list(one.parts) for one in self.computed if one.parts)]
-        return self._carried(
-            slices.select(*map(quoted, used)), used, columns, None, "EventTime", by_aggregate
-        )
+        slices = slices.select(*map(quoted, used))
+        return self._carried(slices, used, columns, None, "EventTime", parts=by_aggregate)
 
     def _with_inputs(self, rows: DataFrame) -> DataFrame:
         if not self.keys:
@@ -196,6 +202,10 @@ class WindowPlan:
         return self.keys or [_NO_KEY]
 
     @property
+    def _dtypes(self) -> dict[str, np.dtype[Any]]:
+        return {name: one.aggregate.dtype for one in self.computed for name in one.inputs}
+
+    @property
     def _inputs(self) -> list[str]:
         return [name for one in self.computed for name in one.inputs]
 
@@ -206,11 +216,13 @@ class WindowPlan:
         columns: list[tuple[str, str]],
         event_time: str | None,
         mode: str,
-        parts: list[list[str]] | None,
+        *,
+        parts: list[list[str]] | None = None,
+        local: LocalStage | None = None,
     ) -> DataFrame:
         source, options, result = self.source, self.source.options, self._result()
         carrier = Carrier(
-            function=self._query(result, parts),
+            function=self._query(result, "jvm" if parts else "arrow" if local else "operator", parts or []),
             key=self._keys,
             columns=columns,
             rows=StructType([rows.schema[name] for name in used]),
@@ -225,6 +237,7 @@ class WindowPlan:
             late_row=source.df.schema,
             shown=source.df.columns,
             windows=self._spec(),
+            local=local,
         )
         return carrier(rows)
 
@@ -239,13 +252,14 @@ class WindowPlan:
             fields.append(StructField(EARLY, BooleanType(), False))
         return StructType(fields)
 
-    def _query(self, result: StructType, parts: list[list[str]] | None) -> WindowQuery:
+    def _query(self, result: StructType, local: str, parts: list[list[str]]) -> WindowQuery:
         every = self.source.options.emit_every
         arrow = to_arrow_schema(result, timezone="UTC")
         first = len(self.keys) + len(WINDOW)
         return WindowQuery(
             keys=self.keys,
-            inputs={name: one.aggregate.dtype for one in self.computed for name in one.inputs},
+            inputs=self._dtypes,
+            local=local,
             parts=parts,
             results=[arrow.field(first + number) for number in range(len(self.computed))],
             emit_every=None if every is None else milliseconds("emit_every", every),
@@ -278,7 +292,9 @@ class WindowPlan:
             late = "Spark's, per slice: a row below Spark's watermark whose slice is over is dropped"
         else:
             why = "; ".join(self._hindrances()) or "it was asked for"
-            local = f"arrow: rows travel packed, and become slices in the Python workers ({why})"
+            whole = options.late_by or source.time is None
+            where = "in the operator, where whole rows are needed" if whole else "before they are sent"
+            local = f"arrow: rows become slices in the Python workers, {where} ({why})"
             late = "Flink's: a row is late when the last window of its slice has fired; "
             late += "it comes out with late_by" if options.late_by else "it is dropped"
         lines = {

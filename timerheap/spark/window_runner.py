@@ -11,22 +11,19 @@ import pyarrow as pa
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.output import Output
 from timerheap.spark.pack import event_millis
-from timerheap.spark.slices import objects
+from timerheap.spark.slices import KEY_HASH, SLICE_END, input_column
 from timerheap.spark.waiting import WaitingRows
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf import Partials, WindowResults
 from timerheap.tvf.aggregate import FieldAggregate
 
-__all__ = ["EARLY", "SLICE_END", "WINDOW", "WindowQuery", "WindowRunner"]
+__all__ = ["EARLY", "WINDOW", "WindowQuery", "WindowRunner"]
 
 WINDOW = ["window_start", "window_end", "window_time"]
 """Names of the result's columns that say which window it is of."""
 
 EARLY = "early"
 """Name of the result's column that is true where the window goes on."""
-
-SLICE_END = "__timerheap_slice_end"
-"""Name of the column with the end of the slice that Spark has computed."""
 
 _WINDOWS_AT_ONCE = 4096  # of a key: more would only be held in memory together
 
@@ -41,8 +38,10 @@ class WindowQuery:
         The columns of the key that the result shows.
     inputs : dict of str to dtype
         The rows' columns that the aggregates take, as what.
-    parts : list of list of str, or None
-        Where rows are slices that Spark has computed: the columns of each aggregate's accumulators.
+    local : {"jvm", "arrow", "operator"}
+        What has made slices of the rows: Spark, the pack stage, or nothing yet.
+    parts : list of list of str
+        Of slices that Spark has computed: the columns of each aggregate's accumulators.
     results : list of pyarrow.Field
         Of the aggregates.
     emit_every : int or None
@@ -55,7 +54,8 @@ class WindowQuery:
 
     keys: list[str]
     inputs: dict[str, np.dtype[Any]]
-    parts: list[list[str]] | None
+    local: str
+    parts: list[list[str]]
     results: list[pa.Field]
     emit_every: int | None
     wall_clock: bool
@@ -79,7 +79,8 @@ class WindowRunner:
     def begin(self, group: KeyGroup, now: int | None, output: Output) -> None:
         """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
         assert group.slices is not None
-        self._group, self._windows, self._output = group, group.slices.windows, output
+        self._group, self._slices, self._output = group, group.slices, output
+        self._windows = group.slices.windows
         self._now = now
 
     def set_watermark(self, watermark: int) -> None:
@@ -91,11 +92,14 @@ class WindowRunner:
 
     def process(self, waiting: WaitingRows) -> None:
         """Take rows, or slices that Spark has made of them."""
-        if self._query.parts is not None:
-            self._windows.merge(self._slices(waiting, self._query.parts))
-            return
         rows = waiting.rows
-        inputs = {name: _column(rows.column(name), dtype) for name, dtype in self._query.inputs.items()}
+        if self._query.local != "operator":
+            slices = self._by_spark(waiting) if self._query.local == "jvm" else self._by_pack_stage(waiting)
+            before = self._windows.late_rows
+            self._windows.merge(slices)
+            self._group.clock.late_rows += self._windows.late_rows - before
+            return
+        inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self._query.inputs.items()}
         event_time = self._windows.assigner.is_event_time
         late = self._windows.add(waiting.ids, waiting.timestamps if event_time else self._time(), inputs)
         if len(late.rows):
@@ -104,13 +108,18 @@ class WindowRunner:
                 taken = rows.select(self._query.shown).take(pa.array(late.rows))
                 self._output.late(taken, late.late_by)
 
-    def _slices(self, waiting: WaitingRows, parts: list[list[str]]) -> Partials:
+    def _by_pack_stage(self, waiting: WaitingRows) -> Partials:
+        rows = waiting.rows.append_column(KEY_HASH, pa.array(waiting.ids))
+        partials = self._slices.columns.from_arrow(rows)
+        return self._windows.aggregation.merge([partials])
+
+    def _by_spark(self, waiting: WaitingRows) -> Partials:
         rows, aggregates = waiting.rows, self._windows.aggregation.aggregates
         accumulators = []
-        for aggregate, names in zip(aggregates, parts, strict=True):
+        for aggregate, names in zip(aggregates, self._query.parts, strict=True):
             assert isinstance(aggregate, FieldAggregate)
             columns = [rows.column(name) for name in names]
-            taken = [_column(column, _dtype(column.type, aggregate.dtype)) for column in columns]
+            taken = [input_column(column, _dtype(column.type, aggregate.dtype)) for column in columns]
             accumulators.append(aggregate.from_parts(*taken))
         ends = event_millis(rows.column(SLICE_END))
         return self._windows.aggregation.merge([Partials(waiting.ids, ends, tuple(accumulators))])
@@ -162,16 +171,6 @@ class WindowRunner:
 def _dtype(type_: pa.DataType, wanted: np.dtype[Any]) -> np.dtype[Any]:
     """A count is a whole number, whatever is counted; a moment of a float64 is a float64."""
     return np.dtype(np.int64) if pa.types.is_int64(type_) else wanted
-
-
-def _column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:
-    mask = column.is_null().to_numpy(zero_copy_only=False)
-    if dtype.kind == "O":
-        return np.ma.masked_array(objects(column.to_pylist()), mask)
-    if pa.types.is_date32(column.type):
-        column = column.cast(pa.int32())
-    numbers = column.cast(pa.from_numpy_dtype(dtype)).fill_null(0)
-    return np.ma.masked_array(numbers.to_numpy(zero_copy_only=False), mask)
 
 
 def _result(result: np.ma.MaskedArray[Any, Any], type_: pa.DataType) -> pa.Array:

@@ -10,11 +10,12 @@ of its own, and other processes take the clock's time but not the thread's.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ Timers = list[tuple[int, int, None]]
 # ns a timer in Flink 2.3.0's own class with Java 17 at 1e5 timers, on such a machine under load. It has no
 # bulk form: addAll and a drain are loops over these.
 FLINK = {"add": 1126, "remove": 1867, "poll": 1450, "add_many": 1126, "poll_many": 1450}
+
+
+TURNS = [["add", "remove", "poll"], ["add_many", "poll_many"]]  # each on a new queue
 
 
 def timers_of(seed: int, size: int) -> Timers:
@@ -42,39 +46,49 @@ def drain_many(queue: Any) -> None:
         pass
 
 
-def calls(queue: Any, timers: Timers) -> Iterator[tuple[str, Callable[[], Any], int]]:
+def calls(queue: Any, timers: Timers) -> dict[str, tuple[Callable[[], Any], int]]:
     """What is called, and for how many timers."""
     half = len(timers) // 2
-    yield "add", lambda: [queue.add(timer) for timer in timers], len(timers)
-    yield "remove", lambda: [queue.remove(timer) for timer in timers[:half]], half
-    yield "poll", lambda: drain(queue), len(timers) - half
-    yield "add_many", lambda: queue.add_many(timers), len(timers)
-    yield "poll_many", lambda: drain_many(queue), len(timers)
+    return {
+        "add": (lambda: [queue.add(timer) for timer in timers], len(timers)),
+        "remove": (lambda: [queue.remove(timer) for timer in timers[:half]], half),
+        "poll": (lambda: drain(queue), len(timers) - half),
+        "add_many": (lambda: queue.add_many(timers), len(timers)),
+        "poll_many": (lambda: drain_many(queue), len(timers)),
+    }
 
 
-def measure(queue: Any, size: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
+def measure(new_queue: Callable[[], Any], size: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Nanoseconds a timer of every call, the thread's and the clock's, in every round."""
     cells: dict[str, list[tuple[float, float]]] = {}
     for seed in range(rounds):
-        for name, call, timers in calls(queue, timers_of(seed, size)):
-            thread, clock = time.thread_time_ns(), time.perf_counter_ns()
-            call()
-            took = time.thread_time_ns() - thread, time.perf_counter_ns() - clock
-            cells.setdefault(name, []).append((took[0] / timers, took[1] / timers))
+        for turn in TURNS:
+            queue = new_queue()
+            timers_of_round = timers_of(seed, size)
+            for name in turn:
+                call, timers = calls(queue, timers_of_round)[name]
+                thread, clock = time.thread_time_ns(), time.perf_counter_ns()
+                call()
+                took = time.thread_time_ns() - thread, time.perf_counter_ns() - clock
+                cells.setdefault(name, []).append((took[0] / timers, took[1] / timers))
     return cells
 
 
 def compare(directory: Path, size: int, rounds: int) -> dict[str, Any]:
-    with RocksDBTimerQueue(directory / "timers", key_serializer="long", namespace_serializer="void") as queue:
-        disk = measure(queue, size, rounds)
-    heap = measure(TimerQueue(), size, rounds)
+    paths = (directory / str(number) for number in itertools.count())
+
+    def on_disk() -> Any:
+        return RocksDBTimerQueue(next(paths), key_serializer="long", namespace_serializer="void")
+
+    disk = measure(on_disk, size, rounds)
+    heap = measure(TimerQueue, size, rounds)
     print(f"{'ns a timer':12}{'disk':>16}{'heap':>16}{'Flink / disk':>16}")
     report: dict[str, Any] = {}
     for name in disk:
-        (on_disk, clock), (in_memory, heap_clock) = min(disk[name]), min(heap[name])
-        ratio = FLINK[name] / on_disk
-        print(f"{name:12}{on_disk:8.0f} ({clock:5.0f}){in_memory:8.0f} ({heap_clock:5.0f}){ratio:16.2f}")
-        report[name] = {"disk_ns": on_disk, "heap_ns": in_memory, "flink_ns": FLINK[name], "ratio": ratio}
+        (ours, clock), (in_memory, heap_clock) = min(disk[name]), min(heap[name])
+        ratio = FLINK[name] / ours
+        print(f"{name:12}{ours:8.0f} ({clock:5.0f}){in_memory:8.0f} ({heap_clock:5.0f}){ratio:16.2f}")
+        report[name] = {"disk_ns": ours, "heap_ns": in_memory, "flink_ns": FLINK[name], "ratio": ratio}
     return report
 
 

@@ -311,8 +311,9 @@ def test_bounds_that_are_none(lower, upper, error, message):
 
 
 def test_a_function_that_is_none():
-    with pytest.raises(TypeError, match="function must be a ProcessJoinFunction"):
-        join(0, 1, "left.number")
+    for wrong in ("left.number", ProcessJoinFunction):  # a class is none, either
+        with pytest.raises(TypeError, match="function must be a ProcessJoinFunction"):
+            join(0, 1, wrong)
 
 
 @pytest.mark.parametrize("spell", ["ddl", "types", "arrow", "spark"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import MAX_WATERMARK, MIN_WATERMARK, Duration, WatermarkStrategy
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, Duration, Time, WatermarkStrategy
 from timerheap.watermarks import TimestampAssigner, WatermarkGenerator
 
 TIMES = st.lists(st.integers(MIN_WATERMARK, MAX_WATERMARK), min_size=1)
@@ -57,6 +57,10 @@ def test_durations(duration):
 
 def test_duration_factories():
     assert Duration.of_days(1) == Duration.of_hours(24) == Duration.of_minutes(24 * 60)
+    assert (
+        Time.days(1) == Time.hours(24) == Time.minutes(24 * 60) == Time.seconds(86_400) == Duration.of_days(1)
+    )
+    assert Time.milliseconds(5) == Duration.of_millis(5)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +105,9 @@ def test_watermark_alignment_is_refused_by_name():
 def test_timestamp_assigners(assigner):
     strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner(assigner)
     assert strategy.timestamp_assigner.extract_timestamp({"at": 5}, 0) == 5
-    with pytest.raises(TypeError, match="timestamp_assigner must be"):
-        strategy.with_timestamp_assigner("at")
+    for wrong in ("at", At):
+        with pytest.raises(TypeError, match="timestamp_assigner must be"):
+            strategy.with_timestamp_assigner(wrong)
 
 
 def test_a_strategy_does_not_change_and_forgets_nothing():

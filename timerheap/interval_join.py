@@ -162,7 +162,9 @@ class IntervalJoin(KeyedCoProcessFunction):
                 f"lower_bound must not be above upper_bound, got {lower_bound!r} and {upper_bound!r}"
             )
         if not isinstance(function, ProcessJoinFunction):
-            if not callable(function):
+            if not callable(function) or (
+                isinstance(function, type) and issubclass(function, ProcessJoinFunction)
+            ):
                 raise TypeError(
                     f"function must be a ProcessJoinFunction, or a callable (left, right), got {function!r}"
                 )

@@ -202,10 +202,9 @@ def compute_default_max_parallelism(parallelism: int) -> int:
 
 
 def _integer(name: str, value: object) -> int:
-    try:
-        return index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{name} must be an int, got {value!r}") from None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an int, got {value!r}")
+    return index(value)
 
 
 def _integer_within(name: str, value: object, low: int, high: int) -> int:

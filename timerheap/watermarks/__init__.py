@@ -17,6 +17,7 @@ from timerheap.watermarks.output import BroadcastingOutput, Output, WatermarkOut
 from timerheap.watermarks.strategy import (
     Duration,
     RecordTimestampAssigner,
+    Time,
     TimestampAssigner,
     WatermarkStrategy,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "Output",
     "RecordTimestampAssigner",
     "StatusWatermarkValve",
+    "Time",
     "TimeCharacteristic",
     "TimestampAssigner",
     "TimestampsAndWatermarksOperator",

@@ -17,7 +17,14 @@ from timerheap.watermarks.generators import (
     WatermarkGenerator,
 )
 
-__all__ = ["Duration", "RecordTimestampAssigner", "TimestampAssigner", "WatermarkStrategy", "milliseconds"]
+__all__ = [
+    "Duration",
+    "RecordTimestampAssigner",
+    "Time",
+    "TimestampAssigner",
+    "WatermarkStrategy",
+    "milliseconds",
+]
 
 
 class Duration:
@@ -53,6 +60,22 @@ class Duration:
     def of_millis(millis: int) -> timedelta:
         """Give a duration of milliseconds."""
         return timedelta(milliseconds=millis)
+
+
+class Time:
+    """PyFlink's ``Time`` factories, which its windows take, giving ``datetime.timedelta``.
+
+    Examples
+    --------
+    >>> Time.minutes(2)
+    datetime.timedelta(seconds=120)
+    """
+
+    days = staticmethod(Duration.of_days)
+    hours = staticmethod(Duration.of_hours)
+    minutes = staticmethod(Duration.of_minutes)
+    seconds = staticmethod(Duration.of_seconds)
+    milliseconds = staticmethod(Duration.of_millis)
 
 
 def milliseconds(argument: str, duration: int | timedelta) -> int:
@@ -201,7 +224,7 @@ class WatermarkStrategy:
         """
         if isinstance(timestamp_assigner, TimestampAssigner):
             return self._with("timestamp_assigner", timestamp_assigner)
-        if not callable(timestamp_assigner):
+        if not callable(timestamp_assigner) or isinstance(timestamp_assigner, type):
             raise TypeError(
                 "timestamp_assigner must be a TimestampAssigner or a callable (value, record_timestamp) -> "
                 f"epoch milliseconds, got {timestamp_assigner!r}"

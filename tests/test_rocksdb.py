@@ -56,6 +56,18 @@ class BytesModel(QueueModel):
         return timer.timestamp, java_hash_code(timer.key) % (1 << 32), self.serializer.serialize(timer)
 
 
+def without_compaction():
+    """RocksDB's own threads must leave the files alone while a test copies them; a kill takes no time."""
+    options_of = store._options
+
+    def options(rocksdict):
+        options = options_of(rocksdict)
+        options.set_disable_auto_compactions(True)
+        return options
+
+    return mock.patch.object(store, "_options", options)
+
+
 class OnDisk(AgainstTheModel):
     """With everything that holds many timers made small, so that few timers come by every border."""
 
@@ -70,6 +82,7 @@ class OnDisk(AgainstTheModel):
             (journal.Journal, "SIZE", 150),
         ]:
             self.small.enter_context(mock.patch.object(module, name, value))
+        self.small.enter_context(without_compaction())
         self.directory = Path(self.small.enter_context(tempfile.TemporaryDirectory()))
         self.path = self.directory / "0" if kept else None
         self.sync = sync
@@ -119,7 +132,8 @@ del AgainstTheModel
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "timers"
+    with without_compaction():
+        yield tmp_path / "timers"
 
 
 def hash_code_of_anything(key):

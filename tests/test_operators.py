@@ -191,6 +191,20 @@ def test_functions_need_not_be_generators():
 # ---- a clock that goes by itself ----
 
 
+@pytest.mark.parametrize("bare", [5, "record", b"record", {"plane": "N14228"}])
+def test_a_record_that_is_handed_back_bare_is_an_error(bare):
+    class Bare(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            return bare
+
+    with KeyedProcessOperator(Bare(), lambda value: value) as operator:
+        with pytest.raises(
+            TypeError, match=r"process_element must yield records or return an iterable of them, got"
+        ):
+            operator.process_element("key")
+        assert operator.process_watermark(5) == [Watermark(5)]
+
+
 def test_a_system_clock_fires_while_nobody_calls():
     fired = threading.Event()
     elements = []

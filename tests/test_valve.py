@@ -331,6 +331,7 @@ def test_a_number_of_channels_that_is_none(channels: Any) -> None:
         (ValveState(5, False, [ChannelState("A", 6, True, True)]), ValueError),
         (ValveState(5, False, []), ValueError),
         (ValveState(2**63, True, []), OverflowError),
+        (None, TypeError),
         (ValveState(5, True, [ChannelState("A", None, True, False)]), TypeError),  # type: ignore[arg-type]
     ],
 )

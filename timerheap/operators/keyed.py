@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
@@ -205,10 +205,8 @@ class KeyedOperator:
         context.at = timestamp  # type: ignore[assignment]
         context.output_timestamp = output_timestamp
         try:
-            results = call(argument, context)
-            if results is not None:
-                for result in results:
-                    self._emit(StreamRecord(result, context.output_timestamp))
+            for result in _records(call, call(argument, context)):
+                self._emit(StreamRecord(result, context.output_timestamp))
         except Exception as e:
             e.add_note(
                 f"timerheap: in {call.__name__}, key {self._keys.current_key!r}, timestamp {timestamp}"
@@ -228,6 +226,15 @@ class KeyedOperator:
         taken = self._emitted.copy()
         self._emitted.clear()
         return taken
+
+
+def _records(call: Callable[..., object], results: object) -> Iterable[Any]:
+    """Give the records that a function has returned or yields; one that is handed back bare is an error."""
+    if results is None:
+        return ()
+    if isinstance(results, str | bytes | Mapping) or not isinstance(results, Iterable):
+        raise TypeError(f"{call.__name__} must yield records or return an iterable of them, got {results!r}")
+    return results
 
 
 def checked_selector(name: str, selector: Callable[[Any], Any]) -> Callable[[Any], Any]:

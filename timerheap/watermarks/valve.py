@@ -221,8 +221,10 @@ class StatusWatermarkValve:
         Raises
         ------
         TypeError, ValueError, OverflowError
-            A watermark is no int64, or no valve can be in this state.
+            `state` is no ValveState, a watermark no int64, or no valve can be in this state.
         """
+        if not isinstance(state, ValveState):
+            raise TypeError(f"state must be a ValveState, got {state!r}")
         valve = cls()
         valve.watermark = int64("watermark", state.watermark)
         for channel, kept in enumerate(state.channels):

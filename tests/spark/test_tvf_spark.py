@@ -216,3 +216,49 @@ def test_errors(call: Any, message: str, spark: SparkSession) -> None:
 
 def ours(df: DataFrame) -> Any:
     return timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY).group_by("k")
+
+
+def test_sessions_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
+    rows = make(4, 200)
+    streams.write_batches(tmp_path / "input", [rows[:100], rows[100:]], SCHEMA)
+
+    def query(df: DataFrame) -> DataFrame:
+        cut = timerheap.spark.session(df, "at", 10_000, watermark=STRATEGY)
+        return cut.group_by("k").agg(F.count("*").alias("n"), F.max("v"))
+
+    found = streams.stream(spark, query, tmp_path / "input", tmp_path)
+    end = millis(max(row["at"] for row in rows)) - 2 * MINUTE
+    wanted = []
+    for key in "ab":
+        times = sorted(millis(row["at"]) for row in rows if row["k"] == key)
+        start = 0
+        for at in range(1, len(times) + 1):
+            if at == len(times) or times[at] - times[at - 1] > 10_000:
+                if times[at - 1] + 10_000 <= end:
+                    wanted.append((key, times[start], times[at - 1] + 10_000, at - start))
+                start = at
+    assert sorted((row[0], millis(row[1]), millis(row[2]), row[4]) for row in found) == sorted(wanted)
+    assert all(row[2] - row[3] == dt.timedelta(milliseconds=1) for row in found)
+    assert len(wanted) > 10
+
+
+def test_the_plan_in_words(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    df = spark.createDataFrame([("a", 1)], "k string, v bigint").withColumn("at", F.timestamp_millis("v"))
+    windows = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY)
+    windows.group_by("k").explain(F.sum("v"))
+    said = capsys.readouterr().out
+    assert "Hopping windows, size 20 ms, slice 5 ms, offset 0 ms, time zone UTC" in said
+    assert "local   jvm" in said
+    assert "Spark's, per slice" in said
+    windows.group_by("k").explain(F.count_distinct("v"))
+    assert "arrow: rows become slices in the Python workers, before they are sent (count(distinct" in (
+        capsys.readouterr().out
+    )
+    late = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY, late_by=True, time_zone="Asia/Tokyo")
+    late.group_by().explain(F.sum("v"))
+    said = capsys.readouterr().out
+    assert "in the operator, where whole rows are needed (the windows are cut in Asia/Tokyo; late_by" in said
+    with pytest.raises(ValueError, match="local: 'jvm' cannot be: late_by was asked for"):
+        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, late_by=True, local="jvm").group_by().agg(
+            F.count("*")
+        )

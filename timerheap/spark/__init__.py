@@ -5,6 +5,7 @@ from timerheap.spark.aggregates import aggregate
 from timerheap.spark.async_map import async_map
 from timerheap.spark.inspect import explain_watermark
 from timerheap.spark.process import process
+from timerheap.spark.sessions import session
 from timerheap.spark.two import process_two
 from timerheap.spark.window_operator import window_operator
 from timerheap.spark.windows import cumulate, hop, tumble
@@ -19,6 +20,7 @@ __all__ = [
     "hop",
     "process",
     "process_two",
+    "session",
     "tumble",
     "window_operator",
 ]

@@ -21,10 +21,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from timerheap.watermarks import WatermarkStrategy
+from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkStrategy
 
 __all__ = [
     "arrow_schema",
+    "bounded_delay",
     "channel_column",
     "data_frame",
     "expect_event_time",
@@ -130,6 +131,16 @@ def expect_event_time(
             "assigner makes no sense; leave with_timestamp_assigner out"
         )
     return watermark
+
+
+def bounded_delay(strategy: WatermarkStrategy) -> int | None:
+    """Give the delay of a watermark that is nothing else, in ms; Spark's own is like that."""
+    generator = strategy.create_watermark_generator()
+    if strategy.idle_timeout is not None or strategy.max_ahead is not None:
+        return None
+    if not isinstance(generator, BoundedOutOfOrdernessWatermarks):
+        return None
+    return generator.max_out_of_orderness
 
 
 def sendable(function: object, *classes: type) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZ
 from timerheap.spark.aggregates import Asked
 from timerheap.spark.arguments import (
     arrow_schema,
+    bounded_delay,
     channel_column,
     data_frame,
     expect_event_time,
@@ -31,7 +32,7 @@ from timerheap.spark.pack import AHEAD, CHANNEL
 from timerheap.spark.slices import SLICE_END, WindowSpec
 from timerheap.spark.window_runner import EARLY, WINDOW, WindowQuery
 from timerheap.tvf import SliceAssigner
-from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkStrategy
+from timerheap.watermarks import WatermarkStrategy
 from timerheap.watermarks.strategy import milliseconds
 
 __all__ = ["Options", "Source", "WindowPlan"]
@@ -114,26 +115,11 @@ class WindowPlan:
         found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
         asked_for = {"late_by": options.late_by, "emit_every": options.emit_every, "channel": options.channel}
         found += [f"{name} was asked for" for name, value in asked_for.items() if value]
-        strategy = source.strategy
-        generator = strategy.create_watermark_generator()
-        if type(generator) is not BoundedOutOfOrdernessWatermarks or (
-            strategy.idle_timeout,
-            strategy.max_ahead,
-        ) != (None, None):
+        if bounded_delay(source.strategy) is None:
             found.append("the watermark is more than a bounded delay")
         if "EventTimeWatermark" in source.df._jdf.queryExecution().analyzed().toString():
             found.append("df has a withWatermark() already")
         return found
-
-    def _delay(self) -> int | None:
-        """Give the delay of a watermark that is nothing else, in ms."""
-        strategy = self.source.strategy
-        generator = strategy.create_watermark_generator()
-        if strategy.idle_timeout is not None or strategy.max_ahead is not None:
-            return None
-        if not isinstance(generator, BoundedOutOfOrdernessWatermarks):
-            return None
-        return generator.max_out_of_orderness
 
     def result(self) -> DataFrame:
         """Give the DataFrame."""
@@ -169,9 +155,7 @@ class WindowPlan:
         source, time = self.source, str(self.source.time)
         rows = self._with_inputs(source.df)
         if source.df.isStreaming:
-            generator = source.strategy.create_watermark_generator()
-            assert isinstance(generator, BoundedOutOfOrdernessWatermarks)
-            rows = rows.withWatermark(time, f"{generator.max_out_of_orderness} milliseconds")
+            rows = rows.withWatermark(time, f"{bounded_delay(source.strategy)} milliseconds")
         length = source.assigner.interval
         window = F.window(
             quoted(time),

@@ -294,6 +294,9 @@ class BatchProcessFunction(Function, ABC):
 class AggregateFunction(ABC):
     """Adds up elements as they come; only the accumulator is kept (``pyflink.datastream.AggregateFunction``).
 
+    A method may change the accumulator that it is given and return it. One that is to take rows back in a
+    window table function has ``retract(value, accumulator)``, too, which returns the accumulator.
+
     Examples
     --------
     >>> class Average(AggregateFunction):

@@ -30,7 +30,7 @@ from timerheap.tvf.global_ import GlobalWindowAggregate
 from timerheap.tvf.local import LocalWindowAggregate
 from timerheap.tvf.multiset import CountDistinct, MaxWithRetract, MinWithRetract
 from timerheap.tvf.partials import Aggregation, Partials
-from timerheap.tvf.python_aggregate import AggregateFunction, PythonAggregate
+from timerheap.tvf.python_aggregate import PythonAggregate
 from timerheap.tvf.results import LateRows, WindowResults
 from timerheap.tvf.session import SessionWindowAggregate
 from timerheap.tvf.sketch import ApproxCountDistinct
@@ -46,7 +46,6 @@ from timerheap.tvf.zone import LocalClock
 
 __all__ = [
     "Aggregate",
-    "AggregateFunction",
     "Aggregation",
     "ApproxCountDistinct",
     "Avg",

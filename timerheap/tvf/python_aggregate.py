@@ -5,35 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from timerheap.functions import AggregateFunction
 from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs, object_ufunc
 from timerheap.tvf.columns import Groups, Nullable
 
-__all__ = ["AggregateFunction", "PythonAggregate"]
-
-
-class AggregateFunction(Protocol):
-    """What a user writes (``pyflink.datastream.functions.AggregateFunction``).
-
-    A method may change the accumulator that it is given and return it. One that is to take rows back has
-    ``retract(value, accumulator)``, too, which returns the accumulator.
-    """
-
-    def create_accumulator(self) -> Any:
-        """Make an accumulator without rows."""
-
-    def add(self, value: Any, accumulator: Any) -> Any:
-        """Add a row's value, None for a null, or a tuple of them for several columns."""
-
-    def get_result(self, accumulator: Any) -> Any:
-        """Give the result."""
-
-    def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Merge two accumulators."""
+__all__ = ["PythonAggregate"]
 
 
 class PythonAggregate(FieldAggregate):

@@ -21,7 +21,7 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test lint sanitize bench bench-heap wheel hooks clean
+.PHONY: help demo test lint sanitize bench bench-heap bench-windows wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,9 @@ bench-heap: $(venv)/bench/.installed ## The heaps alone, beside heapq and a set
 	mkdir -p out
 	$(call installed,bench) -m pytest --quiet --benchmark-quiet --benchmark-json=out/heap.json bench/test_heap.py
 	$(call installed,bench) bench/report.py out/heap.json out/heap_ratios.json
+
+bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
+	$(call installed,bench) bench/windows.py --json out/windows.json $(ARGS)
 
 wheel: $(wheel) ## Build the sdist, and from it the wheel, into dist/
 

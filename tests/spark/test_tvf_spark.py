@@ -89,7 +89,7 @@ def test_a_batch_is_sparks_own_window(
         windows = timerheap.spark.tumble(df, "at", size * MINUTE, **options)
     else:
         windows = timerheap.spark.hop(df, "at", slide * MINUTE, size * MINUTE, **options)
-    more = [] if local == "jvm" else [F.count_distinct("d").alias("ds")]
+    more = [] if local == "jvm" else [F.count_distinct("d").alias("ds"), F.approx_count_distinct("d")]
     ours = windows.group_by("k").agg(*aggregates(), *more)
     window = F.window("at", f"{size} minutes", f"{slide} minutes").alias("w")
     theirs = df.groupBy("k", window).agg(*aggregates(), *more)

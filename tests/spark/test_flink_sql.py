@@ -1,0 +1,197 @@
+"""What is read from a query in Flink's SQL, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timerheap.spark.flink_sql import Call, parsed
+
+MINUTE = 60_000
+FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
+GROUP = "GROUP BY window_start, window_end"
+
+
+def test_a_query_is_read() -> None:
+    query = parsed(
+        "SELECT window_start AS s, window_end, w.k, COUNT(*) AS n, SUM(w.v) * 2 + 1\n"
+        "FROM TABLE(CUMULATE(TABLE db.t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE)) AS w\n"
+        "WHERE user <> 'it''s \\' GROUP BY window_end, w.k, window_start, window_time HAVING COUNT(*) > 3;"
+    )
+    assert (query.windows, query.table, query.time) == ("cumulate", ("db", "t"), "ts")
+    assert query.lengths == {"step": 5_000, "max_size": 300_000}
+    assert query.keys == ("k",)
+    assert query.where == r"user <> 'it\'s \\'"
+    assert query.calls == {"COUNT(*)": Call("count", None, None), "SUM(v)": Call("sum", "v", None)}
+    assert query.having == "`COUNT(*)` > 3"
+    names = ["s", "window_end", "k", "n", "SUM(v) * 2 + 1"]
+    assert query.columns == tuple(
+        zip(["window_start", "window_end", "k", "`COUNT(*)`", "`SUM(v)` * 2 + 1"], names, strict=True)
+    )
+
+
+def windows_of(function: str) -> Any:
+    return parsed(f"SELECT COUNT(*) FROM TABLE({function}) GROUP BY window_start, window_end")
+
+
+@pytest.mark.parametrize(
+    ("function", "lengths"),
+    [
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES)", {"size": 10 * MINUTE}),
+        (
+            "tumble(table t, descriptor(ts), interval '1' day, interval '-1' hour)",
+            {"size": 1_440 * MINUTE, "offset": -60 * MINUTE},
+        ),
+        (
+            "HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '1' HOUR)",
+            {"slide": 5 * MINUTE, "size": 60 * MINUTE},
+        ),
+        (
+            "HOP(SIZE => INTERVAL '1' HOURS, SLIDE => INTERVAL '5' MINUTES, TIMECOL => DESCRIPTOR(`ts`), "
+            "`OFFSET` => - INTERVAL '1' MINUTE, DATA => TABLE t)",
+            {"slide": 5 * MINUTE, "size": 60 * MINUTE, "offset": -MINUTE},
+        ),
+        (
+            "CUMULATE(DATA => TABLE t, TIMECOL => DESCRIPTOR(ts), STEP => INTERVAL '0.5' SECOND(1), "
+            "SIZE => INTERVAL '1 00:00:01.5' DAY TO SECOND(3))",
+            {"step": 500, "max_size": 86_401_500},
+        ),
+        ("SESSION(TABLE t, DESCRIPTOR(ts), GAP => INTERVAL '1:30' MINUTE TO SECOND)", {"gap": 90_000}),
+    ],
+)
+def test_arguments_of_window_functions(function: str, lengths: dict[str, int]) -> None:
+    query = windows_of(function)
+    assert (query.windows, query.table, query.time) == (function.partition("(")[0].lower(), ("t",), "ts")
+    assert query.lengths == lengths
+
+
+@pytest.mark.parametrize(
+    ("by", "keys"), [("k", ["k"]), ("(k)", ["k"]), ("(k, user)", ["k", "user"]), ("(user, k)", ["k", "user"])]
+)
+def test_sessions_are_those_of_the_groups(by: str, keys: list[str]) -> None:
+    query = parsed(
+        f"SELECT {', '.join(keys)}, COUNT(*) FROM TABLE(SESSION(TABLE t PARTITION BY {by}, DESCRIPTOR(ts), "
+        f"INTERVAL '5' MINUTES)) GROUP BY {', '.join(keys)}, window_start, window_end"
+    )
+    assert query.keys == tuple(keys)
+    assert set(query.partition) == set(keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("COUNT(1)", Call("count", None, None)),
+        ("COUNT(ALL v)", Call("count", "v", None)),
+        ("count(distinct v)", Call("count_distinct", "v", None)),
+        ("MIN(DISTINCT v)", Call("min", "v", None)),
+        ("SUM(v * 2)", Call("sum", "v * 2", None)),
+        ("AVG(CAST(v AS DOUBLE))", Call("avg", "CAST(v AS DOUBLE)", None)),
+        ("STDDEV_POP(v)", Call("stddev_pop", "v", None)),
+        ("STDDEV_SAMP(v)", Call("stddev_samp", "v", None)),
+        ("STDDEV(v)", Call("stddev_samp", "v", None)),
+        ("VAR_POP(v)", Call("var_pop", "v", None)),
+        ("VAR_SAMP(v)", Call("var_samp", "v", None)),
+        ("VARIANCE(v)", Call("var_samp", "v", None)),
+        ("APPROX_COUNT_DISTINCT(v)", Call("approx_count_distinct", "v", None)),
+        ("COUNT(*) FILTER (WHERE v > 1)", Call("count", None, "v > 1")),
+        ("MAX(v) FILTER (WHERE k = 'a')", Call("max", "v", "k = 'a'")),
+    ],
+)
+def test_aggregates_are_read(text: str, call: Call) -> None:
+    query = parsed(f"SELECT {text} AS x {FROM} GROUP BY window_start, window_end")
+    assert list(query.calls.values()) == [call]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("", "0 statements"),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("SELECT COUNT(* FROM t", "cannot be read as SQL: Expecting"),
+        ("SELECT 'a", "cannot be read as SQL"),
+        ("INSERT INTO sink SELECT 1", "INSERT is not supported; .*writeStream"),
+        (f"SELECT 1 {FROM} {GROUP} UNION ALL SELECT 1 {FROM} {GROUP}", "UNION is not supported"),
+        ("SELECT 1", "without a table of windows is not supported; write FROM TABLE"),
+        ("SELECT k, COUNT(*) FROM t GROUP BY k", r"without windows, of t is not supported; spark.sql\(\)"),
+        (
+            "SELECT COUNT(*) FROM t GROUP BY TUMBLE(ts, INTERVAL '1' MINUTE)",
+            r"GROUP BY TUMBLE\(\.\.\.\), Flink's windows of old",
+        ),
+        (
+            f"SELECT 1 FROM TABLE(SLIDE(TABLE t)) {GROUP}",
+            "table function SLIDE is not supported; there are TUM",
+        ),
+        (f"SELECT * {FROM}", "without GROUP BY is not supported"),
+        (f"SELECT * {FROM} {GROUP}", r"SELECT \* is not supported; name the columns"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY window_start, k", "GROUP BY has no window_end"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY k, window_end", "GROUP BY has no window_start"),
+        (f"SELECT COUNT(*) {FROM} GROUP BY window_start, window_end, UPPER(k)", r"GROUP BY UPPER\(k\)"),
+        (f"SELECT COUNT(*) {FROM} {GROUP}, GROUPING SETS ((k), ())", "GROUP BY GROUPING SETS"),
+        (f"SELECT COUNT(*) {FROM} {GROUP}, CUBE (k)", "GROUP BY CUBE"),
+        (f"SELECT COUNT(*) {FROM} {GROUP}, ROLLUP (k)", "GROUP BY ROLLUP"),
+        (f"SELECT COUNT(*) {FROM} {GROUP} ORDER BY 1", "ORDER BY is not supported; use orderBy"),
+        (f"SELECT COUNT(*) {FROM} {GROUP} LIMIT 3", "LIMIT is not supported"),
+        (f"SELECT DISTINCT COUNT(*) {FROM} {GROUP}", "SELECT DISTINCT is not supported"),
+        (f"WITH a AS (SELECT 1) SELECT COUNT(*) {FROM} {GROUP}", "WITH is not supported; make a view"),
+        (f"SELECT COUNT(*) {FROM} JOIN b ON k = b.k {GROUP}", "JOIN is not supported"),
+        (f"SELECT COUNT(*) {FROM} a, b {GROUP}", "JOIN is not supported"),
+        (
+            f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY v) AS n {FROM}) WHERE n < 3",
+            "Top-N",
+        ),
+        (f"SELECT k FROM (SELECT k {FROM} {GROUP})", "a query within the query"),
+        (f"SELECT COUNT(*) {FROM} WHERE window_start > ts {GROUP}", "WHERE with window_start .*HAVING"),
+        (f"SELECT COUNT(*) {FROM} WHERE COUNT(*) > 1 {GROUP}", r"WHERE with COUNT\(\*\) .*HAVING"),
+        (f"SELECT v {FROM} {GROUP}", "SELECT: column 'v' is neither in GROUP BY nor inside an aggregate"),
+        (f"SELECT k {FROM} {GROUP} HAVING v > 1", "column 'k' is neither"),
+        (f"SELECT 1 {FROM} {GROUP} HAVING v > 1", "HAVING: column 'v' is neither"),
+        (f"SELECT COLLECT(v) {FROM} {GROUP}", "aggregates are COUNT, .*timerheap.spark.aggregate"),
+        (f"SELECT FIRST_VALUE(v) {FROM} {GROUP}", r"FIRST_VALUE\(v\) is not supported; aggregates are COUNT"),
+        (f"SELECT LISTAGG(v) {FROM} {GROUP}", "LISTAGG.* is not supported; aggregates are COUNT"),
+        (f"SELECT SUM(DISTINCT v) {FROM} {GROUP}", "only COUNT takes DISTINCT"),
+        (f"SELECT COUNT(DISTINCT k, v) {FROM} {GROUP}", "distinct values of one column"),
+        (f"SELECT COUNT(k, v) {FROM} {GROUP}", "aggregates take one argument"),
+        (f"SELECT SUM(COUNT(v)) {FROM} {GROUP}", "an aggregate takes no aggregate"),
+        (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\)"),
+    ],
+)
+def test_what_is_refused(query: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)^query: .*{message}"):
+        parsed(query)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "TUMBLE(TABLE t, DESCRIPTOR(ts))",
+            "TUMBLE takes DATA, TIMECOL, SIZE and perhaps OFFSET; SIZE is mi",
+        ),
+        ("HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY)", "HOP takes .*; SIZE is missing"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), GAP => INTERVAL '1' DAY)", "the argument GAP is not supported"),
+        ("TUMBLE(TABLE t, DATA => TABLE t)", "the argument DATA, given twice, is not"),
+        (
+            "SESSION(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY, INTERVAL '1' DAY)",
+            "SESSION takes DATA, TIMECOL, GAP$",
+        ),
+        (
+            "SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)",
+            r"partitioned by \(k\) and grouped by \(\) is not supported",
+        ),
+        ("TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)", "the argument PARTITION_BY"),
+        ("TUMBLE((SELECT 1), DESCRIPTOR(ts), INTERVAL '1' DAY)", "a query within the query"),
+        ("TUMBLE(TABLE t, ts, INTERVAL '1' DAY)", r"TIMECOL ts is not supported; write DESCRIPTOR\(ts\)"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(a, b), INTERVAL '1' DAY)", "a window has one time"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(a + 1), INTERVAL '1' DAY)", r"DESCRIPTOR a \+ 1"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), 5)", "SIZE 5 is not supported; write a length"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MONTH)", "the units are WEEK, DAY"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 2' DAY)", "'1 2' is no number of DAY"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' SECOND TO DAY)", "'1' is no number of SECOND TO DAY"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL 'x' DAY)", "'x' is no number of DAY"),
+        ("TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '0.0001' SECOND)", "no whole number of milliseconds"),
+    ],
+)
+def test_window_functions_that_are_refused(function: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^query: .*{message}"):
+        windows_of(function)

@@ -1,0 +1,274 @@
+"""Flink's SQL on Spark's tables: against the DataFrame API, and against loops over the rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import timerheap.spark
+from timerheap import WatermarkStrategy
+
+pytestmark = pytest.mark.spark
+
+MINUTE = 60_000
+FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
+GROUP = "GROUP BY window_start, window_end"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+PATIENCE = 120  # seconds until something that must happen is given up
+
+SCHEMA = pa.schema(
+    [("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("user", pa.string())]
+)
+
+
+def make(seed: int, count: int) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    return [
+        {
+            "k": draw.choice("abc"),
+            "ts": EPOCH + dt.timedelta(milliseconds=number * 4_000 + draw.randrange(2 * MINUTE)),
+            "v": draw.choice([None, -3, 0, 7, 2**40]),
+            "user": draw.choice([None, "p", "q", "r"]),
+        }
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
+    """The rows of the view ``events``."""
+    rows, folder = make(1, 300), tmp_path_factory.mktemp("events")
+    streams.write_batches(folder, [rows], SCHEMA)
+    spark.read.parquet(str(folder)).createOrReplaceTempView("events")
+    yield rows
+    spark.catalog.dropTempView("events")
+
+
+def test_sessions(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+    result = timerheap.spark.sql(
+        spark,
+        "SELECT `user`, window_start, window_end, COUNT(*) AS n FROM TABLE(SESSION(TABLE events PARTITION BY "
+        "`user`, DESCRIPTOR(ts), INTERVAL '20' SECONDS)) GROUP BY `user`, window_start, window_end",
+    )
+    gap, wanted = dt.timedelta(seconds=20), []
+    for user in (None, "p", "q", "r"):
+        session: list[dt.datetime] = []
+        for ts in sorted(row["ts"] for row in events if row["user"] == user):
+            if session and ts >= session[-1] + gap:
+                wanted.append((user, session[0], session[-1] + gap, len(session)))
+                session = []
+            session.append(ts)
+        wanted.append((user, session[0], session[-1] + gap, len(session)))
+    assert streams.rows(result) == sorted(wanted, key=repr)
+    assert len(wanted) > 20
+
+
+def at(minutes: float) -> dt.datetime:
+    return EPOCH + dt.timedelta(minutes=minutes)
+
+
+def test_results_are_those_of_loops(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+    result = timerheap.spark.sql(
+        spark,
+        """
+        SELECT w.k AS key, window_start, window_end AS until, COUNT(*) AS n, COUNT(DISTINCT `user`) AS users,
+               SUM(v) + COUNT(v) AS total, AVG(v), STDDEV_POP(v) AS deviation,
+               MAX(v * 2) FILTER (WHERE `user` = 'p') AS most, UPPER(k) AS upper_key
+        FROM TABLE(CUMULATE(TABLE events, DESCRIPTOR(ts), INTERVAL '5' MINUTE, INTERVAL '10' MINUTES)) AS w
+        WHERE k <> 'c'
+        GROUP BY window_start, window_end, k
+        HAVING COUNT(*) >= 10
+        """,
+        max_parallelism=2,
+    )
+    groups: dict[tuple[str, int, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in events:
+        minute = (row["ts"] - EPOCH).total_seconds() / 60
+        start = int(minute // 10 * 10)
+        for end in (start + 5, start + 10):
+            if minute < end and row["k"] != "c":
+                groups[row["k"], start, end].append(row)
+    wanted = []
+    for (key, start, end), rows in groups.items():
+        values = [row["v"] for row in rows if row["v"] is not None]
+        of_p = [row["v"] * 2 for row in rows if row["user"] == "p" and row["v"] is not None]
+        users = len({row["user"] for row in rows} - {None})
+        if len(rows) >= 10:
+            head = (key, at(start), at(end), len(rows), users, sum(values) + len(values))
+            means = (statistics.fmean(values), statistics.pstdev(values))
+            wanted.append((*head, *means, max(of_p, default=None), key.upper()))
+    assert result.columns == [
+        "key", "window_start", "until", "n", "users", "total", "AVG(v)", "deviation", "most", "upper_key",
+    ]  # fmt: skip
+    found = streams.rows(result)
+    assert len(found) > 5
+    wanted.sort(key=repr)
+    for one, other in zip(found, wanted, strict=True):
+        assert (*one[:6], *one[8:]) == (*other[:6], *other[8:])
+        assert one[6:8] == pytest.approx(other[6:8])
+
+
+def test_results_are_those_of_the_data_frame_api(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+    """Offsets and zones too; without a watermark a batch is cut all the same."""
+    ours = timerheap.spark.sql(
+        spark,
+        "SELECT window_time, window_start, APPROX_COUNT_DISTINCT(`user`) AS users FROM TABLE(HOP(TABLE "
+        "events, DESCRIPTOR(ts), INTERVAL '2' MINUTE, INTERVAL '6' MINUTE, INTERVAL '30' SECOND)) "
+        "GROUP BY window_start, window_end, window_time",
+        time_zone="Asia/Kolkata",
+        max_parallelism=2,
+    )
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(10 * MINUTE)
+    windows = timerheap.spark.hop(
+        spark.table("events"), "ts", 2 * MINUTE, 6 * MINUTE, offset=30_000, watermark=strategy,
+        time_zone="Asia/Kolkata", max_parallelism=2,
+    )  # fmt: skip
+    theirs = windows.group_by().agg(F.approx_count_distinct("user").alias("users"))
+    assert streams.rows(ours) == streams.rows(theirs.select("window_time", "window_start", "users"))
+
+
+def test_a_query_without_aggregates_gives_the_groups(
+    spark: SparkSession, events: list[dict[str, Any]]
+) -> None:
+    result = timerheap.spark.sql(spark, f"SELECT k, window_end {FROM.replace('t,', 'events,')} {GROUP}, k")
+    ends = {(row["k"], at((row["ts"] - at(0)) // dt.timedelta(minutes=10) * 10 + 10)) for row in events}
+    assert streams.rows(result) == sorted(ends, key=repr)
+
+
+COUNTS = f"SELECT window_end, COUNT(*) AS n {FROM} {GROUP}"
+
+
+def minutes(result: list[tuple[Any, ...]]) -> list[tuple[int, int]]:
+    return sorted(((row[0] - EPOCH) // dt.timedelta(minutes=1), row[1]) for row in result)
+
+
+@pytest.mark.parametrize("whose", ["given", "by table", "Spark's"])
+def test_a_stream_has_the_watermark_that_it_is_given(whose: str, spark: SparkSession, tmp_path: Path) -> None:
+    def row(minute: int) -> dict[str, Any]:
+        return {"k": "a", "ts": at(minute), "v": 1, "user": None}
+
+    streams.write_batches(tmp_path / "input", [[row(1), row(19)], [row(8), row(33)]], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input")
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(12 * MINUTE)
+    if whose == "Spark's":
+        df = df.withWatermark("ts", "12 minutes")
+    df.createOrReplaceTempView("t")
+    watermark: Any = {"given": strategy, "by table": {"t": strategy}, "Spark's": None}[whose]
+    streams.run(timerheap.spark.sql(spark, COUNTS, watermark, max_parallelism=2), tmp_path)
+    assert minutes(streams.sink(spark, tmp_path)) == [(10, 2), (20, 1)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "options"),
+    [
+        ("TUMBLE(TABLE user_log, DESCRIPTOR(proc_time), INTERVAL '1' MINUTES)", {}),
+        (
+            "CUMULATE(TABLE user_log, DESCRIPTOR(proc_time), INTERVAL '1' SECONDS, INTERVAL '1' MINUTES)",
+            {"processing_time": "proc_time"},
+        ),
+    ],
+)
+def test_windows_of_processing_time(
+    windows: str, options: dict[str, Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    query = f"SELECT COUNT(user_id) AS pv, COUNT(DISTINCT user_id) AS uv FROM TABLE({windows}) {GROUP}"
+    short = query.replace("'1' MINUTES", "'2' SECONDS").replace("SELECT", "SELECT window_start, window_end,")
+    schema = pa.schema([("user_id", pa.string())])
+    streams.write_batches(tmp_path / "input", [[{"user_id": user} for user in ("a", "b", "a", None)]], schema)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("user_log")
+    assert timerheap.spark.sql(spark, query, **options).columns == ["pv", "uv"]
+    result = timerheap.spark.sql(spark, short, max_parallelism=2, **options)
+
+    def whole(rows: list[Any]) -> bool:
+        return any(end.second % 2 == 0 for _, end, _, _ in rows)  # the longest window has ended
+
+    rows = run_until(result, whole, spark, tmp_path)
+    assert {row[2:] for row in rows} == {(3, 2)}
+    assert len({row[0] for row in rows}) == 1
+    lengths = sorted((end - start).total_seconds() for start, end, _, _ in rows)
+    assert lengths in ([[2.0]] if "TUMBLE" in windows else [[1.0, 2.0], [2.0]])
+
+
+def run_until(
+    result: DataFrame, enough: Callable[[list[Any]], bool], spark: SparkSession, work: Path
+) -> list[Any]:
+    """Run a stream until its sink has enough, and give what it has."""
+
+    def seen() -> list[Any]:
+        return streams.sink(spark, work) if (work / "sink" / "_spark_metadata" / "0").exists() else []
+
+    writer = result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
+    query = writer.trigger(processingTime="200 milliseconds").start(str(work / "sink"), format="parquet")
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while not enough(seen()):
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, seen()
+            time.sleep(0.2)
+    finally:
+        query.stop()
+    return seen()
+
+
+SESSION = COUNTS.replace("TUMBLE", "SESSION")
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "message"),
+    [
+        (COUNTS, {}, "watermark: table stream is a stream; give a WatermarkStrategy"),
+        (COUNTS, {"watermark": {"other": STRATEGY}}, "watermark: table stream is a stream"),
+        (COUNTS, {"watermark": 5}, "watermark: 5 is no WatermarkStrategy"),
+        (
+            COUNTS.replace("ts", "nope"),
+            {"watermark": STRATEGY},
+            r"DESCRIPTOR\(nope\): table stream has no such",
+        ),
+        (COUNTS.replace("ts", "nope"), {"processing_time": "p"}, r"DESCRIPTOR\(nope\): .* it has \['rate'"),
+        (COUNTS, {"processing_time": "ts", "watermark": STRATEGY}, "watermark needs the name of"),
+        (COUNTS.replace("'10'", "'0'"), {"watermark": STRATEGY}, "size must be positive"),
+        (COUNTS.replace("window_end", "window_end, nope"), {"watermark": STRATEGY}, "no column 'nope'"),
+        (COUNTS.replace("ts", "value"), {"watermark": STRATEGY, "local": "jvm"}, "local: 'jvm' cannot be"),
+        (SESSION, {"watermark": STRATEGY, "channel": "value"}, "channel: SESSION is Spark's own"),
+        (5, {}, "query: 5 is no str"),
+    ],
+)
+def test_errors(query: Any, options: dict[str, Any], message: str, spark: SparkSession) -> None:
+    stream = (
+        spark.readStream.format("rate")
+        .load()
+        .withColumnRenamed("timestamp", "ts")
+        .withColumn("rate", F.lit(1))
+    )
+    stream.select("rate", "ts", "value").createOrReplaceTempView("stream")
+    if isinstance(query, str):
+        query = query.replace("TABLE t,", "TABLE stream,")
+    with pytest.raises((TypeError, ValueError), match=message):
+        timerheap.spark.sql(spark, query, **options)
+
+
+def test_a_batch_has_no_processing_time(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+    query = COUNTS.replace("ts", "proc_time").replace("TABLE t,", "TABLE events,")
+    with pytest.raises(ValueError, match=r"DESCRIPTOR\(proc_time\): table events .* give a stream"):
+        timerheap.spark.sql(spark, query)
+
+
+def test_the_extra_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "timerheap.spark.flink_sql")
+    monkeypatch.setitem(sys.modules, "sqlglot", None)
+    with pytest.raises(ImportError, match=r"pip install 'timerheap\[sql\]'"):
+        timerheap.spark.sql(spark, COUNTS)

@@ -1,0 +1,147 @@
+"""`sql`: windows in Flink's SQL, as it stands, on Spark's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from timerheap.spark.sessions import session
+from timerheap.spark.windows import cumulate, hop, tumble
+from timerheap.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:
+    from timerheap.spark.flink_sql import Call, WindowSelect
+
+__all__ = ["sql"]
+
+_WINDOWS: dict[str, Callable[..., Any]] = {
+    "tumble": tumble,
+    "hop": hop,
+    "cumulate": cumulate,
+    "session": session,
+}
+_DELAY = "spark.watermarkDelayMs"  # what withWatermark() leaves in the column's metadata
+
+
+def sql(
+    spark: SparkSession,
+    query: str,
+    watermark: WatermarkStrategy | Mapping[str, WatermarkStrategy] | None = None,
+    *,
+    processing_time: str | None = None,
+    time_zone: str | None = None,
+    channel: str | None = None,
+    local: str | None = None,
+    max_parallelism: int | None = None,
+) -> DataFrame:
+    """Run a window aggregation that is written in Flink's SQL.
+
+    ::
+
+        SELECT window_start, window_end, k, COUNT(*) AS n
+        FROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE))
+        GROUP BY window_start, window_end, k
+
+    is ``cumulate(spark.table("t"), "ts", 5_000, 300_000, ...).group_by("k").agg(F.count("*"))``, and what is
+    selected of it.
+
+    Parameters
+    ----------
+    spark : pyspark.sql.SparkSession
+    query : str
+        One SELECT of TUMBLE, HOP, CUMULATE or SESSION, their arguments in order or by name. Tables are those
+        of `spark`: temporary views of streams and batches, and tables.
+    watermark : WatermarkStrategy, or dict of str to WatermarkStrategy
+        What ``WATERMARK FOR`` says in Flink; a dict has it by the table's name. It may be left out of a
+        batch, of a view whose DataFrame has Spark's own ``withWatermark()`` on the time, and of windows of
+        processing time.
+    processing_time : str, optional
+        What queries call the processing time (Flink's ``PROCTIME()``): ``DESCRIPTOR`` of it makes windows of
+        processing time. By default it is each name that a streaming table has no column for, unless it has a
+        `watermark`.
+    time_zone, channel, local, max_parallelism
+        As of `hop`; not for SESSION.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The columns of the query.
+
+    Raises
+    ------
+    ImportError
+        If sqlglot is not installed: ``pip install 'timerheap[sql]'``.
+    ValueError
+        If the query has what is not supported, such as joins, ORDER BY and OVER: it is named, with what
+        would be right.
+
+    Notes
+    -----
+    Words are Flink's, values are Spark's: scalar expressions are computed by Spark, ``AVG`` of integers is a
+    double, and a window's bounds have the type of Spark's timestamps. Names of columns are case-sensitive in
+    GROUP BY and DESCRIPTOR, as Flink's are. WHERE is applied to the table, before the window: the watermark
+    is that of the rows that are left.
+
+    The semantics are those of Flink's window table functions and window aggregation.
+    """
+    if not isinstance(spark, SparkSession):
+        raise TypeError(f"spark: {spark!r} is no pyspark.sql.SparkSession")
+    if not isinstance(query, str):
+        raise TypeError(f"query: {query!r} is no str")
+    try:
+        from timerheap.spark.flink_sql import parsed
+    except ImportError as error:
+        raise ImportError("sql() needs sqlglot: pip install 'timerheap[sql]'") from error
+    wanted = parsed(query)
+    df = spark.table(".".join(f"`{part.replace('`', '``')}`" for part in wanted.table))
+    time, strategy = _time(df, wanted, watermark, processing_time)
+    if wanted.where is not None:
+        df = df.where(F.expr(wanted.where))
+    options = {"time_zone": time_zone, "channel": channel, "local": local, "max_parallelism": max_parallelism}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if given and wanted.windows == "session":
+        raise ValueError(f"{min(given)}: SESSION is Spark's own and has none; leave it out")
+    make = _WINDOWS[wanted.windows]
+    grouped = make(df, time, watermark=strategy, **wanted.lengths, **given).group_by(*wanted.keys)
+    aggregates = [_aggregate(call).alias(name) for name, call in wanted.calls.items()]
+    result: DataFrame = grouped.agg(*(aggregates or [F.count("*")]))  # agg() wants one
+    if wanted.having is not None:
+        result = result.where(F.expr(wanted.having))
+    return result.select(*(F.expr(text).alias(name) for text, name in wanted.columns))
+
+
+def _time(
+    df: DataFrame, wanted: WindowSelect, watermark: object, processing_time: str | None
+) -> tuple[str | None, object]:
+    """Give the column of the event time, None for processing time, and its watermark."""
+    table, time = ".".join(wanted.table), wanted.time
+    strategy = watermark.get(table) if isinstance(watermark, Mapping) else watermark
+    if time == processing_time:
+        return None, strategy
+    if time not in df.columns:
+        if processing_time is None and strategy is None and df.isStreaming:
+            return None, None
+        raise ValueError(
+            f"query: DESCRIPTOR({time}): table {table} has no such column; it has {df.columns}. For windows "
+            f"of processing time give a stream, no watermark of the table, and processing_time={time!r}"
+        )
+    if strategy is None:
+        delay = df.schema[time].metadata.get(_DELAY)
+        if delay is None and df.isStreaming:
+            raise TypeError(
+                f"watermark: table {table} is a stream; give a WatermarkStrategy, such as "
+                "WatermarkStrategy.for_bounded_out_of_orderness(5_000), as WATERMARK FOR does in Flink"
+            )
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay or 0)
+    return time, strategy
+
+
+def _aggregate(call: Call) -> Column:
+    function: Callable[[Column | str], Column] = getattr(F, call.function)
+    value = None if call.argument is None else F.expr(call.argument)
+    if call.condition is not None:
+        return function(F.when(F.expr(call.condition), F.lit(1) if value is None else value))
+    return function("*" if value is None else value)

@@ -430,3 +430,12 @@ def test_a_clock_that_was_set_is_noticed(monkeypatch):
             future.result(timeout=0.05)
         now[0] += FAR * 10**6 + 10**6
         assert future.result(timeout=LONG) is None
+
+
+def test_at_the_end_of_time_a_periodic_callback_has_no_next_call():
+    clock = ManualProcessingTimeService(now=MAX_WATERMARK - 25)
+    called = []
+    clock.schedule_at_fixed_rate(called.append, 5, 10)
+    clock.set_current_time(MAX_WATERMARK)
+    assert called == [MAX_WATERMARK - 20, MAX_WATERMARK - 10, MAX_WATERMARK]
+    assert clock.get_active_timers() == []

@@ -236,9 +236,11 @@ class _SchedulingService(ABC):
                 task.callback(task.timestamp)
             finally:
                 with self._changed:
-                    if self._status is _Status.ALIVE and not task.cancelled():
-                        task.timestamp += task.period
-                        self._enqueue(task, task.due + task.period)
+                    task.timestamp += task.period
+                    # Behind the end of time there is no next call.
+                    later = task.due + task.period
+                    if self._status is _Status.ALIVE and not task.cancelled() and later <= MAX_WATERMARK:
+                        self._enqueue(task, later)
 
     def _end(self, status: _Status) -> None:
         with self._changed:

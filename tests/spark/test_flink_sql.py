@@ -15,7 +15,7 @@ GROUP = "GROUP BY window_start, window_end"
 
 def test_a_query_is_read() -> None:
     query = parsed(
-        "SELECT window_start AS s, window_end, w.k, COUNT(*) AS n, SUM(w.v) * 2 + 1\n"
+        "SELECT window_start AS s, window_end, w.k, -- its key\nCOUNT(*) /* rows */ AS n, SUM(w.v) * 2 + 1\n"
         "FROM TABLE(CUMULATE(TABLE db.t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE)) AS w\n"
         "WHERE user <> 'it''s \\' GROUP BY window_end, w.k, window_start, window_time HAVING COUNT(*) > 3;"
     )
@@ -135,6 +135,9 @@ def test_aggregates_are_read(text: str, call: Call) -> None:
         (f"SELECT DISTINCT COUNT(*) {FROM} {GROUP}", "SELECT DISTINCT is not supported"),
         (f"WITH a AS (SELECT 1) SELECT COUNT(*) {FROM} {GROUP}", "WITH is not supported; make a view"),
         (f"SELECT COUNT(*) {FROM} JOIN b ON k = b.k {GROUP}", "JOIN is not supported"),
+        (f"SELECT COUNT(*) {FROM} AS w (a, b) {GROUP}", r"w \(a, b\), other names"),
+        (f"SELECT COUNT(*) {FROM} FOR SYSTEM_TIME AS OF ts {GROUP}", "FOR SYSTEM_TIME AS OF is not supp"),
+        ("EXPLAIN SELECT 1", "EXPLAIN is not supported"),
         (f"SELECT COUNT(*) {FROM} a, b {GROUP}", "JOIN is not supported"),
         (
             f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY v) AS n {FROM}) WHERE n < 3",

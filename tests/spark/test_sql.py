@@ -155,7 +155,7 @@ def minutes(result: list[tuple[Any, ...]]) -> list[tuple[int, int]]:
     return sorted(((row[0] - EPOCH) // dt.timedelta(minutes=1), row[1]) for row in result)
 
 
-@pytest.mark.parametrize("whose", ["given", "by table", "Spark's"])
+@pytest.mark.parametrize("whose", ["the table's", "Spark's"])
 def test_a_stream_has_the_watermark_that_it_is_given(whose: str, spark: SparkSession, tmp_path: Path) -> None:
     def row(minute: int) -> dict[str, Any]:
         return {"k": "a", "ts": at(minute), "v": 1, "user": None}
@@ -166,7 +166,7 @@ def test_a_stream_has_the_watermark_that_it_is_given(whose: str, spark: SparkSes
     if whose == "Spark's":
         df = df.withWatermark("ts", "12 minutes")
     df.createOrReplaceTempView("t")
-    watermark: Any = {"given": strategy, "by table": {"t": strategy}, "Spark's": None}[whose]
+    watermark = {"t": strategy} if whose == "the table's" else None
     streams.run(timerheap.spark.sql(spark, COUNTS, watermark, max_parallelism=2), tmp_path)
     assert minutes(streams.sink(spark, tmp_path)) == [(10, 2), (20, 1)]
 

@@ -66,6 +66,7 @@ _INSTEAD = {
     "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream gives windows as they end"),
     "pivots": ("PIVOT", "use pivot() on the result of a batch"),
     "sample": ("TABLESAMPLE", "make a view with sample()"),
+    "version": ("FOR SYSTEM_TIME AS OF", "join versions in Spark, and make a view of it"),
     "with": ("WITH", "make a view of it: createOrReplaceTempView()"),
 }
 
@@ -172,7 +173,7 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 
 def _sql(node: exp.Expr) -> str:
-    return node.sql(dialect=Spark)
+    return node.sql(dialect=Spark, comments=False)
 
 
 def _select(query: str) -> exp.Select:
@@ -191,7 +192,8 @@ def _select(query: str) -> exp.Select:
     (tree,) = trees
     if not isinstance(tree, exp.Select):
         _refuse(
-            tree.key.upper(), "give one SELECT, and go on with the DataFrame: union(), writeStream, a view"
+            (tree.name if isinstance(tree, exp.Command) else tree.key).upper(),
+            "give one SELECT, and go on with the DataFrame: union(), writeStream, a view",
         )
     return tree
 
@@ -241,6 +243,8 @@ def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
     if not isinstance(table, exp.Table):
         _refuse("a SELECT without a table of windows", f"write {_EXAMPLE}")
     _expect_only(table, {"this", "alias"})
+    if columns := table.alias_column_names:
+        _refuse(f"{table.alias} ({', '.join(columns)}), other names of its columns,", "name them in SELECT")
     call = table.this
     if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
         (call,) = call.expressions

@@ -21,15 +21,18 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo test lint sanitize bench bench-heap bench-windows wheel hooks clean
+.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-windows wheel hooks clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  PYTHON=python3.13 chooses the interpreter; ARGS="..." goes to the demo, the bench or pytest.'
 
 demo: $(venv)/demo/.installed ## A year of real flights through a streaming query, checked against pandas
 	$(call installed,demo) -m timerheap demo $(ARGS)
+
+demo-windows: $(venv)/demo/.installed ## The same year in windows that grow through each day, drawn into out/departures.png
+	$(call installed,demo) -m timerheap demo-windows --chart out/departures.png $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
 	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 try:
@@ -39,14 +40,47 @@ def demo(batches: int, directory: Path | None) -> None:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timerheap-")))
         directory.mkdir(parents=True, exist_ok=True)
-        try:
+        with _extra():
             from timerheap.examples.demo import demo as run
 
             right = run(batches, directory, Console(highlight=False))
-        except ModuleNotFoundError as missing:
-            message = f"the demo needs {missing.name}: pip install 'timerheap[demo]'"
-            raise click.ClickException(message) from missing
     sys.exit(0 if right else 1)
+
+
+@main.command()
+@click.option(
+    "--batches", default=24, show_default=True, type=click.IntRange(1, 1000), help="How many micro-batches."
+)
+@click.option(
+    "--chart",
+    default="departures.png",
+    show_default=True,
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw a week of it into this PNG file.",
+)
+def demo_windows(batches: int, chart: Path) -> None:
+    """Count a year of departures through each day, in windows that grow by the hour.
+
+    Exits with 1 if a window differs from an independent computation.
+    """
+    if chart.suffix != ".png":
+        raise click.BadParameter(f"{chart} does not end in .png", param_hint="--chart")
+    chart.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="timerheap-") as directory, _extra():
+        from timerheap.examples.demo_windows import demo_windows as run
+
+        right = run(batches, Path(directory), chart, Console(highlight=False))
+    sys.exit(0 if right else 1)
+
+
+@contextlib.contextmanager
+def _extra() -> Iterator[None]:
+    """Say where to get what a demo needs."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        message = f"the demo needs {missing.name}: pip install 'timerheap[demo]'"
+        raise click.ClickException(message) from missing
 
 
 if __name__ == "__main__":

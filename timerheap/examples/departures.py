@@ -1,0 +1,43 @@
+"""How many flights have left each airport so far today? Every hour's answer, as a growing window gives it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from timerheap import WatermarkStrategy
+from timerheap.spark import cumulate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TIME_ZONE = "America/New_York"
+DELAY = timedelta(hours=24)  # flights come in scheduled order, and depart up to 22 hours behind earlier ones
+
+
+def departures_so_far(departures: DataFrame) -> DataFrame:
+    """Each airport's departures since midnight in New York, at every full hour.
+
+    Parameters
+    ----------
+    departures : pyspark.sql.DataFrame
+        A stream or a batch with the columns origin and departed.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        Columns origin, window_start (midnight), window_end (the hour), window_time and departures. A day
+        begins with the hour of its first departure.
+    """
+    windows = cumulate(
+        departures,
+        "departed",
+        timedelta(hours=1),
+        timedelta(days=1),
+        watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
+        time_zone=TIME_ZONE,
+        max_parallelism=4,  # key groups: there are three airports
+    )
+    return windows.group_by("origin").agg(F.count("*").alias("departures"))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import timerheap.clock
-from timerheap import ManualProcessingTimeService, SystemProcessingTimeService
+from timerheap import MAX_WATERMARK, ManualProcessingTimeService, SystemProcessingTimeService
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 LONG = 60  # seconds: what a test waits for at most, and never does

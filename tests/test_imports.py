@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # The deepest first: a room may import itself and the lines above its own. "timerheap" is the package itself.
 LAYERS = [
     "timer elements",
+    "duration",
     "_csrc",
     "_heap",
     "hashing",

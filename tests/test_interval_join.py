@@ -299,8 +299,8 @@ def test_rows_need_event_time(timestamp):
     ("lower", "upper", "error", "message"),
     [
         (1, 0, ValueError, "lower_bound must not be above upper_bound, got 1 and 0"),
-        ("1", 2, TypeError, "lower_bound must be an int, got '1'"),
-        (1, 2.0, TypeError, "upper_bound must be an int"),
+        ("1", 2, TypeError, "lower_bound: '1' is no duration"),
+        (1, 2.0, TypeError, "upper_bound: 2.0 is no duration"),
         (0, 2**63, OverflowError, "upper_bound"),
         (timedelta(microseconds=-1), 0, ValueError, "lower_bound: .* is no whole number of milliseconds"),
     ],

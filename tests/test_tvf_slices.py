@@ -146,7 +146,7 @@ def test_the_watermarks_that_mean_none_and_all() -> None:
             lambda: TumblingSliceAssigner(10, 10),
             r"offset must be less than size \(10 ms\) either way, got 10 ms",
         ),
-        (lambda: TumblingSliceAssigner(timedelta(microseconds=1)), "size must be whole milliseconds, got"),
+        (lambda: TumblingSliceAssigner(timedelta(microseconds=1)), "size: .* is no whole number of"),
         (lambda: HoppingSliceAssigner(10, 0), "slide must be positive, .* got 0 ms"),
         (
             lambda: HoppingSliceAssigner(10, 3),
@@ -167,9 +167,9 @@ def test_durations_that_do_not_fit(make: Any, message: str) -> None:
 
 
 def test_what_is_no_duration_or_column() -> None:
-    with pytest.raises(TypeError, match="size must be a timedelta, or an int of milliseconds, got '1 hour'"):
+    with pytest.raises(TypeError, match="size: '1 hour' is no duration"):
         TumblingSliceAssigner("1 hour")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="slide must be a timedelta"):
+    with pytest.raises(TypeError, match="slide: True is no duration"):
         HoppingSliceAssigner(10, True)
     with pytest.raises(OverflowError, match="offset must fit into 64 bits"):
         HoppingSliceAssigner(10, 5, 2**63)

@@ -65,11 +65,11 @@ def test_duration_factories():
 
 @pytest.mark.parametrize(
     ("duration", "error"),
-    [(-1, ValueError), (2**63, ValueError), (5.0, TypeError), ("5 seconds", TypeError), (True, TypeError),
+    [(-1, ValueError), (2**63, OverflowError), (5.0, TypeError), ("5 seconds", TypeError), (True, TypeError),
      (datetime.timedelta(microseconds=5), ValueError), (datetime.timedelta(-1), ValueError)],
 )  # fmt: skip
 def test_what_is_no_duration(duration, error):
-    with pytest.raises(error, match=r"max_out_of_orderness: .*(duration|milliseconds|0 or more)"):
+    with pytest.raises(error, match=r"max_out_of_orderness:? .*(duration|milliseconds|0 or more|64 bits)"):
         WatermarkStrategy.for_bounded_out_of_orderness(duration)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
+from timerheap.duration import milliseconds
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
 from timerheap.state import MapState, MapStateDescriptor
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.types import TypeInformation, Types, arrow_type
 
 __all__ = ["IntervalJoin", "ProcessJoinFunction"]
@@ -156,7 +157,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         left_type: object,
         right_type: object,
     ) -> None:
-        lower, upper = _bound("lower_bound", lower_bound), _bound("upper_bound", upper_bound)
+        lower, upper = milliseconds("lower_bound", lower_bound), milliseconds("upper_bound", upper_bound)
         if lower > upper:
             raise ValueError(
                 f"lower_bound must not be above upper_bound, got {lower_bound!r} and {upper_bound!r}"
@@ -244,16 +245,6 @@ class IntervalJoin(KeyedCoProcessFunction):
 
 def _given(rows: Iterable[Any] | None) -> Iterable[Any]:
     return () if rows is None else rows
-
-
-def _bound(name: str, bound: int | timedelta) -> int:
-    """Give a bound in whole ms; unlike a duration it may be negative."""
-    if not isinstance(bound, timedelta):
-        return int64(name, bound)
-    milliseconds, rest = divmod(bound, timedelta(milliseconds=1))
-    if rest:
-        raise ValueError(f"{name}: {bound!r} is no whole number of milliseconds")
-    return milliseconds
 
 
 def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:

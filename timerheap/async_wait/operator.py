@@ -21,8 +21,8 @@ from timerheap.async_wait.queue import (
     listed,
 )
 from timerheap.async_wait.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
+from timerheap.duration import not_negative
 from timerheap.timer import int64
-from timerheap.watermarks.strategy import milliseconds
 
 __all__ = ["AsyncWaitOperator", "Input"]
 
@@ -96,7 +96,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
     ) -> None:
         self._function: AsyncFunction[IN, OUT] = as_async_function(function)
         self._capacity = checked_capacity(capacity)
-        self._timeout = None if timeout is None else milliseconds("timeout", timeout)
+        self._timeout = None if timeout is None else not_negative("timeout", timeout)
         if self._timeout == 0:
             raise ValueError(f"timeout: {timeout!r} leaves no time for a call; give 1 ms or more, or None")
         if not isinstance(ordered, bool):

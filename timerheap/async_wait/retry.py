@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from timerheap.watermarks.strategy import milliseconds
+from timerheap.duration import not_negative
 
 __all__ = [
     "NO_RETRY_STRATEGY",
@@ -283,7 +283,7 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
 
 
 def _positive(argument: str, duration: int | timedelta) -> int:
-    ms = milliseconds(argument, duration)
+    ms = not_negative(argument, duration)
     if ms == 0:
         raise ValueError(f"{argument}: {duration!r} must be more than 0 ms")
     return ms

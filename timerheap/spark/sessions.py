@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
+from timerheap.duration import positive
 from timerheap.spark.aggregates import UserAggregate, asked
 from timerheap.spark.arguments import (
     arrow_schema,
@@ -20,7 +21,6 @@ from timerheap.spark.arguments import (
     quoted,
 )
 from timerheap.spark.window_runner import WINDOW
-from timerheap.tvf.duration import positive
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["GroupedSessions", "Sessions", "session"]

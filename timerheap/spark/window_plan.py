@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
 
+from timerheap.duration import not_negative
 from timerheap.spark.aggregates import Asked
 from timerheap.spark.arguments import (
     arrow_schema,
@@ -33,7 +34,6 @@ from timerheap.spark.slices import SLICE_END, WindowSpec
 from timerheap.spark.window_runner import EARLY, WINDOW, WindowQuery
 from timerheap.tvf import SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
-from timerheap.watermarks.strategy import milliseconds
 
 __all__ = ["Options", "Source", "WindowPlan"]
 
@@ -79,7 +79,7 @@ class Source:
         if time is not None and not isinstance(named_column(df, "time", time), TimestampType):
             zone = "UTC"
         key_groups(options.max_parallelism)
-        if options.emit_every is not None and milliseconds("emit_every", options.emit_every) < 1:
+        if options.emit_every is not None and not_negative("emit_every", options.emit_every) < 1:
             raise ValueError(f"emit_every: {options.emit_every!r} must be 1 ms or more")
         if options.local not in (None, "jvm", "arrow"):
             raise ValueError(f"local: {options.local!r} is none of 'jvm' and 'arrow'")
@@ -246,7 +246,7 @@ class WindowPlan:
             local=local,
             parts=parts,
             results=[arrow.field(first + number) for number in range(len(self.computed))],
-            emit_every=None if every is None else milliseconds("emit_every", every),
+            emit_every=None if every is None else not_negative("emit_every", every),
             wall_clock=isinstance(result[WINDOW[0]].dataType, TimestampNTZType),
             shown=self.source.df.columns,
         )

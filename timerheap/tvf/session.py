@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timerheap._heap import TimerHeap
+from timerheap.duration import Length, positive
 from timerheap.timer import MIN_WATERMARK, int64
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.arithmetic import Int64s, add, column
 from timerheap.tvf.columns import group_by
-from timerheap.tvf.duration import Duration, positive
 from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.results import LateRows, WindowResults, how_late
 from timerheap.tvf.zone import LocalClock
@@ -59,7 +59,7 @@ class SessionWindowAggregate:
     (array([0]), array([2400000]), array([2]))
     """
 
-    def __init__(self, gap: Duration, aggregates: Sequence[Aggregate], time_zone: str = "UTC") -> None:
+    def __init__(self, gap: Length, aggregates: Sequence[Aggregate], time_zone: str = "UTC") -> None:
         self.gap = positive("gap", gap)
         self.clock = LocalClock(time_zone)
         self.aggregation = Aggregation(aggregates)

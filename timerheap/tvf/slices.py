@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from timerheap.duration import Length, milliseconds, multiple, positive
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
 from timerheap.tvf.arithmetic import Int64s, add, column, floor_to
-from timerheap.tvf.duration import Duration, milliseconds, multiple, positive
 from timerheap.tvf.zone import LocalClock
 
 __all__ = [
@@ -195,7 +195,7 @@ class TumblingSliceAssigner(SliceAssigner):
     """
 
     def __init__(
-        self, size: Duration, offset: Duration = 0, time_zone: str = "UTC", *, event_time: bool = True
+        self, size: Length, offset: Length = 0, time_zone: str = "UTC", *, event_time: bool = True
     ) -> None:
         self.size = self.interval = positive("size", size)
         self.offset = milliseconds("offset", offset)
@@ -243,9 +243,9 @@ class HoppingSliceAssigner(SliceAssigner):
 
     def __init__(
         self,
-        size: Duration,
-        slide: Duration,
-        offset: Duration = 0,
+        size: Length,
+        slide: Length,
+        offset: Length = 0,
         time_zone: str = "UTC",
         *,
         event_time: bool = True,
@@ -302,9 +302,9 @@ class CumulativeSliceAssigner(SliceAssigner):
 
     def __init__(
         self,
-        max_size: Duration,
-        step: Duration,
-        offset: Duration = 0,
+        max_size: Length,
+        step: Length,
+        offset: Length = 0,
         time_zone: str = "UTC",
         *,
         event_time: bool = True,

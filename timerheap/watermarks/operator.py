@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from timerheap.clock import Cancellable, ProcessingTimeService
+from timerheap.duration import not_negative
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
 from timerheap.watermarks.generators import (
     NoWatermarks,
@@ -20,7 +21,6 @@ from timerheap.watermarks.strategy import (
     RecordTimestampAssigner,
     TimestampAssigner,
     WatermarkStrategy,
-    milliseconds,
 )
 
 __all__ = ["DEFAULT_AUTO_WATERMARK_INTERVAL", "TimeCharacteristic", "TimestampsAndWatermarksOperator"]
@@ -248,7 +248,7 @@ def _interval(time_characteristic: TimeCharacteristic, interval: int | timedelta
     in_processing_time = time_characteristic is TimeCharacteristic.PROCESSING_TIME
     if interval is None:
         return 0 if in_processing_time else DEFAULT_AUTO_WATERMARK_INTERVAL
-    ms = milliseconds("auto_watermark_interval", interval)
+    ms = not_negative("auto_watermark_interval", interval)
     if in_processing_time and ms:
         raise ValueError(
             f"auto_watermark_interval: processing time has no watermarks; leave it 0, not {ms} ms"

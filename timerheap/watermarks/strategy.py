@@ -6,10 +6,9 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
-from operator import index
 from typing import Any, NoReturn
 
-from timerheap.timer import MAX_WATERMARK
+from timerheap.duration import not_negative
 from timerheap.watermarks.generators import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
@@ -23,7 +22,6 @@ __all__ = [
     "Time",
     "TimestampAssigner",
     "WatermarkStrategy",
-    "milliseconds",
 ]
 
 
@@ -76,23 +74,6 @@ class Time:
     minutes = staticmethod(Duration.of_minutes)
     seconds = staticmethod(Duration.of_seconds)
     milliseconds = staticmethod(Duration.of_millis)
-
-
-def milliseconds(argument: str, duration: int | timedelta) -> int:
-    """Give a duration in whole ms; a TypeError or ValueError names `argument`."""
-    if isinstance(duration, timedelta):
-        ms, rest = divmod(duration, timedelta(milliseconds=1))
-        if rest:
-            raise ValueError(f"{argument}: {duration!r} is no whole number of milliseconds")
-    elif hasattr(duration, "__index__") and not isinstance(duration, bool):
-        ms = index(duration)
-    else:
-        raise TypeError(
-            f"{argument}: {duration!r} is no duration; give an int of milliseconds or a timedelta"
-        )
-    if not 0 <= ms <= MAX_WATERMARK:
-        raise ValueError(f"{argument}: {duration!r} must be 0 or more, and below 2**63 ms")
-    return ms
 
 
 class TimestampAssigner(ABC):
@@ -162,7 +143,7 @@ class WatermarkStrategy:
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: int | timedelta) -> WatermarkStrategy:
         """Rows come at most that late behind the largest timestamp seen."""
-        ms = milliseconds("max_out_of_orderness", max_out_of_orderness)
+        ms = not_negative("max_out_of_orderness", max_out_of_orderness)
         return WatermarkStrategy(lambda: BoundedOutOfOrdernessWatermarks(ms))
 
     @staticmethod
@@ -239,7 +220,7 @@ class WatermarkStrategy:
         TypeError, ValueError
             It is no duration, or not above 0.
         """
-        ms = milliseconds("idle_timeout", idle_timeout)
+        ms = not_negative("idle_timeout", idle_timeout)
         if ms == 0:
             raise ValueError("idle_timeout must be above 0 ms, got 0")
         return self._with("idle_timeout", ms)
@@ -254,7 +235,7 @@ class WatermarkStrategy:
         TypeError, ValueError
             It is no duration.
         """
-        return self._with("max_ahead", milliseconds("max_ahead", max_ahead))
+        return self._with("max_ahead", not_negative("max_ahead", max_ahead))
 
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: object, update_interval: object = None

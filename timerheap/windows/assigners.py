@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
+from timerheap.duration import not_negative
 from timerheap.functions import RuntimeContext
 from timerheap.timer import MIN_WATERMARK
-from timerheap.watermarks.strategy import milliseconds
 from timerheap.windows.merging import merge_time_windows
 from timerheap.windows.triggers import EventTimeTrigger, NeverTrigger, ProcessingTimeTrigger, Trigger
 from timerheap.windows.window import GlobalWindow, TimeWindow, Window
@@ -372,11 +372,11 @@ class GlobalWindows(WindowAssigner):
 def _positive(argument: str, duration: int | timedelta) -> int:
     if _is_negative(duration) or not duration:
         raise ValueError(f"{argument}: {duration!r} must be more than 0 ms")
-    return milliseconds(argument, duration)
+    return not_negative(argument, duration)
 
 
 def _offset(offset: int | timedelta, bound: str, ms: int) -> int:
-    size = milliseconds("offset", -offset) if _is_negative(offset) else milliseconds("offset", offset)
+    size = not_negative("offset", -offset) if _is_negative(offset) else not_negative("offset", offset)
     if size >= ms:
         raise ValueError(f"offset: {offset!r} must satisfy abs(offset) < {bound}, which is {ms} ms")
     return -size if _is_negative(offset) else size

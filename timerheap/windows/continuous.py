@@ -6,8 +6,8 @@ from abc import abstractmethod
 from datetime import timedelta
 from typing import Any
 
+from timerheap.duration import not_negative
 from timerheap.types import Types
-from timerheap.watermarks.strategy import milliseconds
 from timerheap.windows.states import ReducingStateDescriptor
 from timerheap.windows.triggers import QuietTrigger, Trigger, TriggerResult
 
@@ -20,7 +20,7 @@ class _Continuous(QuietTrigger):
     _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
 
     def __init__(self, interval: int | timedelta) -> None:
-        self.interval = milliseconds("interval", interval)
+        self.interval = not_negative("interval", interval)
         if self.interval == 0:
             raise ValueError(f"interval: {interval!r} must be more than 0 ms")
 

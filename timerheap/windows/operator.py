@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
+from timerheap.duration import not_negative
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.service import TimeDomain
 from timerheap.state import MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK
-from timerheap.watermarks.strategy import milliseconds
 from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
 from timerheap.windows.contents import Accumulators, Contents, Elements
 from timerheap.windows.contexts import AssignerContext, TriggerContext, WindowContext
@@ -134,7 +134,7 @@ class WindowOperator:
         )
         self._window_function = _whole_window(function, window_function)
         self._type_info = _state_type(function, accumulator_type, element_type)
-        self._allowed_lateness = milliseconds("allowed_lateness", allowed_lateness)
+        self._allowed_lateness = not_negative("allowed_lateness", allowed_lateness)
         if late is not None and not callable(late):
             raise TypeError(f"late: {late!r} is no callable (value, ctx) -> results")
         self._late = late

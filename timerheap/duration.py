@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from timerheap.timer import MAX_WATERMARK, int64
 
-__all__ = ["Duration", "milliseconds", "multiple", "positive"]
+__all__ = ["Length", "milliseconds", "multiple", "not_negative", "positive"]
 
-Duration = int | timedelta
+Length = int | timedelta
 
 
-def milliseconds(name: str, value: Duration) -> int:
+def milliseconds(name: str, value: Length) -> int:
     """Take a duration as an int of ms; an error names it.
 
     Examples
@@ -22,14 +22,22 @@ def milliseconds(name: str, value: Duration) -> int:
     if isinstance(value, timedelta):
         whole, rest = divmod(value, timedelta(milliseconds=1))
         if rest:
-            raise ValueError(f"{name} must be whole milliseconds, got {value!r}")
+            raise ValueError(f"{name}: {value!r} is no whole number of milliseconds")
         value = whole
     elif isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a timedelta, or an int of milliseconds, got {value!r}")
+        raise TypeError(f"{name}: {value!r} is no duration; give an int of milliseconds or a timedelta")
     return int64(name, value)
 
 
-def positive(name: str, value: Duration) -> int:
+def not_negative(name: str, value: Length) -> int:
+    """Take a duration that may be 0."""
+    duration = milliseconds(name, value)
+    if duration < 0:
+        raise ValueError(f"{name}: {value!r} must be 0 or more")
+    return duration
+
+
+def positive(name: str, value: Length) -> int:
     """Take a duration that must be positive.
 
     Examples
@@ -46,7 +54,7 @@ def positive(name: str, value: Duration) -> int:
     return duration
 
 
-def multiple(name: str, value: Duration, part_name: str, part_value: Duration) -> tuple[int, int]:
+def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tuple[int, int]:
     """Take two durations of which the first must be a multiple of the second.
 
     Examples

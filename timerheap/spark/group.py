@@ -86,10 +86,14 @@ class KeyGroup:
                 f"the checkpoint has chunks of kind {run.kind}, which this version does not know"
             )
         if part.name != run.name:
-            what = "windows" if run.kind == SLICES else "timers (one_timer_per_key)"
+            if run.kind == SLICES:
+                raise ValueError(
+                    f"the checkpoint has the windows {run.name}, the query {part.name}; keep the windows and "
+                    "their aggregates as they were, or start a new checkpoint"
+                )
             raise ValueError(
-                f"the checkpoint's {what} are {run.name}, the query's {part.name}; keep the query as it was, "
-                "or start a new checkpoint"
+                f"one_timer_per_key: the checkpoint's timers are a {run.name}, the query's a {part.name}; "
+                "keep one_timer_per_key as it was, or start a new checkpoint"
             )
         return part
 

@@ -35,7 +35,7 @@ demo-windows: $(venv)/demo/.installed ## The same year in windows that grow thro
 	$(call installed,demo) -m timerheap demo-windows --chart out/departures.png $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
-	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
+	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format
 	$(venv)/lint/bin/ruff check

@@ -162,8 +162,10 @@ def test_an_idle_channel_holds_nobody_back(spark: SparkSession, tmp_path: Path) 
     run_until(2)
     streams.write_batches(tmp_path / "input", [rows(("a", 1, 6_000))], SCHEMA)
     run_until(5)
-    timers = [row for row in seen() if row[0] == "timer"]
-    assert timers == [("timer", "a", 5_000, 5_999), ("timer", "b", 1_000, 5_999)]
+    a, b = (row for row in seen() if row[0] == "timer")
+    assert a == ("timer", "a", 5_000, 5_999)
+    assert b[:3] == ("timer", "b", 1_000)
+    assert b[3] in (4_999, 5_999)  # channel 2 may be idle before the first query has stopped, or after
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,21 @@ static size_t parent(size_t i) { return (i - 1) / TH_ARITY; }
 /* The least of the siblings in `ties`, a bit for each from c on, which share one timestamp. */
 static size_t least_of_ties(const th_heap *h, size_t c, unsigned ties) {
     size_t best = c + th_ctz(ties);
+    int64_t least = h->key[best];
     while (ties &= ties - 1) {
         size_t i = c + th_ctz(ties);
-        if (h->key[i] != h->key[best] ? h->key[i] < h->key[best] : h->ns[i] < h->ns[best]) best = i;
+        int64_t key = h->key[i];
+        bool less = key < least;
+        if (TH_UNLIKELY(key == least)) less = h->ns[i] < h->ns[best];
+        best = less ? i : best;
+        least = less ? key : least;
     }
     return best;
 }
 
 /* The least of the children from c on. With eight of them: a tournament of conditional moves, since which child
  * wins is a coin toss that no branch predictor can learn. */
-static size_t least_child(const th_heap *h, size_t c, size_t end) {
+TH_INLINE size_t least_child(const th_heap *h, size_t c, size_t end) {
     const int64_t *t = h->ts + c;
     unsigned ties = 0;
     if (c + TH_ARITY <= end) {

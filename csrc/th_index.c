@@ -6,33 +6,103 @@ _Static_assert(sizeof(th_line) == 64, "a line of the index is a cache line");
 /* Lines are at most 3/4 full. */
 size_t th_index_lines(size_t cap) { return (cap + 8) / 9; }
 
+/* Rows whose lines are fetched while as many before them are entered: far more than a group, since here nothing else
+ * is waited for. */
+#define BLOCK 32
+
+/* Where a row's entry belongs, and its tag. */
+typedef struct place {
+    uint32_t home;
+    uint8_t tag;
+} place;
+
+/* Pairs of rows with one tag in one line, fetched and compared some time later. */
+typedef struct suspects {
+    size_t n;
+    uint32_t row[TH_GROUP], other[TH_GROUP];
+} suspects;
+
+TH_INLINE void fetch(const th_heap *h, size_t i, place *places) {
+    for (size_t end = i + BLOCK < h->len ? i + BLOCK : h->len; i < end; i++) {
+        uint64_t hash = th_hash_row(h, i);
+        size_t home = th_home(h, hash);
+        *places++ = (place){(uint32_t)home, th_tag(hash)};
+        TH_PREFETCH(&h->line[home]);
+    }
+}
+
+/* Whether two of a pair have one identity. */
+static bool compare(const th_heap *h, suspects *s) {
+    bool same = false;
+    for (size_t k = 0; k < s->n; k++) {
+        size_t i = s->row[k];
+        same |= th_same(h, s->other[k], h->ts[i], h->key[i], h->ns[i]);
+    }
+    s->n = 0;
+    return same;
+}
+
+/* Whether row i, which goes to this line, was seen to be there already. */
+TH_INLINE bool suspect(const th_heap *h, suspects *s, const th_line *b, uint8_t tag, size_t i) {
+    bool same = false;
+    for (unsigned m = th_match(b, tag); TH_UNLIKELY(m); m &= m - 1) {
+        size_t other = b->row[th_ctz(m)];
+        TH_PREFETCH(h->key + other);
+        TH_PREFETCH(h->ns + other);
+        TH_PREFETCH(h->ts + other);
+        s->row[s->n] = (uint32_t)i;
+        s->other[s->n++] = (uint32_t)other;
+        if (s->n == TH_GROUP) same |= compare(h, s);
+    }
+    return same;
+}
+
 /* `verify`: that no identity is there twice. */
 TH_INLINE th_status build(th_heap *heap, bool verify) {
     th_heap h = *heap; /* a copy that stays in registers: stores to tags might change any memory */
-    uint64_t hash[TH_GROUP];
-    for (size_t i = 0; i < h.len; i += TH_GROUP) {
-        size_t n = h.len - i < TH_GROUP ? h.len - i : TH_GROUP;
-        for (size_t k = 0; k < n; k++) {
-            hash[k] = th_hash_row(&h, i + k);
-            TH_PREFETCH(&h.line[th_home(&h, hash[k])]);
-        }
-        for (size_t k = 0; k < n; k++) {
-            size_t at = i + k;
-            if (verify && th_lookup(&h, hash[k], h.ts[at], h.key[at], h.ns[at]) != SIZE_MAX) return TH_DUPLICATE;
-            h.slot[at] = th_enter(&h, hash[k], at);
+    place places[2][BLOCK];
+    suspects s = {0};
+    bool same = false;
+    fetch(&h, 0, places[0]);
+    for (size_t i = 0; i < h.len && !same;) {
+        const place *p = places[i / BLOCK % 2];
+        fetch(&h, i + BLOCK, places[i / BLOCK % 2 ^ 1]);
+        for (size_t end = i + BLOCK < h.len ? i + BLOCK : h.len; i < end; i++, p++) {
+            /* Lines only fill up here: who was there before is found before the first that has a free lane. */
+            size_t at = p->home;
+            while (true) {
+                th_line *b = &h.line[at];
+                unsigned free = th_match(b, 0);
+                if (verify) same |= suspect(&h, &s, b, p->tag, i);
+                if (free) {
+                    unsigned lane = th_ctz(free);
+                    b->tag[lane] = p->tag;
+                    b->row[lane] = (uint32_t)i;
+                    h.slot[i] = (uint32_t)(at << 4 | lane);
+                    break;
+                }
+                b->passed++;
+                if (++at == h.lines) at = 0;
+            }
         }
     }
-    return TH_YES;
+    return same || compare(&h, &s) ? TH_DUPLICATE : TH_YES;
 }
 
 void th_heap_reindex(th_heap *h) { build(h, false); }
 
-th_status th_heap_restore(th_heap *h) {
-    for (size_t i = 1; i < h->len; i++) {
-        size_t p = (i - 1) / TH_ARITY;
-        if (TH_UNLIKELY(h->ts[i] <= h->ts[p]) && th_row_less(h, i, (th_row){h->ts[p], h->key[p], h->ns[p], 0}))
-            return TH_DISORDER;
+/* Whether no row precedes its parent. */
+static bool ordered(const th_heap *h) {
+    for (size_t p = 0, c = 1; c < h->len; p++) {
+        size_t end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
+        for (; c < end; c++)
+            if (TH_UNLIKELY(h->ts[c] <= h->ts[p]) && th_row_less(h, c, (th_row){h->ts[p], h->key[p], h->ns[p], 0}))
+                return false;
     }
+    return true;
+}
+
+th_status th_heap_restore(th_heap *h) {
     h->changes++;
-    return build(h, true);
+    return ordered(h) ? build(h, true) : TH_DISORDER;
 }

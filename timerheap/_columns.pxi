@@ -13,17 +13,26 @@ cdef str _hint(object value):
     return ""
 
 
-cdef int64_t _int64(object value, str name) except? -1:
+cdef inline int64_t _int64(object value, str name) except? -1:
     """An int, or what stands for one by `__index__`, as int64."""
     cdef int overflow = 0
     cdef int64_t result
-    if not PyLong_CheckExact(value):
-        try:
-            if isinstance(value, (bool, np.bool_)):
-                raise TypeError
-            value = operator.index(value)
-        except TypeError:
-            raise TypeError(f"{name} must be an integer, got {_shown(value)}{_hint(value)}") from None
+    if PyLong_CheckExact(value):  # here, in the caller: half of a call's time goes into its arguments
+        result = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if not overflow:
+            return result
+    return _int64_of(value, name)
+
+
+cdef int64_t _int64_of(object value, str name) except? -1:
+    cdef int overflow = 0
+    cdef int64_t result
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {_shown(value)}{_hint(value)}") from None
     result = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow:
         raise OverflowError(f"{name} must fit in int64, got {value}")

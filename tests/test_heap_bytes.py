@@ -192,6 +192,16 @@ def test_what_no_heap_would_hold(kind, columns, text):
         kind.from_bytes(sealed(kind, *columns))
 
 
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 4999), (37, 69), (2500, 2501), (4000, 4999)])
+def test_one_doubled_timer_among_many(first, second):
+    for seed in range(10):  # and another place in the index each time
+        keys = np.random.default_rng(seed).permutation(5000)
+        KeyTimerHeap.from_bytes(sealed(KeyTimerHeap, range(5000), keys, [0] * 5000))._check()
+        keys[second] = keys[first]
+        with pytest.raises(ValueError, match="two timers have one identity"):
+            KeyTimerHeap.from_bytes(sealed(KeyTimerHeap, range(5000), keys, [0] * 5000))
+
+
 @given(st.binary(max_size=400), st.sampled_from([TimerHeap, KeyTimerHeap]))
 def test_any_payload_is_a_heap_or_refused(payload, kind):
     data = seal(NUMBER[kind], payload)

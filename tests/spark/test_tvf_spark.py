@@ -250,6 +250,9 @@ def test_the_plan_in_words(spark: SparkSession, capsys: pytest.CaptureFixture[st
     assert "Hopping windows, size 20 ms, slice 5 ms, offset 0 ms, time zone UTC" in said
     assert "local   jvm" in said
     assert "Spark's, per slice" in said
+    assert "global  128 key groups of (k)" in said
+    timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY).group_by("k").explain(F.sum("v"))
+    assert "global  none: a window is one slice" in capsys.readouterr().out
     windows.group_by("k").explain(F.count_distinct("v"))
     assert "arrow: rows become slices in the Python workers, before they are sent (count(distinct" in (
         capsys.readouterr().out

@@ -81,6 +81,8 @@ class Asked:
         What accumulators that are objects are stored as.
     parts : dict of str to pyarrow.sql.Column, or None
         What Spark can compute of each slice, for `Aggregate.from_parts`; None: it cannot.
+    column : pyspark.sql.Column or None
+        What was given, where Spark can compute it.
     """
 
     field: StructField
@@ -88,6 +90,7 @@ class Asked:
     inputs: dict[str, Column]
     object_type: pa.DataType | None
     parts: dict[str, Column] | None
+    column: Column | None
 
 
 def aggregate(
@@ -133,7 +136,7 @@ def asked(df: DataFrame, wanted: object, number: int) -> Asked:
         names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
         python = PythonAggregate(wanted.function, *names, name=wanted.name)
         inputs = {name: df[column] for name, column in zip(names, wanted.columns, strict=True)}
-        return Asked(StructField(wanted.name, wanted.returns), python, inputs, wanted.accumulator, None)
+        return Asked(StructField(wanted.name, wanted.returns), python, inputs, wanted.accumulator, None, None)
     if not isinstance(wanted, Column):
         raise TypeError(
             f"agg: {wanted!r} is no Column; give Spark's functions, such as F.count('*'), or what "
@@ -145,7 +148,7 @@ def asked(df: DataFrame, wanted: object, number: int) -> Asked:
     (field,) = df.groupBy().agg(wanted).schema  # the name and the type that Spark gives it
     function, arguments = _call(node, wanted)
     if function == "count" and (not arguments or _is_constant(arguments[0])):
-        return Asked(field, Count(), {}, None, {})
+        return Asked(field, Count(), {}, None, {}, wanted)
     if len(arguments) != 1:
         raise ValueError(f"agg: {_text(wanted)} takes {len(arguments)} columns; windows take one at a time")
     name = f"{_INPUT}{number}"
@@ -160,7 +163,7 @@ def asked(df: DataFrame, wanted: object, number: int) -> Asked:
     parts = None
     if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):
         parts = {f"{name}_{part}": _PARTS[part](argument, dtype) for part in made.parts}
-    return Asked(field, made, {name: argument}, stored, parts)
+    return Asked(field, made, {name: argument}, stored, parts, wanted)
 
 
 def _as(column: Column, dtype: np.dtype[Any]) -> Column:

@@ -20,7 +20,7 @@ from timerheap.spark.arguments import (
     named_column,
     quoted,
 )
-from timerheap.spark.window_runner import WINDOW
+from timerheap.spark.bounds import bounds
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["GroupedSessions", "Sessions", "session"]
@@ -103,11 +103,8 @@ class GroupedSessions:
             rows = rows.withWatermark(_TIME, f"{self.sessions.delay} milliseconds")
         window = F.session_window(_TIME, f"{self.sessions.gap} milliseconds").alias(_SESSION)
         grouped = rows.groupBy(*map(quoted, self.keys or [_NO_KEY]), window).agg(*aggregates)
-        end = F.col(f"{_SESSION}.end")
-        bounds = F.col(f"{_SESSION}.start"), end, end - F.expr("INTERVAL 1 MILLISECOND")
-        named = [column.alias(name) for column, name in zip(bounds, WINDOW, strict=True)]
         results = grouped.columns[len(self.keys or [_NO_KEY]) + 1 :]
-        return grouped.select(*map(quoted, self.keys), *named, *map(quoted, results))
+        return grouped.select(*map(quoted, self.keys), *bounds(_SESSION), *map(quoted, results))
 
     def explain(self, *aggregates: Column) -> None:
         """Print how `agg` computes these aggregates."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
@@ -27,11 +27,12 @@ from timerheap.spark.arguments import (
     named_column,
     quoted,
 )
+from timerheap.spark.bounds import EARLY, WINDOW, bounds
 from timerheap.spark.carry import Carrier, marked, time_mode
 from timerheap.spark.local import LocalStage
 from timerheap.spark.pack import AHEAD, CHANNEL
 from timerheap.spark.slices import SLICE_END, WindowSpec
-from timerheap.spark.window_runner import EARLY, WINDOW, WindowQuery
+from timerheap.spark.window_runner import WindowQuery
 from timerheap.tvf import SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
@@ -123,6 +124,8 @@ class WindowPlan:
 
     def result(self) -> DataFrame:
         """Give the DataFrame."""
+        if self._one_stage:
+            return self._by_spark()
         return self._by_jvm() if self.local == "jvm" else self._by_arrow()
 
     def _by_arrow(self) -> DataFrame:
@@ -150,21 +153,26 @@ class WindowPlan:
             local = LocalStage(self._spec(), self._keys, time, self._dtypes)
         return self._carried(rows, used, columns, time, mode, local=local)
 
+    @property
+    def _one_stage(self) -> bool:
+        """Nothing is left to merge where a window is a slice."""
+        return self.local == "jvm" and self.source.assigner.size == self.source.assigner.interval
+
+    def _by_spark(self) -> DataFrame:
+        """Spark makes the slices, which are the windows."""
+        rows, window = self._sliced(self.source.df)
+        grouped = rows.groupBy(*map(quoted, self.keys), window).agg(
+            *(one.column for one in self.computed if one.column is not None)
+        )
+        results = grouped.columns[len(self.keys) + 1 :]
+        return grouped.select(*map(quoted, self.keys), *bounds(SLICE_END), *map(quoted, results))
+
     def _by_jvm(self) -> DataFrame:
         """Spark makes the slices, and says how far time has come."""
-        source, time = self.source, str(self.source.time)
-        rows = self._with_inputs(source.df)
-        if source.df.isStreaming:
-            rows = rows.withWatermark(time, f"{bounded_delay(source.strategy)} milliseconds")
-        length = source.assigner.interval
-        window = F.window(
-            quoted(time),
-            f"{length} milliseconds",
-            startTime=f"{source.assigner.offset % length} milliseconds",
-        )
+        rows, window = self._sliced(self._with_inputs(self.source.df))
         parts = {name: column for one in self.computed for name, column in (one.parts or {}).items()}
         slices = (
-            rows.groupBy(window.alias(SLICE_END), *map(quoted, self._keys))
+            rows.groupBy(window, *map(quoted, self._keys))
             .agg(F.count(F.lit(1)).alias(_ROWS), *(column.alias(name) for name, column in parts.items()))
             .withColumn(SLICE_END, F.col(f"{SLICE_END}.end"))
         )
@@ -173,6 +181,16 @@ class WindowPlan:
         by_aggregate = [[_ROWS], *(list(one.parts) for one in self.computed if one.parts)]
         slices = slices.select(*map(quoted, used))
         return self._carried(slices, used, columns, None, "EventTime", parts=by_aggregate)
+
+    def _sliced(self, rows: DataFrame) -> tuple[DataFrame, Column]:
+        """Give the rows under Spark's watermark, and Spark's window that is a slice."""
+        source, time = self.source, str(self.source.time)
+        if rows.isStreaming:
+            rows = rows.withWatermark(time, f"{bounded_delay(source.strategy)} milliseconds")
+        length = source.assigner.interval
+        start = f"{source.assigner.offset % length} milliseconds"
+        window = F.window(quoted(time), f"{length} milliseconds", startTime=start)
+        return rows, window.alias(SLICE_END)
 
     def _with_inputs(self, rows: DataFrame) -> DataFrame:
         if not self.keys:
@@ -281,12 +299,15 @@ class WindowPlan:
             local = f"arrow: rows become slices in the Python workers, {where} ({why})"
             late = "Flink's: a row is late when the last window of its slice has fired; "
             late += "it comes out with late_by" if options.late_by else "it is dropped"
+        merged = (
+            f"{options.max_parallelism} key groups of ({', '.join(self.keys) or 'no key'}), shared slices in "
+            "Python workers, state in Spark's state store"
+        )
         lines = {
             "windows": self._windows(),
             "source": f"{kind}, time {source.time or 'of the micro-batch'}, watermark {source.strategy!r}",
             "local": local,
-            "global": f"{options.max_parallelism} key groups of ({', '.join(self.keys) or 'no key'}), shared "
-            "slices in Python workers, state in Spark's state store",
+            "global": "none: a window is one slice" if self._one_stage else merged,
             "late": late,
             "sink": f"append: {', '.join(self._result().names)}",
         }

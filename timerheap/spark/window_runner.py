@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark.bounds import EARLY, WINDOW
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.output import Output
 from timerheap.spark.pack import event_millis
@@ -17,13 +18,7 @@ from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf import Partials, WindowResults
 from timerheap.tvf.aggregate import FieldAggregate
 
-__all__ = ["EARLY", "WINDOW", "WindowQuery", "WindowRunner"]
-
-WINDOW = ["window_start", "window_end", "window_time"]
-"""Names of the result's columns that say which window it is of."""
-
-EARLY = "early"
-"""Name of the result's column that is true where the window goes on."""
+__all__ = ["WindowQuery", "WindowRunner"]
 
 _WINDOWS_AT_ONCE = 4096  # of a key: more would only be held in memory together
 

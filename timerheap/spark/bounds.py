@@ -1,0 +1,21 @@
+"""The columns of a result that say which window it is of."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+__all__ = ["EARLY", "WINDOW", "bounds"]
+
+WINDOW = ["window_start", "window_end", "window_time"]
+"""Names of the columns."""
+
+EARLY = "early"
+"""Name of the column that is true where the window goes on."""
+
+
+def bounds(window: str) -> list[Column]:
+    """Give the columns out of one of Spark's windows: a struct of start and end."""
+    end = F.col(f"{window}.end")
+    columns = F.col(f"{window}.start"), end, end - F.expr("INTERVAL 1 MILLISECOND")
+    return [column.alias(name) for column, name in zip(columns, WINDOW, strict=True)]

@@ -31,7 +31,7 @@ def start_spark(scratch: os.PathLike[str] | str, cores: int = 2) -> SparkSession
         .config("spark.local.dir", f"{scratch}/local")
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.shuffle.partitions", 2)  # each costs a Python worker in every micro-batch
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", True)

@@ -47,9 +47,9 @@ def port_carried_to_workers() -> Iterator[None]:
 
 
 def state_store(spark: SparkSession, provider: str) -> AbstractContextManager[None]:
-    """The state store of the queries that are started inside, and few partitions."""
+    """The state store of the queries that are started inside."""
     name = f"org.apache.spark.sql.execution.streaming.state.{provider}"
-    return configured(spark, streaming_stateStore_providerClass=name, shuffle_partitions=2)
+    return configured(spark, streaming_stateStore_providerClass=name)
 
 
 def write(folder: Path, names: list[str], rows: Batch) -> None:

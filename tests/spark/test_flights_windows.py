@@ -24,8 +24,6 @@ from timerheap.examples.demo_windows import compare, draw
 from timerheap.examples.flights import read_flights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -54,13 +52,6 @@ NIGHTS = [
     ("2013-11-03 06:59:59.999", "01:59 EST"),
     ("2013-11-03 07:00:00", "02:00 EST"),
 ]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick(spark: SparkSession) -> Iterator[None]:
-    """Two shuffle partitions: each costs a Python worker's start in every micro-batch."""
-    with streams.configured(spark, shuffle_partitions=2):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -491,7 +491,7 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
             query(**{"in_order": True, **changed})
     message = say(
         r"spark\.sql\.shuffle\.partitions: process\(\) has planned for 3 shuffle partitions",
-        "set spark.sql.shuffle.partitions to (4|the number that the checkpoint was started with) before",
+        "set spark.sql.shuffle.partitions to (2|the number that the checkpoint was started with) before",
     )
     with (
         streams.configured(spark, shuffle_partitions=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,6 @@ SCHEMA = pa.schema(
     ]
 )
 DELAYED = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
-
-
-@pytest.fixture(autouse=True)
-def few_partitions(spark: SparkSession) -> Iterator[None]:
-    with streams.configured(spark, shuffle_partitions=2):
-        yield
 
 
 def make_rows(seed: int, count: int) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+BASE ?=
 
 version := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 venv := .venv-$(version)
@@ -21,7 +22,7 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-windows wheel hooks clean
+.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-peers bench-windows instructions wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -54,10 +55,16 @@ bench: bench-heap ## The heaps, and then the session timeout on Spark, beside th
 bench-heap: $(venv)/bench/.installed ## The heaps alone, beside heapq and a set
 	mkdir -p out
 	$(call installed,bench) -m pytest --quiet --benchmark-quiet --benchmark-json=out/heap.json bench/test_heap.py
-	$(call installed,bench) bench/report.py out/heap.json out/heap_ratios.json
+	$(call installed,bench) bench/report.py out/heap.json
+
+bench-peers: $(venv)/bench/.installed ## The heaps beside heapq, sortedcontainers and, with a JDK, Flink; drawn into out/
+	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/compare.py --json out/peers.json --plots out $(ARGS)
 
 bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
 	$(call installed,bench) bench/windows.py --json out/windows.json $(ARGS)
+
+instructions: ## Fail if an operation of the heap takes 5 % more instructions than at the base commit (BASE=...)
+	$(PYTHON) bench/instructions.py $(BASE)
 
 wheel: $(wheel) ## Build the sdist, and from it the wheel, into dist/
 

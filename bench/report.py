@@ -1,46 +1,135 @@
-"""Turn pytest-benchmark's JSON of bench/test_heap.py into a table of ratios and a short JSON of its own.
+"""The table of ratios and goals, out of figures.
 
-$ python bench/report.py heap.json [ratios.json]
+$ python bench/report.py out/peers.json     # what compare.py wrote
+$ python bench/report.py out/heap.json      # pytest-benchmark's, of test_heap.py
+
+Figures are groups, each an operation at one n: {"operation", "n", "unit": "ns" or "bytes",
+"ours": {method: values}, "peers": {name: values}}, with a value for each round, which is one timer's share.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+Group = dict[str, Any]
+
+PEERS = ["heapq + set", "sortedcontainers", "Flink"]
+
+# How many times faster than a peer ours must be at least. For bytes, and beside any other yardstick: how many
+# times its figure ours may be at most.
+GOALS: dict[tuple[str, int], dict[str, float]] = {
+    ("push_many", 10**6): {"heapq + set": 20, "Flink": 10},
+    ("remove_many", 10**6): {"heapq + set": 8, "Flink": 8},
+    ("reschedule_many", 10**6): {"heapq + set": 8, "Flink": 10},
+    ("push_many that moves", 10**6): {"heapq + set": 8, "Flink": 10},
+    ("pop_due, all due", 10**6): {"heapq + set": 80, "Flink": 30},
+    ("pop_due, 10 % due", 10**6): {"heapq + set": 30, "Flink": 15},
+    ("pop_due, 1 % due", 10**6): {"heapq + set": 30, "Flink": 15},
+    ("pop", 10**6): {"heapq + set": 10, "Flink": 2},
+    ("push", 10**4): {"heapq + set": 2, "an empty method": 2},
+    ("pop", 10**4): {"heapq + set": 4, "an empty method": 2},
+    ("reschedule", 10**4): {"heapq + set": 2.5, "an empty method": 2},
+    ("remove", 10**4): {"an empty method": 2},
+    ("bytes a timer", 10**6): {"heapq + set": 0.28, "Flink": 0.45},
+    ("to_bytes", 10**6): {"memcpy": 4},
+    ("from_bytes", 10**6): {"push_many": 0.6},
+    ("push_many, ten times as many", 10**6): {"push_many": 3},
+}
+WORST_CASE = 1.5  # beside "random"
+
+LEGEND = """\
+Nanoseconds a timer, or bytes. 12x after a peer's figure: ours is 12 times faster; for bytes, and in the last
+column: ours is so many times the other's figure."""
 
 
-def ratios(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each operation and n: medians in ns a timer, or bytes, on both sides, and peer / ours."""
-    found: dict[tuple[str, int], dict[str, float]] = {}
-    for run in report["benchmarks"]:
-        info = run["extra_info"]
-        value = info["bytes"] if "bytes" in info else run["stats"]["median"] * 1e9 / info["timers"]
-        found.setdefault((info["operation"], info["n"]), {})[info["side"]] = value
+class Ratio(NamedTuple):
+    """Ours beside a peer's median."""
+
+    method: str
+    n: int
+    unit: str
+    ours: float
+    peer: str
+    peers: float
+
+    @property
+    def faster(self) -> bool:
+        """Whether the ratio tells how many times faster ours is, and not which part of the peer's it is."""
+        return self.unit == "ns" and self.peer in PEERS
+
+    @property
+    def value(self) -> float:
+        return self.peers / self.ours if self.faster else self.ours / self.peers
+
+    @property
+    def goal(self) -> float | None:
+        if self.peer == "random":
+            return WORST_CASE
+        return GOALS.get((self.method, self.n), {}).get(self.peer)
+
+    @property
+    def met(self) -> bool:
+        return self.goal is None or (self.value >= self.goal if self.faster else self.value <= self.goal)
+
+    def __str__(self) -> str:
+        text = f"{amount(self.peers)} {self.value:.{digits(self.value)}f}x"
+        if self.goal is None:
+            return text
+        return f"{text} {'' if self.met else 'not '}{'>=' if self.faster else '<='} {self.goal:g}"
+
+
+def digits(value: float) -> int:
+    return 0 if value >= 100 else 1 if value >= 10 else 2
+
+
+def amount(value: float) -> str:
+    return f"{value:,.{min(1, digits(value))}f}"
+
+
+def ratios(groups: list[Group]) -> list[Ratio]:
     return [
-        {
-            "operation": operation,
-            "n": n,
-            "unit": "bytes" if operation == "bytes a timer" else "ns",
-            "timerheap": round(sides["timerheap"], 1),
-            "heapq + set": round(sides["heapq + set"], 1),
-            "ratio": round(sides["heapq + set"] / sides["timerheap"], 2),
-        }
-        for (operation, n), sides in found.items()
-        if len(sides) == 2
+        Ratio(method, group["n"], group["unit"], statistics.median(values), peer, statistics.median(peers))
+        for group in groups
+        for method, values in group["ours"].items()
+        for peer, peers in group["peers"].items()
     ]
 
 
-def main(source: str, target: str | None = None) -> None:
-    rows = ratios(json.loads(Path(source).read_text()))
-    print(f"{'operation':24}{'n':>9}{'timerheap':>14}{'heapq + set':>14}{'ratio':>9}")
-    for row in rows:
-        ours, peer = (f"{row[side]:,.0f} {row['unit']}" for side in ("timerheap", "heapq + set"))
-        print(f"{row['operation']:24}{row['n']:>9,}{ours:>14}{peer:>14}{row['ratio']:>8.1f}x")
-    if target:
-        Path(target).write_text(json.dumps(rows, indent=1) + "\n")
+def table(groups: list[Group]) -> str:
+    """A line for each method and n."""
+    lines: dict[tuple[str, int, float], dict[str, Ratio]] = {}
+    for ratio in ratios(groups):
+        lines.setdefault((ratio.method, ratio.n, ratio.ours), {})[ratio.peer] = ratio
+    shown = [peer for peer in PEERS if any(peer in line for line in lines.values())]
+    result = [f"{'':32}{'n':>10}{'timerheap':>11}   {''.join(f'{peer:24}' for peer in shown)}beside"]
+    for (method, n, ours), line in lines.items():
+        cells = "".join(f"{line.get(peer, '')!s:24}" for peer in shown)
+        beside = "".join(f"{peer} {line[peer]}" for peer in line if peer not in PEERS)
+        result.append(f"{method:32}{n:>10,}{amount(ours):>11}   {cells}{beside}".rstrip())
+    goals = [ratio for line in lines.values() for ratio in line.values() if ratio.goal is not None]
+    return "\n".join(
+        [*result, "", LEGEND, f"{sum(ratio.met for ratio in goals)} of {len(goals)} goals are met."]
+    )
+
+
+def groups_of(report: dict[str, Any]) -> list[Group]:
+    """The groups in a file of either kind."""
+    if "benchmarks" not in report:
+        return report["groups"]
+    groups: dict[tuple[str, int], Group] = {}
+    for run in report["benchmarks"]:
+        info = run["extra_info"]
+        unit = "bytes" if "bytes" in info else "ns"
+        value = info["bytes"] if unit == "bytes" else run["stats"]["median"] * 1e9 / info["timers"]
+        new = {"operation": info["operation"], "n": info["n"], "unit": unit, "ours": {}, "peers": {}}
+        group = groups.setdefault((info["operation"], info["n"]), new)
+        group["ours" if info["ours"] else "peers"][info["side"]] = [value]
+    return list(groups.values())
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(table(groups_of(json.loads(Path(sys.argv[1]).read_text()))))

@@ -1,0 +1,133 @@
+"""timerheap beside heapq, sortedcontainers and Flink, which take turns in one run.
+
+$ python bench/compare.py [--sizes N ...] [--rounds N] [--json FILE] [--plots FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from operations import MEMORY, OPERATIONS, YARDSTICKS, Operation, copies_of, random, timers
+from peers.flink import Flink, find_jdk
+from plot import draw
+from report import Group, table
+
+WARM_UP = 15  # rounds at 1e5, in which the JIT compiles what it will
+
+
+def flink_ns(flink: Flink, n: int, operation: Operation) -> float:
+    """Nanoseconds a timer."""
+    assert operation.flink
+    load(flink, n)
+    command, argument = operation.flink(n)
+    copies = copies_of(n)
+    return (flink.ask(command, copies, argument) / copies - flink.clock_ns) / (n * operation.share)
+
+
+def flink_bytes(flink: Flink, n: int) -> float:
+    load(flink, n)
+    return flink.ask("bytes", copies_of(n)) / copies_of(n) / n
+
+
+def load(flink: Flink, n: int) -> None:
+    data = timers(random, n)
+    flink.load((data.times, data.keys, *data.changes))
+
+
+def interleaved(operation: Operation, n: int, rounds: int, flink: Flink | None) -> tuple[dict, dict]:
+    """Every side's nanoseconds a timer in every round: ours, and the peers'."""
+
+    def call(side: Any) -> Callable[[], float]:
+        return lambda: side.nanoseconds(n, operation.share)
+
+    ours = {name: call(side) for name, side in operation.ours.items()}
+    peers = {name: call(side) for name, side in operation.peers.items()}
+    if flink and operation.flink:
+        peers["Flink"] = lambda: flink_ns(flink, n, operation)
+    found: tuple[dict, dict] = ({name: [] for name in ours}, {name: [] for name in peers})
+    for _ in range(rounds):
+        for calls, values in zip((ours, peers), found, strict=True):
+            for name, run in calls.items():
+                values[name].append(run())
+    return found
+
+
+def measure(sizes: list[int], rounds: int, flink: Flink | None) -> list[Group]:
+    groups: list[Group] = []
+
+    def add(name: str, n: int, operation: Operation) -> None:
+        print(f"{n:>10,} {name}", flush=True)
+        ours, peers = interleaved(operation, n, rounds, flink)
+        groups.append({"operation": name, "n": n, "unit": "ns", "ours": ours, "peers": peers})
+
+    for n in sizes:
+        for name, operation in OPERATIONS.items():
+            add(name, n, operation)
+    for n, operation in YARDSTICKS:
+        if n in sizes:
+            add(", ".join(operation.ours), n, operation)
+    for n in (step * size for size in sizes for step in (1, 2, 5) if step * size <= max(sizes)):
+        print(f"{n:>10,} bytes a timer", flush=True)
+        held = {name: [call(n)] for name, call in MEMORY.items()}
+        if flink:
+            held["Flink"] = [flink_bytes(flink, n)]
+        ours = {"bytes a timer": held.pop("timerheap")}
+        groups.append({"operation": "bytes a timer", "n": n, "unit": "bytes", "ours": ours, "peers": held})
+    return groups
+
+
+def machine() -> dict[str, Any]:
+    cpu = Path("/proc/cpuinfo")
+    models = [line for line in cpu.read_text().splitlines() if "model name" in line] if cpu.exists() else []
+    return {
+        "date": date.today().isoformat(),
+        "cpu": models[0].partition(": ")[2] if models else platform.processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10**3, 10**4, 10**5, 10**6])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--plots", type=Path, help="the folder where they are drawn")
+    options = parser.parse_args()
+    result: dict[str, Any] = machine()
+    jdk = find_jdk()
+    if jdk is None:
+        print("Flink is left out: there is no JDK (no javac on the path, nor in JAVA_HOME).")
+    else:
+        version = subprocess.run([jdk / "java", "-version"], capture_output=True, text=True, check=True)
+        result["java"] = version.stderr.splitlines()[0]
+    flink = Flink(Path("build/flink"), jdk) if jdk else None
+    with closing(flink) if flink else nullcontext():
+        if flink:
+            for _ in range(WARM_UP):
+                for operation in OPERATIONS.values():
+                    flink_ns(flink, 10**5, operation)
+        result["load_before"] = os.getloadavg()
+        result["groups"] = measure(options.sizes, options.rounds, flink)
+        result["load_after"] = os.getloadavg()
+    if options.json:
+        options.json.parent.mkdir(exist_ok=True)
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if options.plots:
+        draw(result["groups"], options.plots)
+    print(table(result["groups"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+/* Runs each operation of csrc/ once, on timers that are the same every time, and has callgrind write down the
+ * instructions of each: a dump that bears the operation's name. instructions.py builds, runs and reads it. */
+#include "th_heap.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <valgrind/callgrind.h>
+
+#define N ((size_t)50000)
+#define SPAN 1000000000u
+
+static int64_t ts[N], key[N], moved[N], old_ts[N], old_key[N], out_ts[N], out_key[N], out_ns[N];
+static uint8_t done[N];
+static uint32_t scratch[N + 1], table[1 << 17];
+static const int64_t zero;
+static const th_column ns = {&zero, 0};
+
+static th_column column(const int64_t *data) { return (th_column){data, 1}; }
+
+static uint64_t next(void) {
+    static uint64_t state = 20130101;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state * 0x2545F4914F6CDD1D;
+}
+
+/* The timers, and the same in another order with the times that they move to. */
+static void draw(void) {
+    for (size_t i = 0; i < N; i++) {
+        ts[i] = (int64_t)(next() % SPAN);
+        moved[i] = (int64_t)(next() % SPAN);
+        key[i] = (int64_t)next();
+        size_t j = next() % (i + 1);
+        old_ts[i] = old_ts[j];
+        old_key[i] = old_key[j];
+        old_ts[j] = ts[i];
+        old_key[j] = key[i];
+    }
+}
+
+static void *memory(size_t size) {
+    void *p = aligned_alloc(64, (size + 63) / 64 * 64);
+    if (!p) abort();
+    return memset(p, 0, size);
+}
+
+static th_heap empty(bool by_key) {
+    th_heap h;
+    th_heap_init(&h, by_key, 1);
+    h.cap = N;
+    h.lines = th_index_lines(N);
+    h.ts = memory(N * sizeof *h.ts);
+    h.key = memory(N * sizeof *h.key);
+    h.ns = memory(N * sizeof *h.ns);
+    h.slot = memory(N * sizeof *h.slot);
+    h.line = memory(h.lines * sizeof *h.line);
+    return h;
+}
+
+static void push_many(th_heap *h, const int64_t *times, const int64_t *keys) {
+    size_t need;
+    if (th_heap_push_many(h, column(times), column(keys), ns, N, done, scratch, &need) != TH_YES) abort();
+}
+
+static th_heap filled(bool by_key) {
+    th_heap h = empty(by_key);
+    push_many(&h, ts, key);
+    return h;
+}
+
+static void pop_due(th_heap *h, int64_t watermark) {
+    size_t due = th_heap_count_due(h, watermark, h->len);
+    if (th_heap_due_room(due, due) > N) abort();
+    th_heap_pop_due(h, watermark, due, due, out_ts, out_key, out_ns, scratch);
+}
+
+#define COUNT(name, heap, call)                                                                                        \
+    do {                                                                                                               \
+        th_heap h = heap;                                                                                              \
+        CALLGRIND_ZERO_STATS;                                                                                          \
+        call;                                                                                                          \
+        CALLGRIND_DUMP_STATS_AT(name);                                                                                 \
+        if (th_heap_check(&h) != TH_YES) abort();                                                                      \
+        free(h.ts), free(h.key), free(h.ns), free(h.slot), free(h.line);                                               \
+    } while (0)
+
+#define EACH(call)                                                                                                     \
+    for (size_t i = 0; i < N; i++) call
+
+int main(void) {
+    draw();
+    COUNT("push", empty(false), EACH(th_heap_push(&h, ts[i], key[i], 0)));
+    COUNT("push that moves", filled(true), EACH(th_heap_push(&h, moved[i], old_key[i], 0)));
+    COUNT("remove", filled(false), EACH(th_heap_remove(&h, old_ts[i], old_key[i], 0)));
+    COUNT("reschedule", filled(false), EACH(th_heap_reschedule(&h, old_ts[i], moved[i], old_key[i], 0)));
+    COUNT("pop", filled(false), EACH(th_heap_pop(&h)));
+    COUNT("push_many", empty(false), push_many(&h, ts, key));
+    COUNT("push_many that moves", filled(true), push_many(&h, moved, old_key));
+    COUNT("find_many", filled(true), th_heap_find_many(&h, column(old_key), ns, N, done, out_ts));
+    COUNT("remove_many", filled(false), th_heap_remove_many(&h, column(old_ts), column(old_key), ns, N, done));
+    COUNT("reschedule_many", filled(false),
+          th_heap_reschedule_many(&h, column(old_ts), column(moved), column(old_key), ns, N, done));
+    COUNT("remove_keys", filled(false), th_heap_remove_keys(&h, column(old_key), N / 10, table, sizeof table / 4));
+    COUNT("pop_due, all due", filled(false), pop_due(&h, SPAN));
+    COUNT("pop_due, 10 % due", filled(false), pop_due(&h, SPAN / 10));
+    COUNT("pop_due, 1 % due", filled(false), pop_due(&h, SPAN / 100));
+    COUNT("reindex", filled(false), (memset(h.line, 0, h.lines * sizeof *h.line), th_heap_reindex(&h)));
+    COUNT("restore", filled(false), (memset(h.line, 0, h.lines * sizeof *h.line), th_heap_restore(&h)));
+    th_xxh64 x;
+    COUNT("xxh64", empty(false), (th_xxh64_begin(&x, 0), th_xxh64_add(&x, ts, sizeof ts), th_xxh64_end(&x)));
+    return 0;
+}

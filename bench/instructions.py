@@ -1,0 +1,96 @@
+"""Instructions of each operation of csrc/ under callgrind, here and at a base commit; 5 % more is an error.
+
+$ python bench/instructions.py [base]     # default: where HEAD left origin/main, or the commit before HEAD
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MOST = 1.05  # times the base's instructions
+ROOT = Path(__file__).resolve().parent.parent
+DRIVER = ROOT / "bench" / "instructions.c"
+FLAGS = ["-std=c11", "-O3", "-g0", "-fvisibility=hidden"]  # setup.py's
+DUMP = re.compile(r"^desc: Trigger: Client Request: ([^\n]*)$.*^summary: (\d+)", re.MULTILINE | re.DOTALL)
+
+
+def git(*words: str) -> bytes | None:
+    run = subprocess.run(["git", "-C", ROOT, *words], capture_output=True)
+    return run.stdout if run.returncode == 0 else None
+
+
+def commit(name: str) -> str | None:
+    found = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    return found.decode().strip() if found else None
+
+
+def default_base() -> str | None:
+    fork = git("merge-base", "origin/main", "HEAD")
+    return fork.decode().strip() if fork and fork.decode().strip() != commit("HEAD") else commit("HEAD~1")
+
+
+def build(csrc: Path, work: Path) -> Path:
+    """The driver over a csrc/: this tree's, or the base's."""
+    program = work / "program"
+    command = ["gcc", *FLAGS, f"-I{csrc}", DRIVER, *sorted(csrc.glob("*.c")), "-o", program]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return program
+
+
+def count(program: Path, work: Path) -> dict[str, int]:
+    """Instructions by operation."""
+    output = work / "callgrind.out"
+    callgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={output}"]
+    subprocess.run([*callgrind, program], check=True)
+    dumps = [DUMP.search(file.read_text()) for file in work.glob("callgrind.out.*")]
+    return {dump[1]: int(dump[2]) for dump in dumps if dump}
+
+
+def table(ours: dict[str, int], base: dict[str, int]) -> tuple[str, list[str]]:
+    """The counts beside each other, and the operations that have grown too much."""
+    slower = [name for name in ours if ours[name] > MOST * base[name]]
+    lines = [f"{'instructions':24}{'base':>14}{'here':>14}"]
+    for name in sorted(ours):
+        mark = "  MORE" if name in slower else ""
+        lines.append(f"{name:24}{base[name]:14,}{ours[name]:14,}{ours[name] / base[name] - 1:+9.1%}{mark}")
+    return "\n".join(lines), slower
+
+
+def main(base: str | None = None) -> None:
+    for tool in ("valgrind", "gcc", "git"):
+        if not shutil.which(tool):
+            sys.exit(f"The instruction gate needs {tool} (Debian: apt-get install {tool}).")
+    found = commit(base) if base else default_base()
+    if found is None:
+        sys.exit(f"No commit to compare with: {base or 'HEAD~1'} is not in this clone (is it a shallow one?)")
+    with tempfile.TemporaryDirectory(prefix="timerheap-instructions-") as scratch:
+        here, there = Path(scratch) / "here", Path(scratch) / "there"
+        here.mkdir(), there.mkdir()
+        try:
+            ours = count(build(ROOT / "csrc", here), here)
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"{DRIVER.name} does not build or run here: {error}\n{error.stderr or ''}")
+        archive = git("archive", found, "csrc")
+        if archive is None:
+            print(f"Skipped: {found[:10]} has no csrc/ to compare with.")
+            return
+        subprocess.run(["tar", "-x", "-C", there], input=archive, check=True)
+        try:
+            base_counts = count(build(there / "csrc", there), there)
+        except subprocess.CalledProcessError as error:
+            print(f"Skipped: {found[:10]} cannot be built and run with this tree's {DRIVER.name}: {error}")
+            print(error.stderr or "")
+            return
+    text, slower = table(ours, base_counts)
+    print(f"base {found[:10]}\n{text}")
+    if slower:
+        sys.exit(f"More than {MOST - 1:.0%} more instructions than at {found[:10]}: {', '.join(slower)}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

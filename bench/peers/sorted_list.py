@@ -1,0 +1,62 @@
+"""What sortedcontainers offers: a SortedList, and a set of what is in it, which is quicker to ask."""
+
+from __future__ import annotations
+
+from sortedcontainers import SortedList
+
+Entry = tuple[int, int]
+
+
+class SortedListSet:
+    """Timers (timestamp, key_hash) with the identity of a `TimerHeap`."""
+
+    def __init__(self) -> None:
+        self.list: SortedList[Entry] = SortedList()
+        self.live: set[Entry] = set()
+
+    def push(self, timestamp: int, key_hash: int) -> bool:
+        entry = (timestamp, key_hash)
+        if entry in self.live:
+            return False
+        self.live.add(entry)
+        self.list.add(entry)
+        return True
+
+    def remove(self, timestamp: int, key_hash: int) -> bool:
+        entry = (timestamp, key_hash)
+        if entry not in self.live:
+            return False
+        self.live.remove(entry)
+        self.list.remove(entry)
+        return True
+
+    def reschedule(self, timestamp: int, new_timestamp: int, key_hash: int) -> bool:
+        return self.remove(timestamp, key_hash) and self.push(new_timestamp, key_hash)
+
+    def pop(self) -> Entry:
+        entry: Entry = self.list.pop(0)
+        self.live.remove(entry)
+        return entry
+
+    def pop_due(self, watermark: int) -> list[Entry]:
+        end = self.list.bisect_left((watermark + 1,))
+        due: list[Entry] = self.list[:end]
+        del self.list[:end]
+        self.live.difference_update(due)
+        return due
+
+
+class SortedListDict:
+    """Timers with the identity of a `KeyTimerHeap`."""
+
+    def __init__(self) -> None:
+        self.list: SortedList[Entry] = SortedList()
+        self.at: dict[int, int] = {}
+
+    def push(self, timestamp: int, key_hash: int) -> bool:
+        old = self.at.get(key_hash)
+        if old is not None:
+            self.list.remove((old, key_hash))
+        self.at[key_hash] = timestamp
+        self.list.add((timestamp, key_hash))
+        return old is None

@@ -1,0 +1,90 @@
+"""The figures as plots.
+
+$ python bench/plot.py out/peers.json bench/plots
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from report import PEERS, Group
+
+OPERATIONS = {
+    "push": "push",
+    "remove": "remove",
+    "reschedule": "reschedule",
+    "move a key's timer": "push that moves (KeyTimerHeap)",
+    "pop": "pop",
+    "pop all that is due": "pop_due, all due",
+    "pop 10 %": "pop_due, 10 % due",
+    "pop 1 %": "pop_due, 1 % due",
+}
+OURS = "#0072b2"
+COLOURS = dict(zip(PEERS, ("#d55e00", "#cc79a7", "#009e73"), strict=True))
+BULK = "timerheap, many at once"
+SINGLE = "timerheap, one call each"
+
+
+def lines(groups: list[Group], operation: str) -> Iterator[tuple[str, list[int], list[float]]]:
+    """Label, n and medians of each line of a plot."""
+    found: dict[str, dict[int, float]] = {}
+    for group in groups:
+        if group["operation"] == operation:
+            bulk = {method: BULK if "_" in method else SINGLE for method in group["ours"]}
+            for name, values in (group["ours"] | group["peers"]).items():
+                found.setdefault(bulk.get(name, name), {})[group["n"]] = statistics.median(values)
+    for label, values in found.items():
+        yield label, sorted(values), [values[n] for n in sorted(values)]
+
+
+def plot(axes: Axes, groups: list[Group], operation: str) -> None:
+    for label, x, y in lines(groups, operation):
+        style = {"color": COLOURS.get(label, OURS), "linewidth": 1.2 if label in COLOURS else 2}
+        axes.plot(x, y, "o--" if label == SINGLE else "o-", markersize=3, label=label, **style)
+    axes.set_xscale("log")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("timers")
+
+
+def save(figure: Figure, axes: list[Axes], file: Path) -> None:
+    labels: dict[str, Any] = {}
+    for one in axes:
+        labels |= {label: line for line, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    figure.legend(labels.values(), labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, metadata={"Date": None})
+
+
+def draw(groups: list[Group], folder: Path) -> None:
+    """Time and memory, a file each."""
+    with matplotlib.rc_context({"svg.hashsalt": "timerheap", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(12, 6), layout="constrained")
+        panels = figure.subplots(2, 4, sharex=True, sharey=True)
+        for axes, (operation, title) in zip(panels.flat, OPERATIONS.items(), strict=True):
+            plot(axes, groups, operation)
+            axes.set_yscale("log")
+            axes.set_title(title, fontsize=10)
+            axes.label_outer()
+        for axes in panels[:, 0]:
+            axes.set_ylabel("ns a timer")
+        save(figure, list(panels.flat), folder / "time.svg")
+
+        figure = Figure(figsize=(6, 3.4), layout="constrained")
+        axes = figure.subplots()
+        plot(axes, groups, "bytes a timer")
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("bytes a timer")
+        save(figure, [axes], folder / "memory.svg")
+
+
+if __name__ == "__main__":
+    draw(json.loads(Path(sys.argv[1]).read_text())["groups"], Path(sys.argv[2]))

@@ -46,7 +46,7 @@ def equal(rng: np.random.Generator, n: int) -> Columns:
 
 
 def crafted(rng: np.random.Generator, n: int) -> Columns:
-    """What collides where th_hash has no seed, which makes it timestamp * key, folded: its upper 32 bits choose
+    """What collides where th_hash has no seed and is timestamp * key, folded: its upper 32 bits choose
     the index line, its lowest byte is the tag, and both are 0 for every timer here.
     """
     chosen = 256 * rng.permutation(2**22)[: 2 * n]

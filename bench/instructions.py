@@ -46,7 +46,7 @@ def count(program: Path, work: Path) -> dict[str, int]:
     """Instructions by operation."""
     output = work / "callgrind.out"
     callgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={output}"]
-    subprocess.run([*callgrind, program], check=True)
+    subprocess.run([*callgrind, program], check=True, capture_output=True, text=True)
     dumps = [DUMP.search(file.read_text()) for file in work.glob("callgrind.out.*")]
     return {dump[1]: int(dump[2]) for dump in dumps if dump}
 
@@ -74,7 +74,7 @@ def main(base: str | None = None) -> None:
         try:
             ours = count(build(ROOT / "csrc", here), here)
         except subprocess.CalledProcessError as error:
-            sys.exit(f"{DRIVER.name} does not build or run here: {error}\n{error.stderr or ''}")
+            sys.exit(f"{DRIVER.name} cannot be built and run here.\n{error.stderr}")
         archive = git("archive", found, "csrc")
         if archive is None:
             print(f"Skipped: {found[:10]} has no csrc/ to compare with.")
@@ -83,8 +83,7 @@ def main(base: str | None = None) -> None:
         try:
             base_counts = count(build(there / "csrc", there), there)
         except subprocess.CalledProcessError as error:
-            print(f"Skipped: {found[:10]} cannot be built and run with this tree's {DRIVER.name}: {error}")
-            print(error.stderr or "")
+            print(f"Skipped: {found[:10]} is not built and run by this tree's {DRIVER.name}.\n{error.stderr}")
             return
     text, slower = table(ours, base_counts)
     print(f"base {found[:10]}\n{text}")

@@ -92,7 +92,7 @@ class Timers:
 
     def peer(self, kind: type) -> Any:
         peer = kind()
-        each(peer.push, self.rows)
+        peer.fill(rows(self.times, self.keys))
         return peer
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
 Entry = tuple[int, int]
 
@@ -13,6 +14,12 @@ class HeapqSet:
     def __init__(self) -> None:
         self.heap: list[Entry] = []
         self.live: set[Entry] = set()
+
+    def fill(self, timers: Iterable[Entry]) -> None:
+        """What pushing each would do, in bulk."""
+        self.heap.extend(timers)
+        heapify(self.heap)
+        self.live.update(self.heap)
 
     def push(self, timestamp: int, key_hash: int) -> bool:
         entry = (timestamp, key_hash)
@@ -55,6 +62,12 @@ class HeapqDict:
     def __init__(self) -> None:
         self.heap: list[Entry] = []
         self.at: dict[int, int] = {}
+
+    def fill(self, timers: Iterable[Entry]) -> None:
+        """What pushing each would do, in bulk, if none has the key of another."""
+        self.heap.extend(timers)
+        heapify(self.heap)
+        self.at.update((key_hash, timestamp) for timestamp, key_hash in self.heap)
 
     def push(self, timestamp: int, key_hash: int) -> bool:
         new = key_hash not in self.at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sortedcontainers import SortedList
 
 Entry = tuple[int, int]
@@ -13,6 +15,11 @@ class SortedListSet:
     def __init__(self) -> None:
         self.list: SortedList[Entry] = SortedList()
         self.live: set[Entry] = set()
+
+    def fill(self, timers: Iterable[Entry]) -> None:
+        """What pushing each would do, in bulk."""
+        self.list.update(timers)
+        self.live.update(self.list)
 
     def push(self, timestamp: int, key_hash: int) -> bool:
         entry = (timestamp, key_hash)
@@ -52,6 +59,11 @@ class SortedListDict:
     def __init__(self) -> None:
         self.list: SortedList[Entry] = SortedList()
         self.at: dict[int, int] = {}
+
+    def fill(self, timers: Iterable[Entry]) -> None:
+        """What pushing each would do, in bulk, if none has the key of another."""
+        self.list.update(timers)
+        self.at.update((key_hash, timestamp) for timestamp, key_hash in self.list)
 
     def push(self, timestamp: int, key_hash: int) -> bool:
         old = self.at.get(key_hash)

@@ -75,7 +75,7 @@ def measure(sizes: list[int], rounds: int, flink: Flink | None) -> list[Group]:
             add(name, n, operation)
     for n, operation in YARDSTICKS:
         if n in sizes:
-            add(", ".join(operation.ours), n, operation)
+            add(f"{', '.join(operation.ours)} beside {', '.join(operation.peers)}", n, operation)
     for n in (step * size for size in sizes for step in (1, 2, 5) if step * size <= max(sizes)):
         print(f"{n:>10,} bytes a timer", flush=True)
         held = {name: [call(n)] for name, call in MEMORY.items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +28,33 @@ OPERATIONS = {
 }
 OURS = "#0072b2"
 COLOURS = dict(zip(PEERS, ("#d55e00", "#cc79a7", "#009e73"), strict=True))
-BULK = "timerheap, many at once"
-SINGLE = "timerheap, one call each"
+BULK, SINGLE, HELD = "timerheap, many at once", "timerheap, one call each", "timerheap"
 
 
-def lines(groups: list[Group], operation: str) -> Iterator[tuple[str, list[int], list[float]]]:
-    """Label, n and medians of each line of a plot."""
+def label(method: str, unit: str) -> str:
+    return HELD if unit == "bytes" else BULK if "_" in method else SINGLE
+
+
+def lines(groups: list[Group], operation: str) -> dict[str, dict[int, float]]:
+    """The medians by n of each line of a plot."""
     found: dict[str, dict[int, float]] = {}
     for group in groups:
         if group["operation"] == operation:
-            bulk = {method: BULK if "_" in method else SINGLE for method in group["ours"]}
-            for name, values in (group["ours"] | group["peers"]).items():
-                found.setdefault(bulk.get(name, name), {})[group["n"]] = statistics.median(values)
-    for label, values in found.items():
-        yield label, sorted(values), [values[n] for n in sorted(values)]
+            ours = {label(method, group["unit"]): values for method, values in group["ours"].items()}
+            for name, values in (ours | group["peers"]).items():
+                found.setdefault(name, {})[group["n"]] = statistics.median(values)
+    return found
 
 
 def plot(axes: Axes, groups: list[Group], operation: str) -> None:
-    for label, x, y in lines(groups, operation):
-        style = {"color": COLOURS.get(label, OURS), "linewidth": 1.2 if label in COLOURS else 2}
-        axes.plot(x, y, "o--" if label == SINGLE else "o-", markersize=3, label=label, **style)
+    for name, medians in lines(groups, operation).items():
+        x = sorted(medians)
+        style = {
+            "color": COLOURS.get(name, OURS),
+            "linewidth": 1.2 if name in COLOURS else 2,
+            "markersize": 3,
+        }
+        axes.plot(x, [medians[n] for n in x], "o--" if name == SINGLE else "o-", label=name, **style)
     axes.set_xscale("log")
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -58,7 +64,7 @@ def plot(axes: Axes, groups: list[Group], operation: str) -> None:
 def save(figure: Figure, axes: list[Axes], file: Path) -> None:
     labels: dict[str, Any] = {}
     for one in axes:
-        labels |= {label: line for line, label in zip(*one.get_legend_handles_labels(), strict=True)}
+        labels |= {name: line for line, name in zip(*one.get_legend_handles_labels(), strict=True)}
     figure.legend(labels.values(), labels, loc="outside lower center", ncols=len(labels), frameon=False)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, metadata={"Date": None})

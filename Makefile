@@ -42,7 +42,7 @@ lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format
 	$(venv)/lint/bin/ruff check
 	$(venv)/lint/bin/ruff format --check
 	$(venv)/lint/bin/mypy
-	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch])
+	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] bench/*.c)
 
 sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under ASan and UBSan
 	$(MAKE) -C tests/c

@@ -90,30 +90,35 @@ def amount(value: float) -> str:
     return f"{value:,.{min(1, digits(value))}f}"
 
 
-def ratios(groups: list[Group]) -> list[Ratio]:
+def ratios(groups: list[Group]) -> list[list[Ratio]]:
+    """For each method of each group its ratios to all peers."""
     return [
-        Ratio(method, group["n"], group["unit"], statistics.median(values), peer, statistics.median(peers))
+        [
+            Ratio(
+                method, group["n"], group["unit"], statistics.median(values), peer, statistics.median(peers)
+            )
+            for peer, peers in group["peers"].items()
+        ]
         for group in groups
         for method, values in group["ours"].items()
-        for peer, peers in group["peers"].items()
     ]
 
 
 def table(groups: list[Group]) -> str:
     """A line for each method and n."""
-    lines: dict[tuple[str, int, float], dict[str, Ratio]] = {}
-    for ratio in ratios(groups):
-        lines.setdefault((ratio.method, ratio.n, ratio.ours), {})[ratio.peer] = ratio
-    shown = [peer for peer in PEERS if any(peer in line for line in lines.values())]
-    result = [f"{'':32}{'n':>10}{'timerheap':>11}   {''.join(f'{peer:24}' for peer in shown)}beside"]
-    for (method, n, ours), line in lines.items():
-        cells = "".join(f"{line.get(peer, '')!s:24}" for peer in shown)
-        beside = "".join(f"{peer} {line[peer]}" for peer in line if peer not in PEERS)
-        result.append(f"{method:32}{n:>10,}{amount(ours):>11}   {cells}{beside}".rstrip())
-    goals = [ratio for line in lines.values() for ratio in line.values() if ratio.goal is not None]
-    return "\n".join(
-        [*result, "", LEGEND, f"{sum(ratio.met for ratio in goals)} of {len(goals)} goals are met."]
-    )
+    lines = [line for line in ratios(groups) if line]
+    found = [ratio for line in lines for ratio in line]
+    shown = [peer for peer in PEERS if any(ratio.peer == peer for ratio in found)]
+    result = [f"{'':32}{'n':>10}{'timerheap':>11}   {''.join(f'{peer:24}' for peer in shown)}".rstrip()]
+    for line in lines:
+        cells = {ratio.peer: str(ratio) for ratio in line}
+        beside = "".join(f"{peer} {cell}" for peer, cell in cells.items() if peer not in PEERS)
+        peers = "".join(f"{cells.get(peer, ''):24}" for peer in shown)
+        result.append(
+            f"{line[0].method:32}{line[0].n:>10,}{amount(line[0].ours):>11}   {peers}{beside}".rstrip()
+        )
+    goals = [ratio.met for ratio in found if ratio.goal is not None]
+    return "\n".join([*result, "", LEGEND, f"{sum(goals)} of {len(goals)} goals are met."])
 
 
 def groups_of(report: dict[str, Any]) -> list[Group]:

@@ -111,8 +111,22 @@ public final class FlinkQueue {
             long start = THREADS.getCurrentThreadCpuTime();
             run(operation, queue, argument);
             spent += THREADS.getCurrentThreadCpuTime() - start;
+            check(operation, queue, argument);
         }
         return spent;
+    }
+
+    /** Whether as many timers are left as there must be. */
+    private void check(String operation, Queue queue, long argument) {
+        var first = queue.timers.peek();
+        boolean right =
+                switch (operation) {
+                    case "remove" -> first == null;
+                    case "poll" -> queue.timers.size() == times.length - argument;
+                    case "drain" -> first == null || first.getTimestamp() > argument;
+                    default -> queue.timers.size() == times.length;
+                };
+        if (!right) throw new IllegalStateException(operation + " has left " + queue.timers.size() + " timers");
     }
 
     /** What reading the clock costs, ten thousand times. */

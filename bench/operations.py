@@ -251,13 +251,14 @@ def empty_method() -> Callable[[int, int, int], None]:
     return Empty().call
 
 
-def one_call(*methods: str) -> Operation:
+OPERATION_OF = {method: operation for operation in OPERATIONS.values() for method in operation.ours}
+
+
+def one_call(method: str) -> Operation:
     """Calls one by one beside as many of the empty method."""
-    found = {method: op for op in OPERATIONS.values() for method in op.ours if method in methods}
-    (share,) = {op.share for op in found.values()}
+    ours, _, share, _ = OPERATION_OF[method]
     empty = Side(lambda t: (empty_method(), t.change_rows[: int(t.n * share)]), lambda t, state: each(*state))
-    ours = {method: op.ours[method] for method, op in found.items()}
-    return Operation(ours, {"an empty method": empty}, share)
+    return Operation({method: ours[method]}, {"an empty method": empty}, share)
 
 
 def copied(t: Timers, state: tuple[TimerHeap, np.ndarray]) -> None:
@@ -266,20 +267,18 @@ def copied(t: Timers, state: tuple[TimerHeap, np.ndarray]) -> None:
         row[:] = column
 
 
-def shaped(shape: Shape, name: str, operation: str, method: str, beside: str = "random") -> Operation:
+def shaped(shape: Shape, name: str, method: str, beside: str = "random") -> Operation:
     """An operation on timers of another shape beside the same on random ones."""
-    side, share = OPERATIONS[operation].ours[method], OPERATIONS[operation].share
-    return Operation({f"{method}, {name}": side._replace(shape=shape)}, {beside: side}, share)
+    ours, _, share, _ = OPERATION_OF[method]
+    return Operation({f"{method}, {name}": ours[method]._replace(shape=shape)}, {beside: ours[method]}, share)
 
 
-BULK = {"push": "push_many", "remove": "remove_many", "reschedule": "reschedule_many"}
-ALL_DUE = {"pop all that is due": "pop_due, all due"}
-SINGLE = {"push": "push", "remove": "remove", "reschedule": "reschedule", "pop": "pop"}
-MOVING = {"move a key's timer": "push_many that moves"}
+ONE_CALL = ["push", "remove", "reschedule", "pop"]
+BY_TIMER = [*ONE_CALL, "push_many", "remove_many", "reschedule_many", "pop_due, all due"]
+BY_KEY = ["push that moves", "push_many that moves"]  # no two crafted timers may have one key there
 
 YARDSTICKS: list[tuple[int, Operation]] = [
-    (10**4, one_call("push", "remove", "reschedule")),
-    (10**4, one_call("pop")),
+    *[(10**4, one_call(method)) for method in ONE_CALL],
     (
         10**6,
         Operation(
@@ -291,13 +290,13 @@ YARDSTICKS: list[tuple[int, Operation]] = [
         10**6,
         Operation(
             {"from_bytes": Side(lambda t: t.heap().to_bytes(), lambda t, data: TimerHeap.from_bytes(data))},
-            {"push_many": OPERATIONS["push"].ours["push_many"]},
+            {"push_many": OPERATION_OF["push_many"].ours["push_many"]},
         ),
     ),
-    (10**6, shaped(descending, "descending", "push", "push_many")),
-    *[(10**6, shaped(equal, "equal timestamps", *one)) for one in (BULK | MOVING | ALL_DUE | SINGLE).items()],
-    *[(10**6, shaped(crafted, "crafted to collide", *one)) for one in (BULK | ALL_DUE | SINGLE).items()],
-    (10**6, shaped(tenfold, "ten times as many", "push", "push_many", beside="push_many")),
+    (10**6, shaped(descending, "descending", "push_many")),
+    *[(10**6, shaped(equal, "equal timestamps", method)) for method in (*BY_TIMER, *BY_KEY)],
+    *[(10**6, shaped(crafted, "crafted to collide", method)) for method in BY_TIMER],
+    (10**6, shaped(tenfold, "ten times as many", "push_many", beside="push_many")),
 ]
 
 

@@ -10,9 +10,10 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,46 +45,37 @@ def load(flink: Flink, n: int) -> None:
     flink.load((data.times, data.keys, *data.changes))
 
 
-def interleaved(operation: Operation, n: int, rounds: int, flink: Flink | None) -> tuple[dict, dict]:
-    """Every side's nanoseconds a timer in every round: ours, and the peers'."""
-
-    def call(side: Any) -> Callable[[], float]:
-        return lambda: side.nanoseconds(n, operation.share)
-
-    ours = {name: call(side) for name, side in operation.ours.items()}
-    peers = {name: call(side) for name, side in operation.peers.items()}
+def turns(operation: Operation, n: int, rounds: int, flink: Flink | None) -> Group:
+    """Every side's nanoseconds a timer in every round."""
+    calls: dict[str, dict[str, Callable[[], float]]] = {
+        kind: {name: partial(side.nanoseconds, n, operation.share) for name, side in sides.items()}
+        for kind, sides in (("ours", operation.ours), ("peers", operation.peers))
+    }
     if flink and operation.flink:
-        peers["Flink"] = lambda: flink_ns(flink, n, operation)
-    found: tuple[dict, dict] = ({name: [] for name in ours}, {name: [] for name in peers})
+        calls["peers"]["Flink"] = partial(flink_ns, flink, n, operation)
+    found: Group = {kind: {name: [] for name in named} for kind, named in calls.items()}
     for _ in range(rounds):
-        for calls, values in zip((ours, peers), found, strict=True):
-            for name, run in calls.items():
-                values[name].append(run())
+        for kind, named in calls.items():
+            for name, call in named.items():
+                found[kind][name].append(call())
     return found
 
 
-def measure(sizes: list[int], rounds: int, flink: Flink | None) -> list[Group]:
-    groups: list[Group] = []
-
-    def add(name: str, n: int, operation: Operation) -> None:
-        print(f"{n:>10,} {name}", flush=True)
-        ours, peers = interleaved(operation, n, rounds, flink)
-        groups.append({"operation": name, "n": n, "unit": "ns", "ours": ours, "peers": peers})
-
-    for n in sizes:
-        for name, operation in OPERATIONS.items():
-            add(name, n, operation)
+def measure(sizes: list[int], rounds: int, flink: Flink | None) -> Iterator[Group]:
+    runs = [(name, n, operation) for n in sizes for name, operation in OPERATIONS.items()]
     for n, operation in YARDSTICKS:
         if n in sizes:
-            add(f"{', '.join(operation.ours)} beside {', '.join(operation.peers)}", n, operation)
+            runs.append((f"{', '.join(operation.ours)} beside {', '.join(operation.peers)}", n, operation))
+    for name, n, operation in runs:
+        print(f"{n:>10,} {name}", flush=True)
+        yield {"operation": name, "n": n, "unit": "ns", **turns(operation, n, rounds, flink)}
     for n in (step * size for size in sizes for step in (1, 2, 5) if step * size <= max(sizes)):
         print(f"{n:>10,} bytes a timer", flush=True)
         held = {name: [call(n)] for name, call in MEMORY.items()}
         if flink:
             held["Flink"] = [flink_bytes(flink, n)]
         ours = {"bytes a timer": held.pop("timerheap")}
-        groups.append({"operation": "bytes a timer", "n": n, "unit": "bytes", "ours": ours, "peers": held})
-    return groups
+        yield {"operation": "bytes a timer", "n": n, "unit": "bytes", "ours": ours, "peers": held}
 
 
 def machine() -> dict[str, Any]:
@@ -119,11 +111,13 @@ def main() -> None:
                 for operation in OPERATIONS.values():
                     flink_ns(flink, 10**5, operation)
         result["load_before"] = os.getloadavg()
-        result["groups"] = measure(options.sizes, options.rounds, flink)
-        result["load_after"] = os.getloadavg()
-    if options.json:
-        options.json.parent.mkdir(exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        result["groups"] = []
+        for group in measure(options.sizes, options.rounds, flink):
+            result["groups"].append(group)
+            result["load_after"] = os.getloadavg()
+            if options.json:  # each time: the last may take hours
+                options.json.parent.mkdir(exist_ok=True)
+                options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.plots:
         draw(result["groups"], options.plots)
     print(table(result["groups"]))

@@ -1,6 +1,6 @@
 """The figures as plots.
 
-$ python bench/plot.py out/peers.json bench/plots
+$ python bench/plot.py out/peers.json bench/plots     # what the README shows
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def plot(axes: Axes, groups: list[Group], operation: str) -> None:
         }
         axes.plot(x, [medians[n] for n in x], "o--" if name == SINGLE else "o-", label=name, **style)
     axes.set_xscale("log")
+    axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("timers")
@@ -76,8 +77,8 @@ def draw(groups: list[Group], folder: Path) -> None:
         figure = Figure(figsize=(12, 6), layout="constrained")
         panels = figure.subplots(2, 4, sharex=True, sharey=True)
         for axes, (operation, title) in zip(panels.flat, OPERATIONS.items(), strict=True):
-            plot(axes, groups, operation)
             axes.set_yscale("log")
+            plot(axes, groups, operation)
             axes.set_title(title, fontsize=10)
             axes.label_outer()
         for axes in panels[:, 0]:

@@ -109,13 +109,13 @@ def table(groups: list[Group]) -> str:
     lines = [line for line in ratios(groups) if line]
     found = [ratio for line in lines for ratio in line]
     shown = [peer for peer in PEERS if any(ratio.peer == peer for ratio in found)]
-    result = [f"{'':32}{'n':>10}{'timerheap':>11}   {''.join(f'{peer:24}' for peer in shown)}".rstrip()]
+    result = [f"{'':38}{'n':>10}{'timerheap':>11}   {''.join(f'{peer:24}' for peer in shown)}".rstrip()]
     for line in lines:
         cells = {ratio.peer: str(ratio) for ratio in line}
         beside = "".join(f"{peer} {cell}" for peer, cell in cells.items() if peer not in PEERS)
         peers = "".join(f"{cells.get(peer, ''):24}" for peer in shown)
         result.append(
-            f"{line[0].method:32}{line[0].n:>10,}{amount(line[0].ours):>11}   {peers}{beside}".rstrip()
+            f"{line[0].method:38}{line[0].n:>10,}{amount(line[0].ours):>11}   {peers}{beside}".rstrip()
         )
     goals = [ratio.met for ratio in found if ratio.goal is not None]
     return "\n".join([*result, "", LEGEND, f"{sum(goals)} of {len(goals)} goals are met."])

@@ -70,7 +70,8 @@ def main(base: str | None = None) -> None:
         sys.exit(f"No commit to compare with: {base or 'HEAD~1'} is not in this clone (is it a shallow one?)")
     with tempfile.TemporaryDirectory(prefix="timerheap-instructions-") as scratch:
         here, there = Path(scratch) / "here", Path(scratch) / "there"
-        here.mkdir(), there.mkdir()
+        here.mkdir()
+        there.mkdir()
         try:
             ours = count(build(ROOT / "csrc", here), here)
         except subprocess.CalledProcessError as error:

@@ -1,0 +1,39 @@
+"""Given to spark-submit by test_executors.py: what each executor imports, and the demo's query on them all.
+
+Its argument is a directory with a replay in ``flights``. The last line that it prints is JSON.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from timerheap.examples.replay import micro_batches, start_replay
+
+
+def imported(batches):
+    import timerheap._heap
+
+    for _ in batches:
+        yield pa.record_batch([[os.getcwd()], [timerheap._heap.__file__]], names=["directory", "module"])
+
+
+def main(directory: Path) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    # A barrier stage starts all its tasks at once: one on each executor, as each has one core.
+    both = spark.range(0, 2, numPartitions=2).mapInArrow(
+        imported, "directory string, module string", barrier=True
+    )
+    answer = {"imported": {row.directory: row.module for row in both.collect()}}
+    query = start_replay(spark, directory)
+    answer["micro-batches"] = len(list(micro_batches(query)))
+    answer["query"] = str(query.id)
+    spark.stop()
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,201 @@
+"""The demo's query on a master and two workers, to whose executors Spark brings the wheel in an archive."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyspark
+import pytest
+import venv_pack
+
+import timerheap
+from timerheap.examples.flights import read_flights, write_replay
+from timerheap.examples.overdue import DELAY
+from timerheap.examples.overdue_pandas import final_watermark, overdue_planes
+from timerheap.spark.java import find_java
+
+pytestmark = pytest.mark.spark
+
+SPARK = Path(pyspark.__file__).parent
+MICRO_BATCHES = 2
+# What executors need: timerheap[spark] less pyspark, which Spark itself puts on their path.
+SHIPPED = ("timerheap", "numpy", "pandas", "pyarrow", "google", "dateutil", "pytz", "six", "tzdata")
+
+
+@contextmanager
+def running(program: str, *arguments: object, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """One of pyspark's programs in a process group of its own, which ends with the block."""
+    directory.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
+    environment |= {
+        "JAVA_HOME": str(find_java()),
+        "SPARK_HOME": str(SPARK),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short-lived JVMs
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # it has a port of its own
+        "PYTHONSAFEPATH": "1",
+    }
+    with (directory / "out").open("wb") as out, (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [SPARK / "bin" / program, *map(str, arguments)],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    except BaseException as error:
+        error.add_note(f"{directory.name}: ...{(directory / 'log').read_text(errors='replace')[-10_000:]}")
+        raise
+    finally:
+        for way in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, way)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+
+
+def logged(pattern: str, directory: Path, process: subprocess.Popen[bytes]) -> str:
+    """The first group of `pattern`, as soon as it stands in the log."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if found := re.search(pattern, (directory / "log").read_text(errors="replace")):
+            return found[1]
+        time.sleep(0.1)
+    raise TimeoutError(f"no {pattern} in {directory}/log")
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[str]:
+    """A standalone master and two workers of one core each, on ports that are free."""
+    daemon = "org.apache.spark.deploy"
+    ports = ("--host", "127.0.0.1", "--port", 0, "--webui-port", 0)
+    with ExitStack() as stack:
+        master = stack.enter_context(
+            running("spark-class", f"{daemon}.master.Master", *ports, directory=directory / "master")
+        )
+        url = logged(r"Starting Spark master at (spark://\S+)", directory / "master", master)
+        for name in ("worker-1", "worker-2"):
+            size = ("--cores", 1, "--memory", "1g", "--work-dir", directory / name)
+            worker = (f"{daemon}.worker.Worker", *ports, *size, url)
+            stack.enter_context(running("spark-class", *worker, directory=directory / name))
+        yield url
+
+
+def pack(archive: Path) -> None:
+    """The environment that the tests run in, less what executors do not need."""
+    environment = venv_pack.Env(sys.prefix).exclude("*/site-packages/*")
+    for name in SHIPPED:
+        environment = environment.include(f"*/site-packages/{name}*")
+    lean = environment.exclude("*/tests/*").exclude("*/pyarrow/include/*")
+    lean.pack(str(archive), compress_level=0)  # it goes nowhere
+
+
+@pytest.fixture(scope="module")
+def flights() -> pd.DataFrame:
+    return read_flights()
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    work = tmp_path_factory.mktemp("executors")
+    yield work
+    shutil.rmtree(work)  # three copies of an environment
+
+
+@pytest.fixture(scope="module")
+def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
+    """What flights_on_executors.py has to tell; its alerts and Spark's event log are in `work`."""
+    if Path(sys.prefix) not in Path(timerheap.__file__).parents:
+        pytest.skip("timerheap comes from elsewhere than the environment that would be packed")
+    write_replay(flights, work / "flights", MICRO_BATCHES)
+    (work / "events").mkdir()
+    (work / "driver").mkdir()
+    # Spark asks the function for its state on the driver, by a Python of the executors' name.
+    (work / "driver" / "environment").symlink_to(sys.prefix)
+    pack(work / "environment.tar.gz")
+    settings = {
+        "spark.archives": f"{work}/environment.tar.gz#environment",
+        "spark.pyspark.python": "./environment/bin/python",
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.driver.host": "127.0.0.1",
+        "spark.cores.max": 2,
+        "spark.executor.memory": "512m",
+        "spark.scheduler.minRegisteredResourcesRatio": 1,  # wait for both
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "100s",
+        "spark.ui.enabled": "false",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": work / "events",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+    }
+    options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    script = Path(__file__).with_name("flights_on_executors.py")
+    with cluster(work) as url:
+        submit = running("spark-submit", "--master", url, *options, script, work, directory=work / "driver")
+        with submit as process:
+            assert process.wait(timeout=300) == 0
+    return json.loads((work / "driver" / "out").read_text().splitlines()[-1])
+
+
+def test_each_executor_imports_the_compiled_module_from_the_archive(
+    answer: dict[str, Any], work: Path
+) -> None:
+    imported = {Path(directory): Path(module) for directory, module in answer["imported"].items()}
+    assert {directory.relative_to(work).parts[0] for directory in imported} == {"worker-1", "worker-2"}
+    for directory, module in imported.items():
+        assert directory / "environment" in module.parents
+    # The archive's Python is a link to this one, which could not have served it alone.
+    command = [sys._base_executable, "-I", "-c", "import timerheap"]
+    alone = subprocess.run(command, capture_output=True, text=True)
+    assert "ModuleNotFoundError: No module named 'timerheap'" in alone.stderr
+
+
+def test_both_executors_share_the_query_and_its_alerts_are_pandas(
+    answer: dict[str, Any], work: Path, flights: pd.DataFrame
+) -> None:
+    assert answer["micro-batches"] == MICRO_BATCHES
+    got = pd.read_parquet(work / "alerts")
+    right = overdue_planes(flights, final_watermark(flights, pd.Timedelta(milliseconds=DELAY)))
+    right["since"] = right["since"].map(lambda time: time.value // 1_000_000)
+    assert len(got) == len(right) > 0
+    assert set(got.itertuples(index=False, name=None)) == set(right.itertuples(index=False, name=None))
+
+    tasks = tasks_of(answer["query"], work / "events")
+    assert set(tasks) == {"0", "1"}
+    assert min(tasks.values()) >= MICRO_BATCHES, tasks
+
+
+def tasks_of(query: str, events: Path) -> Counter[str]:
+    """How many tasks of a streaming query each executor has finished, by Spark's event log."""
+    (log,) = events.iterdir()
+    stages: set[int] = set()
+    tasks: Counter[str] = Counter()
+    for event in map(json.loads, log.read_text().splitlines()):
+        if event["Event"] == "SparkListenerJobStart":
+            if event["Properties"].get("sql.streaming.queryId") == query:
+                stages.update(event["Stage IDs"])
+        elif event["Event"] == "SparkListenerTaskEnd" and event["Stage ID"] in stages:
+            tasks[event["Task Info"]["Executor ID"]] += event["Task End Reason"]["Reason"] == "Success"
+    return tasks

@@ -19,10 +19,14 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
   PYSPARK_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python \
   $(venv)/$(1)/bin/python
 
+# On the PATH, or among pyenv's, whose shim may be there and yet not run.
+find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+  "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; exit 1
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-peers bench-windows instructions wheel hooks clean
+.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-peers bench-windows instructions dist test-wheels hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -38,11 +42,12 @@ demo-windows: $(venv)/demo/.installed ## The same year in windows that grow thro
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
 	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
-lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format
+lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format, jactionlint
 	$(venv)/lint/bin/ruff check
 	$(venv)/lint/bin/ruff format --check
 	$(venv)/lint/bin/mypy
 	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] bench/*.c)
+	$(venv)/lint/bin/jactionlint --profile correctness
 
 sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under ASan and UBSan
 	$(MAKE) -C tests/c
@@ -66,7 +71,18 @@ bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own win
 instructions: ## Fail if an operation of the heap takes 5 % more instructions than at the base commit (BASE=...)
 	$(PYTHON) bench/instructions.py $(BASE)
 
-wheel: $(wheel) ## Build the sdist, and from it the wheel, into dist/
+dist: $(wheel) ## Build the sdist, and from it the wheel, into dist/
+
+# The environment is made anew. What tests/core.txt leaves out needs more than the wheel and NumPy.
+test-wheels: ## Build and test a wheel on every Python that is found, with NumPy alone
+	@set -e; for version in 3.11 3.12 3.13 3.14; do \
+	  python=$$($(find_python)) || { echo "Python $$version: none runs here, skipped"; continue; }; \
+	  rm -rf .venv-$$version/test-core; \
+	  $(MAKE) --no-print-directory PYTHON=$$python test-wheel; \
+	done
+
+test-wheel: $(venv)/test-core/.installed
+	$(call installed,test-core) -m pytest @tests/core.txt $(ARGS)
 
 hooks: $(venv)/lint/.installed ## Run lint before every git commit
 	$(venv)/lint/bin/pre-commit install

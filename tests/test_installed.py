@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,7 @@ def test_the_wheel_carries_what_typed_users_need() -> None:
     package = Path(timerheap.__file__).parent
     assert (package / "py.typed").is_file()
     assert (package / "_heap.pyi").is_file()
+
+
+def test_the_wheel_carries_no_source_of_the_compiled_module() -> None:
+    assert not {file.suffix for file in files("timerheap")} & {".c", ".h", ".pyx", ".pxd", ".pxi"}

@@ -139,7 +139,7 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
         "spark.cores.max": 2,
         "spark.executor.memory": "512m",
         "spark.scheduler.minRegisteredResourcesRatio": 1,  # wait for both
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "100s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": work / "events",
@@ -155,7 +155,7 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
     with cluster(work) as url:
         submit = running("spark-submit", "--master", url, *options, script, work, directory=work / "driver")
         with submit as process:
-            assert process.wait(timeout=300) == 0
+            assert process.wait(timeout=600) == 0
     return json.loads((work / "driver" / "out").read_text().splitlines()[-1])
 
 

@@ -26,7 +26,7 @@ find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/vers
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-peers bench-windows instructions dist test-wheels hooks clean
+.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile

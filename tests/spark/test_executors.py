@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,34 +36,39 @@ MICRO_BATCHES = 2
 SHIPPED = ("timerheap", "numpy", "pandas", "pyarrow", "google", "dateutil", "pytz", "six", "tzdata")
 
 
+@cache
+def environment() -> dict[str, str]:
+    """Nothing of the tests' own Python and Spark, and JVMs that start quickly."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
+    return kept | {
+        "JAVA_HOME": str(find_java()),
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PYTHONSAFEPATH": "1",
+        "SPARK_HOME": str(SPARK),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # it has a port of its own
+    }
+
+
 @contextmanager
 def running(program: str, *arguments: object, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """One of pyspark's programs in a process group of its own, which ends with the block."""
     directory.mkdir(exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
-    environment |= {
-        "JAVA_HOME": str(find_java()),
-        "SPARK_HOME": str(SPARK),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # short-lived JVMs
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # it has a port of its own
-        "PYTHONSAFEPATH": "1",
-    }
-    with (directory / "out").open("wb") as out, (directory / "log").open("wb") as log:
+    with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             [SPARK / "bin" / program, *map(str, arguments)],
             cwd=directory,
-            env=environment,
+            env=environment(),
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=log,
+            stdout=log,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
         )
     try:
         yield process
     except BaseException as error:
-        error.add_note(f"{directory.name}: ...{(directory / 'log').read_text(errors='replace')[-10_000:]}")
+        error.add_note(f"{directory.name}: ...{(directory / 'log').read_text(errors='replace')[-5_000:]}")
         raise
     finally:
         for way in (signal.SIGTERM, signal.SIGKILL):
@@ -101,11 +107,11 @@ def cluster(directory: Path) -> Iterator[str]:
 
 def pack(archive: Path) -> None:
     """The environment that the tests run in, less what executors do not need."""
-    environment = venv_pack.Env(sys.prefix).exclude("*/site-packages/*")
+    packed = venv_pack.Env(sys.prefix).exclude("*/site-packages/*")
     for name in SHIPPED:
-        environment = environment.include(f"*/site-packages/{name}*")
-    lean = environment.exclude("*/tests/*").exclude("*/pyarrow/include/*")
-    lean.pack(str(archive), compress_level=0)  # it goes nowhere
+        packed = packed.include(f"*/site-packages/{name}*")
+    packed = packed.exclude("*/tests/*").exclude("*/pyarrow/include/*")
+    packed.pack(str(archive), compress_level=0)  # it goes nowhere
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +128,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
-    """What flights_on_executors.py has to tell; its alerts and Spark's event log are in `work`."""
+    """What flights_on_executors.py has written; the alerts and Spark's event log are in `work` too."""
     if Path(sys.prefix) not in Path(timerheap.__file__).parents:
         pytest.skip("timerheap comes from elsewhere than the environment that would be packed")
     write_replay(flights, work / "flights", MICRO_BATCHES)
@@ -156,7 +162,7 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
         submit = running("spark-submit", "--master", url, *options, script, work, directory=work / "driver")
         with submit as process:
             assert process.wait(timeout=600) == 0
-    return json.loads((work / "driver" / "out").read_text().splitlines()[-1])
+    return json.loads((work / "answer.json").read_text())
 
 
 def test_each_executor_imports_the_compiled_module_from_the_archive(

@@ -189,14 +189,16 @@ static uint32_t *entry_of(const th_heap *h, th_column key, uint32_t *table, size
     return &table[at];
 }
 
-size_t th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size) {
-    size_t before = h->len;
+size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, uint32_t *table, size_t size) {
+    size_t count = 0;
     for (size_t i = 0; i < n; i++) *entry_of(h, key, table, size, th_at(key, i)) = (uint32_t)i + 1;
+    for (size_t i = 0; i < h->len; i++) count += *entry_of(h, key, table, size, h->key[i]) != 0;
+    return count;
+}
+
+void th_heap_remove_keys(th_heap *h, th_column key, uint32_t *table, size_t size) {
     for (size_t i = h->len; i--;) /* from the end, so that the row that fills a gap has been looked at */
         if (*entry_of(h, key, table, size, h->key[i])) th_drop(h, i, th_hash_row(h, i), true);
-    if (h->len != before) {
-        th_heapify(h);
-        h->changes++;
-    }
-    return before - h->len;
+    th_heapify(h);
+    h->changes++;
 }

@@ -99,9 +99,12 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                              uint8_t *moved);
 
-/* Removes every timer of n keys in one scan; returns how many. `table` is zeroed scratch of `size` words, a power of
- * two > n. */
-size_t th_heap_remove_keys(th_heap *h, th_column key, size_t n, uint32_t *table, size_t size);
+/* Counts the timers of n keys in one scan. `table` is zeroed scratch of `size` words, a power of two > n; it holds the
+ * keys afterwards. */
+size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, uint32_t *table, size_t size);
+
+/* Removes every timer of the keys that th_heap_count_keys has put into `table`, in one more scan. */
+void th_heap_remove_keys(th_heap *h, th_column key, uint32_t *table, size_t size);
 
 /* Counts the timers with timestamp <= watermark, up to `most` of them. */
 size_t th_heap_count_due(const th_heap *h, int64_t watermark, size_t most);

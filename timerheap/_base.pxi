@@ -33,7 +33,9 @@ cdef class _Heap:
         cdef size_t size = cap * sizeof(int64_t), slot_size = cap * sizeof(uint32_t), line_size = lines * sizeof(th_line)
         line = _zeros(line_size + _spare(line_size), cnp.NPY_UINT8)
         slot = _empty(slot_size + _spare(slot_size), cnp.NPY_UINT8)
-        ts, key, ns = [_empty(size + _spare(size), cnp.NPY_UINT8) for _ in range(3)]
+        ts = _empty(size + _spare(size), cnp.NPY_UINT8)  # in a row: a comprehension of Cython frees an item twice when
+        key = _empty(size + _spare(size), cnp.NPY_UINT8)  # there is no memory for its list
+        ns = _empty(size + _spare(size), cnp.NPY_UINT8)
         n = self.h.len
         if n > cap:
             return 0  # another thread needs more by now
@@ -197,7 +199,7 @@ cdef class _Heap:
         return added
 
     def remove_keys(self, key_hashes):
-        """Remove all timers of some keys, whatever their timestamp and namespace, in one scan of the heap. O(len + k).
+        """Remove all timers of some keys, whatever their timestamp and namespace, by scanning the heap. O(len + k).
 
         Parameters
         ----------
@@ -215,12 +217,15 @@ cdef class _Heap:
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column key = rows.take(key_hashes, "key_hashes")
-        cdef size_t n = rows.rows if rows.rows >= 0 else 1, size = 2, removed
+        cdef size_t n = rows.rows if rows.rows >= 0 else 1, size = 2
         while size < 2 * n:
             size *= 2
         table = _zeros(size, cnp.NPY_UINT32)
-        removed = th_heap_remove_keys(&self.h, key, n, <uint32_t *>cnp.PyArray_DATA(table), size)
-        self.give_back()
+        # An int before anything changes: there may be no memory for it either.
+        cdef object removed = th_heap_count_keys(&self.h, key, n, <uint32_t *>cnp.PyArray_DATA(table), size)
+        if removed:
+            th_heap_remove_keys(&self.h, key, <uint32_t *>cnp.PyArray_DATA(table), size)
+            self.give_back()
         return removed
 
     def count_due(self, watermark):
@@ -254,7 +259,7 @@ cdef class _Heap:
         cdef int64_t until = _int64(watermark, "watermark"), most = INT64_MAX
         cdef size_t due, take, room
         cdef uint64_t changes
-        cdef cnp.ndarray ts, key, ns, scratch
+        cdef cnp.ndarray ts, key, ns, scratch, first_ts, first_key, first_ns
         if limit is not None:
             most = _int64(limit, "limit")
             if most < 0:
@@ -264,15 +269,21 @@ cdef class _Heap:
             due = th_heap_count_due(&self.h, until, th_heap_due_most(most))
             take = min(due, <size_t>most)
             room = th_heap_due_room(due, take)
-            ts, key, ns = [_empty(room, cnp.NPY_INT64) for _ in range(3)]
+            ts, key, ns = _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64)
             scratch = _empty(room + 1, cnp.NPY_UINT32)
-            batch = _batch([ts, key, ns] if take == room else [_empty(take, cnp.NPY_INT64) for _ in range(3)])
+            first_ts, first_key, first_ns = ts, key, ns
+            if take < room:
+                first_ts, first_key = _empty(take, cnp.NPY_INT64), _empty(take, cnp.NPY_INT64)
+                first_ns = _empty(take, cnp.NPY_INT64)
+            batch = _batch(first_ts, first_key, first_ns)
             if changes == self.h.changes:  # else allocating has let another thread in
                 break
         th_heap_pop_due(&self.h, until, due, take, <int64_t *>cnp.PyArray_DATA(ts), <int64_t *>cnp.PyArray_DATA(key),
                         <int64_t *>cnp.PyArray_DATA(ns), <uint32_t *>cnp.PyArray_DATA(scratch))
         if take < room:
-            batch.timestamps[:], batch.key_hashes[:], batch.namespaces[:] = ts[:take], key[:take], ns[:take]
+            memcpy(cnp.PyArray_DATA(first_ts), cnp.PyArray_DATA(ts), take * sizeof(int64_t))
+            memcpy(cnp.PyArray_DATA(first_key), cnp.PyArray_DATA(key), take * sizeof(int64_t))
+            memcpy(cnp.PyArray_DATA(first_ns), cnp.PyArray_DATA(ns), take * sizeof(int64_t))
         self.give_back()
         return batch
 
@@ -353,8 +364,8 @@ cdef class _Heap:
         bytes
             The columns in heap order, little-endian int64, in the envelope of `seal`.
         """
-        columns = (self.timestamps, self.key_hashes, self.namespaces)
-        return seal(1 + self.h.by_key, *[np.asarray(column, "<i8") for column in columns])
+        return seal(1 + self.h.by_key, np.asarray(self.timestamps, "<i8"), np.asarray(self.key_hashes, "<i8"),
+                    np.asarray(self.namespaces, "<i8"))
 
     @classmethod
     def from_bytes(cls, data):

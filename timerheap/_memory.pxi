@@ -25,13 +25,13 @@ cdef inline object _timer(const th_heap *h, size_t row):
     return timer
 
 
-cdef inline object _batch(list columns):
+cdef inline object _batch(cnp.ndarray timestamps, cnp.ndarray key_hashes, cnp.ndarray namespaces):
     """A TimerBatch of columns that need no check."""
     cdef tuple arguments = ()
     batch = (<PyTypeObject *>object).tp_new(TimerBatch, <PyObject *>arguments, NULL)
-    PyObject_GenericSetAttr(batch, "timestamps", columns[0])
-    PyObject_GenericSetAttr(batch, "key_hashes", columns[1])
-    PyObject_GenericSetAttr(batch, "namespaces", columns[2])
+    PyObject_GenericSetAttr(batch, "timestamps", timestamps)
+    PyObject_GenericSetAttr(batch, "key_hashes", key_hashes)
+    PyObject_GenericSetAttr(batch, "namespaces", namespaces)
     return batch
 
 

@@ -91,14 +91,16 @@ def seal(kind, *parts):
     b'some state'
     """
     cdef int64_t number = _kind(kind)
-    cdef list views = [_bytes_of(part, f"part {k}") for k, part in enumerate(parts)]
+    cdef list views = []
     cdef const unsigned char[::1] view
     cdef size_t size = 0, at = _HEADER.size
     cdef bytes result
     cdef unsigned char *out
     cdef th_xxh64 state
-    for view in views:
+    for k, part in enumerate(parts):
+        view = _bytes_of(part, f"part {k}")
         size += view.shape[0]
+        views.append(view)
     header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, number, size, 0)
     result = PyBytes_FromStringAndSize(NULL, at + size)
     out = <unsigned char *>PyBytes_AS_STRING(result)

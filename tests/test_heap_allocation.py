@@ -1,0 +1,217 @@
+"""Every allocation of every method may fail, Python's own small objects included: MemoryError, the heap as before.
+
+A preloaded allocator (c/failing_malloc.c) fails the first allocation of a call, then of the same call the second, and so
+on until none is left to fail. That needs a process of its own, in which this file is a program.
+"""
+
+import copy
+import ctypes
+import itertools
+import json
+import os
+import pickle
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from timerheap import KeyTimerHeap, TimerHeap
+
+KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap)}
+N = 1000
+TS, KEY = np.random.default_rng(0).integers(10**6, 10**9, N), np.arange(N) * 1000 + 10**6
+NEW_TS, NEW_KEY = TS + 10**6, KEY + 10**9
+SPLIT = int(np.sort(TS)[N // 2])
+
+
+def full(kind):
+    """A heap with no room for one more."""
+    heap = kind()
+    heap.push_many(TS, KEY, KEY)
+    return kind.from_bytes(heap.to_bytes())
+
+
+def roomy(kind):
+    """A heap that has just kept the room it has: whatever leaves it makes it give back."""
+    heap = kind()
+    heap.push_many(np.arange(4 * N + 4), np.arange(4 * N + 4))
+    heap.push_many(TS, KEY, KEY)
+    heap.pop_due(4 * N)
+    assert len(heap) > heap.nbytes // (4 * 36)
+    return heap
+
+
+def identities(heap, n=N):
+    """Columns that say which timers, for this kind of heap."""
+    return (TS[:n], KEY[:n], KEY[:n])[type(heap) is KeyTimerHeap :]
+
+
+def round_trip(heap):
+    return pickle.loads(pickle.dumps(heap))
+
+
+ANY = {
+    "()": lambda heap: type(heap)(),
+    "(capacity)": lambda heap: type(heap)(2000),
+    "push, new": lambda heap: heap.push(10**9, 10**9, 10**9),
+    "push, there": lambda heap: heap.push(int(TS[0]), int(KEY[0]), int(KEY[0])),
+    "peek": lambda heap: heap.peek(),
+    "pop": lambda heap: heap.pop(),
+    "push_many": lambda heap: heap.push_many(NEW_TS, NEW_KEY),
+    "push_many, few": lambda heap: heap.push_many(NEW_TS[:5], NEW_KEY[:5], 10**6),
+    "push_many, there": lambda heap: heap.push_many(NEW_TS, KEY, KEY),
+    "push_many, half new": lambda heap: heap.push_many(NEW_TS, NEW_KEY // 2000),
+    "push_many, lists": lambda heap: heap.push_many(NEW_TS[:9].tolist(), NEW_KEY[:9].tolist(), (5,) * 9),
+    "push_many, other dtypes": lambda heap: heap.push_many(
+        NEW_TS.astype(">i8"), NEW_KEY.astype("u8"), KEY[::-1]
+    ),
+    "push_many, own columns": lambda heap: heap.push_many(heap.key_hashes, heap.timestamps, heap.namespaces),
+    "push_many, refused": lambda heap: heap.push_many(NEW_TS, NEW_KEY.astype(float)),
+    "remove_many": lambda heap: heap.remove_many(*identities(heap)),
+    "remove_many, few": lambda heap: heap.remove_many(*identities(heap, 5)),
+    "remove_keys": lambda heap: heap.remove_keys(KEY[10:]),
+    "remove_keys, one": lambda heap: heap.remove_keys(int(KEY[5])),
+    "remove_keys, list": lambda heap: heap.remove_keys(KEY[:9].tolist()),
+    "count_due": lambda heap: heap.count_due(SPLIT),
+    "pop_due, all": lambda heap: heap.pop_due(2**62),
+    "pop_due, half": lambda heap: heap.pop_due(SPLIT),
+    "pop_due, limit of few": lambda heap: heap.pop_due(SPLIT, 5),
+    "pop_due, limit of many": lambda heap: heap.pop_due(SPLIT, 400),
+    "reserve": lambda heap: heap.reserve(3000),
+    "reserve, less": lambda heap: heap.reserve(0),
+    "clear": lambda heap: heap.clear(),
+    "copy": lambda heap: heap.copy(),
+    "copy.copy": copy.copy,
+    "copy.deepcopy": copy.deepcopy,
+    "pickle": round_trip,
+    "to_bytes": lambda heap: heap.to_bytes(),
+    "from_bytes": lambda heap: heap.from_bytes(heap.to_bytes()),
+    "from_bytes, refused": lambda heap: heap.from_bytes(heap.to_bytes()[:-1]),
+    "timestamps": lambda heap: heap.timestamps,
+    "key_hashes": lambda heap: heap.key_hashes,
+    "namespaces": lambda heap: heap.namespaces,
+    "nbytes": lambda heap: heap.nbytes,
+    "iter": lambda heap: list(itertools.islice(heap, 3)),
+    "len": len,
+    "in": lambda heap: (int(TS[0]), int(KEY[0]), int(KEY[0])) in heap,
+    "repr": repr,
+    "_check": lambda heap: heap._check(),
+}
+ONE_OF_A_KIND = {
+    TimerHeap: {
+        "remove": lambda heap: heap.remove(int(TS[0]), int(KEY[0]), int(KEY[0])),
+        "reschedule": lambda heap: heap.reschedule(int(TS[0]), 10**9, int(KEY[0]), int(KEY[0])),
+        "reschedule_many": lambda heap: heap.reschedule_many(TS, NEW_TS, KEY, KEY),
+        "reschedule_many, lists": lambda heap: heap.reschedule_many(TS[:9].tolist(), 7, KEY[:9], KEY[:9]),
+    },
+    KeyTimerHeap: {
+        "remove": lambda heap: heap.remove(int(KEY[0]), int(KEY[0])),
+        "timestamp_of": lambda heap: heap.timestamp_of(int(KEY[0]), int(KEY[0])),
+        "timestamps_of": lambda heap: heap.timestamps_of(KEY, KEY),
+    },
+}
+CASES = [
+    (kind.__name__, name, start.__name__)
+    for kind in KINDS.values()
+    for name in ANY | ONE_OF_A_KIND[kind]
+    for start in (full, roomy)
+]
+
+
+def outcome(call, heap):
+    """What came of a call, whatever it was: its result or its error, and what the heap holds then."""
+    try:
+        result = call(heap)
+    except MemoryError:
+        raise
+    except Exception as error:
+        result = type(error)
+    return result, sorted(heap)
+
+
+def same(one, other):
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, TimerHeap | KeyTimerHeap):
+        one._check()
+        return sorted(one) == sorted(other)
+    return one == other
+
+
+def fail_one_by_one(kind, name, start, countdown, fired):
+    """How many allocations the call makes; an AssertionError where a failure has done harm."""
+    call = (ANY | ONE_OF_A_KIND[kind])[name]
+    expected = outcome(call, start(kind))
+    for n in range(1, 10_000):
+        heap = start(kind)
+        before, room = heap.to_bytes(), heap.nbytes
+        fired.value = 0
+        try:
+            countdown.value = n
+            result = call(heap)
+        except (MemoryError, pickle.PicklingError):  # which pickle makes of it when it looks for the class
+            countdown.value = 0
+            heap._check()
+            assert heap.to_bytes() == before, f"allocation {n} fails: the heap has changed"
+            assert heap.nbytes == room, f"allocation {n} fails: the heap has other room"
+            continue
+        except Exception as error:  # the refusal that was to be, or what must not be
+            result = type(error)
+        countdown.value = 0
+        heap._check()
+        assert same((result, sorted(heap)), expected), f"allocation {n} fails in silence: {result}"
+        if not fired.value:
+            return n - 1
+    raise AssertionError("no end")
+
+
+def main():
+    library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    countdown, fired = (ctypes.c_long.in_dll(library, name) for name in ("countdown", "fired"))
+    results = {}
+    for case in CASES:
+        kind, name, start = case
+        try:
+            results[" ".join(case)] = fail_one_by_one(KINDS[kind], name, globals()[start], countdown, fired)
+        except AssertionError as error:
+            results[" ".join(case)] = str(error)
+    json.dump(results, sys.stdout)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("the preloaded allocator is glibc's")
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        pytest.skip("AddressSanitizer has an allocator of its own, which this one would replace")
+    compiler = shutil.which("gcc") or pytest.skip("no gcc to compile the failing allocator with")
+    library = tmp_path_factory.mktemp("allocation") / "failing_malloc.so"
+    source = Path(__file__).parent / "c" / "failing_malloc.c"
+    subprocess.run([compiler, "-O2", "-fno-builtin", "-shared", "-fPIC", source, "-o", library], check=True)
+    child = subprocess.run(
+        [sys.executable, __file__],
+        env={**os.environ, "LD_PRELOAD": str(library), "PYTHONMALLOC": "malloc"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(child.stdout)
+
+
+@pytest.mark.parametrize("case", [" ".join(case) for case in CASES])
+def test_every_allocation_may_fail(case, results):
+    assert isinstance(results[case], int), results[case]
+
+
+def test_there_were_allocations_to_fail(results):
+    counts = [count for count in results.values() if isinstance(count, int)]
+    assert sum(counts) > 500
+
+
+if __name__ == "__main__":
+    main()

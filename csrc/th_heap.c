@@ -237,7 +237,7 @@ th_status th_heap_check(th_heap *h) {
     count_passed(h, (uint32_t)-1);
     for (size_t at = 0; at < h->lines; at++) {
         for (unsigned m = th_match(&h->line[at], 0); m; m &= m - 1) free++;
-        passed += h->line[at].passed;
+        passed |= h->line[at].passed;
     }
     count_passed(h, 1);
     return h->lines * TH_LANES - free == h->len && passed == 0 ? TH_YES : TH_CORRUPT;

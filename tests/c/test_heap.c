@@ -294,32 +294,132 @@ static void crowded_lines(bool keyed) {
     finish();
 }
 
-static void check_notices(void) {
+/* Each breaks one invariant of the heap at row i, which is not the first, and says what the check must find. */
+static const struct mutation {
+    const char *what;
+    int found; /* a th_status, or -1: any but TH_YES */
+} mutations[] = {
+    {"more rows than room", TH_CORRUPT},
+    {"more room than row numbers", TH_CORRUPT},
+    {"too few lines", TH_CORRUPT},
+    {"a slot behind the last line", TH_CORRUPT},
+    {"a slot behind the last lane", TH_CORRUPT},
+    {"a slot that is another row's", TH_CORRUPT},
+    {"an entry of another row", TH_CORRUPT},
+    {"another tag", TH_CORRUPT},
+    {"no entry", TH_CORRUPT},
+    {"an entry of no row", TH_CORRUPT},
+    {"a count too high", TH_CORRUPT},
+    {"a count too low", -1}, /* may end a search too early, as if the row were another's twin */
+    {"a count in the wrong line", -1},
+    {"another key than the index knows", -1},
+    {"a timestamp before the parent's", TH_DISORDER},
+    {"a key before the parent's", TH_DISORDER},
+    {"a namespace before the parent's", TH_DISORDER},
+    {"an identity twice", TH_DUPLICATE},
+};
+
+static void reindex(void) {
+    memset(h.line, 0, h.lines * 64);
+    th_heap_reindex(&h);
+}
+
+static void mutate(size_t kind, size_t i) {
+    size_t parent = (i - 1) / TH_ARITY, other = (i + 1) % h.len, line = below(h.lines);
+    th_line *entry = &h.line[h.slot[i] >> 4];
+    unsigned lane = h.slot[i] & 15;
+    switch (kind) {
+    case 0:
+        h.cap = h.len - 1;
+        break;
+    case 1:
+        h.cap = TH_MAX_ROWS + 1;
+        break;
+    case 2:
+        h.lines = th_index_lines(h.cap) - 1;
+        break;
+    case 3:
+        h.slot[i] = (uint32_t)h.lines << 4;
+        break;
+    case 4:
+        h.slot[i] |= TH_LANES;
+        break;
+    case 5:
+        h.slot[i] = h.slot[other];
+        break;
+    case 6:
+        entry->row[lane] = (uint32_t)other;
+        break;
+    case 7:
+        entry->tag[lane] = (uint8_t)(entry->tag[lane] == 255 ? 1 : entry->tag[lane] + 1);
+        break;
+    case 8:
+        entry->tag[lane] = 0;
+        break;
+    case 9:
+        while (!th_match(&h.line[line], 0)) line = (line + 1) % h.lines;
+        h.line[line].tag[th_ctz(th_match(&h.line[line], 0))] = 7;
+        break;
+    case 10:
+        h.line[line].passed++;
+        break;
+    case 11:
+        h.line[line].passed--;
+        break;
+    case 12:
+        h.line[line].passed++, h.line[(line + 1) % h.lines].passed--;
+        break;
+    case 13:
+        h.key[i] ^= 1 << 20;
+        break;
+    case 14:
+        h.ts[i] = h.ts[parent] - 1, reindex();
+        break;
+    case 15:
+        h.ts[i] = h.ts[parent], h.key[i] = h.key[parent] - 1, reindex();
+        break;
+    case 16: /* of one key, so not with the identity of another row */
+        h.ts[i] = h.ts[parent], h.key[i] = h.key[parent], h.ns[i] = h.ns[parent] - 1000, reindex();
+        break;
+    default: /* of two siblings at the end, so that order stays */
+        other = h.len - 2;
+        h.ts[h.len - 1] = h.ts[other], h.key[h.len - 1] = h.key[other], h.ns[h.len - 1] = h.ns[other], reindex();
+    }
+}
+
+static void check_notices(bool keyed) {
+    start(keyed, 100); /* no room to spare, of which nobody has set the bytes */
+    for (int64_t i = 0; i < 100; i++) th_heap_push(&h, any_ts(50) / 2, 3 * i, 0); /* no extremes to go beyond */
+    th_heap good = h, bad;
+    size_t size[] = {h.cap * 8, h.cap * 8, h.cap * 8, h.cap * 4, h.lines * 64}, at[6] = {0};
+    for (size_t k = 0; k < 5; k++) at[k + 1] = at[k] + size[k];
+    char *saved = memory(at[5]), *broken = memory(at[5]);
+    void *parts[] = {h.ts, h.key, h.ns, h.slot, h.line};
+    for (size_t k = 0; k < 5; k++) memcpy(saved + at[k], parts[k], size[k]);
+    for (size_t kind = 0; kind < sizeof mutations / sizeof *mutations; kind++)
+        for (int round = 0; round < 20; round++) {
+            mutate(kind, 1 + below(h.len - 1));
+            bad = h;
+            for (size_t k = 0; k < 5; k++) memcpy(broken + at[k], parts[k], size[k]);
+            int found = (int)th_heap_check(&h);
+            if (mutations[kind].found < 0 ? found == TH_YES : found != mutations[kind].found) {
+                fprintf(stderr, "%s: found %d\n", mutations[kind].what, found);
+                CHECK(found == mutations[kind].found);
+            }
+            CHECK(!memcmp(&h, &bad, sizeof h)); /* the check leaves all as it was */
+            for (size_t k = 0; k < 5; k++) CHECK(!memcmp(broken + at[k], parts[k], size[k]));
+            h = good;
+            for (size_t k = 0; k < 5; k++) memcpy(parts[k], saved + at[k], size[k]);
+            CHECK(th_heap_check(&h) == TH_YES);
+        }
+    free(saved), free(broken);
+    finish();
+}
+
+/* What is stored comes without an index: order and identities are all there is to check. */
+static void restore_notices(void) {
     start(false, 100);
     for (int64_t i = 0; i < 100; i++) th_heap_push(&h, i, i, 0);
-    CHECK(th_heap_check(&h) == TH_YES);
-    uint32_t slot = h.slot[50];
-    th_line *line = &h.line[slot >> 4], before = *line;
-
-    h.slot[50] = h.slot[51];
-    CHECK(th_heap_check(&h) == TH_CORRUPT);
-    h.slot[50] = UINT32_MAX;
-    CHECK(th_heap_check(&h) == TH_CORRUPT);
-    h.slot[50] = slot;
-    line->tag[slot & 15] ^= 1;
-    CHECK(th_heap_check(&h) == TH_CORRUPT);
-    *line = before;
-    line->passed++;
-    CHECK(th_heap_check(&h) == TH_CORRUPT);
-    *line = before;
-    h.key[50] = 1000;
-    CHECK(th_heap_check(&h) == TH_CORRUPT);
-    h.key[50] = 50;
-    h.cap = 99;
-    CHECK(th_heap_check(&h) == TH_CORRUPT);
-    h.cap = 100;
-    CHECK(th_heap_check(&h) == TH_YES);
-
     int64_t ts = h.ts[0];
     h.ts[0] = 60, h.key[0] = 1000;
     memset(h.line, 0, h.lines * 64);
@@ -377,9 +477,10 @@ int main(int count, char **arguments) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%s: SEED=%llu, %zu steps\n", arguments[0], (unsigned long long)seed, steps);
     xxh64();
-    check_notices();
+    restore_notices();
     copies();
     for (int keyed = 0; keyed < 2; keyed++) {
+        check_notices(keyed);
         crowded_lines(keyed);
         for (size_t done = 0; done < steps / 2; done += 200) random_steps(200, keyed);
     }

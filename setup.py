@@ -1,6 +1,7 @@
 """The one compiled module. What is constant about the package is in pyproject.toml.
 
-TIMERHEAP_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer, TIMERHEAP_DEBUG=1 for gdb.
+TIMERHEAP_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer, TIMERHEAP_FUZZ=1 with both
+and with gcc's coverage for a fuzzer, TIMERHEAP_DEBUG=1 for gdb.
 """
 
 import os
@@ -11,7 +12,8 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-sanitize = os.environ.get("TIMERHEAP_SANITIZE") == "1"
+fuzz = os.environ.get("TIMERHEAP_FUZZ") == "1"
+sanitize = fuzz or os.environ.get("TIMERHEAP_SANITIZE") == "1"
 debug = os.environ.get("TIMERHEAP_DEBUG") == "1"
 
 link_args = []
@@ -24,6 +26,8 @@ else:
         compile_args += ["-O1", "-g", "-fno-omit-frame-pointer", *link_args]
     else:
         compile_args += ["-O0", "-g"] if debug else ["-O3", "-g0"]
+    if fuzz:
+        compile_args += ["-fsanitize-coverage=trace-pc,trace-cmp"]
 
 extension = Extension(
     "timerheap._heap",

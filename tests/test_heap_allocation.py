@@ -1,7 +1,8 @@
-"""Every allocation of every method may fail, Python's own small objects included: MemoryError, the heap as before.
+"""Every allocation of every method may fail, of Python's small objects too: MemoryError, the heap as before.
 
-A preloaded allocator (c/failing_malloc.c) fails the first allocation of a call, then of the same call the second, and so
-on until none is left to fail. That needs a process of its own, in which this file is a program.
+A preloaded allocator (c/failing_malloc.c) fails the first allocation of a call, then of the same call the
+second, and so on until none is left to fail. That needs a process of its own, in which this file is a
+program.
 """
 
 import copy

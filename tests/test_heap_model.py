@@ -1,9 +1,11 @@
 """Both heaps against their models: any sequence of calls, single and bulk, all invariants after each."""
 
 import copy
+import inspect
 import pickle
 
 import numpy as np
+import pytest
 from heap_model import INT64_MAX, INT64_MIN, KeyTimerHeapModel, TimerHeapModel
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -33,6 +35,8 @@ def columns(table):
 
 
 class Machine(RuleBasedStateMachine):
+    steps = 0  # of all machines, for whoever asks how many there were
+
     def __init__(self):
         super().__init__()
         self.views = []
@@ -40,6 +44,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(capacity=st.sampled_from([0, 1, 100]))
     def start(self, capacity):
         self.heap, self.model = self.make(capacity)
+        Machine.steps -= 1  # `same` counts this one too
 
     def every(self, table, call):
         return [call(*row) for row in table]
@@ -120,10 +125,37 @@ class Machine(RuleBasedStateMachine):
     def hold_views(self):
         self.views = [*self.views[-6:], self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces]
 
+    @rule(column=st.sampled_from([[1.5], [None], np.ones(2), np.ones((1, 1), int), "1", [2**63], [1, 2, 3]]))
+    def be_refused(self, column):
+        for method in ("push_many", "remove_many"):
+            with pytest.raises((TypeError, ValueError, OverflowError)):
+                getattr(self.heap, method)(column, np.arange(2))
+        with pytest.raises(ValueError, match="data"):
+            self.heap.from_bytes(self.heap.to_bytes() + b"x")
+        with pytest.raises(OverflowError):
+            self.heap.push(2**63, 0)
+
+    @precondition(lambda self: len(self.heap) > 1)
+    @rule()
+    def iterate(self):
+        timers = list(self.heap)
+        iterator = iter(self.heap)
+        assert next(iterator) == self.model.peek() == timers[0]
+        assert list(iterator) == timers[1:]
+        iterator = iter(self.heap)
+        next(iterator)
+        self.heap.pop()
+        self.model.pop()
+        with pytest.raises(RuntimeError, match="changed"):
+            next(iterator)
+
     @invariant()
     def same(self):
+        Machine.steps += 1
         self.heap._check()
         assert len(self.heap) == len(self.model.timers)
+        assert self.heap.nbytes >= 28 * len(self.heap)
+        assert repr(self.heap).startswith(f"<timerheap.{type(self.heap).__name__} of {len(self.heap)} timers")
         assert self.heap.peek() == self.model.peek()
         assert set(self.heap) == self.model.timers
         assert [len(self.heap)] * 3 == [
@@ -216,3 +248,11 @@ TestKeyTimerHeap = KeyTimerHeapMachine.TestCase
 TestTimerHeap.settings = TestKeyTimerHeap.settings = settings(
     max_examples=50, stateful_step_count=40, deadline=None
 )
+
+
+@pytest.mark.parametrize("machine", [TimerHeapMachine, KeyTimerHeapMachine])
+def test_the_machine_calls_every_method(machine):
+    heap, _ = machine().make(0)
+    source = inspect.getsource(Machine) + inspect.getsource(machine)
+    missing = [name for name in dir(heap) if not name.startswith("_") and f"heap.{name}" not in source]
+    assert not set(missing) - {"copy"}  # by way of copy.copy

@@ -1,0 +1,292 @@
+"""What the fuzzer feeds the heaps: any bytes, read as stored bytes for `from_bytes` or as bulk calls.
+
+`run` raises for whatever must not be: a refusal of another class than documented, or one that has changed the
+heap; stored bytes that are taken and are no heap, or the reverse; a bulk call that differs from single calls;
+a broken invariant. Steps beside memory are for the sanitizers to see: arguments lie in memory of exactly
+their size.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from timerheap import KeyTimerHeap, TimerHeap
+from timerheap._heap import seal, xxh64
+
+REFUSALS = (TypeError, ValueError, OverflowError)
+KINDS = (TimerHeap, KeyTimerHeap)
+MOST_CALLS = 4  # of one input, for speed
+
+# What a byte stands for: small int64, and the extremes for the extremes.
+WIDE = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int64)
+WIDE[[128, 129, 130, 125, 126, 127]] = [-(2**63), -(2**63) + 1, -(2**32), 2**32, 2**63 - 2, 2**63 - 1]
+
+
+def exactly(data: bytes) -> np.ndarray:
+    """A copy in memory of its own, behind which a sanitizer looks out."""
+    return np.frombuffer(data, np.uint8).copy()
+
+
+def widened(data: bytes) -> np.ndarray:
+    return WIDE[np.frombuffer(data, np.uint8)]
+
+
+# ---- stored bytes ----
+
+
+def is_heap(kind: type, payload: bytes) -> bool:
+    n = len(payload) // 24
+    ts, key, ns = np.frombuffer(payload[: 24 * n], "<i8").reshape(3, n).tolist()
+    rows = list(zip(ts, key, ns, strict=True))
+    identities = rows if kind is TimerHeap else [row[1:] for row in rows]
+    ordered = all(rows[(i - 1) // 8] <= rows[i] for i in range(1, n))
+    return len(payload) % 24 == 0 and ordered and len(set(identities)) == n
+
+
+def restore(kind: type, data: bytes, expected: bool | None = None) -> None:
+    try:
+        heap = kind.from_bytes(exactly(data))
+    except ValueError:
+        assert not expected, "a heap's bytes were refused"
+        return
+    assert expected is not False, "taken for a heap, and is none"
+    heap._check()
+    assert heap.to_bytes() == data
+    heap.push(0, 0)
+    heap.pop_due(2**63 - 1)
+    heap._check()
+
+
+def raw(kind: type, data: bytes) -> None:
+    restore(kind, data)
+
+
+def with_checksum(kind: type, data: bytes) -> None:
+    """A header as it comes, its checksum made right."""
+    payload = data[16:]
+    header = data[:16].ljust(16, b"\0")
+    data = header + struct.pack("<Q", xxh64(header + payload)) + payload
+    good = struct.pack("<4sHHQ", b"TMRH", 1, 1 + KINDS.index(kind), len(payload))
+    restore(kind, data, header == good and is_heap(kind, payload))
+
+
+def with_header(kind: type, payload: bytes) -> None:
+    restore(kind, seal(1 + KINDS.index(kind), payload), is_heap(kind, payload))
+
+
+def with_small_columns(kind: type, data: bytes) -> None:
+    with_header(kind, widened(data[: len(data) // 3 * 3]).tobytes())
+
+
+# ---- bulk calls ----
+
+Maker = Callable[[np.ndarray], Any]
+
+GOOD: list[Maker] = [
+    lambda v: v,
+    lambda v: v[::-1].copy()[::-1],
+    lambda v: np.repeat(v, 3)[::3],
+    lambda v: np.frombuffer(b"x" + v.tobytes(), np.int64, offset=1),
+    lambda v: v.astype(">i8"),
+    lambda v: v.astype(np.int8),
+    lambda v: (v & 2**62).astype(np.uint64),
+    lambda v: v.astype(np.uint16)[::-1],
+    lambda v: v.tolist(),
+    lambda v: tuple(v.tolist()),
+    lambda v: range(len(v)),
+    lambda v: memoryview(v),
+    lambda v: np.broadcast_to(v[:1], len(v)) if len(v) else v,
+    lambda v: np.ma.masked_array(v, np.zeros(len(v), bool)),
+    lambda v: np.rec.fromarrays([v.astype(np.int8), v])["f1"],
+    lambda v: int(v.sum()),
+    lambda v: np.array(v.sum()),
+    lambda v: np.int32(len(v)),
+]
+BAD: list[Maker] = [
+    lambda v: v.astype(float),
+    lambda v: v.astype(bool),
+    lambda v: v.astype(object),
+    lambda v: v.view("M8[ms]"),
+    lambda v: v.reshape(1, -1),
+    lambda v: v.reshape(-1, 1, 1),
+    lambda v: [*v.tolist(), None],
+    lambda v: [*v.tolist(), 2**63],
+    lambda v: [-(2**70), *v.tolist()],
+    lambda v: [*v.tolist(), 0.5],
+    lambda v: [[], *v.tolist()],
+    lambda v: np.append(v, -1).astype(np.uint64),
+    lambda v: np.ma.masked_array(np.append(v, 1), np.append(v != v, True)),
+    lambda v: v.tobytes(),
+    lambda v: v.astype("U"),
+    lambda v: v.astype(complex),
+    lambda v: {1, 2},
+    lambda v: None,
+    lambda v: 2**63,
+    lambda v: 1.0,
+    lambda v: True,
+]
+
+
+class Program:
+    """Calls of one heap; a twin has the same done by single calls."""
+
+    def __init__(self, kind: type, data: bytes) -> None:
+        self.kind, self.data, self.at = kind, data, 0
+        self.heap, self.twin = kind(), kind()
+        self.views: list[np.ndarray] = []
+
+    def byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1] if self.at <= len(self.data) else 0
+
+    def column(self, n: int, own: int) -> tuple[Any, list[int] | int | None]:
+        """An argument, and what it stands for: rows, one value, or nothing legal."""
+        form, step, size = self.byte(), self.byte() % 7 - 3, min(n, 1 + self.byte() % 32)
+        text = self.data[self.at : self.at + size] or b"\0"
+        self.at += size
+        values = widened((text * (n // len(text) + 1))[:n])
+        if step:
+            values += step * np.arange(n)
+        if form >= 248:
+            return BAD[(form + step + n) % len(BAD)](values), None
+        if form >= 240:
+            view = (self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces)[(own + form) % 3]
+            view = view[:: -1 if form % 2 else 1]
+            return view, view.tolist()
+        argument = GOOD[form % len(GOOD) if form < 180 else 0](values)
+        return argument, np.asarray(argument).tolist()
+
+    def columns(self, count: int) -> tuple[list[Any], list[tuple[int, ...]] | None]:
+        """Arguments, and their rows, None if they must be refused."""
+        n = self.byte()
+        n = 64 + n % 8 if n >= 248 else n % 16  # 64 and more are what the bulk algorithms set in for
+        arguments, plain = zip(*[self.column(n, own) for own in range(count)], strict=True)
+        lengths = {len(column) for column in plain if isinstance(column, list)}
+        if None in plain or len(lengths) > 1 or (not lengths and count > 1):
+            return list(arguments), None
+        n = lengths.pop() if lengths else 1
+        rows = [column if isinstance(column, list) else [column] * n for column in plain]  # type: ignore[list-item]
+        return list(arguments), list(zip(*rows, strict=True))
+
+    def refused(self, call: Callable[..., Any], arguments: list[Any]) -> None:
+        before = self.heap.to_bytes()
+        try:
+            call(*arguments)
+        except REFUSALS:
+            assert self.heap.to_bytes() == before, "refused, and changed"
+        else:
+            raise AssertionError(f"{call.__name__} took {arguments}")
+
+    def bulk(self, method: str, single: str, count: int) -> None:
+        arguments, rows = self.columns(count)
+        call, one = getattr(self.heap, method), getattr(self.twin, single)
+        if rows is None:
+            self.refused(call, arguments)
+            return
+        result = call(*arguments)
+        expected = [one(*row) for row in rows]
+        if method == "timestamps_of":
+            timestamps, found = result
+            assert timestamps.tolist() == [timestamp or 0 for timestamp in expected]
+            assert found.tolist() == [timestamp is not None for timestamp in expected]
+        else:
+            assert result.tolist() == expected, (method, arguments)
+
+    def remove_keys(self) -> None:
+        arguments, rows = self.columns(1)
+        if rows is None:
+            self.refused(self.heap.remove_keys, arguments)
+            return
+        keys = {key for (key,) in rows}
+        gone = [timer for timer in self.twin if timer.key_hash in keys]
+        assert self.heap.remove_keys(*arguments) == len(gone)
+        for timer in gone:
+            assert self.twin.remove(*(timer if self.kind is TimerHeap else timer[1:]))
+
+    def pop_due(self) -> None:
+        watermark, limit = int(WIDE[self.byte()]), self.byte()
+        expected = []
+        while len(expected) < limit and self.twin and self.twin.peek().timestamp <= watermark:
+            expected.append(self.twin.pop())
+        assert list(self.heap.pop_due(watermark, limit)) == expected
+
+    def elsewhere(self) -> None:
+        """The heap in other memory; views of the old stay."""
+        self.views = [*self.views[-6:], self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces]
+        way = self.byte() % 5
+        if way == 0:
+            self.heap = pickle.loads(pickle.dumps(self.heap))
+        elif way == 1:
+            self.heap = self.heap.copy()
+        elif way == 2:
+            self.heap.reserve(self.byte())
+        elif way == 3:
+            self.heap.clear()
+            self.twin.clear()
+        else:
+            self.heap = self.kind.from_bytes(exactly(self.heap.to_bytes()))
+
+    def check(self) -> None:
+        self.heap._check()
+        assert self.heap.pop_due(2**63 - 1) == self.twin.pop_due(2**63 - 1)
+        for view in self.views:  # stale, yet valid memory
+            view.sum()
+
+    def calls(self) -> Iterator[Callable[[], None]]:
+        keyed = self.kind is KeyTimerHeap
+        few = 2 if keyed else 3
+        calls: list[Callable[[], None]] = [
+            lambda: self.bulk("push_many", "push", 3),
+            lambda: self.bulk("push_many", "push", 2),
+            lambda: self.bulk("remove_many", "remove", few),
+            (lambda: self.bulk("timestamps_of", "timestamp_of", 2))
+            if keyed
+            else lambda: self.bulk("reschedule_many", "reschedule", 4),
+            self.pop_due,
+            self.remove_keys,
+            self.elsewhere,
+        ]
+        for _ in range(MOST_CALLS):
+            if self.at >= len(self.data):
+                return
+            yield calls[self.byte() % len(calls)]
+
+
+def bulk_calls(kind: type, data: bytes) -> None:
+    program = Program(kind, data)
+    for call in program.calls():
+        call()
+        program.heap._check()
+    program.check()
+
+
+MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, bulk_calls)
+
+
+def run(data: bytes) -> None:
+    """The first byte says which heap and what the rest is."""
+    if data:
+        MODES[data[0] % len(MODES)](KINDS[data[0] >> 7], data[1:])
+
+
+def seeds() -> Iterator[bytes]:
+    """Inputs to begin with: heaps of both kinds in each form, and a few calls."""
+    rng = np.random.default_rng(0)
+    for number, kind in enumerate(KINDS):
+        for n in (0, 1, 2, 7, 30):
+            heap = kind()
+            heap.push_many(rng.integers(-99, 99, n), np.arange(n))
+            stored = heap.to_bytes()
+            head = number << 7
+            columns = np.frombuffer(stored[24:], np.int64).astype(np.int8).tobytes()
+            yield bytes([head]) + stored
+            yield bytes([head | 1]) + stored[:16] + stored[24:]
+            yield bytes([head | 2]) + stored[24:]
+            yield bytes([head | 3]) + columns
+        for _ in range(20):
+            yield bytes([head | 4]) + rng.bytes(100)

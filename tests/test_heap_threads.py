@@ -1,0 +1,226 @@
+"""Eight threads on one heap, all methods mixed, and signals in the middle of long calls: a call is atomic."""
+
+import itertools
+import pickle
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from timerheap import KeyTimerHeap, TimerHeap
+
+THREADS = 8
+END = 2**63 - 1
+both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
+
+# ---- threads ----
+
+
+class Worker(threading.Thread):
+    """Calls methods of a common heap at random, and counts what it has added and removed."""
+
+    unique = itertools.count(10**6)  # timestamps that no timer has yet, so that no two timers become one
+
+    def __init__(self, heap, seed, calls, clearing):
+        super().__init__()
+        self.heap, self.random, self.calls = heap, random.Random(seed), calls
+        self.rng = np.random.default_rng(seed)
+        self.added, self.error = 0, None
+        self.methods = [method for name, method in vars(Worker).items() if name.startswith("call_")]
+        if not clearing:
+            self.methods.remove(Worker.call_clear)
+
+    def run(self):
+        try:
+            for _ in range(self.calls):
+                self.random.choice(self.methods)(self)
+        except BaseException as error:
+            self.error = error
+
+    def row(self):
+        return self.random.randrange(1000), self.random.randrange(100), self.random.randrange(2)
+
+    def rows(self):
+        n = self.random.randrange(200)
+        return self.rng.integers(0, 1000, n), self.rng.integers(0, 100, n), self.rng.integers(0, 2, n)
+
+    def identity(self, columns):
+        return columns[type(self.heap) is KeyTimerHeap :]
+
+    def call_push(self):
+        self.added += self.heap.push(*self.row())
+
+    def call_push_many(self):
+        self.added += int(self.heap.push_many(*self.rows()).sum())
+
+    def call_remove(self):
+        self.added -= self.heap.remove(*self.identity(self.row()))
+
+    def call_remove_many(self):
+        self.added -= int(self.heap.remove_many(*self.identity(self.rows())).sum())
+
+    def call_remove_keys(self):
+        self.added -= self.heap.remove_keys(self.rng.integers(0, 100, 3))
+
+    def call_pop(self):
+        try:
+            self.heap.pop()
+        except IndexError:
+            return
+        self.added -= 1
+
+    def call_pop_due(self):
+        limit = self.random.choice([None, 1, 20])
+        batch = self.heap.pop_due(self.random.randrange(1200), limit)
+        assert list(batch) == sorted(batch)
+        self.added -= len(batch)
+
+    def call_move(self):
+        ts, key, ns = self.row()
+        if isinstance(self.heap, KeyTimerHeap):
+            self.heap.timestamp_of(key, ns)
+            self.heap.timestamps_of(*self.rows()[1:])
+        else:
+            self.heap.reschedule(ts, next(self.unique), key, ns)
+            timestamps, keys, namespaces = self.rows()
+            to = np.array([next(self.unique) for _ in keys], np.int64)
+            self.heap.reschedule_many(timestamps, to, keys, namespaces)
+
+    def call_look(self):
+        heap = self.heap
+        heap.peek(), len(heap), heap.nbytes, repr(heap), heap.count_due(500), (1, 2, 0) in heap
+        assert heap.timestamps.sum() + heap.key_hashes.sum() + heap.namespaces.sum() >= 0
+        try:
+            list(heap)
+        except RuntimeError as error:
+            assert "changed during iteration" in str(error)  # noqa: PT017
+
+    def call_snapshot(self):
+        way = self.random.randrange(3)
+        if way == 0:
+            other = self.heap.copy()
+        elif way == 1:
+            other = pickle.loads(pickle.dumps(self.heap))
+        else:
+            other = self.heap.from_bytes(self.heap.to_bytes())
+        other._check()
+        other.clear()
+
+    def call_reserve(self):
+        self.heap.reserve(self.random.randrange(2000))
+
+    def call_check(self):
+        self.heap._check()
+
+    def call_clear(self):
+        self.heap.clear()
+
+
+def mix(kind, clearing, calls=400):
+    heap = kind()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        workers = [Worker(heap, seed, calls, clearing) for seed in range(THREADS)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    for worker in workers:
+        if worker.error is not None:
+            raise worker.error
+    heap._check()
+    if not clearing:
+        assert len(heap) == sum(worker.added for worker in workers)
+    n = len(heap)
+    assert len(heap.pop_due(END)) == n
+
+
+@both
+@pytest.mark.parametrize("clearing", [False, True])
+def test_threads_share_a_heap(kind, clearing):
+    mix(kind, clearing)
+
+
+def test_threads_without_the_gil():
+    """On a free-threaded interpreter, whether the module has switched the GIL on again or not."""
+    names = [f"python3.{minor}t" for minor in (13, 14, 15)]
+    found = [path for path in map(shutil.which, names) if path]
+    if not found:
+        pytest.skip(f"no free-threaded interpreter here ({', '.join(names)})")
+    able = [path for path in found if not subprocess.run([path, "-c", "import timerheap, pytest"]).returncode]
+    if not able:
+        pytest.skip(f"timerheap is not installed for {', '.join(found)}")
+    for path in able:
+        subprocess.run([path, __file__], check=True)
+
+
+# ---- signals ----
+
+N = 100_000
+TS, KEY = np.random.default_rng(0).integers(0, 10**9, N), np.random.default_rng(1).permutation(N)
+SPLIT = int(np.median(TS))
+LONG = {
+    "push_many": lambda heap: heap.push_many(TS + 10**9, KEY + N),
+    "push_many of lists": lambda heap: heap.push_many((TS + 10**9).tolist(), (KEY + N).tolist()),
+    "move": lambda heap: (
+        heap.reschedule_many(TS, TS[::-1], KEY)
+        if isinstance(heap, TimerHeap)
+        else heap.push_many(TS[::-1], KEY)
+    ),
+    "remove_many": lambda heap: heap.remove_many(*(TS, KEY)[isinstance(heap, KeyTimerHeap) :]),
+    "remove_keys": lambda heap: heap.remove_keys(KEY[: N // 2]),
+    "pop_due": lambda heap: heap.pop_due(SPLIT),
+    "reserve": lambda heap: heap.reserve(10 * N),
+    "pickle": lambda heap: pickle.loads(pickle.dumps(heap)),
+}
+
+
+def contents(heap):
+    return heap.copy().pop_due(END)
+
+
+def interrupted(after, call, heap):
+    signal.setitimer(signal.ITIMER_REAL, after)
+    call(heap)
+    time.sleep(10)
+
+
+@both
+@pytest.mark.parametrize("call", LONG)
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer that sends signals")
+def test_a_keyboard_interrupt_leaves_a_heap(kind, call):
+    full = kind()
+    full.push_many(TS, KEY)
+    heap, before = full.copy(), contents(full)
+    start = time.perf_counter()
+    LONG[call](heap)
+    took = time.perf_counter() - start
+    after = contents(heap)
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)  # as Ctrl+C
+    try:
+        for part in range(1, 16):
+            heap = full.copy()
+            with pytest.raises(KeyboardInterrupt):  # in the call, or behind it for the last ones
+                interrupted(took * part / 12, LONG[call], heap)
+            heap._check()
+            assert contents(heap) in (before, after)
+            heap.push(-1, -1)
+            assert heap.pop() == (-1, -1, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+if __name__ == "__main__":
+    for kind in (TimerHeap, KeyTimerHeap):
+        for clearing in (False, True):
+            mix(kind, clearing)

@@ -89,6 +89,8 @@ cdef class _Heap:
 
         Raises
         ------
+        TypeError, OverflowError, ValueError
+            `n` is no integer, none of 64 bits, or negative.
         MemoryError
             There is no such room, or `n` is beyond 2,415,919,104. The heap is as before.
         """
@@ -96,7 +98,7 @@ cdef class _Heap:
 
     @property
     def nbytes(self):
-        """int: bytes of memory held for timers, room to grow included."""
+        """int: bytes of memory held for timers, room to grow included. O(1)."""
         return self.h.cap * (3 * sizeof(int64_t) + sizeof(uint32_t)) + self.h.lines * sizeof(th_line)
 
     # ---- one timer ----
@@ -229,7 +231,22 @@ cdef class _Heap:
         return removed
 
     def count_due(self, watermark):
-        """Count the timers with timestamp <= `watermark` (int64, epoch milliseconds). O(result)."""
+        """Count the timers with timestamp <= `watermark`. O(result).
+
+        Parameters
+        ----------
+        watermark : int
+            Epoch milliseconds, int64.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        TypeError, OverflowError
+            `watermark` is no integer, or none of 64 bits.
+        """
         return th_heap_count_due(&self.h, _int64(watermark, "watermark"), self.h.len)
 
     def pop_due(self, watermark, limit=None):
@@ -255,6 +272,8 @@ cdef class _Heap:
             An argument is no integer, or none of 64 bits.
         ValueError
             `limit` is negative.
+        MemoryError
+            There is no room for the result. The heap is as before.
         """
         cdef int64_t until = _int64(watermark, "watermark"), most = INT64_MAX
         cdef size_t due, take, room
@@ -311,19 +330,22 @@ cdef class _Heap:
 
     @property
     def key_hashes(self):
-        """ndarray of int64, shape (len,): the timers' keys in heap order, as `timestamps`."""
+        """ndarray of int64, shape (len,): the timers' keys in heap order, as `timestamps`. O(1)."""
         return self.view(self.h.key, self.key)
 
     @property
     def namespaces(self):
-        """ndarray of int64, shape (len,): the timers' namespaces in heap order, as `timestamps`."""
+        """ndarray of int64, shape (len,): the timers' namespaces in heap order, as `timestamps`. O(1)."""
         return self.view(self.h.ns, self.ns)
 
     def __len__(self):
         return self.h.len
 
     def __iter__(self):
-        """Iterate over the timers in heap order: lazily, the first timer first, the rest as the heap has them."""
+        """Iterate over the timers in heap order: the first timer first, the rest as the heap has them. O(1) a timer.
+
+        A change of the heap ends the iteration with a RuntimeError.
+        """
         cdef size_t row, n = self.h.len
         cdef uint64_t changes = self.h.changes
         for row in range(n):
@@ -336,12 +358,23 @@ cdef class _Heap:
         return f"<timerheap.{type(self).__name__} of {self.h.len} timers{head}>"
 
     def clear(self):
-        """Remove all timers and give back all memory but what is reserved."""
+        """Remove all timers and give back all memory but what is reserved. O(room), to clear the index."""
         th_heap_clear(&self.h)
         self.give_back()
 
     def copy(self):
-        """Return an independent heap with the same timers and the same room. O(len), a copy of memory."""
+        """Return an independent heap with the same timers and the same room. O(len), a copy of memory.
+
+        Returns
+        -------
+        TimerHeap or KeyTimerHeap
+            Of the same class.
+
+        Raises
+        ------
+        MemoryError
+            There is no room for it.
+        """
         cdef _Heap other = type(self).__new__(type(self))
         while other.h.cap != self.h.cap:  # which another thread may change meanwhile
             other.resize(self.h.cap)

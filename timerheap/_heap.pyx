@@ -194,6 +194,10 @@ cdef class KeyTimerHeap(_Heap):
     capacity : int, default 0
         Timers to make room for, as `reserve` does.
 
+    Notes
+    -----
+    Threads may share a heap under the GIL: each call is atomic.
+
     Examples
     --------
     >>> heap = KeyTimerHeap()
@@ -227,7 +231,23 @@ cdef class KeyTimerHeap(_Heap):
         return there
 
     def timestamp_of(self, key_hash, namespace=0):
-        """Return when the timer of an identity fires (int, epoch milliseconds), or None if it has none. O(1)."""
+        """Look up when the timer of an identity fires. O(1).
+
+        Parameters
+        ----------
+        key_hash, namespace : int
+            Each int64.
+
+        Returns
+        -------
+        int or None
+            Epoch milliseconds, None if there is no such timer.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            An argument is no integer, or none of 64 bits.
+        """
         cdef size_t row
         cdef int64_t key = _int64(key_hash, "key_hash")
         return self.h.ts[row] if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row) else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -290,3 +291,12 @@ def seeds() -> Iterator[bytes]:
             yield bytes([head | 3]) + columns
         for _ in range(20):
             yield bytes([head | 4]) + rng.bytes(100)
+
+
+if __name__ == "__main__":  # without a fuzzer: the seeds, and as many random inputs as asked
+    for seed in seeds():
+        run(seed)
+    rng = np.random.default_rng(0)
+    for _ in range(int(sys.argv[1])):
+        run(rng.bytes(int(rng.integers(1, 200))))
+    print(f"{sys.argv[1]} random inputs")

@@ -23,10 +23,14 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
 find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
   "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; exit 1
 
+# What a module that was compiled with them needs loaded first.
+sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test lint sanitize bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test lint sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -42,17 +46,32 @@ demo-windows: $(venv)/demo/.installed ## The same year in windows that grow thro
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
 	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
-lint: $(venv)/lint/.installed ## ruff, mypy --strict, clang-format, jactionlint
+lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, jactionlint
 	$(venv)/lint/bin/ruff check
 	$(venv)/lint/bin/ruff format --check
 	$(venv)/lint/bin/mypy
-	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] bench/*.c)
+	cd tests/typing && $(CURDIR)/$(venv)/lint/bin/mypy --strict --config-file= heaps.py
+	$(call installed,lint) -m mypy.stubtest timerheap._heap --mypy-config-file pyproject.toml
+	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] tests/fuzz/*.c bench/*.c)
 	$(venv)/lint/bin/jactionlint --profile correctness
 
 sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under ASan and UBSan
 	$(MAKE) -C tests/c
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest tests/test_heap*.py $(ARGS)
+	$(sanitizers) PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest tests/test_heap*.py $(ARGS)
+
+valgrind: $(venv)/soak/.installed ## The C tests and a few hundred inputs of the fuzzer under memcheck
+	@command -v valgrind >/dev/null || { echo 'valgrind is missing (Debian: apt-get install valgrind)'; exit 1; }
+	$(MAKE) -C tests/c valgrind
+	PYTHONMALLOC=malloc valgrind --quiet --error-exitcode=1 --suppressions=tests/c/python.supp --trace-children=yes \
+	  $(call installed,soak) tests/fuzz/heap_inputs.py 200
+
+fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage
+	$(sanitizers) $(call installed,sanitize) tests/fuzz/fuzz_model.py
+	mkdir -p out/corpus
+	$(call installed,fuzz) tests/fuzz/fuzz_heap.py -runs=10000000 -max_len=96 -artifact_prefix=out/ $(ARGS) out/corpus
+
+soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
+	NUMPY_MADVISE_HUGEPAGE=0 $(call installed,soak) tests/fuzz/soak.py $(ARGS)
 
 bench: bench-heap ## The heaps, and then the session timeout on Spark, beside their peers; figures go to out/
 	$(call installed,bench) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
@@ -109,6 +128,9 @@ $(venv)/lint/.installed: pyproject.toml | $(venv)/lint/pyvenv.cfg
 # Compiled anew from the sdist: neither the tree's build folder nor pip's cache knows which flags were used.
 $(venv)/sanitize/.installed: $(wheel) | $(venv)/sanitize/pyvenv.cfg
 	$(call install,sanitize,*.tar.gz,TIMERHEAP_SANITIZE=1 PIP_NO_CACHE_DIR=1)
+
+$(venv)/fuzz/.installed: $(wheel) | $(venv)/fuzz/pyvenv.cfg
+	$(call install,fuzz,*.tar.gz,TIMERHEAP_FUZZ=1 PIP_NO_CACHE_DIR=1)
 
 $(venv)/%/pyvenv.cfg:
 	@$(PYTHON) -c 'import os, sys, sysconfig; v = sys.version_info[:2]; \

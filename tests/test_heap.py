@@ -1,7 +1,6 @@
-"""What the models cannot show: total order in every shape of data, heaps as containers, threads, batches."""
+"""What the models cannot show: total order in every shape of data, heaps as containers, batches."""
 
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -184,30 +183,6 @@ def test_copies_are_independent(kind):
         pass
 
     assert type(Special().copy()) is Special
-
-
-# ---- threads ----
-
-
-@both
-def test_threads_take_turns(kind):
-    heap = kind()
-
-    def work(seed):
-        timestamps, keys = columns(2000, seed, 1000)
-        for start in range(0, 2000, 50):
-            rows = slice(start, start + 50)
-            heap.push_many(timestamps[rows], keys[rows])
-            heap.pop_due(int(timestamps[start]), 40)
-            for row in zip(timestamps[rows].tolist(), keys[rows].tolist(), strict=True):
-                heap.push(*row)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    heap._check()
 
 
 # ---- batches ----

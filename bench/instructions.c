@@ -102,7 +102,9 @@ int main(void) {
     COUNT("remove_many", filled(false), th_heap_remove_many(&h, column(old_ts), column(old_key), ns, N, done));
     COUNT("reschedule_many", filled(false),
           th_heap_reschedule_many(&h, column(old_ts), column(moved), column(old_key), ns, N, done));
-    COUNT("remove_keys", filled(false), th_heap_remove_keys(&h, column(old_key), N / 10, table, sizeof table / 4));
+    COUNT("remove_keys", filled(false),
+          (th_heap_count_keys(&h, column(old_key), N / 10, table, sizeof table / 4),
+           th_heap_remove_keys(&h, column(old_key), table, sizeof table / 4)));
     COUNT("pop_due, all due", filled(false), pop_due(&h, SPAN));
     COUNT("pop_due, 10 % due", filled(false), pop_due(&h, SPAN / 10));
     COUNT("pop_due, 1 % due", filled(false), pop_due(&h, SPAN / 100));

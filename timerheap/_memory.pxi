@@ -3,6 +3,25 @@
 cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)
 
+cdef extern from *:
+    """
+    #if defined(__linux__)
+    #include <sys/mman.h>
+    #endif
+
+    /* Asks for huge pages, as NumPy does for its arrays: page faults of new memory cost more than filling it. */
+    static void ask_huge_pages(void *start, size_t size) {
+    #if defined(MADV_HUGEPAGE)
+        const size_t page = 4096;
+        size_t skip = (page - (size_t)start % page) % page;
+        if (size >= (size_t)4 << 20) madvise((char *)start + skip, (size - skip) / page * page, MADV_HUGEPAGE);
+    #else
+        (void)start, (void)size;
+    #endif
+    }
+    """
+    void ask_huge_pages(void *start, size_t size) noexcept
+
 cdef enum:
     _LINE = 64
     _HUGE_PAGE = 2 << 20

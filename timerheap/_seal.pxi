@@ -104,6 +104,7 @@ def seal(kind, *parts):
     header = _HEADER.pack(_MAGIC, _FORMAT_VERSION, number, size, 0)
     result = PyBytes_FromStringAndSize(NULL, at + size)
     out = <unsigned char *>PyBytes_AS_STRING(result)
+    ask_huge_pages(out, at + size)
     th_xxh64_begin(&state, 0)
     _add(&state, header[:16])
     for view in views:

@@ -56,6 +56,7 @@ def test_columns_of_other_kinds():
         (True, 10, TypeError, "timestamp must be an int, got True"),
         (None, 10, TypeError, "timestamp must hold integers"),
         (2**63, 10, OverflowError, "timestamp must fit into 64 bits, got 9223372036854775808"),
+        ([1, 2**64], 10, OverflowError, "timestamp must fit into 64 bits, got 18446744073709551616"),
         ([1.5], 10, TypeError, "timestamp must hold integers, got float64"),
         ([True], 10, TypeError, "timestamp must hold integers, got bool"),
         (np.array(["1970-01-01"], "M8[ms]"), 10, TypeError, "timestamp must hold integers, got datetime64"),

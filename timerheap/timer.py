@@ -233,6 +233,9 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
         return rounded
     timestamps = np.asarray(timestamp)
     if timestamps.dtype.kind not in "iu" and timestamps.size:
+        for value in timestamps.flat:
+            if type(value) is int:  # an array of objects: this one may have been too large for NumPy
+                int64("timestamp", value)
         raise TypeError(f"timestamp must hold integers, got {timestamps.dtype}")
     if timestamps.dtype.kind == "u" and (timestamps > np.uint64(MAX_WATERMARK)).any():
         raise OverflowError(f"timestamp must fit into 64 bits, got {timestamps.max()}")

@@ -13,7 +13,10 @@ from pyspark.sql import SparkSession
 
 from timerheap.spark.java import ensure_java
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STREAMING = "org.apache.spark.sql.execution.streaming"
+ROCKSDB = f"{STREAMING}.state.RocksDBStateStoreProvider"
+# Spark's default runs two programs, readlink and chmod, for every file of a checkpoint on a local disk.
+FILES = f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 def start_spark(scratch: os.PathLike[str] | str, cores: int = 2) -> SparkSession:
@@ -32,6 +35,7 @@ def start_spark(scratch: os.PathLike[str] | str, cores: int = 2) -> SparkSession
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", 2)  # each costs a Python worker in every micro-batch
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", True)

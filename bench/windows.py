@@ -73,6 +73,12 @@ def by_timerheap(slide: int, size: int, local: str) -> Callable[[DataFrame], Dat
     return query
 
 
+def variants(slide: int, size: int) -> dict[str, Callable[[DataFrame], DataFrame]]:
+    """All that take turns."""
+    ours = {local: by_timerheap(slide, size, local) for local in ("jvm", "arrow")}
+    return {"spark": by_spark(slide, size)} | ours
+
+
 def run(
     spark: SparkSession, query: Callable[[DataFrame], DataFrame], schema: str, data: Path, work: Path
 ) -> float:
@@ -103,11 +109,11 @@ def main() -> None:
             spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1_000_000)
             names = ("spark", "jvm", "arrow", "jvm/spark", "arrow/spark")
             print(f"{'rows/s':18}" + "".join(f"{name:>12}" for name in names), flush=True)
+            for name, query in variants(10 * MINUTE, 60 * MINUTE).items():
+                run(spark, query, schema, root / "data", root / f"warm-up {name}")
             for shape, (slide, size) in SHAPES.items():
-                variants = {local: by_timerheap(slide, size, local) for local in ("jvm", "arrow")}
-                variants = {"spark": by_spark(slide, size)} | variants
                 rates, results = {}, []
-                for name, query in variants.items():
+                for name, query in variants(slide, size).items():
                     work = root / f"{shape} {name}".replace("/", "of")
                     rates[name] = options.events / run(spark, query, schema, root / "data", work)
                     results.append(spark.read.parquet(str(work / "sink")))

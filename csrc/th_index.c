@@ -70,20 +70,13 @@ TH_INLINE th_status build(th_heap *heap, bool verify) {
         for (size_t end = i + BLOCK < h.len ? i + BLOCK : h.len; i < end; i++, p++) {
             /* Lines only fill up here: who was there before is found before the first that has a free lane. */
             size_t at = p->home;
+            uint32_t slot;
             while (true) {
-                th_line *b = &h.line[at];
-                unsigned free = th_match(b, 0);
-                if (verify) same |= suspect(&h, &s, b, p->tag, i);
-                if (free) {
-                    unsigned lane = th_ctz(free);
-                    b->tag[lane] = p->tag;
-                    b->row[lane] = (uint32_t)i;
-                    h.slot[i] = (uint32_t)(at << 4 | lane);
-                    break;
-                }
-                b->passed++;
+                if (verify) same |= suspect(&h, &s, &h.line[at], p->tag, i);
+                if (th_enter_line(&h, at, p->tag, i, &slot)) break;
                 if (++at == h.lines) at = 0;
             }
+            h.slot[i] = slot;
         }
     }
     return same || compare(&h, &s) ? TH_DUPLICATE : TH_YES;

@@ -158,20 +158,27 @@ TH_INLINE size_t th_lookup(const th_heap *h, uint64_t hash, int64_t ts, int64_t 
     return SIZE_MAX;
 }
 
+/* Enters row i in a line, if a lane is free: whether, and its slot. Else the entry has passed. */
+TH_INLINE bool th_enter_line(th_heap *h, size_t at, uint8_t tag, size_t i, uint32_t *slot) {
+    th_line *b = &h->line[at];
+    unsigned free = th_match(b, 0);
+    if (!free) {
+        b->passed++; /* never wraps: it counts rows, and there are fewer than 2^32 */
+        return false;
+    }
+    unsigned lane = th_ctz(free);
+    b->tag[lane] = tag;
+    b->row[lane] = (uint32_t)i;
+    *slot = (uint32_t)(at << 4 | lane);
+    return true;
+}
+
 /* Enters row i under a hash that is not there yet; returns the slot. There is always a free lane. */
 TH_INLINE uint32_t th_enter(th_heap *h, uint64_t hash, size_t i) {
-    for (size_t at = th_home(h, hash);;) {
-        th_line *b = &h->line[at];
-        unsigned free = th_match(b, 0);
-        if (free) {
-            unsigned lane = th_ctz(free);
-            b->tag[lane] = th_tag(hash);
-            b->row[lane] = (uint32_t)i;
-            return (uint32_t)(at << 4 | lane);
-        }
-        b->passed++; /* never wraps: it counts rows, and there are fewer than 2^32 */
+    uint32_t slot;
+    for (size_t at = th_home(h, hash); !th_enter_line(h, at, th_tag(hash), i, &slot);)
         if (++at == h->lines) at = 0;
-    }
+    return slot;
 }
 
 /* Takes an entry out. No tombstone: the lines it passed on its way simply forget it. */

@@ -12,7 +12,7 @@
 
 static int64_t ts[N], key[N], moved[N], old_ts[N], old_key[N], out_ts[N], out_key[N], out_ns[N];
 static uint8_t done[N];
-static uint32_t scratch[N + 1], table[1 << 17];
+static uint32_t scratch[N + TH_ARITY], table[1 << 17];
 static const int64_t zero;
 static const th_column ns = {&zero, 0};
 
@@ -71,9 +71,9 @@ static th_heap filled(bool by_key) {
 }
 
 static void pop_due(th_heap *h, int64_t watermark) {
-    size_t due = th_heap_count_due(h, watermark, h->len);
-    if (th_heap_due_room(due, due) > N) abort();
-    th_heap_pop_due(h, watermark, due, due, out_ts, out_key, out_ns, scratch);
+    th_due due = {.watermark = watermark, .most = N, .rows = scratch, .room = sizeof scratch / sizeof *scratch};
+    if (!th_heap_collect_due(h, &due) || th_heap_due_room(due.n, due.n) > N) abort();
+    th_heap_pop_due(h, &due, due.n, out_ts, out_key, out_ns);
 }
 
 #define COUNT(name, heap, call)                                                                                        \

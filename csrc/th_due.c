@@ -1,16 +1,35 @@
 /* Bulk removal of all due timers. A due row's parent is due, so the due rows are the top of the tree. */
 #include "th_private.h"
 
-/* Due rows among row i, which is due, and its descendants, up to `most`. Recursion ends at the depth of the heap. */
-static size_t count_below(const th_heap *h, size_t i, int64_t watermark, size_t most) {
+/* Due rows among row i, which is due, and its descendants. Recursion ends at the depth of the heap. */
+static size_t count_below(const th_heap *h, size_t i, int64_t watermark) {
     size_t n = 1, c = TH_ARITY * i + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
-    for (; c < end && n < most; c++)
-        if (h->ts[c] <= watermark) n += TH_ARITY * c + 1 < h->len ? count_below(h, c, watermark, most - n) : 1;
+    for (; c < end; c++)
+        if (h->ts[c] <= watermark) n += TH_ARITY * c + 1 < h->len ? count_below(h, c, watermark) : 1;
     return n;
 }
 
-size_t th_heap_count_due(const th_heap *h, int64_t watermark, size_t most) {
-    return h->len && most && h->ts[0] <= watermark ? count_below(h, 0, watermark, most) : 0;
+size_t th_heap_count_due(const th_heap *h, int64_t watermark) {
+    return h->len && h->ts[0] <= watermark ? count_below(h, 0, watermark) : 0;
+}
+
+/* Breadth first: a queue of rows whose children are still to be looked at is what is wanted in the end. */
+bool th_heap_collect_due(const th_heap *h, th_due *due) {
+    if (!due->n) {
+        if (!h->len || h->ts[0] > due->watermark) return true;
+        due->rows[due->n++] = 0;
+    }
+    for (; due->seen < due->n && due->n < due->most; due->seen++) {
+        size_t c = TH_ARITY * (size_t)due->rows[due->seen] + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
+        if (c >= h->len) break; /* nor has any row behind it children */
+        if (due->room < due->n + TH_ARITY) return false;
+        if (due->seen + TH_GROUP < due->n) th_prefetch_children(h, due->rows[due->seen + TH_GROUP]);
+        for (; c < end; c++) {
+            due->rows[due->n] = (uint32_t)c; /* without a branch: the last guess is not counted */
+            due->n += h->ts[c] <= due->watermark;
+        }
+    }
+    return true;
 }
 
 /* From this many due for each one taken, and for a few, sifting them out one by one beats handling all that are due. */
@@ -21,22 +40,6 @@ static bool singly(size_t due, size_t take) { return take < 10 || take < due / M
 size_t th_heap_due_most(size_t take) { return take < SIZE_MAX / MANY - 1 ? (take + 1) * MANY : SIZE_MAX; }
 
 size_t th_heap_due_room(size_t due, size_t take) { return singly(due, take) ? take : due; }
-
-/* Writes the due row numbers, ascending: breadth first. */
-static void collect(const th_heap *h, int64_t watermark, uint32_t *rows, size_t due) {
-    if (due == h->len) {
-        for (size_t i = 0; i < due; i++) rows[i] = (uint32_t)i;
-        return;
-    }
-    rows[0] = 0;
-    for (size_t n = 1, k = 0; k < due; k++) {
-        size_t c = TH_ARITY * (size_t)rows[k] + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
-        for (; c < end; c++) {
-            rows[n] = (uint32_t)c; /* without a branch: the last guess lands behind the end */
-            n += h->ts[c] <= watermark;
-        }
-    }
-}
 
 /* Takes the rows out of the index, a group of cache misses at a time. */
 static void unindex(th_heap *h, const uint32_t *rows, size_t n) {
@@ -77,9 +80,9 @@ static void close_holes(th_heap *h, const uint32_t *rows, size_t n) {
     th_heapify(h);
 }
 
-void th_heap_pop_due(th_heap *h, int64_t watermark, size_t due, size_t take, int64_t *ts, int64_t *key, int64_t *ns,
-                     uint32_t *scratch) {
-    if (singly(due, take)) {
+void th_heap_pop_due(th_heap *h, const th_due *due, size_t take, int64_t *ts, int64_t *key, int64_t *ns) {
+    uint32_t *rows = due->rows;
+    if (singly(due->n, take)) {
         for (size_t i = 0; i < take; i++) {
             ts[i] = h->ts[0];
             key[i] = h->key[0];
@@ -90,8 +93,7 @@ void th_heap_pop_due(th_heap *h, int64_t watermark, size_t due, size_t take, int
     }
     /* Two output columns are scratch for the sort; each record is read before its row is written over it. */
     uint64_t *sorted = (uint64_t *)key;
-    collect(h, watermark, scratch, due);
-    th_sort_rows(h, scratch, due, sorted, (uint64_t *)ts);
+    th_sort_rows(h, rows, due->n, sorted, (uint64_t *)ts);
     th_row bound = th_get(h, sorted[take - 1]);
     for (size_t i = 0; i < take; i++) {
         size_t row = sorted[i];
@@ -104,13 +106,13 @@ void th_heap_pop_due(th_heap *h, int64_t watermark, size_t due, size_t take, int
         key[i] = h->key[row];
         ns[i] = h->ns[row];
     }
-    if (take < due) { /* the earliest are a top of the tree as well */
+    if (take < due->n) { /* the earliest are a top of the tree as well */
         size_t n = 0;
-        for (size_t k = 0; k < due; k++)
-            if (!th_less_row(h, bound, scratch[k])) scratch[n++] = scratch[k];
+        for (size_t k = 0; k < due->n; k++)
+            if (!th_less_row(h, bound, rows[k])) rows[n++] = rows[k];
     }
     if (take == h->len) th_heap_clear(h);
-    else if (take > h->len / 4 * 3) close_holes(h, scratch, take);
-    else fill_holes(h, scratch, take);
+    else if (take > h->len / 4 * 3) close_holes(h, rows, take);
+    else fill_holes(h, rows, take);
     h->changes++;
 }

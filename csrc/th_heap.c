@@ -66,6 +66,7 @@ void th_sink_add(th_heap *h, th_sinkers *s, size_t i, th_row x) {
     if (!s->n) s->highest = i;
     s->at[s->n] = i;
     s->x[s->n++] = x;
+    TH_PREFETCH(&h->line[x.slot >> 4]); /* written to when x has come down */
     th_prefetch_children(h, i);
 }
 

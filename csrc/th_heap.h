@@ -106,19 +106,29 @@ size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, uint32_t *t
 /* Removes every timer of the keys that th_heap_count_keys has put into `table`, in one more scan. */
 void th_heap_remove_keys(th_heap *h, th_column key, uint32_t *table, size_t size);
 
-/* Counts the timers with timestamp <= watermark, up to `most` of them. */
-size_t th_heap_count_due(const th_heap *h, int64_t watermark, size_t most);
+/* Counts the timers with timestamp <= watermark. */
+size_t th_heap_count_due(const th_heap *h, int64_t watermark);
 
-/* As many due timers as make a difference to a pop_due of `take`: what to count up to. */
+/* The rows of timers that are due: n of them so far, the children of the first `seen` looked at. */
+typedef struct th_due {
+    int64_t watermark;
+    size_t most; /* enough of them */
+    uint32_t *rows;
+    size_t room, n, seen;
+} th_due;
+
+/* Collects rows with timestamp <= watermark, ascending, until that are all, or `most` or a few more: true; or false,
+ * when `room` must be larger, by 8 at least, to go on. Begin with n = seen = 0 and room for 1. */
+bool th_heap_collect_due(const th_heap *h, th_due *due);
+
+/* As many due timers as make a difference to a pop_due of `take`: its `most`. */
 size_t th_heap_due_most(size_t take);
 
-/* Rows of room that th_heap_pop_due needs in each output column; its scratch needs one more. */
+/* Rows of room that th_heap_pop_due needs in each output column. */
 size_t th_heap_due_room(size_t due, size_t take);
 
-/* Removes the first `take` timers with timestamp <= watermark and writes them in total order. There are `due` of them,
- * counted up to due_most(take) or beyond. */
-void th_heap_pop_due(th_heap *h, int64_t watermark, size_t due, size_t take, int64_t *ts, int64_t *key, int64_t *ns,
-                     uint32_t *scratch);
+/* Removes the first `take` of the timers collected, due_most(take) at least, and writes them in total order. */
+void th_heap_pop_due(th_heap *h, const th_due *due, size_t take, int64_t *ts, int64_t *key, int64_t *ns);
 
 /* Validates every invariant: TH_YES, or the first that is broken. Leaves the heap as it was. */
 th_status th_heap_check(th_heap *h);

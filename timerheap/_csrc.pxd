@@ -52,11 +52,20 @@ cdef extern from "th_heap.h" nogil:
                                  uint8_t *moved)
     size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, uint32_t *table, size_t size)
     void th_heap_remove_keys(th_heap *h, th_column key, uint32_t *table, size_t size)
-    size_t th_heap_count_due(const th_heap *h, int64_t watermark, size_t most)
+    size_t th_heap_count_due(const th_heap *h, int64_t watermark)
+
+    ctypedef struct th_due:
+        int64_t watermark
+        size_t most
+        uint32_t *rows
+        size_t room
+        size_t n
+        size_t seen
+
+    bint th_heap_collect_due(const th_heap *h, th_due *due)
     size_t th_heap_due_most(size_t take)
     size_t th_heap_due_room(size_t due, size_t take)
-    void th_heap_pop_due(th_heap *h, int64_t watermark, size_t due, size_t take, int64_t *ts, int64_t *key,
-                         int64_t *ns, uint32_t *scratch)
+    void th_heap_pop_due(th_heap *h, const th_due *due, size_t take, int64_t *ts, int64_t *key, int64_t *ns)
     th_status th_heap_check(th_heap *h)
 
     ctypedef struct th_xxh64:

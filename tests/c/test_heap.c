@@ -170,18 +170,20 @@ static void pop_due(int64_t watermark, size_t limit) {
     qsort(model, model_len, sizeof *model, compare);
     size_t due = 0;
     while (due < model_len && model[due].ts <= watermark) due++;
-    CHECK(th_heap_count_due(&h, watermark, SIZE_MAX) == due);
-    size_t most = below(2) ? th_heap_due_most(limit) : SIZE_MAX, all = due;
-    due = th_heap_count_due(&h, watermark, most);
-    CHECK(due == (most < all ? most : all));
-    size_t take = limit < due ? limit : due, room = th_heap_due_room(due, take);
+    CHECK(th_heap_count_due(&h, watermark) == due);
+    th_due found = {
+        .watermark = watermark, .most = below(2) ? th_heap_due_most(limit) : SIZE_MAX, .room = 1 + below(99)};
+    found.rows = memory(found.room * 4);
+    while (!th_heap_collect_due(&h, &found)) found.rows = realloc(found.rows, (found.room += 8 + below(99)) * 4);
+    CHECK(found.n <= due && found.n >= (found.most < due ? found.most : due));
+    for (size_t i = 1; i < found.n; i++) CHECK(found.rows[i - 1] < found.rows[i]);
+    size_t take = limit < found.n ? limit : found.n, room = th_heap_due_room(found.n, take);
     int64_t *ts = memory(room * 8), *key = memory(room * 8), *ns = memory(room * 8);
-    uint32_t *scratch = memory((room + 1) * 4);
-    th_heap_pop_due(&h, watermark, due, take, ts, key, ns, scratch);
+    th_heap_pop_due(&h, &found, take, ts, key, ns);
     for (size_t i = 0; i < take; i++) CHECK(ts[i] == model[i].ts && key[i] == model[i].key && ns[i] == model[i].ns);
     memmove(model, model + take, (model_len - take) * sizeof *model);
     model_len -= take;
-    free(ts), free(key), free(ns), free(scratch);
+    free(ts), free(key), free(ns), free(found.rows);
 }
 
 static void remove_keys(size_t n, size_t spread) {

@@ -1,29 +1,35 @@
-/* Bulk operations. Rows are taken in groups, so that the cache misses of a group overlap. Where a batch touches much
- * of the heap, the order is left loose meanwhile and made once at the end, which costs less than sifting each. */
+/* Bulk operations. The index lines and rows of many arguments are on their way at once, so that their cache misses
+ * overlap. Where a batch touches much of the heap, the order is left loose meanwhile and made once at the end, which
+ * costs less than sifting each. */
 #include "th_private.h"
 
 /* A batch of n is `large` from 1/16 of the heap on. */
 static bool large(const th_heap *h, size_t n) { return n > h->len / 16; }
 
-/* Rows of arguments with their hashes, fetched ahead of use in three steps a group apart: hash and index line, then the
- * rows that the line points to, then use. */
+/* Arguments are fetched ahead of use in two steps: hash and index line, and later the row that the line points to. A
+ * few at a time, for a burst of prefetches has to wait until the cache can take them. */
+#define FEW 8
+#define LINES_AHEAD 48
+#define ROWS_AHEAD 24
+#define HASHES 64
+
 typedef struct rows {
     th_column ts, key, ns;
     size_t n;
-    uint64_t hash[4 * TH_GROUP];
+    uint64_t hash[HASHES]; /* of the arguments on their way */
 } rows;
 
-TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i) {
-    for (size_t end = i + TH_GROUP < r->n ? i + TH_GROUP : r->n; i < end; i++) {
+TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few) {
+    for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
         uint64_t hash = th_hash(h, th_at(r->ts, i), th_at(r->key, i), th_at(r->ns, i));
-        r->hash[i % (4 * TH_GROUP)] = hash;
+        r->hash[i % HASHES] = hash;
         TH_PREFETCH(&h->line[th_home(h, hash)]);
     }
 }
 
-TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i) {
-    for (size_t end = i + TH_GROUP < r->n ? i + TH_GROUP : r->n; i < end; i++) {
-        uint64_t hash = r->hash[i % (4 * TH_GROUP)];
+TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few) {
+    for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
+        uint64_t hash = r->hash[i % HASHES];
         const th_line *b = &h->line[th_home(h, hash)];
         unsigned m = th_match(b, th_tag(hash));
         if (!m) continue;
@@ -35,18 +41,17 @@ TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i) {
     }
 }
 
-/* To be called for each row in sequence; returns its hash. */
+/* To be called for each argument in sequence; returns its hash. */
 TH_INLINE uint64_t fetch(const th_heap *h, rows *r, size_t i, bool with_rows) {
-    if (i % TH_GROUP == 0) {
+    if (i % FEW == 0) {
         if (i == 0) {
-            fetch_lines(h, r, i);
-            fetch_lines(h, r, i + TH_GROUP);
-            if (with_rows) fetch_rows(h, r, i);
+            fetch_lines(h, r, 0, LINES_AHEAD);
+            if (with_rows) fetch_rows(h, r, 0, ROWS_AHEAD);
         }
-        fetch_lines(h, r, i + 2 * TH_GROUP);
-        if (with_rows) fetch_rows(h, r, i + TH_GROUP);
+        fetch_lines(h, r, i + LINES_AHEAD, FEW);
+        if (with_rows) fetch_rows(h, r, i + ROWS_AHEAD, FEW);
     }
-    return r->hash[i % (4 * TH_GROUP)];
+    return r->hash[i % HASHES];
 }
 
 /* ---- push ---- */

@@ -48,7 +48,8 @@ void th_sift_up(th_heap *h, size_t i, th_row x) {
 
 void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
     for (size_t c; (c = TH_ARITY * i + 1) < end;) {
-        for (size_t k = 0; k < TH_ARITY && TH_ARITY * (c + k) + 1 < end; k++) th_prefetch_children(h, c + k);
+        if (TH_ARITY * c + 1 < end) /* whichever child wins, its children are next */
+            for (size_t k = 0; k < TH_ARITY; k++) th_prefetch_children(h, c + k);
         size_t best = least_child(h, c, end);
         if (!th_row_less(h, best, x)) break;
         th_put(h, i, th_get(h, best));

@@ -70,6 +70,8 @@ def main() -> None:
     import atheris
 
     attach(os.environ[LIBRARY])
+    shutil.rmtree(Path(os.environ[LIBRARY]).parent)  # loaded by now, and not for the programs that a crash starts
+    del os.environ["LD_PRELOAD"]
     sys.path.insert(0, str(HERE))
     import heap_inputs
 

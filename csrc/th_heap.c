@@ -125,16 +125,15 @@ void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose) {
 }
 
 void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t new_hash, bool loose) {
-    th_row x = {new_ts, h->key[i], h->ns[i], h->slot[i]};
     if (h->ts[i] == new_ts) return;
-    if (th_lookup(h, new_hash, new_ts, x.key, x.ns) != SIZE_MAX) {
+    if (th_lookup(h, new_hash, new_ts, h->key[i], h->ns[i]) != SIZE_MAX) {
         th_drop(h, i, hash, loose);
         return;
     }
-    th_leave(h, hash, x.slot);
-    x.slot = th_enter(h, new_hash, i);
-    if (loose) th_put(h, i, x);
-    else th_settle(h, i, h->len, x);
+    th_leave(h, hash, h->slot[i]);
+    h->slot[i] = th_enter(h, new_hash, i);
+    h->ts[i] = new_ts;
+    if (!loose) th_settle(h, i, h->len, th_get(h, i));
 }
 
 /* ---- single operations ---- */

@@ -70,7 +70,7 @@ def main() -> None:
     import atheris
 
     attach(os.environ[LIBRARY])
-    shutil.rmtree(Path(os.environ[LIBRARY]).parent)  # loaded by now, and not for the programs that a crash starts
+    shutil.rmtree(Path(os.environ[LIBRARY]).parent)  # loaded; what a crash starts does without
     del os.environ["LD_PRELOAD"]
     sys.path.insert(0, str(HERE))
     import heap_inputs

@@ -12,6 +12,8 @@ static bool large(const th_heap *h, size_t n) { return n > h->len / 16; }
 #define LINES_AHEAD 48
 #define ROWS_AHEAD 24
 #define HASHES 64
+_Static_assert(ROWS_AHEAD <= LINES_AHEAD && LINES_AHEAD + FEW <= HASHES,
+               "a hash is there from its line on until its use");
 
 typedef struct rows {
     th_column ts, key, ns;

@@ -116,12 +116,9 @@ void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose) {
     th_leave(h, hash, h->slot[i]);
     size_t last = --h->len;
     if (i == last) return;
-    if (!loose) {
-        th_settle(h, i, last, th_get(h, last));
-        return;
-    }
-    if (last >= TH_GROUP) TH_PREFETCH(&h->line[h->slot[last - TH_GROUP] >> 4]); /* of rows that will fill gaps soon */
-    th_put(h, i, th_get(h, last));
+    if (loose && last >= TH_GROUP) TH_PREFETCH(&h->line[h->slot[last - TH_GROUP] >> 4]); /* a gap's filler soon */
+    if (loose) th_put(h, i, th_get(h, last));
+    else th_settle(h, i, last, th_get(h, last));
 }
 
 void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t new_hash, bool loose) {

@@ -117,8 +117,8 @@ typedef struct th_due {
     size_t room, n, seen;
 } th_due;
 
-/* Collects rows with timestamp <= watermark, ascending, until that are all, or `most` or a few more: true; or false,
- * when `room` must be larger, by 8 at least, to go on. Begin with n = seen = 0 and room for 1. */
+/* Collects rows with timestamp <= watermark, ascending: true when there are no more, or `most` or a few more are
+ * there; false to be called again with `room` larger by 8 at least. Begin with n = seen = 0 and room for 1. */
 bool th_heap_collect_due(const th_heap *h, th_due *due);
 
 /* As many due timers as make a difference to a pop_due of `take`: its `most`. */
@@ -127,7 +127,7 @@ size_t th_heap_due_most(size_t take);
 /* Rows of room that th_heap_pop_due needs in each output column. */
 size_t th_heap_due_room(size_t due, size_t take);
 
-/* Removes the first `take` of the timers collected, due_most(take) at least, and writes them in total order. */
+/* Removes the first `take` timers in total order, and writes them, of those collected with due_most(take) or more. */
 void th_heap_pop_due(th_heap *h, const th_due *due, size_t take, int64_t *ts, int64_t *key, int64_t *ns);
 
 /* Validates every invariant: TH_YES, or the first that is broken. Leaves the heap as it was. */

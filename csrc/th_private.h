@@ -37,7 +37,7 @@ TH_INLINE unsigned th_ctz(unsigned x) { return (unsigned)__builtin_ctz(x); }
 TH_INLINE unsigned th_bits(uint64_t x) { return x ? 64 - (unsigned)__builtin_clzll(x) : 0; }
 #endif
 
-/* Rows looked up together, so that their cache misses overlap. */
+/* Rows on their way together, so that their cache misses overlap. */
 #define TH_GROUP 16
 
 /* Both halves of the 128-bit product, folded. */

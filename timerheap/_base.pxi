@@ -251,7 +251,7 @@ cdef class _Heap:
         return th_heap_count_due(&self.h, _int64(watermark, "watermark"))
 
     cdef cnp.ndarray collect(self, th_due *due):
-        """Memory that grows with the rows that are due."""
+        """Collects the rows that are due, and returns the memory they lie in, which grows with them."""
         cdef cnp.ndarray rows, more
         due.room = _FEW
         rows = _empty(due.room, cnp.NPY_UINT32)

@@ -405,6 +405,45 @@ def test_quiesce_waits_for_the_callback_that_runs(system):
     assert future.result(timeout=LONG) is None
 
 
+END = {
+    "quiesce": lambda clock: clock.quiesce(),
+    "shutdown_service": lambda clock: clock.shutdown_service(),
+    "one after the other": lambda clock: (clock.quiesce(), clock.shutdown_service()),
+}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("end", END.values(), ids=END)
+def test_a_periodic_callback_that_runs_at_the_end_is_cancelled_when_it_returns(system, end, fails):
+    called, running, go_on = [], threading.Event(), threading.Event()
+
+    def callback(timestamp):
+        called.append(timestamp)
+        running.set()
+        assert go_on.wait(LONG)
+        if fails:
+            raise KeyError(timestamp)
+
+    future = system.schedule_at_fixed_rate(callback, 0, 1)
+    assert running.wait(LONG)
+    end(system)
+    go_on.set()
+    with pytest.raises(CancelledError):
+        future.result(timeout=LONG)
+    system.quiesce().result(timeout=LONG)
+    assert future.cancelled()
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("end", END.values(), ids=END)
+def test_a_periodic_callback_that_ends_the_service_is_cancelled(either, end):
+    future = either.schedule_at_fixed_rate(lambda _: end(either), 0, 1)
+    if isinstance(either, ManualProcessingTimeService):
+        either.advance(100)
+    with pytest.raises(CancelledError):
+        future.result(timeout=LONG)
+
+
 def test_a_callback_can_shut_the_service_down():
     with SystemProcessingTimeService() as clock:
         clock.register_timer(0, lambda _: clock.shutdown_service()).result(timeout=LONG)
@@ -435,7 +474,8 @@ def test_a_clock_that_was_set_is_noticed(monkeypatch):
 def test_at_the_end_of_time_a_periodic_callback_has_no_next_call():
     clock = ManualProcessingTimeService(now=MAX_WATERMARK - 25)
     called = []
-    clock.schedule_at_fixed_rate(called.append, 5, 10)
+    future = clock.schedule_at_fixed_rate(called.append, 5, 10)
     clock.set_current_time(MAX_WATERMARK)
+    assert future.cancelled()
     assert called == [MAX_WATERMARK - 20, MAX_WATERMARK - 10, MAX_WATERMARK]
     assert clock.get_active_timers() == []

@@ -154,7 +154,8 @@ class _SchedulingService(ABC):
         Returns
         -------
         concurrent.futures.Future
-            Never done unless it is cancelled.
+            Never done unless it is cancelled: by its ``cancel()``, or because the service has ended or there
+            is no next call before the end of time.
 
         Raises
         ------
@@ -172,6 +173,8 @@ class _SchedulingService(ABC):
     def quiesce(self) -> Future[None]:
         """Call no further callback; give up those that wait, and take new ones without ever calling them.
 
+        A callback that is running ends; the future of a periodic one is cancelled then.
+
         Returns
         -------
         concurrent.futures.Future
@@ -181,7 +184,10 @@ class _SchedulingService(ABC):
         return self._quiesced()
 
     def shutdown_service(self) -> None:
-        """Call no further callback: give up those that wait, refuse new ones, let a running one end."""
+        """Call no further callback: give up those that wait, refuse new ones, let a running one end.
+
+        The future of a periodic callback that is running is cancelled when it ends.
+        """
         self._end(_Status.SHUT_DOWN)
 
     def is_terminated(self) -> bool:
@@ -239,8 +245,11 @@ class _SchedulingService(ABC):
                     task.timestamp += task.period
                     # Behind the end of time there is no next call.
                     later = task.due + task.period
-                    if self._status is _Status.ALIVE and not task.cancelled() and later <= MAX_WATERMARK:
+                    goes_on = self._status is _Status.ALIVE and later <= MAX_WATERMARK
+                    if goes_on and not task.cancelled():
                         self._enqueue(task, later)
+                if not goes_on:
+                    task.cancel()
 
     def _end(self, status: _Status) -> None:
         with self._changed:

@@ -62,7 +62,11 @@ def sql(
         What queries call the processing time (Flink's ``PROCTIME()``): ``DESCRIPTOR`` of it makes windows of
         processing time. By default it is each name that a streaming table has no column for, unless it has a
         `watermark`.
-    time_zone, channel, local, max_parallelism
+    local : {"jvm", "arrow"}, optional
+        As of `hop`, but on a stream "arrow" by default, since a row must be late when Flink says so. "jvm" is
+        faster, and has Spark's lateness: a late row counts where Flink drops it, and the other way round. A
+        batch has no late rows, so there "jvm" is the default where it can do what is asked for.
+    time_zone, channel, max_parallelism
         As of `hop`; not for SESSION.
 
     Returns
@@ -104,6 +108,8 @@ def sql(
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if given and wanted.windows == "session":
         raise ValueError(f"{min(given)}: SESSION is Spark's own and has none; leave it out")
+    if df.isStreaming and wanted.windows != "session":
+        given.setdefault("local", "arrow")  # "jvm" has Spark's lateness
     make = _WINDOWS[wanted.windows]
     grouped = make(df, time, watermark=strategy, **wanted.lengths, **given).group_by(*wanted.keys)
     aggregates = [_aggregate(call).alias(name) for name, call in wanted.calls.items()]

@@ -291,7 +291,8 @@ class WindowPlan:
         kind = "stream" if source.df.isStreaming else "batch"
         if self.local == "jvm":
             local = "jvm: Spark's own aggregation makes slices of the rows"
-            late = "Spark's, per slice: a row below Spark's watermark whose slice is over is dropped"
+            late = "Spark's, per slice: a row below Spark's watermark whose slice is over is dropped; "
+            late += "local='arrow' has Flink's, and sql() takes it on streams"
         else:
             why = "; ".join(self._hindrances()) or "it was asked for"
             whole = options.late_by or source.time is None

@@ -1,0 +1,124 @@
+"""Flink's own window queries on its own data: the results are those that its integration tests expect.
+
+The data are Flink's ``TestData.windowDataWithTimestamp``, the results those of ``WindowAggregateITCase``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import SparkSession
+
+import timerheap.spark
+from timerheap import WatermarkStrategy
+
+pytestmark = pytest.mark.spark
+
+MIDNIGHT = dt.datetime(2020, 10, 10, tzinfo=dt.UTC)
+SCHEMA = pa.schema(
+    [
+        ("rowtime", pa.timestamp("us", "UTC")),
+        ("double", pa.float64()),
+        ("float", pa.float32()),
+        ("bigdec", pa.decimal128(10, 2)),
+        ("string", pa.string()),
+        ("name", pa.string()),
+    ]
+)
+ROWS = [
+    (1, 1.0, 1.0, "1.11", "Hi", "a"),
+    (2, 2.0, 2.0, "2.22", "Comment#1", "a"),
+    (3, 2.0, 2.0, "2.22", "Comment#1", "a"),
+    (4, 5.0, 5.0, "5.55", None, "a"),
+    (7, 3.0, 3.0, None, "Hello", "b"),
+    (6, 6.0, 6.0, "6.66", "Hi", "b"),
+    (8, None, 3.0, "3.33", "Comment#2", "a"),
+    (4, 5.0, None, "5.55", "Hi", "a"),  # late: the watermark is at 6.999
+    (16, 4.0, 4.0, "4.44", "Hi", "b"),
+    (32, 7.0, 7.0, "7.77", None, "c"),
+    (34, 3.0, 3.0, "3.33", "Comment#3", "b"),
+]
+END = (60, None, None, None, None, "the watermark goes on")
+
+
+def as_rows(rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    return [
+        dict(
+            zip(
+                SCHEMA.names,
+                (MIDNIGHT + dt.timedelta(seconds=at), d, f, None if x is None else Decimal(x), *rest),
+                strict=True,
+            )
+        )
+        for at, d, f, x, *rest in rows
+    ]
+
+
+def query(windows: str) -> str:
+    return (
+        "SELECT name, window_start, window_end, COUNT(*), SUM(bigdec), MAX(double), MIN(float) "
+        f"FROM TABLE({windows}) GROUP BY name, window_start, window_end"
+    )
+
+
+def results(text: str) -> list[tuple[Any, ...]]:
+    """Results as Flink's tests write them, with seconds after midnight."""
+    found: list[tuple[Any, ...]] = []
+    for line in text.split():
+        name, start, end, count, total, most, least = line.split(",")
+        times = (MIDNIGHT + dt.timedelta(seconds=int(at)) for at in (start, end))
+        numbers = (None if number == "null" else float(number) for number in (most, least))
+        found.append((name, *times, int(count), Decimal(total), *numbers))
+    return sorted(found, key=repr)
+
+
+TUMBLE = """
+a,0,5,4,11.10,5.0,1.0  a,5,10,1,3.33,null,3.0  b,5,10,2,6.66,6.0,3.0
+b,15,20,1,4.44,4.0,4.0  b,30,35,1,3.33,3.0,3.0  c,30,35,1,7.77,7.0,7.0
+"""
+HOP = """
+a,-5,5,4,11.10,5.0,1.0  a,0,10,6,19.98,5.0,1.0  a,5,15,1,3.33,null,3.0
+b,0,10,2,6.66,6.0,3.0  b,5,15,2,6.66,6.0,3.0  b,10,20,1,4.44,4.0,4.0
+b,15,25,1,4.44,4.0,4.0  b,25,35,1,3.33,3.0,3.0  b,30,40,1,3.33,3.0,3.0
+c,25,35,1,7.77,7.0,7.0  c,30,40,1,7.77,7.0,7.0
+"""
+CUMULATE = """
+a,0,5,4,11.10,5.0,1.0  a,0,10,6,19.98,5.0,1.0  a,0,15,6,19.98,5.0,1.0
+b,0,10,2,6.66,6.0,3.0  b,0,15,2,6.66,6.0,3.0  b,15,20,1,4.44,4.0,4.0
+b,15,25,1,4.44,4.0,4.0  b,15,30,1,4.44,4.0,4.0  b,30,35,1,3.33,3.0,3.0
+b,30,40,1,3.33,3.0,3.0  b,30,45,1,3.33,3.0,3.0  c,30,35,1,7.77,7.0,7.0
+c,30,40,1,7.77,7.0,7.0  c,30,45,1,7.77,7.0,7.0
+"""
+
+
+TUMBLES = "TUMBLE(TABLE t1, DESCRIPTOR(rowtime), INTERVAL '5' SECOND)"
+HOPS = "HOP(TABLE t1, DESCRIPTOR(rowtime), INTERVAL '5' SECOND, INTERVAL '10' SECOND)"
+CUMULATES = "CUMULATE(TABLE t1, DESCRIPTOR(rowtime), INTERVAL '5' SECOND, INTERVAL '15' SECOND)"
+
+
+@pytest.mark.parametrize(
+    ("windows", "local", "expected"),
+    [
+        (TUMBLES, None, TUMBLE),
+        (HOPS, None, HOP),
+        (CUMULATES, None, CUMULATE),
+        (TUMBLES, "jvm", TUMBLE.replace("a,0,5,4,11.10", "a,0,5,5,16.65")),  # Spark's watermark is behind
+    ],
+    ids=["tumble", "hop", "cumulate", "tumble by jvm"],
+)
+def test_late_rows_are_flinks(
+    windows: str, local: str | None, expected: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = [as_rows(part) for part in (ROWS[:7], ROWS[7:], [END])]
+    streams.write_batches(tmp_path / "input", batches, SCHEMA)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
+    result = timerheap.spark.sql(spark, query(windows), strategy, local=local, max_parallelism=2)
+    streams.run(result, tmp_path)
+    assert streams.sink(spark, tmp_path) == results(expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,26 @@ def test_late_rows_come_out_and_are_counted(in_order: bool, spark: SparkSession,
     assert all(row[:-2] == (None,) * 4 for row in found if row[-2] is not None)
     through = sorted(at for kind, _, at, *_ in found if kind == "row")
     assert through == sorted(at for at in passed if not in_order or at <= watermark)
+
+
+def test_another_channel_goes_on_from_the_same_watermark(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Switched on, to another column, and off, on one checkpoint: no timer is lost, and time goes on."""
+    for number, channel in enumerate([None, "channel", "k", None]):
+        start = 1_000 * (1 + number)
+        streams.write_batches(tmp_path / "input", [rows(("a", 1, start), ("b", 2, start + 500))], SCHEMA)
+        df = streams.read_stream(spark, tmp_path / "input")
+        streams.run(echoed(df, channel=channel, late_by=True), tmp_path)
+    fired = [row[1:3] for row in streams.sink(spark, tmp_path) if row[0] == "timer"]
+    assert sorted(at for _, at in fired) == [1_000, 1_500, 2_000, 2_500, 3_000, 3_500, 4_000]
+    warned = [record.getMessage() for record in caplog.records if "the checkpoint's" in record.getMessage()]
+    made = "over all rows", "by column 'channel'", "by column 'k'", "over all rows"
+    assert warned == [
+        f"channel: the checkpoint's watermark was made {was}, and the query's is made {now}; it goes on from "
+        "where it was, without the old channels"
+        for was, now in pairwise(made)
+    ], "each once, on the driver"
 
 
 def test_the_flights_by_carrier(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint of format 1, kept since it was written, is read by every version: no upgrade loses state."""
+"""A checkpoint, kept since it was written, is read by every version of its format: no upgrade loses state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from write_checkpoint import AFTER, BEFORE, PLACE, SCHEMA, batch, move, query
 
 pytestmark = pytest.mark.spark
 
-KEPT = Path(__file__).parent / "data" / "checkpoint-v1"
+KEPT = Path(__file__).parent / "data" / "checkpoint"
 
 
 def reference() -> list[tuple[object, ...]]:

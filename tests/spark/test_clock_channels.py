@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +71,8 @@ class Model:
 @given(BATCHES, st.booleans())
 def test_it_is_the_model(batches: list[Any], idle: bool) -> None:
     strategy = STRATEGY.with_idleness(TIMEOUT) if idle else STRATEGY
-    clock, model = Clock((strategy, strategy)), Model(TIMEOUT if idle else None)
+    columns = ("airport", None)
+    clock, model = Clock((strategy, strategy), columns), Model(TIMEOUT if idle else None)
     now = 0
     for seen, pause, reload in batches:
         now += pause
@@ -83,7 +85,7 @@ def test_it_is_the_model(batches: list[Any], idle: bool) -> None:
         active_at = [c[3] for i in model.inputs for c in i.values() if c[1]]
         assert clock.next_idle() == (min(active_at) + TIMEOUT if idle and active_at else None)
         if reload:
-            stored, clock = clock.snapshot(), Clock((strategy, strategy))
+            stored, clock = clock.snapshot(), Clock((strategy, strategy), columns)
             clock.replay(stored)
             assert clock.changes() is None
             assert clock.snapshot() == stored
@@ -94,7 +96,7 @@ def observed(*rows: tuple[int, str | None, int | None]) -> pa.Table:
 
 
 def test_a_new_channel_neither_stalls_nor_takes_back() -> None:
-    clock = Clock((STRATEGY,))
+    clock = Clock((STRATEGY,), ("airport",))
     assert clock.observe(observed((0, "a", 100), (0, "b", 50)), None, None) == 44
     assert clock.observe(observed((0, "late comer", 10)), None, None) == 44
     assert clock.observe(observed((0, "b", 100)), None, None) == 94
@@ -102,7 +104,7 @@ def test_a_new_channel_neither_stalls_nor_takes_back() -> None:
 
 
 def test_time_in_which_the_query_stood_still_is_no_idleness() -> None:
-    clock = Clock((STRATEGY.with_idleness(10),))
+    clock = Clock((STRATEGY.with_idleness(10),), ("airport",))
     clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
     assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
     assert clock.next_idle() == 90_010
@@ -110,19 +112,49 @@ def test_time_in_which_the_query_stood_still_is_no_idleness() -> None:
 
 
 def test_rows_too_far_ahead_are_counted_and_move_nothing() -> None:
-    clock = Clock((STRATEGY,))
+    clock = Clock((STRATEGY,), ("airport",))
     assert clock.observe(observed((0, None, None)), None, None) == MIN_WATERMARK
     assert clock.observe(observed((0, None, 50)), None, None) == 44
     assert clock.snapshot()["count"].to_pylist() == [2]
     assert clock.finish() == MAX_WATERMARK
 
 
-def test_the_first_format_is_read() -> None:
-    first = ["watermark", "late_rows", "wake_up", "channel", "max_timestamp", "count"]
-    stored = Clock((STRATEGY,))
-    stored.observe(observed((0, None, 50)), None, None)
-    clock = Clock((STRATEGY,))
-    clock.replay(stored.snapshot().select(first))
-    assert clock.watermark == 44
-    assert clock.observe(observed((0, None, 49)), None, None) == 44
-    assert clock.observe(observed((0, None, 60)), None, None) == 54
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("airport", ["JFK", "LGA"]), (None, [None])),
+        ((None, [None]), ("airport", ["JFK", "LGA"])),
+        (("airport", ["JFK", "LGA"]), ("carrier", ["AA", "LGA"])),
+    ],
+    ids=["switched off", "switched on", "another column"],
+)
+@pytest.mark.parametrize("number", [0, 1])
+def test_another_channel_column_forgets_the_old_channels_and_keeps_the_watermark(
+    before: tuple[str | None, list[str | None]], after: tuple[str | None, list[str | None]], number: int
+) -> None:
+    other = 1 - number
+    columns: list[str | None] = ["plane", "plane"]
+    columns[number] = before[0]
+    stored = Clock((STRATEGY, STRATEGY), tuple(columns))
+    stored.observe(observed(*((number, name, 100) for name in before[1]), (other, "B6", 500)), None, "first")
+    assert stored.watermark == 94
+
+    columns[number] = after[0]
+    clock = Clock((STRATEGY, STRATEGY), tuple(columns))
+    clock.replay(stored.snapshot())
+    assert clock.observe(observed((other, "B6", 600)), None, "second") == 94
+    assert not clock.notices, "until the input has rows nothing is known of its new channels"
+    assert clock.observe(observed(*((number, name, 50) for name in after[1])), None, "second") == 94
+    (notice,) = clock.notices
+    assert notice.startswith("right_channel: " if number else "channel: ")
+    assert all(repr(column) in notice for column in (before[0], after[0]) if column is not None)
+    clock.notices.clear()
+
+    reloaded = Clock((STRATEGY, STRATEGY), tuple(columns))
+    reloaded.replay(clock.snapshot())
+    for each in (clock, reloaded):
+        *rest, last = after[1]
+        each.observe(observed(*((number, name, 300) for name in rest), (number, last, 200)), None, "second")
+        assert each.watermark == 194
+        assert not each.notices
+        assert [channel.name for channel in each.explain()[number].channels] == after[1]

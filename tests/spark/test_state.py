@@ -24,6 +24,7 @@ SPEC = GroupSpec(
     key=["k"],
     schema=pa.schema([("k", pa.string()), ("n", pa.int64()), (ORDER, pa.int64())]),
     watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
+    channels=(None,),
     in_order=True,
     one_timer_per_key=False,
     max_parallelism=4,

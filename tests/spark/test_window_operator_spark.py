@@ -260,6 +260,7 @@ def test_states_of_windows_are_kept_by_type() -> None:
         key=["k"],
         schema=pa.schema([("k", pa.string())]),
         watermarks=(DELAYED,),
+        channels=(None,),
         in_order=False,
         one_timer_per_key=False,
         max_parallelism=1,

@@ -1,6 +1,6 @@
-"""Writes data/checkpoint-v1/, a checkpoint that all later versions must read. Run by hand, once a format.
+"""Writes data/checkpoint/, which later versions of its format must read. Run by hand, once a format.
 
-$ python tests/spark/write_checkpoint.py tests/spark/data/checkpoint-v1
+$ python tests/spark/write_checkpoint.py tests/spark/data/checkpoint
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from timerheap.spark.arguments import arrow_schema, expect_state_store, named_co
 from timerheap.spark.group import GroupSpec
 from timerheap.spark.labels import balanced_labels
 from timerheap.spark.local import LocalStage
+from timerheap.spark.notices import notices
 from timerheap.spark.operator import BatchOperator, Plan, StreamingOperator
 from timerheap.spark.output import LATE_BY, LATE_ROW
 from timerheap.spark.pack import AHEAD, CHANNEL, HASH, PACKED, Packer
@@ -113,6 +114,8 @@ class Carrier:
     event_time : str or None
     watermarks : tuple of WatermarkStrategy
         Of each input.
+    channels : tuple of (str or None)
+        Of each input, the column of its channels.
     in_order, late_by : bool
     time_mode : {"None", "ProcessingTime", "EventTime"}
         Of the stateful operator, on a stream.
@@ -134,6 +137,7 @@ class Carrier:
     result: StructType
     event_time: str | None
     watermarks: tuple[WatermarkStrategy, ...]
+    channels: tuple[str | None, ...]
     in_order: bool
     late_by: bool
     time_mode: str
@@ -165,6 +169,7 @@ class Carrier:
                 key=self.key,
                 schema=schema,
                 watermarks=self.watermarks,
+                channels=self.channels,
                 in_order=self.in_order,
                 one_timer_per_key=isinstance(self.function, BatchProcessFunction)
                 and self.function.one_timer_per_key,
@@ -178,6 +183,7 @@ class Carrier:
             shown=self.shown,
             event_time=self.event_time,
             time_mode=self.time_mode,
+            notices=notices(df.sparkSession),
         )
         labels = balanced_labels(self.max_parallelism, partitions)
         broadcasts = self.time_mode != "EventTime"

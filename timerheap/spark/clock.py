@@ -23,7 +23,7 @@ from timerheap.watermarks import (
 
 __all__ = ["Clock"]
 
-_FIRST_SCHEMA = pa.schema(
+_SCHEMA = pa.schema(
     [
         ("watermark", pa.int64()),
         ("late_rows", pa.int64()),
@@ -31,13 +31,9 @@ _FIRST_SCHEMA = pa.schema(
         ("channel", pa.binary()),  # null: the one over all of an input
         ("max_timestamp", pa.int64()),
         ("count", pa.int64()),
-    ]
-)
-_SCHEMA = pa.schema(
-    [
-        *_FIRST_SCHEMA,
         ("run", pa.string()),
         ("input", pa.int8()),  # null: no channel has been seen yet
+        ("column", pa.string()),  # that the input's channels are values of; null: its one channel is over all
         ("input_watermark", pa.int64()),
         ("channel_watermark", pa.int64()),
         ("active", pa.bool_()),
@@ -58,12 +54,28 @@ class _Channel:
 
 
 class _Input:
-    """The channels of one input, in a valve."""
+    """The channels of one input, in a valve; `column`: the column that they are values of."""
 
-    def __init__(self, strategy: WatermarkStrategy) -> None:
+    def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
         self._strategy = strategy
+        self._column = column  # the query's
+        self._forget()
+
+    def _forget(self) -> None:
+        self.column = self._column
         self.valve = StatusWatermarkValve()
         self.channels: dict[str | None, _Channel] = {}
+
+    def switch(self) -> str | None:
+        """Forget channels that a checkpoint has of another column: no row of theirs will come.
+
+        Return what to tell the user, None where nothing was forgotten.
+        """
+        if self.column == self._column:
+            return None
+        was, now = _made(self.column), _made(self._column)
+        self._forget()
+        return f"the checkpoint's watermark was made {was}, and the query's is made {now}"
 
     def turn_up(self, name: str | None, now: int | None) -> None:
         """A channel has rows."""
@@ -116,6 +128,7 @@ class _Input:
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
         """Take back the channels of `Clock.snapshot`."""
+        self.column = rows[0]["column"]
         states = []
         for number, row in enumerate(rows):
             name = None if row["channel"] is None else row["channel"].decode()
@@ -129,6 +142,10 @@ class _Input:
         self.valve = StatusWatermarkValve.restore(ValveState(rows[0]["input_watermark"], active, states))
 
 
+def _made(column: str | None) -> str:
+    return "over all rows" if column is None else f"by column {column!r}"
+
+
 class Clock:
     """The watermark of a key group, and what it was made from.
 
@@ -138,17 +155,20 @@ class Clock:
     ----------
     strategies : tuple of WatermarkStrategy
         Of each input.
+    columns : tuple of (str or None)
+        Of each input, the column of its channels.
     """
 
     kind = CLOCK
     name = ""
 
-    def __init__(self, strategies: tuple[WatermarkStrategy, ...]) -> None:
+    def __init__(self, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]) -> None:
+        self.notices: set[str] = set()  # for the user, about what a checkpoint held
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
         self.wake_up: int | None = None
         self._run: str | None = None
-        self._inputs = [_Input(strategy) for strategy in strategies]
+        self._inputs = [_Input(*pair) for pair in zip(strategies, columns, strict=True)]
         self._combined = IndexedCombinedWatermarkStatus(len(strategies))
         self._saved: object = None
 
@@ -156,7 +176,8 @@ class Clock:
         """Take what a micro-batch has seen (`timerheap.spark.observed.OBSERVED`); give the watermark.
 
         It never falls. Channels that turn up or come back do so before any watermark moves, so that in one
-        micro-batch none overtakes another; idleness comes last.
+        micro-batch none overtakes another; idleness comes last. Where the query's channels are values of
+        another column than the checkpoint's, these hold until the input has rows, and are then forgotten.
 
         Parameters
         ----------
@@ -171,6 +192,7 @@ class Clock:
             for input_ in self._inputs:
                 input_.begin_run(now)
         rows = observed.to_pylist()
+        self._switch({row["input"] for row in rows})
         for row in rows:
             self._inputs[row["input"]].turn_up(row["channel"], now)
         self._combine()
@@ -182,6 +204,16 @@ class Clock:
                 input_.let_idle(now)
             self._combine()
         return self.watermark
+
+    def _switch(self, inputs: set[int]) -> None:
+        for number in inputs:
+            notice = self._inputs[number].switch()
+            if notice is not None:
+                argument = "right_channel" if number else "channel"
+                self.notices.add(
+                    f"{argument}: {notice}; it goes on from where it was, without the old channels"
+                )
+                self._combined = IndexedCombinedWatermarkStatus(len(self._inputs))
 
     def _combine(self) -> None:
         for number, input_ in enumerate(self._inputs):
@@ -219,8 +251,8 @@ class Clock:
                 name = None if channel.name is None else channel.name.encode()
                 seen = name, channel.max_timestamp, channel.count
                 valve = state.watermark, kept.watermark, kept.active, kept.aligned, channel.active_at
-                rows.append((*mine, *seen, self._run, number, *valve))
-        return rows or [(*mine, None, MIN_WATERMARK, 0, self._run, *[None] * 6)]
+                rows.append((*mine, *seen, self._run, number, input_.column, *valve))
+        return rows or [(*mine, None, MIN_WATERMARK, 0, self._run, *[None] * 7)]
 
     def changes(self) -> pa.RecordBatch | None:
         """Give the clock where it has moved since the last call."""
@@ -236,9 +268,7 @@ class Clock:
         return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Take back what `snapshot` gave, here or in the version before there were channels."""
-        if batch.schema == _FIRST_SCHEMA:
-            batch = _of_first(batch)
+        """Take back what `snapshot` gave."""
         if batch.schema != _SCHEMA or not batch.num_rows:
             raise ValueError(f"a chunk of kind {CLOCK} is no clock: {batch.schema}")
         rows = batch.to_pylist()
@@ -259,12 +289,3 @@ class Clock:
     def nbytes(self) -> int:
         """Give nothing: a clock is always written anew."""
         return 0
-
-
-def _of_first(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Read a clock of one row, over all channels."""
-    row = batch.to_pylist()[0] if batch.num_rows else {}
-    if row.get("count"):
-        own = row["watermark"]
-        row |= {"input": 0, "input_watermark": own, "channel_watermark": own, "active": True, "aligned": True}
-    return pa.RecordBatch.from_pylist([row], _SCHEMA) if row else batch

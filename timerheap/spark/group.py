@@ -32,6 +32,8 @@ class GroupSpec:
         Of the rows, with their tie-breaking column where they wait for the watermark.
     watermarks : tuple of WatermarkStrategy
         Of each input.
+    channels : tuple of (str or None)
+        Of each input, the column that each value of has a watermark of its own.
     in_order, one_timer_per_key : bool
     max_parallelism, partitions : int
         Number of key groups, and of the shuffle partitions that they are spread over.
@@ -42,6 +44,7 @@ class GroupSpec:
     key: list[str]
     schema: pa.Schema
     watermarks: tuple[WatermarkStrategy, ...]
+    channels: tuple[str | None, ...]
     in_order: bool
     one_timer_per_key: bool
     max_parallelism: int
@@ -59,7 +62,7 @@ class KeyGroup:
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
-        self.clock = Clock(spec.watermarks)
+        self.clock = Clock(spec.watermarks, spec.channels)
         self.keys = KeyTable([spec.schema.field(name) for name in spec.key])
         self.event_timers = JournalledTimers(EVENT_TIMERS, spec.one_timer_per_key)
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)
@@ -116,6 +119,12 @@ class KeyGroup:
                 "a state's name keeps its type: choose another name"
             )
         return family
+
+    def notices(self) -> frozenset[str]:
+        """Return what the user should know of what was loaded, each message once."""
+        notices = frozenset(self.clock.notices)
+        self.clock.notices.clear()
+        return notices
 
     def forget_dead_keys(self) -> None:
         """Drop the keys that have no timer, no state and no waiting row.

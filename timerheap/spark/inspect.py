@@ -43,7 +43,7 @@ def explain_watermark(
     if row is None:
         return []
     batch = read_chunk(CLOCK, bytes(row[0]))
-    inputs = [0] if "input" not in batch.schema.names else batch.column("input").to_pylist()
-    clock = Clock((WatermarkStrategy.no_watermarks(),) * (1 + max(number or 0 for number in inputs)))
+    inputs = 1 + max(number or 0 for number in batch.column("input").to_pylist())
+    clock = Clock((WatermarkStrategy.no_watermarks(),) * inputs, (None,) * inputs)
     clock.replay(batch)
     return clock.explain()

@@ -22,6 +22,7 @@ from timerheap.spark.clock import Clock
 from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.keyed import KeyedRunner
 from timerheap.spark.labels import partition_of
+from timerheap.spark.notices import Notices
 from timerheap.spark.output import Output, frame
 from timerheap.spark.pack import HASH, event_millis, unpack
 from timerheap.spark.state import (
@@ -68,6 +69,8 @@ class Plan:
     time_mode : {"None", "ProcessingTime", "EventTime"}
         Whose clock the operator follows beside its own watermark: none, the micro-batches', or Spark's
         watermark, which is then the only one.
+    notices : Notices
+        Takes what the driver is to log.
     """
 
     id: str
@@ -79,6 +82,7 @@ class Plan:
     shown: list[str]
     event_time: str | None
     time_mode: str
+    notices: Notices
 
     def runner(self) -> Runner:
         """Open the function."""
@@ -249,6 +253,8 @@ class StreamingOperator(StatefulProcessor):
             return clock.follow(timer_values.getCurrentWatermarkInMs() - 1)
 
         table = _run(plan, self._runner, group, rows, now, watermark_after)
+        if notices := group.notices():
+            plan.notices.add(notices)
         self._set_wake_up(group, now)
         group.forget_dead_keys()
         stored.save(self._store, group.parts())

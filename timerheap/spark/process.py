@@ -126,6 +126,7 @@ def process(
         result=parsed_schema(output_schema),
         event_time=event_time,
         watermarks=(strategy,),
+        channels=(channel,),
         in_order=in_order,
         late_by=late_by,
         time_mode=time_mode(df, processing_time, strategy),

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 # Frozen: every checkpoint has this schema.
-FORMAT = 1
+FORMAT = 2
 CHUNKS_KEY = "kind smallint, id int"
 CHUNKS_VALUE = "data binary"
 MANIFEST = (

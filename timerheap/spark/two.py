@@ -139,6 +139,7 @@ def process_two(
         result=parsed_schema(output_schema),
         event_time=_TIME if timed else None,
         watermarks=(one.strategy, two.strategy),
+        channels=(one.channel, two.channel),
         in_order=in_order,
         late_by=late_by,
         time_mode=time_mode(left, processing_time, one.strategy, two.strategy),

@@ -231,6 +231,7 @@ class WindowPlan:
             result=result,
             event_time=event_time,
             watermarks=(source.strategy,),
+            channels=(options.channel,),
             in_order=False,
             late_by=options.late_by,
             time_mode=mode,

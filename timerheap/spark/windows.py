@@ -102,7 +102,7 @@ def hop(
         Where rows become slices. "jvm": in Spark's own aggregation, which is fastest; a row is late by
         Spark's watermark, slice by slice. "arrow": in Python workers, by Flink's rule. By default "jvm" where
         it can do what is asked for: `GroupedWindows.explain` says which it is, and why. (`sql` takes "arrow"
-        on streams.) A checkpoint fixes it.
+        on streams.) A checkpoint fixes it; name "arrow" where `channel` may be switched on or off later.
     max_parallelism : int
         Number of key groups, 1 to 32768; a checkpoint fixes it.
 

@@ -12,7 +12,8 @@
 
 static int64_t ts[N], key[N], moved[N], old_ts[N], old_key[N], out_ts[N], out_key[N], out_ns[N];
 static uint8_t done[N];
-static uint32_t scratch[N + TH_ARITY], table[1 << 17];
+static uint32_t scratch[N + TH_ARITY];
+static int64_t table[(1 << 17) + 1];
 static const int64_t zero;
 static const th_column ns = {&zero, 0};
 
@@ -103,8 +104,8 @@ int main(void) {
     COUNT("reschedule_many", filled(false),
           th_heap_reschedule_many(&h, column(old_ts), column(moved), column(old_key), ns, N, done));
     COUNT("remove_keys", filled(false),
-          (th_heap_count_keys(&h, column(old_key), N / 10, table, sizeof table / 4),
-           th_heap_remove_keys(&h, column(old_key), table, sizeof table / 4)));
+          (th_heap_count_keys(&h, column(old_key), N / 10, table, sizeof table / sizeof *table - 1),
+           th_heap_remove_keys(&h, table, sizeof table / sizeof *table - 1)));
     COUNT("pop_due, all due", filled(false), pop_due(&h, SPAN));
     COUNT("pop_due, 10 % due", filled(false), pop_due(&h, SPAN / 10));
     COUNT("pop_due, 1 % due", filled(false), pop_due(&h, SPAN / 100));

@@ -11,27 +11,43 @@ static bool large(const th_heap *h, size_t n) { return n > h->len / 16; }
 #define FEW 8
 #define LINES_AHEAD 48
 #define ROWS_AHEAD 24
-#define HASHES 64
-_Static_assert(ROWS_AHEAD <= LINES_AHEAD && LINES_AHEAD + FEW <= HASHES,
-               "a hash is there from its line on until its use");
+#define RING 64
+_Static_assert(ROWS_AHEAD <= LINES_AHEAD && LINES_AHEAD + FEW <= RING,
+               "an argument is there from its line on until its use");
 
+/* The arguments of a call. Each is read once, for the caller's memory may change at any moment, and an entry must be
+ * filed under the hash of the very values that go into its row. */
 typedef struct rows {
-    th_column ts, key, ns;
+    th_column ts, new_ts, key, ns;
     size_t n;
-    uint64_t hash[HASHES]; /* of the arguments on their way */
+    struct {
+        int64_t ts[RING], new_ts[RING], key[RING], ns[RING];
+        uint64_t hash[RING], new_hash[RING];
+    } ahead; /* those on their way */
 } rows;
 
-TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few) {
+/* What the calls need of their arguments: constants where they are given, so that each call has loops of its own. */
+enum { ROWS = 1, NEW_TS = 2 };
+
+/* In a heap by_key, where a timestamp is no part of an identity, it is left to the caller to read. */
+TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int what) {
     for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
-        uint64_t hash = th_hash(h, th_at(r->ts, i), th_at(r->key, i), th_at(r->ns, i));
-        r->hash[i % HASHES] = hash;
+        size_t k = i % RING;
+        int64_t ts = r->ahead.ts[k] = h->by_key ? 0 : th_at(r->ts, i);
+        int64_t key = r->ahead.key[k] = th_at(r->key, i), ns = r->ahead.ns[k] = th_at(r->ns, i);
+        uint64_t hash = r->ahead.hash[k] = th_hash(h, ts, key, ns);
         TH_PREFETCH(&h->line[th_home(h, hash)]);
+        if (what & NEW_TS) {
+            ts = r->ahead.new_ts[k] = th_at(r->new_ts, i);
+            hash = r->ahead.new_hash[k] = th_hash(h, ts, key, ns);
+            TH_PREFETCH(&h->line[th_home(h, hash)]);
+        }
     }
 }
 
 TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few) {
     for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
-        uint64_t hash = r->hash[i % HASHES];
+        uint64_t hash = r->ahead.hash[i % RING];
         const th_line *b = &h->line[th_home(h, hash)];
         unsigned m = th_match(b, th_tag(hash));
         if (!m) continue;
@@ -43,40 +59,43 @@ TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few)
     }
 }
 
-/* To be called for each argument in sequence; returns its hash. */
-TH_INLINE uint64_t fetch(const th_heap *h, rows *r, size_t i, bool with_rows) {
+/* To be called for each argument in sequence; returns where it is in the ring. */
+TH_INLINE size_t fetch(const th_heap *h, rows *r, size_t i, int what) {
     if (i % FEW == 0) {
         if (i == 0) {
-            fetch_lines(h, r, 0, LINES_AHEAD);
-            if (with_rows) fetch_rows(h, r, 0, ROWS_AHEAD);
+            fetch_lines(h, r, 0, LINES_AHEAD, what);
+            if (what & ROWS) fetch_rows(h, r, 0, ROWS_AHEAD);
         }
-        fetch_lines(h, r, i + LINES_AHEAD, FEW);
-        if (with_rows) fetch_rows(h, r, i + ROWS_AHEAD, FEW);
+        fetch_lines(h, r, i + LINES_AHEAD, FEW, what);
+        if (what & ROWS) fetch_rows(h, r, i + ROWS_AHEAD, FEW);
     }
-    return r->hash[i % HASHES];
+    return i % RING;
+}
+
+/* The row of an argument, or SIZE_MAX. */
+TH_INLINE size_t row_of(const th_heap *h, const rows *r, size_t k) {
+    return th_lookup(h, r->ahead.hash[k], r->ahead.ts[k], r->ahead.key[k], r->ahead.ns[k]);
 }
 
 /* ---- push ---- */
 
-/* Appends the rows that are absent, in no order yet, until done or full; returns the first row not looked at. `where`
- * gets each identity's row number. */
+/* Appends the rows that are absent, in no order yet, until done or full; returns the first row not looked at. In a heap
+ * by_key, `where` gets the slot of each identity, which stays when its row moves. */
 static size_t append(th_heap *heap, rows *r, uint8_t *added, uint32_t *where) {
     th_heap h = *heap; /* a copy that stays in registers: stores to bytes might change any memory */
     size_t i = 0;
     for (; i < r->n; i++) {
-        uint64_t hash = fetch(&h, r, i, where);
-        int64_t ts = th_at(r->ts, i), key = th_at(r->key, i), ns = th_at(r->ns, i);
-        size_t row = th_lookup(&h, hash, ts, key, ns);
+        size_t k = fetch(&h, r, i, where ? ROWS : 0), row = row_of(&h, r, k);
         added[i] = row == SIZE_MAX;
         if (row == SIZE_MAX) {
             if (h.len == h.cap) break;
             row = h.len++;
-            h.ts[row] = ts;
-            h.key[row] = key;
-            h.ns[row] = ns;
-            h.slot[row] = th_enter(&h, hash, row);
+            h.ts[row] = where ? th_at(r->ts, i) : r->ahead.ts[k];
+            h.key[row] = r->ahead.key[k];
+            h.ns[row] = r->ahead.ns[k];
+            h.slot[row] = th_enter(&h, r->ahead.hash[k], row);
         }
-        if (where) where[i] = (uint32_t)row;
+        if (where) where[i] = h.slot[row];
     }
     heap->len = h.len;
     return i;
@@ -97,18 +116,19 @@ static void settle_tail(th_heap *h, size_t first) {
     } while (lo);
 }
 
+TH_INLINE size_t row_at(const th_heap *h, uint32_t slot) { return h->line[slot >> 4].row[slot & 15]; }
+
 /* Moves the timers of the rows that were there before; restores the order behind `first` as well. */
 static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, const uint32_t *where) {
     if (large(h, r->n)) {
         for (size_t i = 0; i < r->n; i++)
-            if (!added[i]) h->ts[where[i]] = th_at(r->ts, i);
+            if (!added[i]) h->ts[row_at(h, where[i])] = th_at(r->ts, i);
         th_heapify(h);
         return;
     }
     for (size_t i = 0; i < r->n; i++) {
-        size_t row;
         if (added[i]) continue;
-        th_heap_find(h, 0, th_at(r->key, i), th_at(r->ns, i), &row); /* moves before this one may have moved it too */
+        size_t row = row_at(h, where[i]);
         th_row x = th_get(h, row);
         x.ts = th_at(r->ts, i);
         if (row < first) th_settle(h, row, first, x); /* a heap of its own until the tail is settled */
@@ -145,8 +165,7 @@ void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, 
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        uint64_t hash = fetch(h, &r, i, true);
-        size_t row = th_lookup(h, hash, 0, th_at(key, i), th_at(ns, i));
+        size_t row = row_of(h, &r, fetch(h, &r, i, ROWS));
         found[i] = row != SIZE_MAX;
         ts[i] = found[i] ? h->ts[row] : 0;
     }
@@ -160,10 +179,9 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        uint64_t hash = fetch(h, &r, i, true);
-        size_t row = th_lookup(h, hash, th_at(ts, i), th_at(key, i), th_at(ns, i));
+        size_t k = fetch(h, &r, i, ROWS), row = row_of(h, &r, k);
         removed[i] = row != SIZE_MAX;
-        if (row != SIZE_MAX) th_drop(h, row, hash, loose);
+        if (row != SIZE_MAX) th_drop(h, row, r.ahead.hash[k], loose);
     }
     if (loose) th_heapify(h);
     h->changes++;
@@ -172,16 +190,15 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                              uint8_t *moved) {
     bool loose = large(h, n);
-    rows from = {.ts = ts, .key = key, .ns = ns, .n = n}, to = {.ts = new_ts, .key = key, .ns = ns, .n = n};
+    rows r = {.ts = ts, .new_ts = new_ts, .key = key, .ns = ns, .n = n};
     if (!h->len) {
         memset(moved, 0, n);
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        uint64_t hash = fetch(h, &from, i, true), new_hash = fetch(h, &to, i, false);
-        size_t row = th_lookup(h, hash, th_at(ts, i), th_at(key, i), th_at(ns, i));
+        size_t k = fetch(h, &r, i, ROWS | NEW_TS), row = row_of(h, &r, k);
         moved[i] = row != SIZE_MAX;
-        if (row != SIZE_MAX) th_reschedule(h, row, hash, th_at(new_ts, i), new_hash, loose);
+        if (row != SIZE_MAX) th_reschedule(h, row, r.ahead.hash[k], r.ahead.new_ts[k], r.ahead.new_hash[k], loose);
     }
     if (loose) th_heapify(h);
     h->changes++;
@@ -189,23 +206,33 @@ void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_colu
 
 /* ---- remove by key ---- */
 
-/* Where a key is in the set, or could be: open addressing over `size` entries, each the key's number + 1. */
-static uint32_t *entry_of(const th_heap *h, th_column key, uint32_t *table, size_t size, int64_t wanted) {
-    size_t at = th_mix((uint64_t)wanted ^ h->seed[0], h->seed[2]) & (size - 1);
-    while (table[at] && th_at(key, table[at] - 1) != wanted) at = (at + 1) & (size - 1);
-    return &table[at];
+/* A set of keys: open addressing over `size` entries, where 0 is a free one, and behind them whether key 0 is there. */
+TH_INLINE size_t place_of(const th_heap *h, size_t size, int64_t key) {
+    return th_mix((uint64_t)key ^ h->seed[0], h->seed[2]) & (size - 1);
 }
 
-size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, uint32_t *table, size_t size) {
+static void put_key(const th_heap *h, int64_t *table, size_t size, int64_t key) {
+    size_t at = place_of(h, size, key);
+    while (table[at] && table[at] != key) at = (at + 1) & (size - 1);
+    table[key ? at : size] = key ? key : 1;
+}
+
+TH_INLINE bool has_key(const th_heap *h, const int64_t *table, size_t size, int64_t key) {
+    for (size_t at = place_of(h, size, key); table[at]; at = (at + 1) & (size - 1))
+        if (table[at] == key) return true;
+    return !key && table[size];
+}
+
+size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, int64_t *table, size_t size) {
     size_t count = 0;
-    for (size_t i = 0; i < n; i++) *entry_of(h, key, table, size, th_at(key, i)) = (uint32_t)i + 1;
-    for (size_t i = 0; i < h->len; i++) count += *entry_of(h, key, table, size, h->key[i]) != 0;
+    for (size_t i = 0; i < n; i++) put_key(h, table, size, th_at(key, i));
+    for (size_t i = 0; i < h->len; i++) count += has_key(h, table, size, h->key[i]);
     return count;
 }
 
-void th_heap_remove_keys(th_heap *h, th_column key, uint32_t *table, size_t size) {
+void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size) {
     for (size_t i = h->len; i--;) /* from the end, so that the row that fills a gap has been looked at */
-        if (*entry_of(h, key, table, size, h->key[i])) th_drop(h, i, th_hash_row(h, i), true);
+        if (has_key(h, table, size, h->key[i])) th_drop(h, i, th_hash_row(h, i), true);
     th_heapify(h);
     h->changes++;
 }

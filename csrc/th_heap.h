@@ -44,7 +44,8 @@ typedef struct th_heap {
     bool by_key;
 } th_heap;
 
-/* A column of arguments: `step` in elements, 0 for one value that stands for all. */
+/* A column of arguments: `step` in elements, 0 for one value that stands for all. A call reads each once; if others
+ * write to them meanwhile, it does so with one value or the other, and the heap stays valid. */
 typedef struct th_column {
     const int64_t *data;
     ptrdiff_t step;
@@ -99,12 +100,12 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                              uint8_t *moved);
 
-/* Counts the timers of n keys in one scan. `table` is zeroed scratch of `size` words, a power of two > n; it holds the
- * keys afterwards. */
-size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, uint32_t *table, size_t size);
+/* Counts the timers of n keys in one scan. `table` is zeroed scratch of size + 1 words, `size` a power of two > n; it
+ * holds the keys afterwards. */
+size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, int64_t *table, size_t size);
 
 /* Removes every timer of the keys that th_heap_count_keys has put into `table`, in one more scan. */
-void th_heap_remove_keys(th_heap *h, th_column key, uint32_t *table, size_t size);
+void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size);
 
 /* Counts the timers with timestamp <= watermark. */
 size_t th_heap_count_due(const th_heap *h, int64_t watermark);

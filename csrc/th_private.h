@@ -80,7 +80,11 @@ typedef struct th_row {
     uint32_t slot;
 } th_row;
 
-TH_INLINE int64_t th_at(th_column c, size_t i) { return c.data[(ptrdiff_t)i * c.step]; }
+/* Reads an argument, and the compiler must not read it again: others may write to the caller's memory meanwhile. */
+#ifndef TH_READ
+#define TH_READ(p) (*(const volatile int64_t *)(p))
+#endif
+TH_INLINE int64_t th_at(th_column c, size_t i) { return TH_READ(c.data + (ptrdiff_t)i * c.step); }
 
 TH_INLINE th_row th_get(const th_heap *h, size_t i) { return (th_row){h->ts[i], h->key[i], h->ns[i], h->slot[i]}; }
 

@@ -202,6 +202,28 @@ def test_one_doubled_timer_among_many(first, second):
             KeyTimerHeap.from_bytes(sealed(KeyTimerHeap, range(5000), keys, [0] * 5000))
 
 
+@both
+@pytest.mark.parametrize("at", range(24, 24 + 24 * 30, 7))
+def test_bytes_that_change_behind_their_checksum_are_a_heap_or_refused(kind, at, monkeypatch):
+    heap = kind()
+    heap.push_many(np.arange(30) // 3, np.arange(30) % 5, np.arange(30) // 5)
+    data = bytearray(heap.to_bytes())
+    frombuffer = np.frombuffer
+
+    def change(payload, dtype):  # what from_bytes calls when the checksum has been found right
+        data[at] ^= 1
+        return frombuffer(payload, dtype)
+
+    monkeypatch.setattr(np, "frombuffer", change)
+    try:
+        other = kind.from_bytes(data)
+    except ValueError as error:
+        assert "no heap" in str(error)  # noqa: PT017
+    else:
+        other._check()
+    assert bytes(data) != heap.to_bytes()
+
+
 @given(st.binary(max_size=400), st.sampled_from([TimerHeap, KeyTimerHeap]))
 def test_any_payload_is_a_heap_or_refused(payload, kind):
     data = seal(NUMBER[kind], payload)

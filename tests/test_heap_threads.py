@@ -150,6 +150,44 @@ def test_threads_share_a_heap(kind, clearing):
     mix(kind, clearing)
 
 
+@both
+def test_arguments_that_change_during_a_call(kind):
+    """A thread writes to them with NumPy, which lets go of the GIL for that, while bulk calls read them."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 500, (2, 4, 20_000))
+    lent = images[0].copy()
+    ts, new_ts, key, ns = lent
+    done = threading.Event()
+
+    def write():
+        while not done.is_set():
+            for image in images:
+                np.copyto(lent, image)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    heap = kind()
+    try:
+        for _ in range(10):
+            heap.push_many(ts, key, ns)
+            heap._check()
+            heap.push_many(ts[:200], key[:200], ns[:200])  # some of many: they move one by one
+            heap._check()
+            if kind is TimerHeap:
+                heap.reschedule_many(ts, new_ts, key, ns)
+            else:
+                heap.timestamps_of(key, ns)
+            heap._check()
+            heap.remove_many(*(ts, key, ns)[kind is KeyTimerHeap :])
+            heap._check()
+            before = len(heap)
+            assert heap.remove_keys(key[:50]) == before - len(heap)
+            heap._check()
+    finally:
+        done.set()
+        writer.join()
+
+
 def test_threads_without_the_gil():
     """On a free-threaded interpreter, whether the module has switched the GIL on again or not."""
     names = [f"python3.{minor}t" for minor in (13, 14, 15)]

@@ -168,7 +168,8 @@ cdef class _Heap:
     def push_many(self, timestamps, key_hashes, namespaces=0):
         """Push many timers at once, as if one by one in their sequence.
 
-        O(n) on average, O(n + log(len)**2) sifts at worst. Columns may be views of this very heap.
+        O(n) on average, O(n + log(len)**2) sifts at worst. Columns may be views of this very heap, and another thread or
+        process may write to them meanwhile: the heap stays valid, with some of the values that were there.
 
         Parameters
         ----------
@@ -223,11 +224,12 @@ cdef class _Heap:
         cdef size_t n = rows.rows if rows.rows >= 0 else 1, size = 2
         while size < 2 * n:
             size *= 2
-        table = _zeros(size, cnp.NPY_UINT32)
+        cdef cnp.ndarray memory = _zeros(size + 1, cnp.NPY_INT64)
+        cdef int64_t *table = <int64_t *>cnp.PyArray_DATA(memory)
         # An int before anything changes: there may be no memory for it either.
-        cdef object removed = th_heap_count_keys(&self.h, key, n, <uint32_t *>cnp.PyArray_DATA(table), size)
+        cdef object removed = th_heap_count_keys(&self.h, key, n, table, size)
         if removed:
-            th_heap_remove_keys(&self.h, key, <uint32_t *>cnp.PyArray_DATA(table), size)
+            th_heap_remove_keys(&self.h, table, size)
             self.give_back()
         return removed
 

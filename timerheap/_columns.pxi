@@ -63,9 +63,10 @@ cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
         first = f", {name}[0] = {array[0]}" if len(array) else ""
         raise TypeError(f"{name} must be integers (int64), got dtype {array.dtype}{first}{_hint(array)}")
     if kind == "u" and array.dtype.itemsize == 8:
-        over = np.flatnonzero(array > np.uint64(INT64_MAX))
+        array = array.astype(np.int64)  # of its own, so that nobody writes to it after the check
+        over = np.flatnonzero(array < 0)
         if len(over):
-            raise OverflowError(f"{name} must fit in int64, got {name}[{over[0]}] = {array[over[0]]}")
+            raise OverflowError(f"{name} must fit in int64, got {name}[{over[0]}] = {int(array[over[0]]) + 2**64}")
     return np.require(array, np.int64, "A")
 
 

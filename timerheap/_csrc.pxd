@@ -50,8 +50,8 @@ cdef extern from "th_heap.h" nogil:
     void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed)
     void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                                  uint8_t *moved)
-    size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, uint32_t *table, size_t size)
-    void th_heap_remove_keys(th_heap *h, th_column key, uint32_t *table, size_t size)
+    size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, int64_t *table, size_t size)
+    void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size)
     size_t th_heap_count_due(const th_heap *h, int64_t watermark)
 
     ctypedef struct th_due:

@@ -16,6 +16,17 @@ static uint64_t seed, state;
         }                                                                                                              \
     } while (0)
 
+/* Whether whoever lends an argument writes another to its place as soon as it has been read (argument_reads.h). */
+static bool restless;
+
+static int64_t other_argument(void);
+
+int64_t read_argument(const int64_t *p) {
+    int64_t value = *p;
+    if (restless) *(int64_t *)p = other_argument();
+    return value;
+}
+
 static uint64_t next(void) {
     state ^= state << 13;
     state ^= state >> 7;
@@ -134,14 +145,22 @@ static timer any(size_t spread) {
     return x;
 }
 
+/* Likely to be part of a timer that is there. */
+static int64_t other_argument(void) {
+    timer x = any(1000);
+    return below(2) ? x.ts : below(2) ? x.key : x.ns;
+}
+
+/* Rows, and the columns that are lent. */
 typedef struct batch {
     size_t n;
-    int64_t *ts, *new_ts, *key, *ns;
+    int64_t *ts, *new_ts, *key, *ns, *lent;
     uint8_t *done;
 } batch;
 
 static batch any_batch(size_t n, size_t spread) {
-    batch b = {n, memory(n * 8), memory(n * 8), memory(n * 8), memory(n * 8), memory(n)};
+    batch b = {.n = n, .ts = memory(n * 32), .lent = memory(n * 32), .done = memory(n)};
+    b.new_ts = b.ts + n, b.key = b.new_ts + n, b.ns = b.key + n;
     for (size_t i = 0; i < n; i++) {
         timer x = any(spread);
         b.ts[i] = x.ts, b.key[i] = x.key, b.ns[i] = x.ns, b.new_ts[i] = any_ts(spread);
@@ -149,19 +168,28 @@ static batch any_batch(size_t n, size_t spread) {
     return b;
 }
 
-static void free_batch(batch b) { free(b.ts), free(b.new_ts), free(b.key), free(b.ns), free(b.done); }
+static void free_batch(batch b) { free(b.ts), free(b.lent), free(b.done); }
 
-#define COLUMN(p) ((th_column){p, 1})
+static void lend(batch b) {
+    if (b.n) memcpy(b.lent, b.ts, b.n * 32);
+    restless = true;
+}
+
+/* A column of b, which is lent. */
+#define COLUMN(b, column) ((th_column){(b).lent + ((b).column - (b).ts), 1})
 
 static void push_many(batch b) {
     size_t need = 0, len = h.len;
     uint32_t *where = memory(by_key ? b.n * 4 : 0);
-    while (th_heap_push_many(&h, COLUMN(b.ts), COLUMN(b.key), COLUMN(b.ns), b.n, b.done, where, &need) == TH_FULL) {
+    lend(b);
+    while (th_heap_push_many(&h, COLUMN(b, ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done, where, &need) == TH_FULL) {
         CHECK(h.len == len);
         CHECK(th_heap_check(&h) == TH_YES);
         CHECK(need > h.cap);
         resize(need);
+        lend(b);
     }
+    restless = false;
     for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_push((timer){b.ts[i], b.key[i], b.ns[i]}));
     free(where);
 }
@@ -186,23 +214,50 @@ static void pop_due(int64_t watermark, size_t limit) {
     free(ts), free(key), free(ns), free(found.rows);
 }
 
-static void remove_keys(size_t n, size_t spread) {
-    int64_t *keys = memory(n * 8);
+static void remove_many(batch b) {
+    lend(b);
+    th_heap_remove_many(&h, COLUMN(b, ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done);
+    restless = false;
+    for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_remove((timer){b.ts[i], b.key[i], b.ns[i]}));
+}
+
+static void reschedule_many(batch b) {
+    lend(b);
+    th_heap_reschedule_many(&h, COLUMN(b, ts), COLUMN(b, new_ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done);
+    restless = false;
+    for (size_t i = 0; i < b.n; i++)
+        CHECK(b.done[i] == model_reschedule((timer){b.ts[i], b.key[i], b.ns[i]}, b.new_ts[i]));
+}
+
+static void find_many(batch b) {
+    int64_t *ts = memory(b.n * 8);
+    lend(b);
+    th_heap_find_many(&h, COLUMN(b, key), COLUMN(b, ns), b.n, b.done, ts);
+    restless = false;
+    for (size_t i = 0; i < b.n; i++) {
+        timer *t = model_find((timer){0, b.key[i], b.ns[i]});
+        CHECK(b.done[i] == (t != NULL) && ts[i] == (t ? t->ts : 0));
+    }
+    free(ts);
+}
+
+static void remove_keys(batch b) {
     size_t size = 2;
-    while (size < 2 * n) size *= 2;
-    uint32_t *table = calloc(size, 4);
-    for (size_t i = 0; i < n; i++) keys[i] = any(spread).key;
-    size_t before = h.len, count = th_heap_count_keys(&h, COLUMN(keys), n, table, size);
+    while (size < 2 * b.n) size *= 2;
+    int64_t *table = calloc(size + 1, 8);
+    lend(b);
+    size_t before = h.len, count = th_heap_count_keys(&h, COLUMN(b, key), b.n, table, size);
+    restless = false;
     CHECK(h.len == before);
-    th_heap_remove_keys(&h, COLUMN(keys), table, size);
+    th_heap_remove_keys(&h, table, size);
     CHECK(before - h.len == count);
     for (size_t k = model_len; k--;)
-        for (size_t i = 0; i < n; i++)
-            if (model[k].key == keys[i]) {
+        for (size_t i = 0; i < b.n; i++)
+            if (model[k].key == b.key[i]) {
                 model[k] = model[--model_len];
                 break;
             }
-    free(keys), free(table);
+    free(table);
 }
 
 /* ---- tests ---- */
@@ -246,9 +301,12 @@ static void random_steps(size_t steps, bool keyed) {
         case 6:
             pop_due(below(8) ? x.ts : INT64_MAX, below(2) ? SIZE_MAX : below(h.len + 2));
             break;
-        case 7:
-            remove_keys(1 + below(20), spread);
+        case 7: {
+            batch b = any_batch(1 + below(20), spread);
+            remove_keys(b);
+            free_batch(b);
             break;
+        }
         case 8:
             if (!below(40)) th_heap_clear(&h), model_len = 0;
             resize(h.len + below(2 * h.len + 1));
@@ -258,14 +316,9 @@ static void random_steps(size_t steps, bool keyed) {
             batch b = any_batch(below(most < room ? most : room), spread);
             size_t kind = below(5);
             if (kind < 2) push_many(b);
-            else if (kind == 2 || keyed) {
-                th_heap_remove_many(&h, COLUMN(b.ts), COLUMN(b.key), COLUMN(b.ns), b.n, b.done);
-                for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_remove((timer){b.ts[i], b.key[i], b.ns[i]}));
-            } else {
-                th_heap_reschedule_many(&h, COLUMN(b.ts), COLUMN(b.new_ts), COLUMN(b.key), COLUMN(b.ns), b.n, b.done);
-                for (size_t i = 0; i < b.n; i++)
-                    CHECK(b.done[i] == model_reschedule((timer){b.ts[i], b.key[i], b.ns[i]}, b.new_ts[i]));
-            }
+            else if (kind == 2) remove_many(b);
+            else if (keyed) find_many(b);
+            else reschedule_many(b);
             free_batch(b);
         }
         }

@@ -144,7 +144,9 @@ class Rows(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp
 
 
-def timerheap_process(function: BatchProcessFunction | KeyedProcessFunction) -> Callable[..., DataFrame]:
+def timerheap_process(
+    function: BatchProcessFunction | KeyedProcessFunction, order: str
+) -> Callable[..., DataFrame]:
     def variant(events: DataFrame) -> DataFrame:
         return timerheap.spark.process(
             events,
@@ -153,6 +155,7 @@ def timerheap_process(function: BatchProcessFunction | KeyedProcessFunction) -> 
             output_schema=SCHEMA,
             event_time="at",
             watermark=WatermarkStrategy.for_monotonous_timestamps(),
+            order=order,
             max_parallelism=KEY_GROUPS,
         )
 
@@ -244,8 +247,10 @@ def spark_timers(events: DataFrame) -> DataFrame:
 
 
 VARIANTS: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "columns": timerheap_process(Columns()),
-    "rows": timerheap_process(Rows()),
+    "columns": timerheap_process(Columns(), "event_time"),
+    "columns-arrival": timerheap_process(Columns(), "arrival"),
+    "rows": timerheap_process(Rows(), "event_time"),
+    "rows-arrival": timerheap_process(Rows(), "arrival"),
     "no-op": no_op,
     "heapq": heapq_blob,
     "spark": spark_timers,
@@ -315,7 +320,7 @@ def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Pa
             done = run(variant, spark, size, source, place, files)
             runs[variant].append(done)
             print(
-                f"round {number + 1} of {rounds}: {variant:8} {statistics.median(done.rates):11,.0f} rows/s",
+                f"round {number + 1} of {rounds}: {variant:16} {statistics.median(done.rates):11,.0f} rows/s",
                 file=sys.stderr,
             )
             if variant != "no-op":
@@ -357,12 +362,13 @@ def table(result: dict[str, Any]) -> str:
         f"Session timeout: {job.batches} batches of {job.events:,} rows, {job.keys:,} keys "
         f"(Spark's own timers: {sample.batches} of {sample.events:,}, {sample.keys:,}); "
         f"medians of {result['rounds']} rounds without their first batches",
-        f"{'':8}{'rows/s':>12}{'/ no-op':>9}{'/ heapq':>9}{'/ Spark':>9}{'fired':>12}{'closing':>10}",
+        f"{'':16}{'rows/s':>12}{'/ no-op':>9}{'/ heapq':>9}{'/ Spark':>9}{'fired':>12}{'closing':>10}",
     ]
     for name, v in result["variants"].items():
         compared = "".join(f"{v[ratio]:9.{1 if v[ratio] >= 10 else 2}f}" for ratio in ratios)
         lines.append(
-            f"{name:8}{v['rows_per_second']:12,.0f}{compared}{v['fired']:12,}{v['seconds_at_the_end']:8.1f} s"
+            f"{name:16}{v['rows_per_second']:12,.0f}{compared}{v['fired']:12,}"
+            f"{v['seconds_at_the_end']:8.1f} s"
         )
     return "\n".join(lines)
 

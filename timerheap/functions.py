@@ -223,7 +223,7 @@ class BatchProcessFunction(Function, ABC):
 
     Timers fire in rounds: all that is due comes in one call, in the total order (timestamp, key hash,
     namespace); what the call registers and is already due comes in the next round, and its deletes do
-    not reach back into the round. With ``in_order=True`` there is one `process_batch` call for every
+    not reach back into the round. In event-time order there is one `process_batch` call for every
     distinct timestamp.
 
     Attributes

@@ -93,7 +93,8 @@ class IntervalJoin(KeyedCoProcessFunction):
         Whether a right row that lies just on the bound is joined.
     late_left, late_right : callable, optional
         ``late_left(row, ctx)`` takes a left row that has come too late to be joined, and gives output rows,
-        or None (Flink's ``sideOutputLeftLateData``). Without it such rows are dropped, and counted.
+        or None (Flink's ``sideOutputLeftLateData``). Without it such rows are dropped, and counted. On Spark
+        no late row gets here with ``order="event_time"``; ``late_by=True`` shows them there.
     left_type, right_type
         The type of a left and of a right row, as they are kept in state: a ``Types.*``, a DDL string, a Spark
         or a pyarrow type; of a DataFrame ``df.schema``.

@@ -123,7 +123,7 @@ def write(folder: Path, batches: Sequence[Sequence[Row]]) -> Path:
 
 
 def process(
-    df: DataFrame, in_order: bool, function: KeyedProcessFunction | None = None, max_parallelism: int = 4
+    df: DataFrame, order: str, function: KeyedProcessFunction | None = None, max_parallelism: int = 4
 ) -> DataFrame:
     """Run `Anything` on rows of `write`; the key is whatever comes before "at"."""
     return timerheap.spark.process(
@@ -132,17 +132,17 @@ def process(
         function=function or Anything(),
         output_schema=OUTPUT,
         event_time="at",
-        in_order=in_order,
+        order=order,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
         max_parallelism=max_parallelism,
     )
 
 
-def expected(batches: Sequence[Sequence[Row]], in_order: bool, ends: bool = False) -> list[tuple[Any, ...]]:
+def expected(batches: Sequence[Sequence[Row]], order: str, ends: bool = False) -> list[tuple[Any, ...]]:
     """What `process` must yield, sorted."""
     names = [field.split()[0] for field in OUTPUT.split(", ")]
     key = batches[0][0].__fields__[: batches[0][0].__fields__.index("at")]
-    output = Reference(Anything(), key, "at", DELAY, in_order).run(batches, ends)
+    output = Reference(Anything(), key, "at", DELAY, order).run(batches, ends)
     whole = [row if isinstance(row, tuple) else tuple(map(row.get, names)) for row in output]
     assert {row[0] for row in whole} == {"row", "timer", "fired"}
     return sorted(whole, key=repr)

@@ -98,13 +98,13 @@ class Reference:
         key: str | Sequence[str],
         event_time: str,
         delay: int,
-        in_order: bool,
+        order: str,
     ) -> None:
         self._function = function
         self._key_of = key
         self._event_time = event_time
         self._delay = delay
-        self._in_order = in_order
+        self._order = order
         self._timers: set[tuple[int, Any]] = set()
         self._waiting: list[Any] = []
         self._newest = NO_WATERMARK
@@ -156,7 +156,7 @@ class Reference:
 
     def _arrive(self, batch: Sequence[Any], ends: bool) -> None:
         """All rows, then the watermark: rows are handed over as they come, or wait for it."""
-        if self._in_order:
+        if self._order == "event_time":
             self._waiting += [row for row in batch if row[self._event_time] > self.watermark]
         else:
             for row in batch:
@@ -166,7 +166,7 @@ class Reference:
             self._advance(END if ends else max(self.watermark, self._newest - self._delay - 1))
 
     def _advance(self, watermark: int) -> None:
-        if not self._in_order:
+        if self._order == "arrival":
             self._fire(watermark)
             return
         due = [row for row in self._waiting if row[self._event_time] <= watermark]

@@ -57,20 +57,20 @@ def batches() -> Iterator[list[dict[str, Any]]]:
         )
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_a_channel_that_lags_loses_nothing(in_order: bool, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_a_channel_that_lags_loses_nothing(order: str, spark: SparkSession, tmp_path: Path) -> None:
     parts = list(batches())
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
         spark,
-        lambda df: echoed(df, channel="channel", late_by=True, in_order=in_order),
+        lambda df: echoed(df, channel="channel", late_by=True, order=order),
         tmp_path / "input",
         tmp_path,
     )
     assert all(row[-1] is row[-2] is None for row in found)
     last = max(row["at"] for part in parts for row in part if row["channel"] == 2) - DELAY - 1
     came = sorted((row["k"], row["at"]) for part in parts for row in part)
-    passed = [(k, at) for k, at in came if not in_order or at <= last]
+    passed = [(k, at) for k, at in came if order == "arrival" or at <= last]
     assert sorted((k, at) for kind, k, at, *_ in found if kind == "row") == passed
     due = sorted({(k, at) for k, at in came if at <= last})
     assert sorted((k, at) for kind, k, at, *_ in found if kind == "timer") == due
@@ -79,12 +79,12 @@ def test_a_channel_that_lags_loses_nothing(in_order: bool, spark: SparkSession, 
     assert [(channel.name, channel.behind) for channel in explanation.holders] == [("2", 1_000)]
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_late_rows_come_out_and_are_counted(in_order: bool, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_late_rows_come_out_and_are_counted(order: str, spark: SparkSession, tmp_path: Path) -> None:
     parts = list(batches())
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
-        spark, lambda df: echoed(df, late_by=True, in_order=in_order), tmp_path / "input", tmp_path
+        spark, lambda df: echoed(df, late_by=True, order=order), tmp_path / "input", tmp_path
     )
     watermark, late, passed = -(2**63), [], []
     for part in parts:
@@ -98,7 +98,7 @@ def test_late_rows_come_out_and_are_counted(in_order: bool, spark: SparkSession,
     assert sorted(out, key=repr) == sorted(late, key=repr)
     assert all(row[:-2] == (None,) * 4 for row in found if row[-2] is not None)
     through = sorted(at for kind, _, at, *_ in found if kind == "row")
-    assert through == sorted(at for at in passed if not in_order or at <= watermark)
+    assert through == sorted(at for at in passed if order == "arrival" or at <= watermark)
 
 
 def test_another_channel_goes_on_from_the_same_watermark(

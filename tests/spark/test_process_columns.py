@@ -114,9 +114,9 @@ class Moving(Rounds):
 class Expected:
     """What both functions yield: one timer after the other, in rounds for each key."""
 
-    def __init__(self, one_timer_per_key: bool, in_order: bool) -> None:
+    def __init__(self, one_timer_per_key: bool, order: str) -> None:
         self.one = one_timer_per_key
-        self.in_order = in_order
+        self.order = order
         self.timers: dict[Any, int] = {}  # identity -> timestamp
         self.fired: dict[Any, int] = {}
         self.log: dict[Any, list[int]] = {}
@@ -129,7 +129,7 @@ class Expected:
         for batch in batches:
             self.newest = max([self.newest, *(row["at"] for row in batch)])
             watermark = MAX_WATERMARK if ends else max(self.watermark, self.newest - DELAY - 1)
-            if self.in_order:
+            if self.order == "event_time":
                 self.waiting += [row for row in batch if row["at"] > self.watermark]
                 for at in sorted({row["at"] for row in self.waiting if row["at"] <= watermark}):
                     self.step_to(at - 1)
@@ -212,37 +212,37 @@ def make_batches(seed: int, count: int, batches: int) -> list[list[dict[str, Any
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
-def process(df: DataFrame, function: BatchProcessFunction, in_order: bool) -> DataFrame:
+def process(df: DataFrame, function: BatchProcessFunction, order: str) -> DataFrame:
     return timerheap.spark.process(
         df,
         key=["k", "j"],
         function=function,
         output_schema=OUTPUT,
         event_time="at",
-        in_order=in_order,
+        order=order,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
         max_parallelism=4,
     )
 
 
 @pytest.mark.parametrize("function", [Rounds(), Moving()], ids=["many timers", "one timer"])
-@pytest.mark.parametrize("in_order", [False, True])
-def test_stream(function: Rounds, in_order: bool, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_stream(function: Rounds, order: str, spark: SparkSession, tmp_path: Path) -> None:
     batches = make_batches(5, 400, 6)
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
-    yielded = streams.stream(spark, lambda df: process(df, function, in_order), tmp_path / "input", tmp_path)
-    expected = Expected(function.one_timer_per_key, in_order).run(batches)
+    yielded = streams.stream(spark, lambda df: process(df, function, order), tmp_path / "input", tmp_path)
+    expected = Expected(function.one_timer_per_key, order).run(batches)
     assert yielded == expected
     assert {row[4] for row in expected if row[0] == "timer"} >= {0, 1, 2}, "there are cascades"
 
 
 @pytest.mark.parametrize("function", [Rounds(), Moving()], ids=["many timers", "one timer"])
-@pytest.mark.parametrize("in_order", [False, True])
-def test_batch(function: Rounds, in_order: bool, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_batch(function: Rounds, order: str, spark: SparkSession, tmp_path: Path) -> None:
     batches = make_batches(6, 400, 1)
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
-    yielded = streams.rows(process(spark.read.parquet(str(tmp_path / "input")), function, in_order))
-    assert yielded == Expected(function.one_timer_per_key, in_order).run(batches, ends=True)
+    yielded = streams.rows(process(spark.read.parquet(str(tmp_path / "input")), function, order))
+    assert yielded == Expected(function.one_timer_per_key, order).run(batches, ends=True)
 
 
 class Untimed(BatchProcessFunction):

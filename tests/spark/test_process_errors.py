@@ -114,7 +114,17 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "event_time: watermark needs the name",
     ),
-    "order without event time": ({"in_order": True}, ValueError, "event_time: in_order needs the name of"),
+    "order without event time": (
+        {"order": "event_time"},
+        ValueError,
+        'order must be "arrival" without event_time',
+    ),
+    "order of another name": (
+        {"event_time": "at", "watermark": MONOTONOUS, "order": "sorted"},
+        ValueError,
+        'order must be "event_time" or "arrival", got \'sorted\'',
+    ),
+    "order as a switch": ({"order": True}, ValueError, 'order must be "event_time" or "arrival", got True'),
     "no groups": ({"max_parallelism": 0}, ValueError, "max_parallelism: 0 key groups; give 1 to 32768"),
     "many groups": (
         {"max_parallelism": 32_769},
@@ -190,6 +200,15 @@ def test_state_store(spark: SparkSession) -> None:
             with pytest.raises(ValueError, match=message):
                 process(rates, key="value")
     process(rates, key="value")
+
+
+def test_rows_that_would_wait_for_ever(spark: SparkSession) -> None:
+    rates = spark.readStream.format("rate").load()
+    settings = {"key": "value", "event_time": "timestamp", "watermark": WatermarkStrategy.no_watermarks()}
+    with pytest.raises(ValueError, match=r'order must be "arrival" on a stream with .*no_watermarks'):
+        process(rates, **settings)
+    process(rates, order="arrival", **settings)
+    process(spark.range(1).selectExpr("id value", "now() timestamp"), **settings)
 
 
 class Rows(KeyedProcessFunction):
@@ -444,7 +463,11 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "input"
 
     def query(
-        function: Any = None, key: str = "k", max_parallelism: int = 3, drop: str = "", in_order: bool = False
+        function: Any = None,
+        key: str = "k",
+        max_parallelism: int = 3,
+        drop: str = "",
+        order: str | None = None,
     ) -> None:
         df = streams.read_stream(spark, folder).withColumn("text", F.col("k").cast("string")).drop(drop)
         streams.run(
@@ -455,14 +478,14 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
                 "k string, n bigint",
                 "at",
                 watermark=MONOTONOUS,
-                in_order=in_order,
+                order=order,
                 max_parallelism=max_parallelism,
             ),
             tmp_path,
         )
 
     streams.write_batches(folder, [rows], schema)
-    query(in_order=True)
+    query()
     streams.write_batches(folder, [[{**row, "at": row["at"] + 10} for row in rows]], schema)
     changes: list[tuple[dict[str, Any], str]] = [
         (
@@ -482,13 +505,13 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
             say("state 'count' is a value state of int64, not a value state of double"),
         ),
         (
-            {"drop": "note", "in_order": True},
-            say("in_order: the checkpoint's waiting rows have the columns", "note string", "go back to"),
+            {"drop": "note"},
+            say("order: the checkpoint's waiting rows have the columns", "note string", "go back to"),
         ),
     ]
     for changed, message in changes:
         with pytest.raises(StreamingQueryException, match=message):
-            query(**{"in_order": True, **changed})
+            query(**changed)
     message = say(
         r"spark\.sql\.shuffle\.partitions: process\(\) has planned for 3 shuffle partitions",
         "set spark.sql.shuffle.partitions to (2|the number that the checkpoint was started with) before",
@@ -497,9 +520,9 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
         streams.configured(spark, shuffle_partitions=3),
         pytest.raises(StreamingQueryException, match=message),
     ):
-        query(in_order=True)
+        query()
 
-    query(in_order=True)
+    query()
     # The last row waits still: the watermark is 19.
     assert streams.sink(spark, tmp_path) == sorted(
         (str(k), n) for k in range(6) for n in (1, 2) if k < 5 or n < 2

@@ -15,21 +15,21 @@ pytestmark = pytest.mark.spark
 def test_rows_as_they_come(spark: SparkSession, tmp_path: Path) -> None:
     batches = cut(delayed(1, make_rows(1, 600)), 8)
     yielded = streams.stream(
-        spark, lambda df: process(df, in_order=False), write(tmp_path / "input", batches), tmp_path
+        spark, lambda df: process(df, order="arrival"), write(tmp_path / "input", batches), tmp_path
     )
-    assert yielded == expected(batches, in_order=False)
+    assert yielded == expected(batches, order="arrival")
 
 
-@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
 def test_a_batch_dataframe_ends_in_the_last_watermark(
-    in_order: bool, spark: SparkSession, tmp_path: Path
+    order: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     batches = [delayed(2, make_rows(2, 600))]
     df = spark.read.parquet(str(write(tmp_path / "input", batches)))
-    assert streams.rows(process(df, in_order)) == expected(batches, in_order, ends=True)
+    assert streams.rows(process(df, order)) == expected(batches, order, ends=True)
 
 
-def test_in_order_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_event_time_order_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(3, 400, ties="ties")
     variants = {}
     for files, files_a_batch, partitions, max_parallelism in [(1, 1, 4, 4), (9, 3, 2, 5), (20, 1, 1, 2)]:
@@ -39,13 +39,13 @@ def test_in_order_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: P
             df = streams.read_stream(spark, folder, files_a_batch)
             if files_a_batch > 1:
                 df = df.repartition(3)
-            progress = streams.run(process(df, True, max_parallelism=max_parallelism), work)
+            progress = streams.run(process(df, "event_time", max_parallelism=max_parallelism), work)
         assert len([batch for batch in progress if batch.numInputRows]) == files // files_a_batch
         variants[files] = streams.sink(spark, work)
 
     assert variants[1] == variants[9] == variants[20]
     without_ties = [row for row in variants[1] if "ties" not in row[1]]
-    assert without_ties == [row for row in expected([data], in_order=True) if "ties" not in row[1]]
+    assert without_ties == [row for row in expected([data], order="event_time") if "ties" not in row[1]]
     assert len(without_ties) < len(variants[1])
 
 
@@ -54,10 +54,8 @@ def test_rows_behind_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     batches = cut(delayed(4, make_rows(4, 200)), 4)
     batches[2] += [changed(row, op=0) for row in batches[0][::10]]
     folder = write(tmp_path / "input", batches)
-    for in_order in (False, True):
-        yielded = streams.stream(
-            spark, lambda df, in_order=in_order: process(df, in_order), folder, tmp_path / str(in_order)
-        )
-        assert yielded == expected(batches, in_order)
+    for order in ("arrival", "event_time"):
+        yielded = streams.stream(spark, lambda df, order=order: process(df, order), folder, tmp_path / order)
+        assert yielded == expected(batches, order)
         seen = [row[2] for row in yielded if row[0] == "row"]
-        assert (len(seen) == len(set(seen))) is in_order
+        assert (len(seen) == len(set(seen))) is (order == "event_time")

@@ -84,7 +84,7 @@ def test_as_the_operator_without_spark(spark: SparkSession, tmp_path: Path) -> N
     left, right = make(1, 30)
     streams.write_batches(tmp_path / "left", left, ORDERS)
     streams.write_batches(tmp_path / "right", right, VISITS)
-    found = streamed(spark, tmp_path, Meet(), OUTPUT)
+    found = streamed(spark, tmp_path, Meet(), OUTPUT, order="arrival")
 
     operator = KeyedCoProcessOperator(Meet(), lambda row: row["customer"], lambda row: row["who"])
     with operator:
@@ -105,8 +105,11 @@ def test_as_the_operator_without_spark(spark: SparkSession, tmp_path: Path) -> N
     ]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_the_interval_join_finds_every_pair_once(stream: bool, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["event_time", None, "batch"])
+def test_the_interval_join_finds_every_pair_once(
+    order: str | None, spark: SparkSession, tmp_path: Path
+) -> None:
+    """At once, by default; in event-time order once the watermark has passed both rows."""
     left, right = make(2, 25)
     streams.write_batches(tmp_path / "left", left, ORDERS)
     streams.write_batches(tmp_path / "right", right, VISITS)
@@ -118,12 +121,14 @@ def test_the_interval_join_finds_every_pair_once(stream: bool, spark: SparkSessi
         right_type="struct<who string, page string, seen bigint>",
     )
     output = "item bigint, at bigint, page string, seen bigint"
-    if stream:
-        found = streamed(spark, tmp_path, join, output, in_order=True)
+    if order != "batch":
+        found = streamed(spark, tmp_path, join, output, order=order)
     else:
         files = [spark.read.parquet(str(tmp_path / side)) for side in ("left", "right")]
         found = streams.rows(joined(*files, join, output))
-    end = max(row["seen"] for batch in right for row in batch) - 41 if stream else MAX_WATERMARK
+    end = (
+        max(row["seen"] for batch in right for row in batch) - 41 if order == "event_time" else MAX_WATERMARK
+    )
     pairs = [
         (order["item"], order["at"], visit["page"], visit["seen"])
         for order in chain(*left)

@@ -155,8 +155,8 @@ class Times(KeyedProcessFunction):
         yield value.n, ctx.timestamp()
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_event_times_are_cut_to_milliseconds(in_order: bool, spark: SparkSession) -> None:
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_event_times_are_cut_to_milliseconds(order: str, spark: SparkSession) -> None:
     micros = [0, 1, 999, 1000, -1, -999, -1000, -1001, -30_000_000_000_000_123, 200_000_000_000_000_999]
     numbers = range(len(micros))
     df = spark.createDataFrame(pa.table({"n": numbers, "us": micros, "ms": [us // 1000 for us in micros]}))
@@ -173,7 +173,7 @@ def test_event_times_are_cut_to_milliseconds(in_order: bool, spark: SparkSession
             "n bigint, ms bigint",
             "at",
             watermark=MONOTONOUS,
-            in_order=in_order,
+            order=order,
             max_parallelism=1,
         )
         assert sorted(map(tuple, yielded.collect())) == [(n, micros[n] // 1000) for n in numbers]
@@ -288,7 +288,7 @@ def test_columns_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
 
     def echo(df: DataFrame) -> DataFrame:
         return timerheap.spark.process(
-            df, names[:2], Echo(), result, names[2], in_order=True, watermark=MONOTONOUS, max_parallelism=2
+            df, names[:2], Echo(), result, names[2], watermark=MONOTONOUS, max_parallelism=2
         )
 
     def expected(watermark: int) -> list[tuple[Any, ...]]:
@@ -325,7 +325,7 @@ def test_a_windowed_aggregate_follows(spark: SparkSession, tmp_path: Path) -> No
     def departures(df: DataFrame, output_event_time: str | None) -> DataFrame:
         delay = WatermarkStrategy.for_bounded_out_of_orderness(10_000)
         return timerheap.spark.process(
-            df, "k", Departures(), "k string, at timestamp", "at", in_order=True, watermark=delay,
+            df, "k", Departures(), "k string, at timestamp", "at", watermark=delay,
             max_parallelism=2, output_event_time=output_event_time,
         )  # fmt: skip
 

@@ -40,14 +40,14 @@ def shipped(spark):
     spark.sparkContext.addPyFile(str(HERE / "pyflink_body.py"))
 
 
-def watch(df, in_order):
+def watch(df, order):
     return timerheap.spark.process(
         df,
         key="k",
         function=CourierWatch(),
         output_schema=OUTPUT_SCHEMA,
         event_time="at",
-        in_order=in_order,
+        order=order,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(BOUND),
         max_parallelism=8,
     )
@@ -61,22 +61,22 @@ def assert_same_rows(df, recorded):
     }
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_batch(spark, recorded, in_order):
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_batch(spark, recorded, order):
     rows = spark.read.schema(INPUT_SCHEMA).json(str(INPUT)).coalesce(1)  # rows of a key arrive in order
 
-    assert_same_rows(watch(rows, in_order), recorded)
+    assert_same_rows(watch(rows, order), recorded)
 
 
-@pytest.mark.parametrize("in_order", [False, True])
-def test_stream(spark, recorded, tmp_path, in_order):
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_stream(spark, recorded, tmp_path, order):
     write_micro_batches(tmp_path / "input")
     rows = (
         spark.readStream.schema(INPUT_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "input"))
     )
 
     query = (
-        watch(rows, in_order)
+        watch(rows, order)
         .writeStream.format("parquet")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)

@@ -88,7 +88,6 @@ def sessions(df: DataFrame, function: KeyedProcessFunction) -> DataFrame:
         function,
         "k string, at bigint, seen string",
         "at",
-        in_order=True,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
         max_parallelism=6,
     )

@@ -86,7 +86,7 @@ def test_the_closing_row_passes_everything(bench, job, source):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("variant", ["columns", "rows", "heapq", "spark"])
+@pytest.mark.parametrize("variant", ["columns", "columns-arrival", "rows", "rows-arrival", "heapq", "spark"])
 def test_every_variant_emits_the_same(bench, job, source, spark, tmp_path, variant):
     wanted = timeouts(source, bench.GAP)
 
@@ -133,4 +133,6 @@ def test_the_report_compares_medians(bench, job):
         "fired_at_the_end": 200,
         "seconds_at_the_end": 2.0,
     }
-    assert "columns          600     0.60     2.00    100.0         320     2.0 s" in bench.table(result)
+    assert "columns                  600     0.60     2.00    100.0         320     2.0 s" in bench.table(
+        result
+    )

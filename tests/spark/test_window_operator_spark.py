@@ -199,14 +199,14 @@ def test_early_sums_of_sliding_windows(spark: SparkSession, tmp_path: Path) -> N
     assert found == expected([data], operator, ends=True)
 
 
-def test_in_order_it_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_in_event_time_order_it_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(3, 300)
     tumbling, total = TumblingEventTimeWindows.of(50), WatermarkStrategy.for_bounded_out_of_orderness(50)
 
     def windows(df: DataFrame) -> DataFrame:
         return timerheap.spark.window_operator(
             df, "k", tumbling, Total(), "count bigint, total bigint", "at", accumulator_type=TOTAL,
-            trigger=CountTrigger.of(3), in_order=True, late_by=True, watermark=total, max_parallelism=2,
+            trigger=CountTrigger.of(3), order="event_time", late_by=True, watermark=total, max_parallelism=2,
         )  # fmt: skip
 
     found = []
@@ -261,7 +261,7 @@ def test_states_of_windows_are_kept_by_type() -> None:
         schema=pa.schema([("k", pa.string())]),
         watermarks=(DELAYED,),
         channels=(None,),
-        in_order=False,
+        order="arrival",
         one_timer_per_key=False,
         max_parallelism=1,
         partitions=1,
@@ -324,7 +324,12 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
     refused(ValueError, "processing_time: TumblingProc.* needs processing_time=True", assigner=by_clock)
     refused(ValueError, "processing_time: a batch DataFrame has no", assigner=by_clock, processing_time=True)
     refused(ValueError, "late_by: no row is late for GlobalWindows", assigner=GlobalWindows(), late_by=True)
-    refused(ValueError, "allowed_lateness: with in_order=True", allowed_lateness=5, in_order=True)
+    refused(
+        ValueError,
+        'allowed_lateness must be 0 with order="event_time", got 5',
+        allowed_lateness=5,
+        order="event_time",
+    )
     refused(ValueError, "trigger: a merging window assigner", assigner=sessions, trigger=Never())
     refused(ValueError, "output_schema: column 'k' is there already", output_schema="k string")
     refused(ValueError, "output_schema: column 'window_end'", output_schema="n int, window_end timestamp")

@@ -75,7 +75,6 @@ def query(df: DataFrame) -> DataFrame:
         Everything(),
         OUTPUT,
         "at",
-        in_order=True,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(500),
         max_parallelism=3,
     )

@@ -73,7 +73,6 @@ def by_timerheap(rows: DataFrame, channel: str | None) -> DataFrame:
         function=PassOn(),
         output_schema=SCHEMA,
         event_time="departed",
-        in_order=True,
         watermark=WatermarkStrategy.for_monotonous_timestamps(),
         channel=channel,
         late_by=True,

@@ -45,7 +45,7 @@ class Overdue(KeyedProcessFunction):
 def overdue(departures: DataFrame, function: Overdue | None = None) -> DataFrame:
     """The alerts for a streaming or batch DataFrame with the columns plane, origin, dest and departed.
 
-    A departure after exactly 72 hours is in time: ``in_order`` gives a timestamp's rows before its timers.
+    A departure after exactly 72 hours is in time: at one timestamp rows come before timers.
     """
     function = function or Overdue()
     return timerheap.spark.process(
@@ -54,7 +54,6 @@ def overdue(departures: DataFrame, function: Overdue | None = None) -> DataFrame
         function=function,
         output_schema=function.output_schema,
         event_time="departed",
-        in_order=True,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
         max_parallelism=16,  # key groups: as many as can be worked on at once; 4,000 planes need no more
     )

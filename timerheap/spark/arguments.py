@@ -21,7 +21,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, WatermarkStrategy
+from timerheap.spark.waiting import RowOrder
+from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkStrategy
 
 __all__ = [
     "arrow_schema",
@@ -35,6 +36,7 @@ __all__ = [
     "named_column",
     "parsed_schema",
     "quoted",
+    "row_order",
     "sendable",
 ]
 
@@ -131,6 +133,33 @@ def expect_event_time(
             "assigner makes no sense; leave with_timestamp_assigner out"
         )
     return watermark
+
+
+def row_order(
+    order: object, df: DataFrame, event_time: str | None, *strategies: WatermarkStrategy
+) -> RowOrder:
+    """Return the order in which rows reach the function; None is by event time where rows have one.
+
+    `strategies` are those of all inputs.
+    """
+    if order not in (None, "event_time", "arrival"):
+        raise ValueError(f'order must be "event_time" or "arrival", got {order!r}')
+    if order == "arrival" or (order is None and event_time is None):
+        return "arrival"
+    if event_time is None:
+        raise ValueError(
+            'order must be "arrival" without event_time, got "event_time"; name the event-time column, or '
+            "leave order out"
+        )
+    for strategy in strategies:
+        silent = isinstance(strategy.create_watermark_generator(), NoWatermarks)
+        if df.isStreaming and silent and strategy.idle_timeout is None:
+            raise ValueError(
+                'order must be "arrival" on a stream with WatermarkStrategy.no_watermarks(), got '
+                '"event_time": rows would wait for ever; pass order="arrival", or a strategy that makes '
+                "watermarks"
+            )
+    return "event_time"
 
 
 def bounded_delay(strategy: WatermarkStrategy) -> int | None:

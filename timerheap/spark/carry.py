@@ -21,7 +21,7 @@ from timerheap.spark.operator import BatchOperator, Plan, StreamingOperator
 from timerheap.spark.output import LATE_BY, LATE_ROW
 from timerheap.spark.pack import AHEAD, CHANNEL, HASH, PACKED, Packer
 from timerheap.spark.slices import WindowSpec
-from timerheap.spark.waiting import ORDER
+from timerheap.spark.waiting import ORDER, RowOrder
 from timerheap.spark.window_runner import WindowQuery
 from timerheap.watermarks import WatermarkStrategy
 
@@ -37,7 +37,7 @@ def marked(
     channel: str | None,
     channels: bool,
     guarded: bool,
-    in_order: bool,
+    order: RowOrder,
 ) -> DataFrame:
     """Add what the stages need to know of each row, computed in the JVM.
 
@@ -47,11 +47,13 @@ def marked(
     event_time, channel : str or None
         Columns.
     strategy : WatermarkStrategy
-    channels, guarded, in_order : bool
+    channels, guarded : bool
         Which marks there are.
+    order : {"event_time", "arrival"}
+        By event time, rows of one time have a mark that puts them in order.
     """
     marks: dict[str, Column] = {}
-    if in_order:
+    if order == "event_time":
         marks[ORDER] = _row_hash(df)
     if channels:
         marks[CHANNEL] = F.lit(None).cast("string") if channel is None else _channel(df, channel)
@@ -116,7 +118,8 @@ class Carrier:
         Of each input.
     channels : tuple of (str or None)
         Of each input, the column of its channels.
-    in_order, late_by : bool
+    order : {"event_time", "arrival"}
+    late_by : bool
     time_mode : {"None", "ProcessingTime", "EventTime"}
         Of the stateful operator, on a stream.
     max_parallelism : int
@@ -138,7 +141,7 @@ class Carrier:
     event_time: str | None
     watermarks: tuple[WatermarkStrategy, ...]
     channels: tuple[str | None, ...]
-    in_order: bool
+    order: RowOrder
     late_by: bool
     time_mode: str
     max_parallelism: int
@@ -159,7 +162,7 @@ class Carrier:
         schema = _arrow(self.rows)
         if self.local is not None:
             schema = self.local.schema(schema)
-        if self.in_order:
+        if self.order == "event_time":
             schema = schema.append(pa.field(ORDER, pa.int64()))
         partitions = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
         plan = Plan(
@@ -170,7 +173,7 @@ class Carrier:
                 schema=schema,
                 watermarks=self.watermarks,
                 channels=self.channels,
-                in_order=self.in_order,
+                order=self.order,
                 one_timer_per_key=isinstance(self.function, BatchProcessFunction)
                 and self.function.one_timer_per_key,
                 max_parallelism=self.max_parallelism,

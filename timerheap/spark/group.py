@@ -14,7 +14,7 @@ from timerheap.spark.keys import KeyTable
 from timerheap.spark.slices import SlicesPart, WindowSpec
 from timerheap.spark.state import Part, Run
 from timerheap.spark.timers import JournalledTimers
-from timerheap.spark.waiting import RowBuffer
+from timerheap.spark.waiting import RowBuffer, RowOrder
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["GroupSpec", "KeyGroup"]
@@ -34,7 +34,9 @@ class GroupSpec:
         Of each input.
     channels : tuple of (str or None)
         Of each input, the column that each value of has a watermark of its own.
-    in_order, one_timer_per_key : bool
+    order : {"event_time", "arrival"}
+        In which rows reach the function.
+    one_timer_per_key : bool
     max_parallelism, partitions : int
         Number of key groups, and of the shuffle partitions that they are spread over.
     windows : WindowSpec, optional
@@ -45,7 +47,7 @@ class GroupSpec:
     schema: pa.Schema
     watermarks: tuple[WatermarkStrategy, ...]
     channels: tuple[str | None, ...]
-    in_order: bool
+    order: RowOrder
     one_timer_per_key: bool
     max_parallelism: int
     partitions: int

@@ -114,7 +114,7 @@ def _run(
     runner.set_watermark(before)
     waiting = _admit(plan, group, rows, output) if rows is not None else None
     watermark = watermark_after(group.clock)
-    if plan.spec.in_order:
+    if plan.spec.order == "event_time":
         if waiting is not None:
             group.rows.append(waiting)
         runner.replay(group.rows.release(watermark), watermark)
@@ -136,7 +136,7 @@ def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch, output: Output) ->
     hashes = rows.column(HASH).to_numpy()
     timestamps = event_millis(batch.column(plan.event_time)) if timed else np.zeros(len(hashes), np.int64)
     by_watermark = plan.spec.windows is None  # else a row is late by its slice
-    if timed and by_watermark and (plan.spec.in_order or plan.late_row is not None):
+    if timed and by_watermark and (plan.spec.order == "event_time" or plan.late_row is not None):
         late = timestamps <= group.clock.watermark
         if late.any():
             _turn_away(plan, group, batch.filter(pa.array(late)), timestamps[late], output)
@@ -154,7 +154,7 @@ def _turn_away(
         output.late(late.select(plan.shown), group.clock.watermark + 1 - timestamps)
     else:
         _log.warning(
-            "in_order: %d rows came behind the watermark and were dropped (now %d in this key group)",
+            "%d rows came behind the watermark and were dropped (now %d in this key group)",
             len(timestamps),
             group.clock.late_rows,
         )

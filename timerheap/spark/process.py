@@ -16,6 +16,7 @@ from timerheap.spark.arguments import (
     key_columns,
     key_groups,
     parsed_schema,
+    row_order,
     sendable,
 )
 from timerheap.spark.carry import Carrier, marked, time_mode
@@ -31,8 +32,8 @@ def process(
     output_schema: str | StructType,
     event_time: str | None = None,
     *,
-    in_order: bool = False,
     watermark: WatermarkStrategy | None = None,
+    order: str | None = None,
     channel: str | None = None,
     late_by: bool = False,
     processing_time: bool = False,
@@ -43,8 +44,7 @@ def process(
 
     Rows are hashed in the JVM, packed into one blob for each of `max_parallelism` key groups, and handed to a
     stateful operator, which keeps timers, keys and state in the worker, and in the query's own checkpoint
-    what has changed. Within a micro-batch all rows come first, then the watermark, then the timers that it
-    has passed. The end of a batch DataFrame is a watermark too: every timer fires.
+    what has changed. The end of a batch DataFrame is a watermark too: every timer fires.
 
     Parameters
     ----------
@@ -58,17 +58,21 @@ def process(
     event_time : str, optional
         Column of the event time: a timestamp (cut to ms), or a bigint of epoch ms. Without it the watermark
         stands still, but for the end of a batch DataFrame.
-    in_order : bool
-        True: rows reach the function once the watermark has passed them, in event-time order; at one
-        timestamp rows come first, then timers. Results then depend on the data alone, not on batches and
-        partitions. It costs the watermark's delay and a buffer in state; a row behind the watermark is
-        dropped, and counted in the worker's log. False: rows are handed over as they come, as in Flink.
     watermark : WatermarkStrategy, optional
         Needed with `event_time`. It is fed each micro-batch's largest event time: over all partitions, or of
         each channel. ``with_idleness`` takes a channel without rows out of the reckoning after a while, and
         implies `processing_time` on a stream. With ``with_max_ahead`` rows too far ahead of the micro-batch's
         time do not move the watermark; the query's progress counts them, as the observed metric
         ``timerheap_ahead``.
+    order : {"event_time", "arrival"}, optional
+        "event_time", the default with `event_time`: a row reaches the function once the watermark has passed
+        it, and rows and timers come in event-time order; at one timestamp rows come first, then timers. As
+        long as no row is late, results depend on the data alone, not on micro-batches and partitions. A row
+        waits in state for as long as the watermark lags behind it. A row behind the watermark is late: it is
+        dropped and counted in the worker's log, or comes out with `late_by`; which rows are late does depend
+        on micro-batches. "arrival", the default without `event_time`: rows are handed over as they come,
+        late ones too, as in Flink. Within a micro-batch all rows come first, then the watermark, then the
+        timers that it has passed, so a row may reach the function before a timer that is due earlier.
     channel : str, optional
         Column, of an atomic type and never null, each of whose values has a watermark of its own: Kafka's
         partition, a device, an airport. The lowest of them is the watermark (Flink's StatusWatermarkValve),
@@ -109,9 +113,8 @@ def process(
     """
     data_frame("df", df)
     keys = key_columns(df, "key", key)
-    strategy = expect_event_time(
-        df, event_time, watermark, in_order=in_order, late_by=late_by, channel=channel
-    )
+    strategy = expect_event_time(df, event_time, watermark, late_by=late_by, channel=channel)
+    rows_order = row_order(order, df, event_time, strategy)
     if channel is not None:
         channel_column(df, "channel", channel)
     arrow_schema("df", df.schema)
@@ -127,7 +130,7 @@ def process(
         event_time=event_time,
         watermarks=(strategy,),
         channels=(channel,),
-        in_order=in_order,
+        order=rows_order,
         late_by=late_by,
         time_mode=time_mode(df, processing_time, strategy),
         max_parallelism=max_parallelism,
@@ -136,4 +139,4 @@ def process(
         shown=df.columns,
     )
     guarded = strategy.max_ahead is not None
-    return carrier(marked(df, event_time, strategy, channel, channel is not None, guarded, in_order))
+    return carrier(marked(df, event_time, strategy, channel, channel is not None, guarded, rows_order))

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
+from timerheap.interval_join import IntervalJoin
 from timerheap.spark.arguments import (
     arrow_schema,
     channel_column,
@@ -20,10 +21,12 @@ from timerheap.spark.arguments import (
     key_groups,
     parsed_schema,
     quoted,
+    row_order,
     sendable,
 )
 from timerheap.spark.carry import Carrier, marked, time_mode
 from timerheap.spark.pack import INPUT
+from timerheap.spark.waiting import RowOrder
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process_two"]
@@ -64,9 +67,9 @@ def process_two(
     *,
     right_key: str | Sequence[str] | None = None,
     right_event_time: str | None = None,
-    in_order: bool = False,
     watermark: WatermarkStrategy | None = None,
     right_watermark: WatermarkStrategy | None = None,
+    order: str | None = None,
     channel: str | None = None,
     right_channel: str | None = None,
     late_by: bool = False,
@@ -91,7 +94,11 @@ def process_two(
     event_time, watermark, channel : optional
         As in `process`. `right_event_time` (a column of the same type) and `right_watermark` are for `right`
         what these are for `left`, and the same ones where they are left out; `right_channel` is None then.
-    in_order, processing_time, max_parallelism, output_event_time : optional
+    order : {"event_time", "arrival"}, optional
+        As in `process`: rows of both inputs reach the function in one order, that of event time by default.
+        With an `IntervalJoin` the default is "arrival": it finds the same pairs in any order, and so gives
+        each as soon as its second row is there, and late rows to its ``late_left`` and ``late_right``.
+    processing_time, max_parallelism, output_event_time : optional
         As in `process`.
     late_by : bool
         As in `process`; ``late_row`` has the fields ``left`` and ``right``, one of which is null.
@@ -112,7 +119,7 @@ def process_two(
     StatusWatermarkValve and both through an IndexedCombinedWatermarkStatus. A stream whose source has
     nothing more to say holds event time; ``watermark.with_idleness(...)`` lets it go on.
     """
-    one = _Side.of("", "left", left, key, event_time, watermark, channel, in_order, late_by)
+    one = _Side.of("", "left", left, key, event_time, watermark, channel, late_by)
     two = _Side.of(
         "right_",
         "right",
@@ -121,15 +128,17 @@ def process_two(
         event_time if right_event_time is None else right_event_time,
         watermark if right_watermark is None else right_watermark,
         right_channel,
-        in_order,
         late_by,
     )
     one.expect_to_go_with(two)
+    if order is None and isinstance(function, IntervalJoin):
+        order = "arrival"
+    rows_order = row_order(order, left, event_time, one.strategy, two.strategy)
     key_groups(max_parallelism)
     sendable(function, KeyedCoProcessFunction)
     timed = event_time is not None
     names = [f"{_KEY}{number}" for number in range(len(one.key))]
-    both = one.tagged(0, two, in_order).unionAll(two.tagged(1, one, in_order))
+    both = one.tagged(0, two, rows_order).unionAll(two.tagged(1, one, rows_order))
     columns = [*names, *([_TIME] if timed else []), INPUT, *_SIDES]
     carrier = Carrier(
         function=_Tagged(function),
@@ -140,7 +149,7 @@ def process_two(
         event_time=_TIME if timed else None,
         watermarks=(one.strategy, two.strategy),
         channels=(one.channel, two.channel),
-        in_order=in_order,
+        order=rows_order,
         late_by=late_by,
         time_mode=time_mode(left, processing_time, one.strategy, two.strategy),
         max_parallelism=max_parallelism,
@@ -173,13 +182,12 @@ class _Side:
         event_time: str | None,
         watermark: object,
         channel: str | None,
-        in_order: bool,
         late_by: bool,
     ) -> _Side:
         """Check the arguments of one side."""
         arrow_schema(argument, data_frame(argument, df).schema)
         keys = key_columns(df, prefix + "key", key)
-        needing: dict[str, Any] = {"in_order": in_order, "late_by": late_by, prefix + "channel": channel}
+        needing: dict[str, Any] = {"late_by": late_by, prefix + "channel": channel}
         strategy = expect_event_time(df, event_time, watermark, prefix, **needing)
         if channel is not None:
             channel_column(df, prefix + "channel", channel)
@@ -202,7 +210,7 @@ class _Side:
                     f"is {types[0].simpleString()}; cast one to the type of the other"
                 )
 
-    def tagged(self, number: int, other: _Side, in_order: bool) -> DataFrame:
+    def tagged(self, number: int, other: _Side, order: RowOrder) -> DataFrame:
         """Give the rows as both sides have them: key, event time, number, and the row on its own side."""
         marks = marked(
             self.df,
@@ -211,7 +219,7 @@ class _Side:
             self.channel,
             channels=self.channel is not None or other.channel is not None,
             guarded=self.strategy.max_ahead is not None or other.strategy.max_ahead is not None,
-            in_order=in_order,
+            order=order,
         )
         columns = [quoted(name).alias(f"{_KEY}{i}") for i, name in enumerate(self.key)]
         if self.event_time is not None:

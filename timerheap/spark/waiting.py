@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from timerheap.spark.chunks import ROWS
 
-__all__ = ["ORDER", "RowBuffer", "WaitingRows"]
+__all__ = ["ORDER", "RowBuffer", "RowOrder", "WaitingRows"]
+
+RowOrder = Literal["event_time", "arrival"]
+"""When rows reach the function: once the watermark has passed them, in event-time order, or as they come."""
 
 ORDER = "__timerheap_order"
 """Name of the column that breaks ties: a hash of the whole row, so that order is the data's own."""
@@ -109,7 +113,7 @@ class RowBuffer:
         if batch.schema != self._stored:
             was, now = (", ".join(f"{f.name} {f.type}" for f in s) for s in (batch.schema, self._stored))
             raise ValueError(
-                f"in_order: the checkpoint's waiting rows have the columns {was}, the query's have {now}; "
+                f"order: the checkpoint's waiting rows have the columns {was}, the query's have {now}; "
                 "go back to the old columns, or start a new checkpoint"
             )
         *columns, ids, timestamps = batch.columns

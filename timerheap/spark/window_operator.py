@@ -12,7 +12,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
-from timerheap.spark.arguments import arrow_schema, data_frame, key_columns, parsed_schema, sendable
+from timerheap.spark.arguments import (
+    arrow_schema,
+    data_frame,
+    key_columns,
+    parsed_schema,
+    row_order,
+    sendable,
+)
 from timerheap.spark.output import LATE_BY, LATE_ROW
 from timerheap.spark.process import process
 from timerheap.watermarks import WatermarkStrategy
@@ -46,8 +53,8 @@ def window_operator(
     trigger: Trigger | None = None,
     allowed_lateness: int | timedelta = 0,
     late_by: bool = False,
-    in_order: bool = False,
     watermark: WatermarkStrategy | None = None,
+    order: str = "arrival",
     channel: str | None = None,
     processing_time: bool = False,
     max_parallelism: int = 128,
@@ -91,9 +98,12 @@ def window_operator(
         ``late_by``, by how many ms it lay behind the watermark (had the delay been that much longer, it would
         not have), and ``late_row``, the row. In a result both are null, in a late row all other columns.
         False: it is dropped.
-    in_order : bool
-        True: rows go into windows in the order of their event time, once the watermark has passed them;
-        results then depend on the data alone. A row behind the watermark is late whatever its windows.
+    order : {"arrival", "event_time"}
+        "arrival", as in Flink: a row goes into its windows when it comes, and is late when its windows are
+        over, after `allowed_lateness`. A result at the end of a window has the same rows in either order.
+        "event_time", for functions and triggers that depend on the order of rows: rows go into windows in
+        the order of their event time, once the watermark has passed them. Then a row behind the watermark is
+        late whatever its windows.
     watermark, channel, processing_time, max_parallelism, output_event_time
         As in `timerheap.spark.process`. Windows of processing time need ``processing_time=True``, and a
         stream. ``output_event_time="window_end"`` makes that Spark's event time.
@@ -149,12 +159,13 @@ def window_operator(
     _times(assigner, event_time, processing_time)
     if late_by and not assigner.is_event_time():
         raise ValueError(f"late_by: no row is late for {assigner!r}; leave it False")
-    if in_order and allowed_lateness:
+    by_event_time = row_order(order, df, event_time) == "event_time"
+    if by_event_time and allowed_lateness:
         raise ValueError(
-            "allowed_lateness: with in_order=True no row behind the watermark reaches a window; leave it 0, "
-            "and give the watermark more delay"
+            f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}: no row behind '
+            "the watermark reaches a window there; give the watermark more delay"
         )
-    late_row = late_by and not in_order  # else process() itself keeps late rows from the function
+    late_row = late_by and not by_event_time  # else process() itself keeps late rows from the function
     hosted = _Windows(operator, function, window_function, len(keys), result.names, late_row)
     return process(
         df,
@@ -162,10 +173,10 @@ def window_operator(
         hosted,
         _result_type(df, keys, result, late_row),
         event_time,
-        in_order=in_order,
+        order=order,
         watermark=watermark,
         channel=channel,
-        late_by=late_by and in_order,
+        late_by=late_by and by_event_time,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         output_event_time=output_event_time,

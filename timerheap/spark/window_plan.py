@@ -138,7 +138,7 @@ class WindowPlan:
             options.channel,
             channels=options.channel is not None,
             guarded=source.strategy.max_ahead is not None,
-            in_order=False,
+            order="arrival",
         )
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD)]
         rows = self._with_inputs(rows)
@@ -232,7 +232,7 @@ class WindowPlan:
             event_time=event_time,
             watermarks=(source.strategy,),
             channels=(options.channel,),
-            in_order=False,
+            order="arrival",
             late_by=options.late_by,
             time_mode=mode,
             max_parallelism=options.max_parallelism,

@@ -1,0 +1,74 @@
+"""The README's first program, as it is printed there, over a backlog."""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import partial
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from pyspark.sql import DataFrame, SparkSession
+
+import timerheap.spark
+
+pytestmark = pytest.mark.spark
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+MINUTE, BOUND = 60_000, 5_000
+SCHEMA = pa.schema([("sensor", pa.string()), ("at", pa.int64())])
+
+
+def program(df: DataFrame) -> DataFrame:
+    """Run the first block of Python; its class travels by value, since no module has it."""
+    block = re.search(r"^```python\n(import timerheap\.spark\n.*?)^```$", README.read_text(), re.M | re.S)
+    assert block is not None
+    names: dict[str, Any] = {"__name__": "program_of_the_readme", "df": df}
+    exec(block[1], names)
+    result = names["silent"]
+    assert isinstance(result, DataFrame)
+    return result
+
+
+def backlog(sensors: int, each: int) -> list[tuple[str, int]]:
+    """(sensor, time) in the order of arrival, out of order by less than the watermark's bound."""
+    draw = random.Random(1)
+    times = [draw.randrange(each * 50_000) for _ in range(sensors * each)]
+    rows = [(f"s{draw.randrange(sensors)}", at) for at in times]
+    return sorted(rows, key=lambda row: row[1] + draw.randrange(BOUND))
+
+
+def alerts(rows: list[tuple[str, int]], watermark: float) -> list[tuple[str, int]]:
+    """Every minute without a row that `watermark` has passed; a row just at its end is in time."""
+    found = []
+    for sensor, of_sensor in groupby(sorted(rows), key=lambda row: row[0]):
+        times = [at for _, at in of_sensor] + [watermark + MINUTE + 1]
+        due = [(at + MINUTE, after) for at, after in pairwise(times)]
+        found += [(sensor, at) for at, after in due if after > at <= watermark]
+    return sorted(found, key=repr)
+
+
+def test_all_alerts_are_found_however_the_backlog_is_cut(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = partial(timerheap.spark.process, max_parallelism=2)  # fewer are quicker
+    monkeypatch.setattr(timerheap.spark, "process", few)
+    rows, files = backlog(sensors=60, each=50), 40
+    size = len(rows) // files
+    batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+    named = [[{"sensor": sensor, "at": at} for sensor, at in batch] for batch in batches]
+    streams.write_batches(tmp_path / "input", named, SCHEMA)
+    watermark = max(at for _, at in rows) - BOUND - 1
+    wanted = alerts(rows, watermark)
+    assert len(wanted) > 500
+    for micro_batches in (1, files):
+        work = tmp_path / str(micro_batches)
+        with streams.configured(spark, shuffle_partitions=1):
+            found = streams.stream(spark, program, tmp_path / "input", work, files // micro_batches)
+        assert found == wanted, f"{micro_batches} micro-batches"
+    whole = spark.read.parquet(str(tmp_path / "input"))
+    assert streams.rows(program(whole)) == alerts(rows, float("inf"))

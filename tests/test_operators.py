@@ -149,8 +149,8 @@ def test_what_a_timer_registers_joins_at_once():
 def test_processing_time_timers_have_no_timestamp_of_their_own(operator):
     operator.process_element(("a", "register_processing_time_timer", 100), 5)
     assert operator.num_processing_time_timers() == 1
-    assert operator.set_processing_time(100) == []
-    assert operator.set_processing_time(101) == [
+    assert operator.set_processing_time(99) == []
+    assert operator.set_processing_time(100) == [
         StreamRecord(("a", 100, TimeDomain.PROCESSING_TIME, 100), None)
     ]
     operator.process_watermark(1_000)

@@ -155,11 +155,11 @@ def test_one_callback_at_a_time_waits_at_the_clock(service, clock):
     for timestamp in (50, 70, 30, 40, 10):
         service.register_processing_time_timer(None, timestamp)
         assert len(clock.get_active_timers()) == 1
-    assert clock.get_active_timers() == [(10, 11)]
+    assert clock.get_active_timers() == [(10, 10)]
     service.delete_processing_time_timer(None, 10)
-    assert clock.get_active_timers() == [(10, 11)]  # wakes up in vain, then for the next
+    assert clock.get_active_timers() == [(10, 10)]  # wakes up in vain, then for the next
     clock.set_current_time(11)
-    assert clock.get_active_timers() == [(30, 31)]
+    assert clock.get_active_timers() == [(30, 30)]
 
 
 def test_the_end_of_time_is_never_over(service, clock):
@@ -361,12 +361,12 @@ def test_the_clock_wakes_up_for_a_head_that_was_cleared_and_finds_the_next(servi
     fill(service)
     service.key_context.current_key = "d"
     service.register_processing_time_timer(None, 8)
-    assert clock.get_active_timers() == [(8, 9)]
+    assert clock.get_active_timers() == [(8, 8)]
     service.delete_timers_of_keys(["d"])
-    assert clock.get_active_timers() == [(8, 9)]
+    assert clock.get_active_timers() == [(8, 8)]
     clock.set_current_time(9)
     assert recorder.fired == []
-    assert clock.get_active_timers() == [(15, 16)]
+    assert clock.get_active_timers() == [(15, 15)]
 
 
 @pytest.mark.parametrize("keys", ["a", b"a", 7, [["a"]], ["a", None], None])
@@ -420,7 +420,7 @@ def test_timers_that_the_queues_hold_already_fire(recorder, clock):
     service = InternalTimerService(
         recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
     )
-    assert clock.get_active_timers() == [(3, 4)]
+    assert clock.get_active_timers() == [(3, 3)]
     service.advance_watermark(4)
     clock.set_current_time(6)
     assert [(domain.name, timer.timestamp) for domain, timer in recorder.fired] == [
@@ -474,9 +474,9 @@ def test_a_restore_wakes_up_for_the_earliest(service, recorder, clock):
     service.restore_timers(
         InternalTimersSnapshot([], [InternalTimer(20, "key", None), InternalTimer(70, "key", None)])
     )
-    assert clock.get_active_timers() == [(20, 21)]
+    assert clock.get_active_timers() == [(20, 20)]
     service.restore_timers(InternalTimersSnapshot([], []))
-    assert clock.get_active_timers() == [(20, 21)]
+    assert clock.get_active_timers() == [(20, 20)]
     clock.set_current_time(100)
     assert recorder.timestamps() == [20, 50, 70]
 

@@ -34,14 +34,14 @@ def start(
 
 def test_every_emission_registers_the_next() -> None:
     operator, clock, output = start()
-    assert clock.get_active_timers() == [(1_200, 1_201)]
+    assert clock.get_active_timers() == [(1_200, 1_200)]
     operator.process_element("a", 50)
     assert output.take() == [("a", 50)]
-    clock.set_current_time(1_200)
+    clock.set_current_time(1_199)
     assert output.take() == []
     clock.set_current_time(1_203)
     assert output.take() == [49]
-    assert clock.get_active_timers() == [(1_401, 1_402)]  # its clock stood at 1,201
+    assert clock.get_active_timers() == [(1_400, 1_400)]  # its clock stood at 1,200
     clock.set_current_time(1_700)
     assert output.take() == []  # no higher
     operator.process_element("b", 60)
@@ -223,7 +223,7 @@ def test_ingestion_time() -> None:
     clock.set_current_time(1_190)
     operator.process_element("b")
     assert output.take() == [("b", 1_190), 1_000]
-    clock.set_current_time(1_500)  # without a row
+    clock.set_current_time(1_600)  # without a row
     assert output.take() == [1_200, 1_400]
     operator.finish()
     assert output.take() == [MAX_WATERMARK]

@@ -284,8 +284,8 @@ def test_sessions_in_processing_time(steps: list[tuple[str, int]], gap: int) -> 
             now += step
             found += operator.set_processing_time(now)
             found += operator.process_element((key, "row"))
-            # A session is over once the clock has passed its last millisecond, its end less one.
-            if not sessions[key] or sessions[key][-1][-1] + gap - 1 < now:
+            # A session is over once the manual clock shows its last millisecond, its end less one.
+            if not sessions[key] or sessions[key][-1][-1] + gap - 1 <= now:
                 sessions[key].append([])
             sessions[key][-1].append(now)
         found += operator.set_processing_time(now + gap + 1)
@@ -303,8 +303,7 @@ def test_early_results_in_processing_time() -> None:
             seen += [(now, result) for result in results(operator.set_processing_time(now))]
             if now in (3, 4, 12):
                 operator.process_element(("a", now))
-    # A timer fires once its time has passed, so one millisecond later.
-    assert seen == [(11, ("a", 0, 25, 2)), (21, ("a", 0, 25, 3)), (25, ("a", 0, 25, 3))]
+    assert seen == [(10, ("a", 0, 25, 2)), (20, ("a", 0, 25, 3)), (24, ("a", 0, 25, 3))]
 
 
 def test_a_reduced_global_window_that_counts() -> None:

@@ -48,7 +48,7 @@ class ProcessingTimeService(Protocol):
         """Return the time, epoch milliseconds."""
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> Cancellable:
-        """Have ``callback(timestamp)`` called once, after `timestamp` has passed."""
+        """Have ``callback(timestamp)`` called once, when `timestamp` has come."""
 
     def is_terminated(self) -> bool:
         """Tell whether the service is shut down, and so takes no more callbacks."""
@@ -102,10 +102,7 @@ class _SchedulingService(ABC):
         """Return the time, epoch milliseconds."""
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> Future[None]:
-        """Have ``callback(timestamp)`` called once, after `timestamp` has passed.
-
-        A watermark T says that T is over; processing time T is over when the clock shows T + 1. So the
-        callback is due 1 ms after `timestamp`, and at once where `timestamp` lies in the past.
+        """Have ``callback(timestamp)`` called once, when `timestamp` has come: the class says when that is.
 
         Parameters
         ----------
@@ -133,7 +130,7 @@ class _SchedulingService(ABC):
         ``cancel()``.
         """
         task = _Task(self, callback, int64("timestamp", timestamp))
-        return self._schedule(task, max(task.timestamp + 1, self.get_current_processing_time()))
+        return self._schedule(task, self._due(task.timestamp))
 
     def schedule_at_fixed_rate(
         self, callback: ProcessingTimeCallback, initial_delay: int, period: int
@@ -193,6 +190,10 @@ class _SchedulingService(ABC):
     def is_terminated(self) -> bool:
         """Tell whether the service is shut down."""
         return self._status is _Status.SHUT_DOWN
+
+    @abstractmethod
+    def _due(self, timestamp: int) -> int:
+        """Return when a callback that is registered now for `timestamp` is due."""
 
     @abstractmethod
     def _quiesced(self) -> Future[None]: ...
@@ -266,6 +267,9 @@ class _SchedulingService(ABC):
 class SystemProcessingTimeService(_SchedulingService):
     """Processing time of the machine's clock; one thread of its own calls the callbacks, one after the other.
 
+    A watermark T says that T is over; processing time T is over when the clock shows T + 1. So a callback is
+    due 1 ms after its timestamp, and at once where that lies in the past.
+
     Parameters
     ----------
     error_handler : callable, optional
@@ -325,6 +329,9 @@ class SystemProcessingTimeService(_SchedulingService):
         if self._thread is not threading.current_thread():
             self._quiesced().result()
 
+    def _due(self, timestamp: int) -> int:
+        return max(timestamp + 1, self.get_current_processing_time())
+
     def _quiesced(self) -> Future[None]:
         with self._changed:
             if self._thread is None and not self._ended.done():
@@ -371,6 +378,9 @@ class SystemProcessingTimeService(_SchedulingService):
 class ManualProcessingTimeService(_SchedulingService):
     """Processing time that stands still until it is set; callbacks run in the thread that sets it.
 
+    A callback is due when the clock is set to its timestamp or a later time. Nothing runs without that: a
+    callback that is registered for the past waits, too.
+
     Parameters
     ----------
     now : int, default 0
@@ -381,7 +391,7 @@ class ManualProcessingTimeService(_SchedulingService):
 
     Notes
     -----
-    Flink: ``TestProcessingTimeService`` jumps. An exception of a callback ends `set_current_time`; the
+    Flink: ``TestProcessingTimeService``, which jumps. An exception of a callback ends `set_current_time`; the
     callback is gone, all others wait for the next call.
 
     Examples
@@ -389,7 +399,7 @@ class ManualProcessingTimeService(_SchedulingService):
     >>> clock = ManualProcessingTimeService()
     >>> called = []
     >>> _ = clock.register_timer(5, called.append)
-    >>> clock.set_current_time(5); called
+    >>> clock.set_current_time(4); called
     []
     >>> clock.set_current_time(6); called
     [5]
@@ -429,6 +439,9 @@ class ManualProcessingTimeService(_SchedulingService):
         """Return the (timestamp, time it is due) of every callback that waits, the next one first."""
         tasks = sorted(self._tasks.values(), key=lambda task: (task.due, task.id))
         return [(task.timestamp, task.due) for task in tasks]
+
+    def _due(self, timestamp: int) -> int:
+        return timestamp
 
     def _quiesced(self) -> Future[None]:
         quiesced: Future[None] = Future()

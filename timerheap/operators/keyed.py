@@ -143,7 +143,7 @@ class KeyedOperator:
         self.close()
 
     def set_processing_time(self, timestamp: int) -> list[StreamElement]:
-        """Set a manual clock to `timestamp`, and fire the processing-time timers whose time has passed.
+        """Set a manual clock to `timestamp`, and fire the processing-time timers whose time has come.
 
         Raises
         ------

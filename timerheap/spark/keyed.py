@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
-from timerheap.clock import ManualProcessingTimeService, ProcessingTimeService
+from timerheap.clock import ProcessingTimeCallback, ProcessingTimeService
 from timerheap.functions import KeyedProcessFunction
 from timerheap.service import InternalTimerService, KeyContext, TimeDomain
 from timerheap.spark.families import Family
@@ -45,6 +45,40 @@ class _NoClock:
 
     def is_terminated(self) -> bool:
         return False
+
+
+class _WakeUp(NamedTuple):
+    timestamp: int
+    callback: ProcessingTimeCallback
+
+    def cancel(self) -> bool:
+        """Do nothing: the clock keeps only the last one, which has taken this one's place."""
+        return True
+
+
+class _BatchClock:
+    """The clock of a micro-batch: time t is over when it shows t + 1."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+        self._next: _WakeUp | None = None  # a timer service has one at a time
+
+    def get_current_processing_time(self) -> int:
+        return self._now
+
+    def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> _WakeUp:
+        self._next = _WakeUp(timestamp, callback)
+        return self._next
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def set_current_time(self, now: int) -> None:
+        """Call whoever waits for a time that is over."""
+        self._now = now
+        while (next_ := self._next) is not None and next_.timestamp < now:
+            self._next = None
+            next_.callback(next_.timestamp)
 
 
 class _Context(KeyedProcessFunction.OnTimerContext):
@@ -114,7 +148,7 @@ class KeyedRunner:
         self._output = output
         self._keys = {}
         self._families: list[Family] = self._states.bind(group)
-        self._clock = ManualProcessingTimeService(now) if now is not None else None
+        self._clock = _BatchClock(now) if now is not None else None
         clock: ProcessingTimeService = self._clock if self._clock is not None else _NoClock()
         self._service: InternalTimerService[int, None] = InternalTimerService(
             self,

@@ -88,7 +88,7 @@ class TimestampsAndWatermarksOperator:
     >>> operator.open()
     >>> operator.process_element({"at": 900})
     row {'at': 900} at 900
-    >>> clock.set_current_time(1_201)
+    >>> clock.set_current_time(1_200)
     watermark 889
     >>> clock.set_current_time(2_500)
     idle

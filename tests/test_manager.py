@@ -520,6 +520,21 @@ def test_a_service_that_cannot_be_restored_is_not_there():
     assert restored.manager.snapshot() == operator.manager.snapshot()
 
 
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_service_that_cannot_be_restored_leaves_nothing_in_its_queues(backend):
+    operator = Operator("a", max_parallelism=4)
+    fill(operator, [("a", "event", 5, 1, None), ("a", "processing", 5, 1, None)])
+    queues = {name: create_timer_queue(backend) for name in ("a/event_time", "a/processing_time")}
+    queues["a/event_time"].add((7, 2, None))
+    clock = ManualProcessingTimeService()
+    manager = InternalTimeServiceManager(clock, max_parallelism=4, create_queue=queues.__getitem__)
+    manager.restore(operator.manager.snapshot())
+    clock.shutdown_service()
+    with pytest.raises(RuntimeError, match="shut down"):
+        manager.get_internal_timer_service("a", None)
+    assert [list(queue) for queue in queues.values()] == [[(7, 2, None)], []]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [

@@ -20,6 +20,7 @@ from timerheap import (
     SystemProcessingTimeService,
     TimeDomain,
     TimerService,
+    assign_to_key_group,
     create_timer_queue,
 )
 
@@ -479,6 +480,46 @@ def test_a_restore_wakes_up_for_the_earliest(service, recorder, clock):
     assert clock.get_active_timers() == [(20, 20)]
     clock.set_current_time(100)
     assert recorder.timestamps() == [20, 50, 70]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("events_fail", [False, True])
+@pytest.mark.parametrize(
+    "wrong", [(5, "of another operator", None), (2**63, 1, None), (5, object(), None), (5, 1), None]
+)
+def test_a_restore_that_fails_adds_no_timer_of_either_kind(recorder, clock, backend, events_fail, wrong):
+    owned = KeyGroupRange(0, 0)
+    keys = [key for key in range(1_000) if assign_to_key_group(key, 128) == 0]
+    queues = [create_timer_queue(backend, key_group_range=owned) for _ in range(2)]
+    service = InternalTimerService(
+        recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
+    )
+    for service.key_context.current_key in keys[:2]:
+        service.register_event_time_timer(None, 20)
+        service.register_processing_time_timer(None, 20)
+    before, waiting = held(service), clock.get_active_timers()
+    fine = [InternalTimer(at, key, None) for at in (10, 20, 30) for key in keys[:4]]
+    kinds = [fine, [*fine[:5], wrong, *fine[5:]]]
+    snapshot = InternalTimersSnapshot(*reversed(kinds) if events_fail else kinds)
+    with pytest.raises((TypeError, ValueError, OverflowError)):
+        service.restore_timers(snapshot)
+    assert held(service) == before
+    assert clock.get_active_timers() == waiting
+    service.restore_timers(InternalTimersSnapshot(fine, fine))
+    assert service.num_event_time_timers() == service.num_processing_time_timers() == 12
+    assert clock.get_active_timers() == [(10, 10)]
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_a_restore_that_the_clock_refuses_adds_no_timer(recorder, clock, backend):
+    queues = [create_timer_queue(backend) for _ in range(2)]
+    service = InternalTimerService(
+        recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
+    )
+    clock.shutdown_service()
+    with pytest.raises(RuntimeError, match="shut down"):
+        service.restore_timers(InternalTimersSnapshot([(5, "key", None)], [(5, "key", None)]))
+    assert service.num_event_time_timers() == service.num_processing_time_timers() == 0
 
 
 acts = st.lists(

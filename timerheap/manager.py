@@ -14,13 +14,14 @@ from timerheap.queue import TimerQueue
 from timerheap.serializers import TypeSerializer
 from timerheap.service import InternalTimerService, KeyContext, Triggerable
 from timerheap.snapshot import KeyGroupSnapshot, ServiceSnapshot
-from timerheap.timer import MIN_WATERMARK, KeyedTimerQueue, int64, positive
+from timerheap.timer import MIN_WATERMARK, InternalTimer, KeyedTimerQueue, all_or_none, int64, positive
 from timerheap.timer_bytes import TimerSerializer
 
 __all__ = ["InternalTimeServiceManager"]
 
 K = TypeVar("K", bound=Hashable)
 _Queues = tuple[KeyedTimerQueue[K, Any], KeyedTimerQueue[K, Any]]  # event time, processing time
+_Timers = tuple[list[InternalTimer[K, Any]], list[InternalTimer[K, Any]]]
 
 
 class InternalTimeServiceManager(Generic[K]):
@@ -160,14 +161,16 @@ class InternalTimeServiceManager(Generic[K]):
         if name in self._services:
             _expect(serializer, name, *_names(self._stored[name][0]))
         else:
-            queues = self._new_queues(name, serializer)
-            self._services[name] = InternalTimerService(
-                triggerable,
-                self._clock,
-                self.key_context,
-                event_time_timers=queues[0],
-                processing_time_timers=queues[1],
-            )
+            restored = self._restored_timers(name, serializer)
+            queues = self._new_queue(f"{name}/event_time"), self._new_queue(f"{name}/processing_time")
+            with all_or_none(*zip(queues, restored, strict=True)):
+                self._services[name] = InternalTimerService(
+                    triggerable,
+                    self._clock,
+                    self.key_context,
+                    event_time_timers=queues[0],
+                    processing_time_timers=queues[1],
+                )
             self._stored[name] = serializer, queues
             for services in self._restored.values():
                 services[:] = [service for service in services if service.name != name]
@@ -337,17 +340,16 @@ class InternalTimeServiceManager(Generic[K]):
             )
         return services
 
-    def _new_queues(self, name: str, serializer: TimerSerializer) -> _Queues[K]:
-        """Create a service's queues, with what was restored for it."""
-        restored = [
-            service for services in self._restored.values() for service in services if service.name == name
-        ]
-        for service in restored:
-            _expect(serializer, name, service.key_serializer, service.namespace_serializer)
-        event, processing = (self._new_queue(f"{name}/{time}") for time in ("event_time", "processing_time"))
-        for service in restored:
-            event.add_many(serializer.deserialize_many(service.event_time_timers))
-            processing.add_many(serializer.deserialize_many(service.processing_time_timers))
+    def _restored_timers(self, name: str, serializer: TimerSerializer) -> _Timers[K]:
+        """Read the event-time and the processing-time timers that were restored for a service."""
+        event: list[InternalTimer[K, Any]] = []
+        processing: list[InternalTimer[K, Any]] = []
+        for services in self._restored.values():
+            for service in services:
+                if service.name == name:
+                    _expect(serializer, name, service.key_serializer, service.namespace_serializer)
+                    event += serializer.deserialize_many(service.event_time_timers)
+                    processing += serializer.deserialize_many(service.processing_time_timers)
         return event, processing
 
     def _new_queue(self, name: str) -> KeyedTimerQueue[K, Any]:

@@ -9,7 +9,15 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from timerheap.clock import Cancellable, ProcessingTimeService
 from timerheap.queue import create_timer_queue
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, InternalTimer, KeyedTimerQueue, int64, positive
+from timerheap.timer import (
+    MAX_WATERMARK,
+    MIN_WATERMARK,
+    InternalTimer,
+    KeyedTimerQueue,
+    all_or_none,
+    int64,
+    positive,
+)
 
 __all__ = [
     "InternalTimerService",
@@ -356,12 +364,17 @@ class InternalTimerService(Generic[K, N]):
 
         Raises
         ------
-        ValueError
-            If a timer's key belongs to a key group that the queues do not own.
+        TypeError, OverflowError, ValueError
+            As `register_event_time_timer`, or if a timer's key belongs to a key group that the queues do not
+            own; then no timer of either kind has been added.
+        RuntimeError
+            If processing-time timers find the clock shut down; then, too.
         """
-        self._event_time_timers.add_many(snapshot.event_time_timers)
-        self._processing_time_timers.add_many(snapshot.processing_time_timers)
-        self._wake_up_for_head()
+        with all_or_none(
+            (self._event_time_timers, snapshot.event_time_timers),
+            (self._processing_time_timers, snapshot.processing_time_timers),
+        ):
+            self._wake_up_for_head()
 
     def _advance(self, watermark: int, limit: int | None) -> int:
         """Fire at most `limit` timers; give how many have fired."""

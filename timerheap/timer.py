@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
 from typing import Generic, NamedTuple, Protocol, SupportsIndex, TypeVar, overload
@@ -17,6 +18,7 @@ __all__ = [
     "KeyedTimerQueue",
     "Timer",
     "TimerBatch",
+    "all_or_none",
     "coalesce",
 ]
 
@@ -171,8 +173,34 @@ class KeyedTimerQueue(Protocol[K, N]):
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
         """Go over the timers as they are now, in any order; the queue may change meanwhile."""
 
+    def __contains__(self, timer: tuple[int, K, N], /) -> bool:
+        """Tell whether a timer is there."""
+
     def __len__(self) -> int:
         """Count the timers."""
+
+
+@contextmanager
+def all_or_none(*parts: tuple[KeyedTimerQueue[K, N], Iterable[tuple[int, K, N]]]) -> Iterator[None]:
+    """Add timers to several queues; on an error, also one of the ``with`` block, take them out again.
+
+    Parameters
+    ----------
+    *parts : (KeyedTimerQueue, iterable of timers)
+        A queue, and the timers for it. Those that it holds already stay in it in any case.
+    """
+    added: list[tuple[KeyedTimerQueue[K, N], list[tuple[int, K, N]]]] = []
+    try:
+        for queue, timers in parts:
+            new = [timer for timer in timers if timer not in queue]
+            queue.add_many(new)
+            added.append((queue, new))
+        yield
+    except BaseException:
+        for queue, new in added:
+            for timer in new:
+                queue.remove(timer)
+        raise
 
 
 @overload

@@ -228,5 +228,12 @@ class JournalledQueue:
         """See `KeyedTimerQueue.__iter__`."""
         return iter([InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in self._heap])
 
+    def __contains__(self, timer: tuple[int, int, None], /) -> bool:
+        """See `KeyedTimerQueue.__contains__`."""
+        timestamp, key_id, _ = timer
+        if isinstance(self._heap, TimerHeap):
+            return (timestamp, key_id, 0) in self._heap
+        return self._heap.timestamp_of(key_id, 0) == timestamp
+
     def __len__(self) -> int:
         return len(self._heap)

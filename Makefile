@@ -30,7 +30,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test lint sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,10 @@ lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, ja
 	$(call installed,lint) -m mypy.stubtest timerheap._heap --ignore-disjoint-bases --mypy-config-file pyproject.toml
 	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] tests/fuzz/*.c bench/*.c)
 	$(venv)/lint/bin/jactionlint --profile correctness
+
+docs: $(venv)/docs/.installed ## The documentation, into out/docs
+	rm -rf docs/reference/generated
+	$(call installed,docs) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d out/doctrees docs out/docs $(ARGS)
 
 sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under ASan and UBSan
 	$(MAKE) -C tests/c
@@ -108,7 +112,7 @@ hooks: $(venv)/lint/.installed ## Run lint before every git commit
 
 clean: ## Remove everything that make has made
 	rm -rf .venv-* dist build timerheap.egg-info timerheap/_heap.c timerheap/*.so \
-	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks spark-warehouse out
+	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks spark-warehouse out docs/reference/generated
 
 $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 	$(venv)/build/bin/python -m pip install --quiet build
@@ -124,6 +128,10 @@ $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 $(venv)/lint/.installed: pyproject.toml | $(venv)/lint/pyvenv.cfg
 	$(MAKE) $(wheel)
 	$(call install,lint,$(built))
+
+# Sphinx and its kin are a dependency group: no extra of the wheel, and no business of its users.
+$(venv)/docs/.installed: $(wheel) | $(venv)/docs/pyvenv.cfg
+	$(call install,spark,$(built),,docs)
 
 # Compiled anew from the sdist: neither the tree's build folder nor pip's cache knows which flags were used.
 $(venv)/sanitize/.installed: $(wheel) | $(venv)/sanitize/pyvenv.cfg
@@ -141,7 +149,7 @@ $(venv)/%/pyvenv.cfg:
 
 # pip leaves a package alone whose version has not changed, so an older timerheap goes first.
 define install
-$(venv)/$(1)/bin/python -m pip uninstall -qq --yes timerheap
-$(3) $(venv)/$(1)/bin/python -m pip install --quiet "$$(ls dist/$(2))[$(1)]"
+$(@D)/bin/python -m pip uninstall -qq --yes timerheap
+$(3) $(@D)/bin/python -m pip install --quiet $(addprefix --group ,$(4)) "$$(ls dist/$(2))[$(1)]"
 touch $@
 endef

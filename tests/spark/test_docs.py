@@ -1,0 +1,104 @@
+"""Every block of Python in the documentation runs, and shows what it really prints."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+LANGUAGES = {"python", "sh", "sql", "text", "Dockerfile"}  # what a fence may name, besides Sphinx's directives
+FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass
+class Block:
+    """A block of Python, where it begins, and what the page says that it prints."""
+
+    code: str
+    line: int
+    output: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Return the blocks of a page; a block of text that follows one at once is its output."""
+    text = page.read_text(encoding="utf-8")
+    fences = list(FENCE.finditer(text))
+    for at, fence in enumerate(fences):
+        if fence["language"] != "python":
+            continue
+        after = fences[at + 1] if at + 1 < len(fences) else None
+        is_output = after is not None and after["language"] == "text"
+        is_output = is_output and not text[fence.end() : after.start()].strip()
+        line = text.count("\n", 0, fence.start("text"))
+        yield Block(fence["text"], line, after["text"] if is_output else "")
+
+
+def run_examples(block: Block, page: Path, names: dict[str, Any]) -> str:
+    """Run a block that is written as a dialogue with the interpreter; return what is wrong."""
+    report: list[str] = []
+    test = doctest.DocTestParser().get_doctest(block.code, {}, page.name, str(page), block.line)
+    test.globs = names
+    doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=report.append, clear_globs=False)
+    return "".join(report)
+
+
+def run_program(block: Block, page: Path, names: dict[str, Any]) -> str:
+    """Run a block that is a program; return what is wrong with its output."""
+    printed = StringIO()
+    code = compile("\n" * block.line + block.code, str(page), "exec", dont_inherit=True)
+    with redirect_stdout(printed):
+        exec(code, names)
+    got = "".join(line.rstrip() + "\n" for line in printed.getvalue().rstrip().splitlines())
+    if doctest.OutputChecker().check_output(block.output, got, OPTIONS):
+        return ""
+    return f"{page.name}, line {block.line}: expected\n{block.output}\ngot\n{got}\n"
+
+
+def case(page: Path) -> Any:
+    """Return a page as a parameter; one that needs Spark is marked."""
+    needs_spark = any("pyspark" in block.code or "timerheap.spark" in block.code for block in blocks(page))
+    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] * needs_spark)
+
+
+@pytest.mark.parametrize("page", [case(page) for page in PAGES if any(blocks(page))])
+def test_a_page_says_what_its_code_prints(
+    page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names: dict[str, Any] = {"__name__": "__main__"}  # so that its classes travel to workers by value
+    if request.node.get_closest_marker("spark"):
+        request.getfixturevalue("settings_restored")
+    shared = page.with_name("index.md")  # a folder's first page says what its others begin with
+    wrong = ""
+    for path in dict.fromkeys([shared, page]) if shared.exists() else [page]:
+        for block in blocks(path):
+            run = run_examples if ">>> " in block.code else run_program
+            wrong += run(block, path, names)
+    if wrong:
+        pytest.fail(wrong, pytrace=False)
+
+
+@pytest.fixture
+def settings_restored(spark: Any) -> Iterator[None]:
+    """Take back what a page sets; its builder gets the session of the tests."""
+    before = spark.conf.getAll
+    yield
+    for name, value in spark.conf.getAll.items():
+        if before.get(name) != value and spark.conf.isModifiable(name):
+            spark.conf.set(name, before[name]) if name in before else spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_block_of_code_hides_behind_another_name(page: Path) -> None:
+    named = {fence["language"] for fence in FENCE.finditer(page.read_text(encoding="utf-8"))}
+    assert {name for name in named if not name.startswith("{")} <= LANGUAGES

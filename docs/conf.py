@@ -44,9 +44,11 @@ html_theme_options: dict[str, Any] = {
 }
 copyright = "the timerheap developers. Apache License 2.0"
 
+
 def is_in_a_docstring(app: Sphinx, domain: object, node: nodes.Element) -> bool | None:
     """Accept single backticks that name an argument; links that a page writes out must all resolve."""
     return True if node["reftype"] == "obj" else None
+
 
 def is_inherited_class(
     app: Sphinx, what: str, name: str, member: object, skip: bool, options: object
@@ -54,6 +56,7 @@ def is_inherited_class(
     """Leave a nested class to the page of the class that defines it."""
     page = app.env.docname.rpartition(".")[2]
     return True if isclass(member) and member.__qualname__ != f"{page}.{name}" else None
+
 
 def setup(app: Sphinx) -> None:
     """Connect what stands above."""

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-LANGUAGES = {"python", "sh", "sql", "text", "Dockerfile"}  # what a fence may name, besides Sphinx's directives
+LANGUAGES = {"python", "sh", "sql", "text", "Dockerfile"}  # what a fence may name, and directives
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

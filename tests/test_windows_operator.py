@@ -274,6 +274,53 @@ class Bounds(WindowFunction):
         return [(key, *window, *inputs)]
 
 
+def test_a_result_has_its_windows_last_timestamp_whoever_fires_it() -> None:
+    tumbling = TumblingEventTimeWindows.of(2_000)
+
+    def timestamps(emitted: list[Any]) -> list[Any]:
+        return [record.timestamp for record in emitted if hasattr(record, "value")]
+
+    with running(tumbling, Count(), trigger=CountTrigger.of(1), accumulator_type=LONG) as operator:
+        assert timestamps(operator.process_element(("a", "row"), 100)) == [1_999]
+    with running(tumbling, Count(), allowed_lateness=5_000, accumulator_type=LONG) as operator:
+        operator.process_element(("a", "row"), 100)
+        assert timestamps(operator.process_watermark(2_500)) == [1_999]
+        assert timestamps(operator.process_element(("a", "late"), 200)) == [1_999]
+    sliding, each = SlidingEventTimeWindows.of(2_000, 1_000), CountTrigger.of(1)
+    with running(sliding, Count(), trigger=each, accumulator_type=LONG) as operator:
+        assert timestamps(operator.process_element(("a", "row"), 1_100)) == [2_999, 1_999]
+    with running(
+        EventTimeSessionWindows.with_gap(50), Count(), trigger=each, accumulator_type=LONG
+    ) as operator:
+        operator.process_element(("a", "row"), 100)
+        assert timestamps(operator.process_element(("a", "row"), 120)) == [169]
+    with running(TumblingProcessingTimeWindows.of(2_000), Count(), accumulator_type=LONG) as operator:
+        operator.process_element(("a", "row"))
+        assert timestamps(operator.set_processing_time(5_000)) == [1_999]
+    with running(GlobalWindows.create(), Count(), trigger=each, accumulator_type=LONG) as operator:
+        assert timestamps(operator.process_element(("a", "row"), 100)) == [MAX_WATERMARK]
+
+
+def test_what_is_no_result_keeps_its_timestamp() -> None:
+    class Talkative(Host):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield "before"
+            yield from super().process_element(value, ctx)
+            yield "behind"
+
+    windows = WindowOperator(
+        TumblingEventTimeWindows.of(10),
+        Count(),
+        trigger=CountTrigger.of(1),
+        late=lambda value, ctx: ["late"],
+        accumulator_type=LONG,
+    )
+    with KeyedProcessOperator(Talkative(windows), key_selector=lambda value: value[0]) as operator:
+        assert operator.process_element(("a", "row"), 3) == [("before", 3), (1, 9), ("behind", 3)]
+        operator.process_watermark(9)
+        assert operator.process_element(("a", "row"), 4) == [("before", 4), ("late", 4), ("behind", 4)]
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), max_size=30), st.integers(2, 50))
 def test_sessions_in_processing_time(steps: list[tuple[str, int]], gap: int) -> None:
     sessions: dict[str, list[list[int]]] = {"a": [], "b": []}

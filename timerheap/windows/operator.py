@@ -21,6 +21,7 @@ from timerheap.windows.functions import (
     WindowFunction,
 )
 from timerheap.windows.merging import MergingWindowSet
+from timerheap.windows.results import Results
 from timerheap.windows.states import WindowStates
 from timerheap.windows.timers import WindowTimers
 from timerheap.windows.triggers import Trigger, TriggerResult
@@ -174,6 +175,9 @@ class WindowOperator:
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
         """Take an element; give the results of the windows that it makes fire.
 
+        Yield them one by one: as each is handed over, its timestamp becomes that of the output. A result's is
+        its window's ``max_timestamp()``, a late element's its own.
+
         Parameters
         ----------
         value : object
@@ -191,7 +195,7 @@ class WindowOperator:
         self._turn_to(ctx)
         timestamp = ctx.timestamp()
         windows = self._assigner.assign_windows(value, timestamp, self._assigner_context)
-        results: list[Any] = []
+        results = Results(ctx, timestamp)
         skipped = True
         in_flight = self._merging_window_set()
         for window in _windows(self._assigner, windows):
@@ -213,13 +217,13 @@ class WindowOperator:
             in_flight.persist()
         if skipped and self._is_element_late(timestamp):
             if self._late is not None:
-                results += self._late(value, ctx) or ()
+                results.collect(self._late(value, ctx), timestamp)
             else:
                 self.num_late_records_dropped += 1
         return results
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> list[Any]:
-        """Take a timer that fires; give the results of the windows that have waited for it.
+        """Take a timer that fires; give the results of the windows that have waited for it, to be yielded.
 
         A timer that no window has asked for gives none. Windows fire in the order of their registration.
 
@@ -231,8 +235,8 @@ class WindowOperator:
             What the function's ``on_timer`` was handed.
         """
         self._turn_to(ctx)
-        results: list[Any] = []
         event_time = ctx.time_domain() is TimeDomain.EVENT_TIME
+        results = Results(ctx, timestamp if event_time else None)
         timers = self._event_timers if event_time else self._processing_timers
         fire = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
         in_flight = self._merging_window_set()
@@ -255,25 +259,25 @@ class WindowOperator:
     def _merging_window_set(self) -> MergingWindowSet | None:
         return None if self._merging is None else MergingWindowSet(self._merging, self._in_flight)
 
-    def _follow(self, result: TriggerResult, window: Window, kept: Window, results: list[Any]) -> None:
+    def _follow(self, result: TriggerResult, window: Window, kept: Window, results: Results) -> None:
         if not isinstance(result, TriggerResult):
             raise TypeError(f"{self._trigger!r} has answered {result!r}, which is no TriggerResult")
         if result.is_fire():
             contents = self._contents.get(kept)
             if contents is not None:
-                results += self._emit(window, contents)
+                results.collect(self._emit(window, contents), window.max_timestamp())
         if result.is_purge():
             self._contents.clear(kept)
 
-    def _emit(self, window: Window, contents: Any) -> Iterable[Any]:
+    def _emit(self, window: Window, contents: Any) -> Iterable[Any] | None:
         function = self._window_function
         if function is None:
             return (contents,)
         elements = contents if function is self._function else [contents]
         if isinstance(function, WindowFunction):
-            return function.apply(self._key, window, elements) or ()
+            return function.apply(self._key, window, elements)
         self._window_context.current = window
-        return function.process(self._key, self._window_context, elements) or ()
+        return function.process(self._key, self._window_context, elements)
 
     def _merge(self, result: Window, merged: list[Window], kept: Window, absorbed: list[Window]) -> None:
         """Follow windows that have become one: the trigger, the cleanup timers, the contents."""

@@ -1,6 +1,9 @@
 """The heaps' memory: views of it, arguments in it, how it grows, comes back, and runs out."""
 
+import copy
 import ctypes
+import gc
+import pickle
 from contextlib import contextmanager
 
 import numpy as np
@@ -40,6 +43,76 @@ def test_views_are_read_only_and_outlive_the_heap(kind):
         assert np.array_equal(view, old)
 
 
+class Interface:
+    """Memory of somebody else's, as NumPy's protocol describes it."""
+
+    def __init__(self, owner, **changes):
+        self.owner = owner
+        self.__array_interface__ = {**owner.__array_interface__, **changes}
+
+
+VIEWS = {
+    "itself": lambda view: view,
+    "slice": lambda view: view[5:],
+    "nothing of it": lambda view: view[:0],
+    "one": lambda view: view[5:6],
+    "reversed": lambda view: view[::-1],
+    "strided": lambda view: view[20:3:-3],
+    "reshaped": lambda view: view[:20].reshape(4, 5).T,
+    "in place": lambda view: setattr(view, "shape", (1, -1)) or view,
+    "bytes": lambda view: view.view(np.uint8),
+    "times": lambda view: view[::-1].view("M8[ms]"),
+    "fields": lambda view: view.view([("low", "u4"), ("high", "u4")])["high"],
+    "broadcast": lambda view: np.broadcast_to(view, (3, len(view))),
+    "window": lambda view: np.lib.stride_tricks.sliding_window_view(view, 5, writeable=True),
+    "as_strided": lambda view: np.lib.stride_tricks.as_strided(view, (5,), (16,), writeable=True),
+    "asarray": np.asarray,
+    "record": lambda view: view.view(np.recarray),
+    "masked": lambda view: np.ma.masked_array(view).data,
+    "memoryview": lambda view: np.asarray(memoryview(view)),
+    "frombuffer": lambda view: np.frombuffer(view, np.int64),
+    "ndarray": lambda view: np.ndarray(3, np.int64, buffer=view, offset=8),
+    "interface": lambda view: np.asarray(Interface(view)),
+    "nditer": lambda view: np.nditer(view).operands[0],
+    "flat": lambda view: view.flat.base,
+}
+
+
+@both
+@pytest.mark.parametrize("form", VIEWS)
+@pytest.mark.parametrize("column", ["timestamps", "key_hashes", "namespaces"])
+@pytest.mark.parametrize("n", [30, 0])
+def test_no_view_can_be_made_writeable(kind, n, column, form):
+    if n == 0 and form not in ("itself", "slice", "reversed"):
+        return
+    heap = kind()
+    heap.push_many(np.arange(n), np.arange(n), np.arange(n))
+    before = heap.to_bytes()
+    array = VIEWS[form](getattr(heap, column))
+    while isinstance(array, np.ndarray):
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.setflags(write=True)
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 1
+        array = array.base
+    assert heap.to_bytes() == before
+    heap._check()
+
+
+@both
+def test_what_holds_the_memory_hands_it_to_nobody(kind):
+    heap = filled(kind, 100)
+    base = heap.timestamps.base
+    for call in (memoryview, copy.copy, pickle.dumps):
+        with pytest.raises(TypeError):
+            call(base)
+    assert not [held for held in gc.get_referents(heap, base) if isinstance(held, np.ndarray)]
+    assert [name for name in dir(base) if not hasattr(object, name)] in ([], ["__pyx_vtable__"])
+
+
 @both
 def test_a_view_shows_the_live_heap(kind):
     heap = kind(100)
@@ -61,6 +134,35 @@ def test_columns_of_the_heap_itself_as_arguments(kind):
     heap._check()
     assert heap.remove_keys(heap.key_hashes) > 0
     assert not heap
+
+
+def outside(view, row, stride):
+    """A few values from `row` on, which is none of the view's, in memory that is held for alignment alone."""
+    address = view.__array_interface__["data"][0] + 8 * row
+    return np.asarray(Interface(view, data=(address, True), shape=(len(view) // 20,), strides=(stride,)))
+
+
+ARGUMENTS = {
+    **{form: VIEWS[form] for form in ("itself", "slice", "reversed", "strided", "as_strided")},
+    "through other dtypes": lambda view: view.view("M8[ms]").view(np.uint8)[56:].view(np.int64),
+    "across values": lambda view: view.view(np.uint8)[1:-7].view(np.int64),
+    "before the start": lambda view: outside(view, -1, 16),
+    "behind the end": lambda view: outside(view, len(view), -8 * 20),
+}
+
+
+@both
+@pytest.mark.parametrize("form", ARGUMENTS)
+def test_arguments_anywhere_in_the_own_columns(kind, form):
+    """Rows move while the call reads them, so such arguments are copied first."""
+    heap = kind.from_bytes(filled(kind, 3000).to_bytes())  # with no room to spare
+    twin = heap.copy()
+    columns = [ARGUMENTS[form](view) for view in (heap.timestamps, heap.key_hashes)]
+    columns = columns[kind is KeyTimerHeap :]
+    expected = twin.remove_many(*[column.copy() for column in columns])
+    assert np.array_equal(heap.remove_many(*columns), expected)
+    heap._check()
+    assert sorted(heap) == sorted(twin)
 
 
 def test_rescheduling_by_own_columns():

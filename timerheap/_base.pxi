@@ -13,7 +13,7 @@ cdef class _Heap:
 
     cdef th_heap h
     cdef size_t reserved
-    cdef cnp.ndarray ts, key, ns, slot, line  # the memory that h borrows
+    cdef _Memory ts, key, ns, slot, line  # that h borrows
 
     def __cinit__(self, *args, **kwargs):
         global _seeds
@@ -32,11 +32,8 @@ cdef class _Heap:
         if cap > TH_MAX_ROWS:
             raise MemoryError(f"a heap holds at most {TH_MAX_ROWS} timers, this needs room for {cap}")
         cdef size_t size = cap * sizeof(int64_t), slot_size = cap * sizeof(uint32_t), line_size = lines * sizeof(th_line)
-        line = _zeros(line_size + _spare(line_size), cnp.NPY_UINT8)
-        slot = _empty(slot_size + _spare(slot_size), cnp.NPY_UINT8)
-        ts = _empty(size + _spare(size), cnp.NPY_UINT8)  # in a row: a comprehension of Cython frees an item twice when
-        key = _empty(size + _spare(size), cnp.NPY_UINT8)  # there is no memory for its list
-        ns = _empty(size + _spare(size), cnp.NPY_UINT8)
+        line, slot = _memory(line_size, zeroed=True), _memory(slot_size)
+        ts, key, ns = _memory(size), _memory(size), _memory(size)
         n = self.h.len
         if n > cap:
             return 0  # another thread needs more by now
@@ -325,23 +322,22 @@ cdef class _Heap:
 
     # ---- as a container ----
 
-    cdef cnp.ndarray view(self, int64_t *data, cnp.ndarray owner):
-        cdef cnp.ndarray column
+    cdef cnp.ndarray view(self, int64_t *data, _Memory owner):
         cdef cnp.npy_intp n = self.h.len
         if owner is None:
-            column = _empty(0, cnp.NPY_INT64)
-        else:
-            column = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, data)
-            cnp.set_array_base(column, owner)
+            data, owner = <int64_t *>cnp.PyArray_DATA(_NOTHING.array), _NOTHING
+        cdef cnp.ndarray column = cnp.PyArray_SimpleNewFromData(1, &n, cnp.NPY_INT64, data)
+        cnp.set_array_base(column, owner)
         cnp.PyArray_CLEARFLAGS(column, cnp.NPY_ARRAY_WRITEABLE)
         return column
 
     @property
     def timestamps(self):
-        """ndarray of int64, shape (len,): epoch milliseconds in heap order. Read-only, O(1).
+        """ndarray of int64, shape (len,): epoch milliseconds in heap order. O(1).
 
         The three columns are views of the live heap: they show later changes, and go stale when the heap moves, yet
-        stay valid memory. A row number is no handle: any change may put another timer there.
+        stay valid memory. They are read-only, and NumPy makes neither them nor views of them writeable. A row number is
+        no handle: any change may put another timer there.
         """
         return self.view(self.h.ts, self.ts)
 

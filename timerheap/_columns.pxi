@@ -70,6 +70,11 @@ cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
     return np.require(array, np.int64, "A")
 
 
+cdef inline bint _overlap(const char *low, const char *high, const int64_t *column, size_t cap):
+    """Whether values from `low` to `high` lie in a column."""
+    return high + sizeof(int64_t) > <const char *>column and low < <const char *>(column + cap)
+
+
 cdef class _Heap
 
 
@@ -107,7 +112,7 @@ cdef class _Columns:
             raise ValueError(f"{name} has {array.shape[0]} rows but {self.rows_of} has {self.rows}: "
                              "columns must have one length")
         stride = array.strides[0]
-        if stride % 8 or self.lent(cnp.PyArray_DATA(array)):
+        if stride % 8 or self.lent(array):
             array = array.copy()
             stride = 8
         self.owners.append(array)
@@ -119,11 +124,19 @@ cdef class _Columns:
         self.used += 1
         return th_column(cell, 0)
 
-    cdef bint lent(self, const void *data):
-        """Whether an argument is a view of the heap's own columns, which the call is about to change."""
-        cdef const int64_t *at = <const int64_t *>data
+    cdef bint lent(self, cnp.ndarray array):
+        """Whether any of a column lies in the heap's own columns, which the call is about to change."""
         cdef th_heap *h = &self.heap.h
-        return h.ts <= at < h.ts + h.cap or h.key <= at < h.key + h.cap or h.ns <= at < h.ns + h.cap
+        cdef const char *low = <const char *>cnp.PyArray_DATA(array)
+        cdef const char *high = low
+        cdef Py_ssize_t reach = (array.shape[0] - 1) * array.strides[0]
+        if not array.shape[0]:
+            return False
+        if reach < 0:
+            low += reach
+        else:
+            high += reach
+        return _overlap(low, high, h.ts, h.cap) or _overlap(low, high, h.key, h.cap) or _overlap(low, high, h.ns, h.cap)
 
     cdef size_t count(self) except? 0:
         if self.rows < 0:

@@ -5,6 +5,7 @@ A call that changes a heap allocates first, and then, holding the GIL, does all 
 not at all, whatever other threads do.
 """
 
+cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact

@@ -64,21 +64,40 @@ cdef inline cnp.ndarray _zeros(size_t n, int dtype):
     return cnp.PyArray_ZEROS(1, &shape, dtype, 0)
 
 
+@cython.final
+@cython.no_gc  # the garbage collector, too, would hand out what is inside
+@cython.auto_pickle(False)
+cdef class _Memory:
+    """Memory from NumPy, and the base of all views of it. It has no buffer, so NumPy makes none of them writeable; were
+    the array itself the base, which owns its memory, that would be one call."""
+
+    cdef cnp.ndarray array
+
+
 cdef inline size_t _spare(size_t size) noexcept:
     """Bytes more than `size` to allocate and never touch, so that _start finds a boundary: of a cache line, or of a
     huge page, which NumPy asks for from 4 MiB on and which saves most of the page faults of a new heap."""
     return _LINE if size < 2 * _HUGE_PAGE else _HUGE_PAGE
 
 
-cdef inline void *_start(cnp.ndarray memory, size_t size, size_t before) noexcept:
+cdef _Memory _memory(size_t size, bint zeroed=False):
+    cdef _Memory memory = _Memory.__new__(_Memory)
+    size += _spare(size)
+    memory.array = _zeros(size, cnp.NPY_UINT8) if zeroed else _empty(size, cnp.NPY_UINT8)
+    return memory
+
+
+cdef inline void *_start(_Memory memory, size_t size, size_t before) noexcept:
     """Where `size` bytes begin in memory: `before` bytes before a boundary."""
-    cdef size_t address = <size_t>cnp.PyArray_DATA(memory)
+    cdef size_t address = <size_t>cnp.PyArray_DATA(memory.array)
     return <void *>(address + (0 - address - before) % _spare(size))
 
 
-cdef inline int64_t *_move(cnp.ndarray memory, size_t cap, const int64_t *column, size_t n) noexcept:
+cdef inline int64_t *_move(_Memory memory, size_t cap, const int64_t *column, size_t n) noexcept:
     cdef int64_t *start = <int64_t *>_start(memory, cap * sizeof(int64_t), sizeof(int64_t))
-    cnp.PyArray_CLEARFLAGS(memory, cnp.NPY_ARRAY_WRITEABLE)  # no view of it can be made writeable
     if n:
         memcpy(start, column, n * sizeof(int64_t))
     return start
+
+
+cdef _Memory _NOTHING = _memory(0)  # the columns of a heap without memory

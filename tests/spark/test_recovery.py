@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -140,6 +140,36 @@ def test_a_disturbed_task(
     run(sessions(read_stream(spark, tmp_path / "in"), Disturbed(marker, disturb, when)), tmp_path)
     assert marker.exists()
     assert sink(spark, tmp_path) == expected()
+
+
+class Looks(KeyedProcessFunction):
+    """Yields how many operators of this query have groups in the worker, or had where the row comes from."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        from timerheap.spark import operator
+
+        self.seen.update((self.seen.value() or 0) + 1)
+        query = cast(TaskContext, TaskContext.get()).getLocalProperty("sql.streaming.queryId")
+        owners = {owner for owner, _ in operator._cache._groups if owner.query == query}
+        yield value.k, max(value.most, len(owners))
+
+
+def test_a_query_that_is_started_again_drops_the_groups_of_its_earlier_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([("k", pa.string()), ("most", pa.int64())])
+    for batches in (1, 2):
+        write_batches(tmp_path / "in", [[{"k": f"k{i}", "most": 0} for i in range(6)]] * batches, schema)
+        df = read_stream(spark, tmp_path / "in")
+        for _ in range(2):
+            df = timerheap.spark.process(df, "k", Looks(), "k string, most bigint", max_parallelism=2)
+        run(df, tmp_path)
+    found = sink(spark, tmp_path)
+    assert len(found) == 18
+    assert max(most for _, most in found) <= 2, "two operators in the query, of one run"
 
 
 def test_stopped_between_any_two_batches_and_a_batch_that_comes_twice(

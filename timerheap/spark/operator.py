@@ -32,6 +32,7 @@ from timerheap.spark.state import (
     MANIFEST,
     Cache,
     Manifest,
+    Owner,
     Run,
     Stored,
     partitions_changed,
@@ -238,13 +239,13 @@ class StreamingOperator(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         plan = self._plan
         task = cast(TaskContext, TaskContext.get())
-        operator = f"{task.getLocalProperty('sql.streaming.queryId')} {plan.id}"
-        _cache.begin(operator, int(task.getLocalProperty("streaming.sql.batchId") or 0))
-        group, stored = self._load(operator, int(label), task.partitionId())
+        owner = Owner(task.getLocalProperty("sql.streaming.queryId"), plan.id)
+        run = task.getLocalProperty("spark.jobGroup.id")
+        _cache.begin(owner, run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
+        group, stored = self._load(owner, int(label), task.partitionId())
         if self._runner is None:
             self._runner = plan.runner()
         now = timer_values.getCurrentProcessingTimeInMs() if plan.time_mode == "ProcessingTime" else None
-        run = task.getLocalProperty("spark.jobGroup.id")
 
         def watermark_after(clock: Clock) -> int:
             if plan.time_mode != "EventTime":
@@ -258,11 +259,11 @@ class StreamingOperator(StatefulProcessor):
         self._set_wake_up(group, now)
         group.forget_dead_keys()
         stored.save(self._store, group.parts())
-        _cache.put(operator, int(label), stored.manifest.token, (group, stored))
+        _cache.put(owner, int(label), stored.manifest.token, (group, stored))
         if table.num_rows:
             yield frame(table)
 
-    def _load(self, operator: str, label: int, partition: int) -> tuple[KeyGroup, Stored]:
+    def _load(self, owner: Owner, label: int, partition: int) -> tuple[KeyGroup, Stored]:
         spec = self._plan.spec
         manifest = self._store.read_manifest()
         if manifest is not None:
@@ -272,7 +273,7 @@ class StreamingOperator(StatefulProcessor):
         group = KeyGroup(spec)
         if manifest is None:
             return group, Stored(Manifest(spec.max_parallelism, spec.partitions))
-        cached = _cache.take(operator, label, manifest.token)
+        cached = _cache.take(owner, label, manifest.token)
         if cached is not None:
             return cast(tuple[KeyGroup, Stored], cached)
         stored = Stored.load(self._store, manifest, group.part)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ __all__ = [
     "Cache",
     "ChunkStore",
     "Manifest",
+    "Owner",
     "Part",
     "Run",
     "Stored",
@@ -174,37 +175,60 @@ class Stored:
         store.write_manifest(self.manifest)
 
 
+class Owner(NamedTuple):
+    """Whose a live group is: an operator's, in a query."""
+
+    query: str | None
+    operator: str
+
+
+class _Turn(NamedTuple):
+    """When an operator has been here last: in which run of its query, in which micro-batch."""
+
+    run: str | None
+    batch: int
+    began: float
+
+
 class Cache:
     """Live groups of this worker, each good only for the token that its store shows.
 
     A group is taken out before it is touched, so one that failed half-way is never seen again. One that was
-    not asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped; so are all
-    groups of a query that has not run here for `_IDLE` seconds.
+    not asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped. So are the
+    groups of a query that has not run here for `_IDLE` seconds, and as soon as a query has been started
+    again, those of its earlier runs: of a query no more than one run's groups live.
     """
 
     _KEEP = 8
     _IDLE = 600.0
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, int], tuple[bytes, int, object]] = {}
-        self._batches: dict[str, tuple[int, float]] = {}  # operator -> micro-batch, and when it began
+        self._groups: dict[tuple[Owner, int], tuple[bytes, int, object]] = {}
+        self._turns: dict[Owner, _Turn] = {}
 
-    def begin(self, operator: str, batch: int) -> None:
-        """Say which micro-batch of a query's operator runs now."""
-        if self._batches.get(operator, (None,))[0] != batch:
-            now = time.monotonic()
-            self._batches[operator] = (batch, now)
-            self._batches = {o: b for o, b in self._batches.items() if b[1] > now - self._IDLE}
-            oldest = {o: b - self._KEEP for o, (b, _) in self._batches.items()}
-            self._groups = {
-                at: held for at, held in self._groups.items() if at[0] in oldest and held[1] >= oldest[at[0]]
-            }
+    def begin(self, owner: Owner, run: str | None, batch: int) -> None:
+        """Say which micro-batch, in which run of the query, begins for an operator."""
+        before = self._turns.get(owner)
+        if before is not None and (before.run, before.batch) == (run, batch):
+            return
+        now = time.monotonic()
+        self._turns[owner] = _Turn(run, batch, now)
+        self._turns = {
+            other: turn
+            for other, turn in self._turns.items()
+            if turn.began > now - self._IDLE and (other.query != owner.query or turn.run == run)
+        }
+        self._groups = {
+            at: held
+            for at, held in self._groups.items()
+            if at[0] in self._turns and held[1] >= self._turns[at[0]].batch - self._KEEP
+        }
 
-    def take(self, operator: str, label: int, token: bytes) -> object | None:
+    def take(self, owner: Owner, label: int, token: bytes) -> object | None:
         """Take out the group of `label` if it has this token."""
-        found = self._groups.pop((operator, label), None)
+        found = self._groups.pop((owner, label), None)
         return found[2] if found is not None and found[0] == token else None
 
-    def put(self, operator: str, label: int, token: bytes, group: object) -> None:
+    def put(self, owner: Owner, label: int, token: bytes, group: object) -> None:
         """Keep a group that has just been saved under `token`."""
-        self._groups[operator, label] = (token, self._batches[operator][0], group)
+        self._groups[owner, label] = (token, self._turns[owner].batch, group)

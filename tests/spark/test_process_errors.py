@@ -506,7 +506,11 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
         ),
         (
             {"drop": "note"},
-            say("order: the checkpoint's waiting rows have the columns", "note string", "go back to"),
+            say("df must have the columns of the rows that wait", "others: 'note' is missing; go back to"),
+        ),
+        (
+            {"order": "arrival"},
+            say("order must be 'event_time' while rows wait in the checkpoint", "got 'arrival'; go back to"),
         ),
     ]
     for changed, message in changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor, WatermarkStrategy
 from timerheap.service import KeyContext
+from timerheap.spark.chunks import ROWS as ROWS_KIND
 from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.handles import SparkRuntimeContext
 from timerheap.spark.observed import OBSERVED
-from timerheap.spark.state import Manifest, Stored
-from timerheap.spark.waiting import ORDER, WaitingRows
+from timerheap.spark.state import Cache, Manifest, Owner, Stored
+from timerheap.spark.waiting import ORDER, RowOrder, WaitingRows
 
 SPEC = GroupSpec(
     key=["k"],
@@ -211,3 +213,95 @@ def test_a_missing_or_foreign_chunk_is_named() -> None:
     machine.store.chunks[kind, 0] = kept[:-1] + bytes([kept[-1] ^ 1])
     with pytest.raises(ValueError, match=r"checksum|damaged|corrupt"):
         Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(SPEC).part)
+
+
+ROWS = [pa.field("k", pa.string()), pa.field("n", pa.int64()), pa.field("at", pa.struct([("x", pa.int32())]))]
+HASHED = pa.field(ORDER, pa.int64())
+
+
+def saved_rows(watermark: int) -> Store:
+    """A group in whose run of rows stand those of the times 5 and 6, at a watermark."""
+    group, stored, store = (
+        KeyGroup(replace(SPEC, schema=pa.schema([*ROWS, HASHED]))),
+        Stored(Manifest(4, 2)),
+        Store(),
+    )
+    for time in (5, 6):
+        ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
+        row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.spec.schema)
+        group.rows.append(WaitingRows(row, ids, np.array([time])))
+        stored.save(store, group.parts())
+    group.rows.release(group.clock.follow(watermark))
+    stored.save(store, group.parts())
+    assert any(kind == ROWS_KIND for kind, _ in store.chunks), "what was released is there still"
+    return store
+
+
+def reloaded(store: Store, *fields: pa.Field) -> KeyGroup:
+    order: RowOrder = "event_time" if HASHED in fields else "arrival"
+    group = KeyGroup(replace(SPEC, schema=pa.schema(list(fields)), order=order))
+    Stored.load(store, store.read_manifest(), group.part)
+    return group.loaded()
+
+
+K, N, AT = ROWS
+CHANGED = {
+    "without a column": ([K, AT, HASHED], "others: 'n' is missing; go back to the old columns until"),
+    "with a new one": ([*ROWS, pa.field("m", pa.string()), HASHED], "others: 'm' is new; go back"),
+    "renamed": ([K, N.with_name("m"), AT, HASHED], "others: 'n' is missing, 'm' is new; go"),
+    "of another type": ([K, N.with_type(pa.string()), AT, HASHED], "'n' was int64 and is string;"),
+    "with another field": (
+        [K, N, AT.with_type(pa.struct([("x", pa.int32()), ("y", pa.int32())])), HASHED],
+        r"got others: 'at\.y' is new; go back",
+    ),
+    "as they arrive": (
+        [K, N, AT],
+        "order must be 'event_time' while rows wait .* got 'arrival'; go back to order='event_time' until",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_rows_may_change_once_none_waits(case: str) -> None:
+    fields, message = CHANGED[case]
+    with pytest.raises(ValueError, match=message):
+        reloaded(saved_rows(5), *fields)
+    store = saved_rows(6)
+    group = reloaded(store, *fields)
+    assert len(group.rows.ids()) == 0
+    if HASHED in fields:  # a run of both kinds of rows
+        columns = [pa.nulls(1, field.type) for field in fields[:-1]]
+        row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
+        group.rows.append(WaitingRows(row, np.array([5]), np.array([8])))
+        Stored(store.read_manifest()).save(store, group.parts())
+        assert reloaded(store, *fields).rows.release(8).rows.equals(row)
+
+
+def test_waiting_rows_may_come_in_another_order_of_columns() -> None:
+    group = reloaded(saved_rows(5), *ROWS[::-1], HASHED)
+    assert group.rows.release(6).rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
+
+
+def test_of_a_query_no_more_than_one_runs_groups_live() -> None:
+    cache = Cache()
+    first, second, other = Owner("q", "first"), Owner("q", "second"), Owner("another query", "first")
+    for owner, run in ((first, "1"), (second, "1"), (other, "9")):
+        cache.begin(owner, run, 0)
+        cache.put(owner, 7, b"token", owner)
+    cache.begin(first, "1", 1)
+    assert cache.take(first, 7, b"token") is first, "two operators of one query, each with its own"
+    cache.put(first, 7, b"token", first)
+
+    again = Owner("q", "planned anew")
+    cache.begin(again, "2", 1)
+    assert cache.take(first, 7, b"token") is None
+    assert cache.take(second, 7, b"token") is None
+    assert cache.take(other, 7, b"token") is other
+    cache.put(again, 7, b"token", again)
+    cache.begin(again, "3", 2)
+    assert cache.take(again, 7, b"stale") is None
+    assert cache.take(again, 7, b"token") is None, "what was taken is out, whatever its token"
+    cache.put(again, 7, b"token", again)
+    for batch in range(3, 12):
+        cache.begin(again, "3", batch)
+    assert cache.take(again, 7, b"token") is None, "it has moved to another worker"

@@ -10,15 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark.chunks import SLICES
-from timerheap.tvf import (
-    Aggregate,
-    Aggregation,
-    GlobalWindowAggregate,
-    Multisets,
-    Partials,
-    SessionUnsliceAssigner,
-    SliceAssigner,
-)
+from timerheap.tvf import Aggregate, Aggregation, GlobalWindowAggregate, Multisets, Partials, SliceAssigner
 
 __all__ = ["KEY_HASH", "SLICE_END", "PartialColumns", "SlicesPart", "WindowSpec", "input_column", "objects"]
 
@@ -34,7 +26,7 @@ class WindowSpec:
 
     Parameters
     ----------
-    assigner : SliceAssigner or SessionUnsliceAssigner
+    assigner : SliceAssigner
     aggregates : list of Aggregate
     object_types : dict of str to pyarrow.DataType
         What the fields of accumulators that hold objects are stored as, by the aggregate's column.
@@ -42,7 +34,7 @@ class WindowSpec:
         Says all of this in words: a checkpoint keeps it.
     """
 
-    assigner: SliceAssigner | SessionUnsliceAssigner
+    assigner: SliceAssigner
     aggregates: list[Aggregate]
     object_types: dict[str, pa.DataType]
     name: str
@@ -101,13 +93,11 @@ class SlicesPart:
     Parameters
     ----------
     spec : WindowSpec
-        Of slices.
     """
 
     kind = SLICES
 
     def __init__(self, spec: WindowSpec) -> None:
-        assert isinstance(spec.assigner, SliceAssigner)
         self.name = spec.name
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
         self.columns = PartialColumns(spec)

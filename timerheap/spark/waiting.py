@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timerheap.spark.chunks import ROWS
 
@@ -17,6 +19,9 @@ RowOrder = Literal["event_time", "arrival"]
 
 ORDER = "__timerheap_order"
 """Name of the column that breaks ties: a hash of the whole row, so that order is the data's own."""
+
+_OWN = pa.schema([("__id", pa.int64()), ("__timestamp", pa.int64())])
+_INTERNAL = "__timerheap_"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +62,7 @@ class RowBuffer:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the rows; has the column `ORDER`.
+        Of the rows; has the column `ORDER` where rows are to wait.
     """
 
     kind = ROWS
@@ -65,7 +70,8 @@ class RowBuffer:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._stored = schema.append(pa.field("__id", pa.int64())).append(pa.field("__timestamp", pa.int64()))
+        self._stored = pa.schema([*schema, *_OWN])
+        self._replayed: list[pa.RecordBatch] = []
         empty = np.empty(0, np.int64)
         self._waiting = WaitingRows(_empty(schema), empty, empty)
         self.losses = 0  # rows released
@@ -75,16 +81,15 @@ class RowBuffer:
         """Give the ids of the keys that have rows here."""
         return self._waiting.ids
 
-    def append(self, rows: WaitingRows) -> None:
+    def append(self, *rows: WaitingRows) -> None:
         """Keep rows until the watermark reaches them."""
-        if not len(rows):
-            return
-        old = self._waiting
-        self._waiting = WaitingRows(
-            pa.concat_batches([old.rows, rows.rows]),
-            np.concatenate([old.ids, rows.ids]),
-            np.concatenate([old.timestamps, rows.timestamps]),
-        )
+        every = [self._waiting, *(part for part in rows if len(part))]
+        if len(every) > 1:
+            self._waiting = WaitingRows(
+                pa.concat_batches([part.rows for part in every]),
+                np.concatenate([part.ids for part in every]),
+                np.concatenate([part.timestamps for part in every]),
+            )
 
     def release(self, watermark: int) -> WaitingRows:
         """Take out the rows up to `watermark`, in the order (timestamp, key id, the row's own hash)."""
@@ -109,17 +114,45 @@ class RowBuffer:
         return self._pack(self._waiting)
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """See `timerheap.spark.state.Part`; the rows that had been released are dropped by the caller."""
-        if batch.schema != self._stored:
-            was, now = (", ".join(f"{f.name} {f.type}" for f in s) for s in (batch.schema, self._stored))
+        """See `timerheap.spark.state.Part`; `loaded` takes those rows that wait still."""
+        if pa.schema(list(batch.schema)[-2:]) != _OWN:
             raise ValueError(
-                f"order: the checkpoint's waiting rows have the columns {was}, the query's have {now}; "
-                "go back to the old columns, or start a new checkpoint"
+                f"a chunk of kind {ROWS} has the columns {batch.schema}; its last must be {_OWN}"
             )
-        *columns, ids, timestamps = batch.columns
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        self.append(WaitingRows(rows, ids.to_numpy(), timestamps.to_numpy()))
+        self._replayed.append(batch)
+
+    def loaded(self, watermark: int) -> None:
+        """Say that all chunks have been replayed; rows up to `watermark` had been released before the save.
+
+        Only rows that wait still must fit the query.
+        """
+        replayed, self._replayed = self._replayed, []
+        waiting = [batch.filter(pc.greater(batch.column(_OWN.names[1]), watermark)) for batch in replayed]
+        waiting = [batch for batch in waiting if batch.num_rows]
+        for batch in waiting:
+            self._expect_to_fit(pa.schema(list(batch.schema)[:-2]))
+        self.append(*map(self._unpack, waiting))
         self._saved = len(self._waiting)
+
+    def _expect_to_fit(self, stored: pa.Schema) -> None:
+        rest = "until these rows have come, or start a new checkpoint"
+        if ORDER not in self._schema.names:
+            raise ValueError(
+                "order must be 'event_time' while rows wait in the checkpoint for the watermark, got "
+                f"'arrival'; go back to order='event_time' {rest}"
+            )
+        differences = ", ".join(_differences(stored, self._schema))
+        if differences:
+            raise ValueError(
+                "df must have the columns of the rows that wait in the checkpoint for the watermark, got "
+                f"others: {differences}; go back to the old columns {rest}"
+            )
+
+    def _unpack(self, batch: pa.RecordBatch) -> WaitingRows:
+        columns = [batch.column(field.name).cast(field.type) for field in self._stored]  # in another order
+        *columns, ids, timestamps = columns
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return WaitingRows(rows, ids.to_numpy(), timestamps.to_numpy())
 
     def nbytes(self) -> int:
         """See `timerheap.spark.state.Part`."""
@@ -132,3 +165,18 @@ class RowBuffer:
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _differences(was: Iterable[pa.Field], now: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:
+    """Say which columns, or fields of columns, are not what they were; their order does not matter."""
+    old, new = ({field.name: field.type for field in fields} for fields in (was, now))
+    for name in [*old, *(name for name in new if name not in old)]:
+        shown = prefix + name.removeprefix(_INTERNAL)
+        if name not in new:
+            yield f"{shown!r} is missing"
+        elif name not in old:
+            yield f"{shown!r} is new"
+        elif pa.types.is_struct(old[name]) and pa.types.is_struct(new[name]):
+            yield from _differences(old[name], new[name], f"{shown}.")
+        elif old[name] != new[name]:
+            yield f"{shown!r} was {old[name]} and is {new[name]}"

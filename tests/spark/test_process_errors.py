@@ -159,6 +159,12 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "double result": ({"output_schema": "a int, a int"}, ValueError, "output_schema: rename column 'a'"),
     "reserved name": ({"key": "id"}, ValueError, "df: rename column '__timerheap_hash': its name is taken"),
     "channel": ({"channel": "k"}, ValueError, "event_time: channel needs the name"),
+    "a name to drop": (
+        {"drop_state": "last"},
+        TypeError,
+        "drop_state must be a list of names of states, got 'last'; write drop_state=",
+    ),
+    "no names to drop": ({"drop_state": [5]}, TypeError, r"drop_state must be a list of names .* got \[5\]"),
     "clock of a batch": (
         {"processing_time": True},
         ValueError,
@@ -454,6 +460,37 @@ class MovesColumns(BatchProcessFunction):
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
         pass
+
+
+class Renamed(Keeps):
+    """Counts in a state of another name."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("rows", self.type))
+
+
+def test_a_renamed_state_is_named_once_on_the_driver_and_dropped_where_asked(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = pa.schema([("k", pa.int64())])
+    warned = []
+    for function, options in [(Keeps(), {}), (Renamed(), {}), (Renamed(), {"drop_state": ["count"]})]:
+        streams.write_batches(tmp_path / "input", [[{"k": k} for k in range(6)]] * 2, schema)
+        df = streams.read_stream(spark, tmp_path / "input")
+        result = process(df, function=function, output_schema="k string, n bigint", **options)
+        caplog.clear()
+        streams.run(result, tmp_path)
+        warned.append([record.getMessage() for record in caplog.records])
+    assert [len(messages) for messages in warned] == [0, 1, 0], "of two key groups, in two micro-batches"
+    assert "state 'count' is in the checkpoint, and the function has not asked for it" in warned[1][0]
+    assert "pass drop_state=['count']" in warned[1][0]
+    counted = sorted((str(k), n) for k in range(6) for n in (1, 1, 2, 2, 3, 4))
+    assert streams.sink(spark, tmp_path) == counted
+
+    failing = process(df, function=Keeps(), output_schema="k string, n bigint", drop_state=["count"])
+    streams.write_batches(tmp_path / "input", [[{"k": 0}]], schema)
+    with pytest.raises(StreamingQueryException, match="drop_state must name states that the function has no"):
+        streams.run(failing, tmp_path)
 
 
 def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:

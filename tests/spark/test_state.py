@@ -282,6 +282,57 @@ def test_waiting_rows_may_come_in_another_order_of_columns() -> None:
     assert group.rows.release(6).rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
 
 
+def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
+    """A group whose function asks for these states, and sets each for the key of its number."""
+    group = KeyGroup(replace(SPEC, drop_state=drop_state))
+    stored = Stored(Manifest(4, 2))
+    if store.manifest is not None:
+        stored = Stored.load(store, store.read_manifest(), group.part, drop_state)
+        group.loaded()
+    key: KeyContext[int] = KeyContext()
+    context = SparkRuntimeContext(key, 4)
+    context.bind(group)
+    for name in names:
+        state = context.get_state(ValueStateDescriptor(name, Types.STRING()))
+        key.current_key = int(group.keys.resolve(np.array([ord(name)]), [pa.array([name])])[0])
+        assert state.value() in (None, name)
+        state.update(name)
+    group.forget_dead_keys()
+    stored.save(store, group.parts())
+    return group
+
+
+def test_a_state_that_is_asked_for_no_more_is_named_and_kept_until_it_is_dropped() -> None:
+    store = Store()
+    assert not with_states(store, "abc").notices()
+    group = with_states(store, "ad")  # b was renamed to d
+    assert len(group.keys) == 4
+    assert sorted(message.split(" is in")[0] for message in group.notices()) == ["state 'b'", "state 'c'"]
+    assert all("pass drop_state=['" in message for message in group.notices())
+
+    group = with_states(store, "ade", ("b", "c", "never was"))
+    assert sorted(group.states) == ["a", "d", "e"]
+    assert sorted(group.keys.keys(np.sort(group.keys.table.ids())).column("k").to_pylist()) == ["a", "d", "e"]
+    assert not group.notices()
+    assert store.manifest is not None
+    kinds = [run.kind for run in store.manifest.runs]
+    assert len(kinds) == len(set(kinds)), "a new state may get a dropped one's kind"
+    assert {kind for kind, _ in store.chunks} == set(kinds)
+    assert sum(run.count for run in store.manifest.runs) == len(store.chunks)
+    assert len(with_states(store, "ade", ("b",)).keys) == 3, "dropped again does no harm"
+
+
+def test_a_state_that_is_asked_for_cannot_be_dropped() -> None:
+    store = Store()
+    with_states(store, "ab")
+    before = dict(store.chunks)
+    with pytest.raises(
+        ValueError, match="drop_state must name states that the function has no more, got 'b'"
+    ):
+        with_states(store, "ab", ("b",))
+    assert store.chunks == before
+
+
 def test_of_a_query_no_more_than_one_runs_groups_live() -> None:
     cache = Cache()
     first, second, other = Owner("q", "first"), Owner("q", "second"), Owner("another query", "first")

@@ -38,6 +38,7 @@ __all__ = [
     "quoted",
     "row_order",
     "sendable",
+    "state_names",
 ]
 
 _MOST_GROUPS = 1 << 15
@@ -199,6 +200,20 @@ def _serialises(value: object) -> bool:
     except Exception:
         return False
     return True
+
+
+def state_names(drop_state: object) -> tuple[str, ...]:
+    """Return the names of the states that are to be dropped."""
+    if (
+        isinstance(drop_state, str)
+        or not isinstance(drop_state, Sequence)
+        or not all(isinstance(name, str) for name in drop_state)
+    ):
+        raise TypeError(
+            f"drop_state must be a list of names of states, got {drop_state!r}; "
+            "write drop_state=['n'] for a state 'n'"
+        )
+    return tuple(drop_state)
 
 
 def parsed_schema(output_schema: object) -> StructType:

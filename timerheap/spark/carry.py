@@ -128,6 +128,8 @@ class Carrier:
         What is shown of a late row.
     shown : list of str
         The columns of `rows` that its fields are.
+    drop_state : tuple of str
+        The states in the checkpoint that are to go.
     windows : WindowSpec, optional
     local : LocalStage, optional
         Makes slices of rows in the pack stage.
@@ -148,6 +150,7 @@ class Carrier:
     output_event_time: str | None
     late_row: StructType
     shown: list[str]
+    drop_state: tuple[str, ...] = ()
     windows: WindowSpec | None = None
     local: LocalStage | None = None
 
@@ -179,6 +182,7 @@ class Carrier:
                 max_parallelism=self.max_parallelism,
                 partitions=partitions,
                 windows=self.windows,
+                drop_state=self.drop_state,
             ),
             row_type=self.rows,
             output=output,

@@ -41,6 +41,8 @@ class GroupSpec:
         Number of key groups, and of the shuffle partitions that they are spread over.
     windows : WindowSpec, optional
         What the slices of a query of windows are like.
+    drop_state : tuple of str
+        The states in the checkpoint that are to go.
     """
 
     key: list[str]
@@ -52,6 +54,7 @@ class GroupSpec:
     max_parallelism: int
     partitions: int
     windows: WindowSpec | None = None
+    drop_state: tuple[str, ...] = ()
 
 
 class KeyGroup:
@@ -71,6 +74,7 @@ class KeyGroup:
         self.rows = RowBuffer(spec.schema)
         self.slices = None if spec.windows is None else SlicesPart(spec.windows)
         self.states: dict[str, Family] = {}
+        self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
 
     def parts(self) -> Iterator[Part]:
@@ -111,6 +115,12 @@ class KeyGroup:
 
     def state(self, name: str, shape: str, type_: pa.DataType) -> Family:
         """Give the family of a user's state; ValueError where it has another shape or type."""
+        if name in self.spec.drop_state:
+            raise ValueError(
+                f"drop_state must name states that the function has no more, got {name!r}, for which it "
+                "asks; leave that out, or give the function's state another name"
+            )
+        self._asked_for.add(name)
         family = self.states.get(name)
         if family is None:
             kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
@@ -118,15 +128,19 @@ class KeyGroup:
         elif (family.shape, family.type) != (shape, type_):
             raise ValueError(
                 f"state {name!r} is a {family.shape} state of {family.type}, not a {shape} state of {type_}; "
-                "a state's name keeps its type: choose another name"
+                f"a state's name keeps its type: choose another name, and pass drop_state=[{name!r}]"
             )
         return family
 
     def notices(self) -> frozenset[str]:
         """Return what the user should know of what was loaded, each message once."""
-        notices = frozenset(self.clock.notices)
+        notices = self.clock.notices | {
+            f"state {name!r} is in the checkpoint, and the function has not asked for it; if it was renamed "
+            f"or is no more, pass drop_state=[{name!r}]: else it is loaded, and keeps its keys, for good"
+            for name in self.states.keys() - self._asked_for
+        }
         self.clock.notices.clear()
-        return notices
+        return frozenset(notices)
 
     def forget_dead_keys(self) -> None:
         """Drop the keys that have no timer, no state and no waiting row.

@@ -276,7 +276,7 @@ class StreamingOperator(StatefulProcessor):
         cached = _cache.take(owner, label, manifest.token)
         if cached is not None:
             return cast(tuple[KeyGroup, Stored], cached)
-        stored = Stored.load(self._store, manifest, group.part)
+        stored = Stored.load(self._store, manifest, group.part, spec.drop_state)
         return group.loaded(), stored
 
     def _set_wake_up(self, group: KeyGroup, now: int | None) -> None:

@@ -18,6 +18,7 @@ from timerheap.spark.arguments import (
     parsed_schema,
     row_order,
     sendable,
+    state_names,
 )
 from timerheap.spark.carry import Carrier, marked, time_mode
 from timerheap.watermarks import WatermarkStrategy
@@ -39,6 +40,7 @@ def process(
     processing_time: bool = False,
     max_parallelism: int = 128,
     output_event_time: str | None = None,
+    drop_state: Sequence[str] = (),
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
@@ -91,6 +93,11 @@ def process(
     output_event_time : str, optional
         A timestamp column of the result that becomes Spark's event time (delay 0), for stateful operators
         that follow. Without it the result has no event time.
+    drop_state : list of str
+        Names of states in the checkpoint that the function has no more, for it was changed: they are dropped,
+        and keep no key alive. A name for which the function still asks is an error; one that is not in the
+        checkpoint, perhaps since it was dropped before, does no harm. A state that the function does not ask
+        for in ``open``, and that is not named here, stays, and a warning in the driver's log says so.
 
     Returns
     -------
@@ -137,6 +144,7 @@ def process(
         output_event_time=output_event_time,
         late_row=df.schema,
         shown=df.columns,
+        drop_state=state_names(drop_state),
     )
     guarded = strategy.max_ahead is not None
     return carrier(marked(df, event_time, strategy, channel, channel is not None, guarded, rows_order))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from timerheap.spark.chunks import pieces, read_chunk, write_chunk
+from timerheap.spark.chunks import USER_STATE, pieces, read_chunk, write_chunk
 
 __all__ = [
     "CHUNKS_KEY",
@@ -133,12 +133,22 @@ class Stored:
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self._runs = {(run.kind, run.name): run for run in manifest.runs}
+        self._dropped: list[Run] = []
 
     @classmethod
     def load(
-        cls, store: ChunkStore, manifest: Manifest, make_part: Callable[[Run, pa.Schema], Part]
+        cls,
+        store: ChunkStore,
+        manifest: Manifest,
+        make_part: Callable[[Run, pa.Schema], Part],
+        drop_state: Collection[str] = (),
     ) -> Stored:
-        """Read a group: `make_part` gives the part of a run, and the chunks are replayed into it."""
+        """Read a group: `make_part` gives the part of a run, and the chunks are replayed into it.
+
+        The user's states that `drop_state` names are not read, and gone with the next save.
+        """
+        dropped = [run for run in manifest.runs if run.kind >= USER_STATE and run.name in drop_state]
+        manifest.runs = [run for run in manifest.runs if run not in dropped]
         chunks = {(kind, id_): data for kind, id_, data in store.read_all()}
         for run in manifest.runs:
             part: Part | None = None
@@ -150,10 +160,16 @@ class Stored:
                 part = part or make_part(run, batch.schema)
                 part.replay(batch)
                 run.nbytes += len(data)
-        return cls(manifest)
+        stored = cls(manifest)
+        stored._dropped = dropped
+        return stored
 
     def save(self, store: ChunkStore, parts: Iterator[Part]) -> None:
         """Write what has changed, then the manifest under a new token."""
+        for run in self._dropped:  # first, since a new state may be of their kind
+            for id_ in range(run.count):
+                store.remove(run.kind, id_)
+        self._dropped = []
         for part in parts:
             run = self._runs.setdefault((part.kind, part.name), Run(part.kind, part.name))
             changes = part.changes()

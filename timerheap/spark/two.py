@@ -23,6 +23,7 @@ from timerheap.spark.arguments import (
     quoted,
     row_order,
     sendable,
+    state_names,
 )
 from timerheap.spark.carry import Carrier, marked, time_mode
 from timerheap.spark.pack import INPUT
@@ -76,6 +77,7 @@ def process_two(
     processing_time: bool = False,
     max_parallelism: int = 128,
     output_event_time: str | None = None,
+    drop_state: Sequence[str] = (),
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.
 
@@ -98,7 +100,7 @@ def process_two(
         As in `process`: rows of both inputs reach the function in one order, that of event time by default.
         With an `IntervalJoin` the default is "arrival": it finds the same pairs in any order, and so gives
         each as soon as its second row is there, and late rows to its ``late_left`` and ``late_right``.
-    processing_time, max_parallelism, output_event_time : optional
+    processing_time, max_parallelism, output_event_time, drop_state : optional
         As in `process`.
     late_by : bool
         As in `process`; ``late_row`` has the fields ``left`` and ``right``, one of which is null.
@@ -156,6 +158,7 @@ def process_two(
         output_event_time=output_event_time,
         late_row=StructType([StructField("left", left.schema), StructField("right", right.schema)]),
         shown=list(_SIDES),
+        drop_state=state_names(drop_state),
     )
     return carrier(both)
 

@@ -99,7 +99,7 @@ class KeyedProcessFunction(Function, ABC):
 
         @abstractmethod
         def get_current_key(self) -> Any:
-            """Give the key: the column's value, or a tuple where the key has several columns."""
+            """Give the key: the column's value, None for null; a tuple where the key has several columns."""
 
         @abstractmethod
         def timestamp(self) -> int:

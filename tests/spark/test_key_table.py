@@ -20,12 +20,12 @@ from timerheap.spark.keys import KeyTable
 NAN = math.nan
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
 FIELDS = [pa.field("plane", pa.string()), pa.field("n", pa.int64())]
-KEYS_OF_TWO = st.tuples(st.sampled_from(["", "a", "b", "Zoë"]), st.integers(0, 9))
+KEYS_OF_TWO = st.tuples(st.sampled_from([None, "", "a", "b", "Zoë"]), st.none() | st.integers(0, 9))
 
 
-def few_hashes(key: tuple[str, int]) -> int:
+def few_hashes(key: tuple[str | None, int | None]) -> int:
     """Four hashes for all keys, two of them next to each other and two at the ends of int64."""
-    return [5, 6, INT64_MAX, INT64_MIN][(len(key[0]) + key[1]) % 4]
+    return [5, 6, INT64_MAX, INT64_MIN][(len(key[0] or "") + (key[1] or 0)) % 4]
 
 
 def columns(keys: list[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Array]:
@@ -44,18 +44,18 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = KeyTable(FIELDS)
-        self.model: dict[tuple[str, int], int] = {}
+        self.model: dict[tuple[str | None, int | None], int] = {}
         self.chunks: list[bytes] = []
 
     @rule(keys=st.lists(KEYS_OF_TWO, max_size=30))
-    def rows_come(self, keys: list[tuple[str, int]]) -> None:
+    def rows_come(self, keys: list[tuple[str | None, int | None]]) -> None:
         ids = resolve(self.table, keys, [few_hashes(key) for key in keys], FIELDS)
         for key, id_ in zip(keys, ids, strict=True):
             assert self.model.setdefault(key, id_) == id_, "a live key keeps its id"
         assert len(set(self.model.values())) == len(self.model), "no two live keys share an id"
 
     @rule(dead=st.sets(KEYS_OF_TWO, max_size=30), anew=st.booleans())
-    def batch_ends(self, dead: set[tuple[str, int]], anew: bool) -> None:
+    def batch_ends(self, dead: set[tuple[str | None, int | None]], anew: bool) -> None:
         self.model = {key: id_ for key, id_ in self.model.items() if key not in dead}
         live = [*self.model.values()]
         self.table.retain([np.array(live[::2], np.int64), np.array(live[1:], np.int64)])
@@ -162,8 +162,9 @@ def test_all_nans_are_one_key_and_both_zeros_too(odd: str, hashes: list[int]) ->
 def test_types(type_: pa.DataType, values: list[Any], hashes: list[int]) -> None:
     fields = [pa.field("k", type_)]
     table = KeyTable(fields)
+    values = [*values, None]
+    hashes = [*hashes[: len(values) - 1], 1]  # null has the hash of a value
     keys = [(value,) for value in values]
-    hashes = hashes[: len(keys)]
     ids = resolve(table, keys, hashes, fields)
     assert len(set(ids)) == len(keys)
     restored = KeyTable(fields)
@@ -172,6 +173,27 @@ def test_types(type_: pa.DataType, values: list[Any], hashes: list[int]) -> None
         assert resolve(one, keys[::-1], hashes[::-1], fields) == ids[::-1]
         assert one.keys(np.array(ids)).column(0).to_pylist() == values
         assert len(one) == len(keys)
+
+
+@pytest.mark.parametrize("hashes", [[5, 6, 7, 8], [5, 5, 5, 5]], ids=["apart", "colliding"])
+def test_keys_with_nulls_are_apart(hashes: list[int]) -> None:
+    keys = [(None, 0), ("", None), (None, None), ("", 0)]
+    table = KeyTable(FIELDS)
+    ids = resolve(table, keys, hashes, FIELDS)
+    assert len(set(ids)) == 4
+    restored = KeyTable(FIELDS)
+    restored.replay(table.snapshot())
+    assert resolve(restored, keys[::-1], hashes[::-1], FIELDS) == ids[::-1]
+    assert restored.keys(np.array(ids)).to_pylist() == [{"plane": k, "n": n} for k, n in keys]
+
+
+def test_a_key_of_nulls_is_added_where_its_hash_was_displaced() -> None:
+    """Its hash is free, and what stands there is null, but not this key."""
+    table = KeyTable(FIELDS)
+    (_, displaced) = resolve(table, [("a", 1), ("b", 2)], [7, 7], FIELDS)
+    table.retain([np.array([displaced])])
+    assert resolve(table, [(None, None)], [7], FIELDS) == [7]
+    assert len(table) == 2
 
 
 def test_an_unknown_id_is_named() -> None:

@@ -102,18 +102,18 @@ def count_by(df: DataFrame, key: list[str], **options: Any) -> DataFrame:
 @pytest.mark.parametrize("name", KEYS)
 def test_key(name: str, spark: SparkSession) -> None:
     ddl, type_, values = KEYS[name]
-    keys = values * 3
+    keys = [*values, None] * 3
     if name in ("float", "double"):
         keys += [-0.0, float("nan")]
     table = pa.table({"k": pa.array(keys, type_), "at": pa.array([5] * len(keys))})
     df = spark.createDataFrame(table).select(F.col("k").cast(ddl), "at")
     counted = count_by(df.repartition(2), ["k"]).toArrow()
-    counts = dict.fromkeys(map(repr, values), 3)
+    counts = dict.fromkeys(map(repr, [*values, None]), 3)
     if name in ("float", "double"):  # to Spark the two zeros are one key, and so are all NaNs
         counts |= {"nan": 4, "0.0": 4}
     assert [str(t) for t in counted.schema.types[1:]] == ["int64", "int64"]
     found = [key + 0.0 if key == 0 and isinstance(key, float) else key for key in counted["k"].to_pylist()]
-    found = [key.astimezone(UTC) if name == "timestamp" else key for key in found]
+    found = [key.astimezone(UTC) if key and name == "timestamp" else key for key in found]
     assert dict(zip(map(repr, found), counted["n"].to_pylist(), strict=True)) == counts
 
 
@@ -128,8 +128,9 @@ def test_a_key_of_many_columns_over_a_restart(spark: SparkSession, tmp_path: Pat
     keys = [
         (*base[:i], value, *base[i + 1 :])
         for i, (_, _, values) in enumerate(kinds.values())
-        for value in values[:-1]
+        for value in [*values[:-1], None]
     ]
+    keys.append((None,) * len(base))
     start = 2**60
     batches = [
         [dict(zip(schema.names, (*key, start + 4 * number), strict=True)) for key in [*keys, tuple(base)]]

@@ -38,7 +38,7 @@ def make(seed: int, count: int) -> list[dict[str, Any]]:
     draw = random.Random(seed)
     return [
         {
-            "k": draw.choice("abc"),
+            "k": draw.choice(["a", "b", None]),
             "ts": EPOCH + dt.timedelta(milliseconds=number * 4_000 + draw.randrange(2 * MINUTE)),
             "v": draw.choice([None, -3, 0, 7, 2**40]),
             "user": draw.choice([None, "p", "q", "r"]),

@@ -42,7 +42,7 @@ def make(seed: int, count: int) -> list[dict[str, Any]]:
         ms = number * 4_000 + draw.randrange(2 * MINUTE)
         rows.append(
             {
-                "k": draw.choice("ab"),
+                "k": draw.choice(["a", "b", None]),
                 "at": EPOCH + dt.timedelta(milliseconds=ms),
                 "v": draw.choice([None, -3, 0, 7, 2**40]),
                 "x": draw.choice([None, 0.25, -1.5, 8.0]),

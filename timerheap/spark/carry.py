@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from itertools import count
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -28,6 +29,7 @@ from timerheap.watermarks import WatermarkStrategy
 __all__ = ["Carrier", "marked", "time_mode"]
 
 _AHEAD_METRIC = "timerheap_ahead"
+_NULL_MARK = 0x6E756C6C << 32  # of a key's first column, counting on; far from what keys are made of
 
 
 def marked(
@@ -85,6 +87,19 @@ def _millis(type_: DataType, name: str) -> Column:
     if isinstance(type_, TimestampType):
         return F.unix_millis(quoted(name))
     return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01").cast("timestamp_ntz"), quoted(name))
+
+
+def _key_hash(key: list[str]) -> Column:
+    """Hash keys: Spark's xxhash64, which skips nulls, with a mark for each null among several columns.
+
+    Without the marks (null, 'a') and ('a', null) would have the same hash.
+    """
+    if len(key) == 1:
+        return F.xxhash64(quoted(key[0]))
+    parts = []
+    for name, mark in zip(key, count(_NULL_MARK), strict=False):
+        parts += [quoted(name), F.when(quoted(name).isNull(), F.lit(mark))]
+    return F.xxhash64(*parts)
 
 
 def _row_hash(df: DataFrame) -> Column:
@@ -196,7 +211,7 @@ class Carrier:
         broadcasts = self.time_mode != "EventTime"
         packer = Packer(self.columns, self.event_time, labels, broadcasts, self.local)
         on_batch = BatchOperator(plan)
-        hashed = df.withColumn(HASH, F.xxhash64(*map(quoted, self.key)))
+        hashed = df.withColumn(HASH, _key_hash(self.key))
         if AHEAD in hashed.columns:
             hashed = hashed.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
         names = hashed.columns  # mapInArrow() itself takes no dots and no backticks

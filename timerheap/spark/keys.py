@@ -29,7 +29,7 @@ class KeyTable:
     Parameters
     ----------
     fields : list of pyarrow.Field
-        The key columns; none of their values is null.
+        The key columns. Null is a value like others: it equals null and nothing else.
     """
 
     kind = KEYS
@@ -64,7 +64,11 @@ class KeyTable:
             first = np.empty(len(distinct), np.intp)
             first[codes[::-1]] = absent[::-1]
             self._add(distinct, self._rows(pa.nulls(len(distinct), pa.int64()), columns, first))
-        clash = np.flatnonzero(~_equal(columns, _columns(self.table.get(hashes))))
+        holders = self.table.get(hashes)
+        same = _equal(columns, _columns(holders))
+        if holders.null_count:  # no key is not a key of nulls
+            same &= holders.is_valid().to_numpy(zero_copy_only=False)
+        clash = np.flatnonzero(~same)
         if not len(clash):
             return hashes
         ids = hashes.copy()
@@ -213,11 +217,13 @@ def _columns(rows: pa.Array) -> list[pa.Array]:
 
 
 def _equal(left: list[pa.Array], right: list[pa.Array]) -> np.ndarray:
-    """Tell which rows are equal in all columns; NaN equals NaN as in Spark's grouping."""
+    """Tell which rows are equal in all columns: NaN equals NaN, and null null, as in Spark's grouping."""
     equal = np.ones(len(left[0]), bool)
     for one, other in zip(left, right, strict=True):
         same = pc.equal(one, other)
         if pa.types.is_floating(one.type):
             same = pc.or_(same, pc.and_(pc.is_nan(one), pc.is_nan(other)))
-        equal &= np.asarray(pc.fill_null(same, False).to_numpy(zero_copy_only=False))
+        if same.null_count:
+            same = pc.coalesce(same, pc.and_(one.is_null(), other.is_null()))
+        equal &= same.to_numpy(zero_copy_only=False)
     return equal

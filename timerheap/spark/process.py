@@ -52,7 +52,7 @@ def process(
     ----------
     df : pyspark.sql.DataFrame
     key : str or list of str
-        Columns of the key, of atomic types. A null in them is an error: filter it out first.
+        Columns of the key, of atomic types. Null is a value of its own, as in SQL's GROUP BY.
     function : KeyedProcessFunction or BatchProcessFunction
         An instance; it travels to the workers by cloudpickle.
     output_schema : str or pyspark.sql.types.StructType
@@ -107,8 +107,8 @@ def process(
     Raises
     ------
     TypeError, ValueError
-        Anything that does not fit is named before the query starts. Null keys, and output that does not fit
-        `output_schema`, end the query.
+        Anything that does not fit is named before the query starts. A null event time, and output that does not
+        fit `output_schema`, end the query.
 
     Notes
     -----
@@ -130,8 +130,7 @@ def process(
     carrier = Carrier(
         function=function,
         key=keys,
-        columns=[("key", name) for name in keys]
-        + ([] if event_time is None else [("event_time", event_time)]),
+        columns=[] if event_time is None else [("event_time", event_time)],
         rows=df.schema,
         result=parsed_schema(output_schema),
         event_time=event_time,

@@ -90,7 +90,8 @@ def process_two(
     left, right : pyspark.sql.DataFrame
         Their rows go to ``process_element1`` and to ``process_element2``.
     key : str or list of str
-        Columns of the key, in `left` and, unless `right_key` names others of the same types, in `right`.
+        Columns of the key, in `left` and, unless `right_key` names others of the same types, in `right`. Rows
+        of both whose key is null meet, too.
     function : KeyedCoProcessFunction
     output_schema : str or pyspark.sql.types.StructType
     event_time, watermark, channel : optional
@@ -145,7 +146,7 @@ def process_two(
     carrier = Carrier(
         function=_Tagged(function),
         key=names,
-        columns=[*(("key", name) for name in names), *([("event_time", _TIME)] if timed else [])],
+        columns=[("event_time", _TIME)] if timed else [],
         rows=StructType([both.schema[name] for name in columns]),
         result=parsed_schema(output_schema),
         event_time=_TIME if timed else None,

@@ -70,7 +70,7 @@ def window_operator(
     ----------
     df : pyspark.sql.DataFrame
     key : str or list of str
-        Columns of the key, of atomic types, without nulls.
+        Columns of the key, of atomic types; null is a value of its own.
     assigner : timerheap.windows.WindowAssigner
         Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
     function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction

@@ -146,7 +146,7 @@ class WindowPlan:
         used = [*self._keys, *([] if time is None else [time]), *shown, *self._inputs]
         used = list(dict.fromkeys(used))
         mode = time_mode(source.df, time is None, source.strategy)
-        columns = [("group_by", name) for name in self.keys] + ([] if time is None else [("time", time)])
+        columns = [] if time is None else [("time", time)]
         rows = rows.select(*map(quoted, [*used, *marks]))
         local = None
         if time is not None and not options.late_by:
@@ -177,10 +177,9 @@ class WindowPlan:
             .withColumn(SLICE_END, F.col(f"{SLICE_END}.end"))
         )
         used = [*self._keys, SLICE_END, _ROWS, *parts]
-        columns = [("group_by", name) for name in self.keys]
         by_aggregate = [[_ROWS], *(list(one.parts) for one in self.computed if one.parts)]
         slices = slices.select(*map(quoted, used))
-        return self._carried(slices, used, columns, None, "EventTime", parts=by_aggregate)
+        return self._carried(slices, used, [], None, "EventTime", parts=by_aggregate)
 
     def _sliced(self, rows: DataFrame) -> tuple[DataFrame, Column]:
         """Give the rows under Spark's watermark, and Spark's window that is a slice."""

@@ -171,7 +171,10 @@ class Windows:
     source: Source
 
     def group_by(self, *keys: str) -> GroupedWindows:
-        """Group by columns of atomic types and the window; without columns by the window alone."""
+        """Group by columns of atomic types and the window; without columns by the window alone.
+
+        Rows with null in a column are a group, as in SQL.
+        """
         return GroupedWindows(self.source, key_columns(self.source.df, "keys", keys) if keys else [])
 
 

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from timerheap.functions import AggregateFunction
+from timerheap.spark.arguments import collation_of
 from timerheap.tvf import (
     Aggregate,
     ApproxCountDistinct,
@@ -154,6 +155,12 @@ def asked(df: DataFrame, wanted: object, number: int) -> Asked:
     name = f"{_INPUT}{number}"
     argument = _column(arguments[0], df)
     type_ = df.select(argument).schema[0].dataType
+    collation = collation_of(type_)
+    if collation is not None and function != "count":
+        raise ValueError(
+            f"agg: {_text(wanted)} must be of the collation UTF8_BINARY, got {collation}; windows compare "
+            "strings by their bytes: aggregate F.collate(column, 'UTF8_BINARY')"
+        )
     make, dtype = _maker(function, type_, wanted)
     if function == "approx_count_distinct":
         stored = pa.binary()

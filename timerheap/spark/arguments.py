@@ -12,9 +12,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     AtomicType,
     DataType,
     LongType,
+    MapType,
+    StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -28,6 +31,7 @@ __all__ = [
     "arrow_schema",
     "bounded_delay",
     "channel_column",
+    "collation_of",
     "data_frame",
     "expect_event_time",
     "expect_state_store",
@@ -92,6 +96,27 @@ def _atomic(argument: str, name: str, type_: DataType) -> None:
             f"{argument}: column {name!r} is {type_.simpleString()}, which is no atomic type; "
             "select its fields as columns of their own and list them"
         )
+    collation = collation_of(type_)
+    if collation is not None:
+        raise ValueError(
+            f"{argument}: column {name!r} must have the collation UTF8_BINARY, got {collation}; values are "
+            "told apart by their bytes: give the column one spelling of each value, such as "
+            f"F.collate(F.lower({name!r}), 'UTF8_BINARY')"
+        )
+
+
+def collation_of(type_: DataType) -> str | None:
+    """Return the first collation in a type that is not the default one, by which strings are their bytes."""
+    if isinstance(type_, StringType):
+        return None if type_.isUTF8BinaryCollation() else type_.collation
+    inner: list[DataType] = []
+    if isinstance(type_, StructType):
+        inner = [field.dataType for field in type_]
+    elif isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    elif isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    return next((found for found in map(collation_of, inner) if found is not None), None)
 
 
 def channel_column(df: DataFrame, argument: str, name: object) -> None:

@@ -1,0 +1,75 @@
+"""Strings that are equal though their bytes differ are refused wherever timerheap goes by bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import timerheap.spark
+from timerheap import KeyedCoProcessFunction, KeyedProcessFunction, WatermarkStrategy
+from timerheap.windows import ProcessWindowFunction, TumblingEventTimeWindows
+
+pytestmark = pytest.mark.spark
+
+STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5)
+SAYS = r"column 'c' must have the collation UTF8_BINARY, got {}; .* such as F.collate\("
+
+
+class Nothing(KeyedProcessFunction, KeyedCoProcessFunction, ProcessWindowFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        pass
+
+    process_element1 = process_element2 = process_element
+
+    def process(self, key: Any, context: Any, elements: Any) -> list[Any]:
+        return []
+
+
+@pytest.fixture(params=["UTF8_LCASE", "UNICODE_CI", "UTF8_BINARY_RTRIM"])
+def collation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def df(collation: str, spark: SparkSession) -> DataFrame:
+    columns = f"'a' collate {collation} c", "'a' collate UTF8_BINARY k", "1L v", "timestamp_millis(id) at"
+    return spark.range(1).selectExpr(*columns)
+
+
+def test_keys(df: DataFrame, collation: str) -> None:
+    says, spark = SAYS.format(collation), timerheap.spark
+    with pytest.raises(ValueError, match=f"^key: {says}"):
+        spark.process(df, ["k", "c"], Nothing(), "k string")
+    for left, right, argument in (("c", "k", "key"), ("k", "c", "right_key")):
+        with pytest.raises(ValueError, match=f"^{argument}: {says}"):
+            spark.process_two(df, df, left, Nothing(), "k string", right_key=right)
+    with pytest.raises(ValueError, match=f"^key: {says}"):
+        spark.window_operator(df, "c", TumblingEventTimeWindows.of(5), Nothing(), "n bigint", "at")
+    spark.process(df, "k", Nothing(), "k string")
+
+
+def test_channels(df: DataFrame, collation: str) -> None:
+    says = f"channel: {SAYS.format(collation)}"
+    with pytest.raises(ValueError, match=says):
+        timerheap.spark.process(df, "k", Nothing(), "k string", "at", watermark=STRATEGY, channel="c")
+    with pytest.raises(ValueError, match=says):
+        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, channel="c")
+
+
+def test_windows(df: DataFrame, collation: str) -> None:
+    for windows in (
+        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY),
+        timerheap.spark.hop(df, "at", 5, 10, watermark=STRATEGY, local="arrow"),
+        timerheap.spark.cumulate(df, "at", 5, 10, watermark=STRATEGY),
+        timerheap.spark.session(df, "at", 5, watermark=STRATEGY),
+    ):
+        with pytest.raises(ValueError, match=SAYS.format(collation)):
+            windows.group_by("c")
+        grouped = windows.group_by("k")
+        for aggregate in (F.min("c"), F.max(F.struct("v", "c")), F.count_distinct("c")):
+            with pytest.raises(ValueError, match=f"agg: .* collation UTF8_BINARY, got {collation}; windows"):
+                grouped.agg(aggregate)
+        grouped.agg(F.count("c"), F.min("v"))

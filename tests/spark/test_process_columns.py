@@ -207,7 +207,11 @@ def make_batches(seed: int, count: int, batches: int) -> list[list[dict[str, Any
     draw = random.Random(seed)
     rows = {}
     for _ in range(count):
-        row = {"k": draw.choice(["a", "b", None]), "j": draw.choice([0, 1, None]), "at": draw.randrange(0, count)}
+        row = {
+            "k": draw.choice(["a", "b", None]),
+            "j": draw.choice([0, 1, None]),
+            "at": draw.randrange(0, count),
+        }
         row |= {"op": draw.randrange(3), "arg": draw.randrange(60)}
         rows[row["k"], row["j"], row["at"], row["op"]] = row
     ordered = sorted(rows.values(), key=lambda row: row["at"] + draw.randrange(DELAY))

@@ -59,9 +59,17 @@ def make(seed: int, count: int) -> tuple[list[list[dict[str, Any]]], list[list[d
     left, right = [], []
     for start in range(0, 1_000, 250):
         moments = [draw.randrange(start, start + 250) for _ in range(count)]
-        left.append([{"customer": draw.choice(["a", "b", None]), "item": draw.randrange(60), "at": t} for t in moments])
+        left.append(
+            [
+                {"customer": draw.choice(["a", "b", None]), "item": draw.randrange(60), "at": t}
+                for t in moments
+            ]
+        )
         right.append(
-            [{"who": draw.choice(["a", "d", None]), "page": "p" * draw.randrange(9), "seen": t - 300} for t in moments]
+            [
+                {"who": draw.choice(["a", "d", None]), "page": "p" * draw.randrange(9), "seen": t - 300}
+                for t in moments
+            ]
         )
     return left, right
 

@@ -38,7 +38,7 @@ def make(seed: int, count: int) -> list[dict[str, Any]]:
     draw = random.Random(seed)
     return [
         {
-            "k": draw.choice(["a", "b", None]),
+            "k": draw.choice(["a", "b", "c", None]),
             "ts": EPOCH + dt.timedelta(milliseconds=number * 4_000 + draw.randrange(2 * MINUTE)),
             "v": draw.choice([None, -3, 0, 7, 2**40]),
             "user": draw.choice([None, "p", "q", "r"]),
@@ -99,7 +99,7 @@ def test_results_are_those_of_loops(spark: SparkSession, events: list[dict[str, 
         minute = (row["ts"] - EPOCH).total_seconds() / 60
         start = int(minute // 10 * 10)
         for end in (start + 5, start + 10):
-            if minute < end and row["k"] != "c":
+            if minute < end and row["k"] not in ("c", None):
                 groups[row["k"], start, end].append(row)
     wanted = []
     for (key, start, end), rows in groups.items():

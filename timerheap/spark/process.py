@@ -107,8 +107,8 @@ def process(
     Raises
     ------
     TypeError, ValueError
-        Anything that does not fit is named before the query starts. A null event time, and output that does not
-        fit `output_schema`, end the query.
+        Anything that does not fit is named before the query starts. A null event time, and output that does
+        not fit `output_schema`, end the query.
 
     Notes
     -----

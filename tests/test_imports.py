@@ -27,7 +27,7 @@ LAYERS = [
     "queue",
     "service watermarks state",
     "timer_service manager",
-    "functions",
+    "functions returned",
     "windows tvf async_wait operators interval_join",
     "timerheap",
     "spark",

@@ -191,7 +191,7 @@ def test_functions_need_not_be_generators():
 # ---- a clock that goes by itself ----
 
 
-@pytest.mark.parametrize("bare", [5, "record", b"record", {"plane": "N14228"}])
+@pytest.mark.parametrize("bare", [5, "record", b"record", {"plane": "N14228"}, ("N14228", 5)])
 def test_a_record_that_is_handed_back_bare_is_an_error(bare):
     class Bare(KeyedProcessFunction):
         def process_element(self, value, ctx):

@@ -127,7 +127,11 @@ class KeyedProcessFunction(Function, ABC):
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        """Take one row, a ``pyspark.sql.Row``; yield output rows: tuples, Rows or dicts."""
+        """Take one row, a ``pyspark.sql.Row``; yield output rows: tuples, Rows or dicts.
+
+        To return a list of them will do, too; to return one by itself is an error. An int stands for a
+        timestamp, in epoch ms.
+        """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
         """Take one timer that fires; `timestamp` is the one it was registered for, in epoch ms."""
@@ -251,7 +255,8 @@ class BatchProcessFunction(Function, ABC):
         Attributes
         ----------
         key_hashes : ndarray of int64, shape (n,)
-            The key id of each row (of each timer in `on_timers`).
+            The key id of each row (of each timer in `on_timers`); read-only. Timers and state can be set for
+            the ids of keys alone: another id is a KeyError, and nothing is set.
         timestamps : ndarray of int64, shape (n,), or None
             Event time of each row (in `on_timers`: of each timer), epoch ms; None without ``event_time``.
         """
@@ -268,7 +273,7 @@ class BatchProcessFunction(Function, ABC):
 
         @abstractmethod
         def set_current_key(self, key_hash: int) -> None:
-            """Choose the key that single-key state methods speak of."""
+            """Choose the key that single-key state methods speak of, until the call ends."""
 
         @abstractmethod
         def timer_service(self) -> BatchTimerService:

@@ -9,6 +9,7 @@ from typing import Any
 
 from timerheap.duration import milliseconds
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
+from timerheap.returned import records
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.types import TypeInformation, Types, arrow_type
@@ -58,7 +59,7 @@ class _Each(ProcessJoinFunction):
         self._join = join
 
     def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterable[Any]:
-        return (self._join(left, right),)
+        return [self._join(left, right)]
 
 
 class _Context(ProcessJoinFunction.Context):
@@ -231,7 +232,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         if late is None:
             self.num_late_records_dropped += 1
             return ()
-        return _given(late(row, ctx))
+        return records("late_left and late_right", late(row, ctx))
 
     def _join(
         self,
@@ -241,11 +242,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         ctx: KeyedCoProcessFunction.Context,
     ) -> Iterable[Any]:
         ctx.set_output_timestamp(pair.get_timestamp())
-        return _given(self._function.process_element(left, right, pair))
-
-
-def _given(rows: Iterable[Any] | None) -> Iterable[Any]:
-    return () if rows is None else rows
+        return records("process_element", self._function.process_element(left, right, pair))
 
 
 def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:

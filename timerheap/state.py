@@ -30,7 +30,8 @@ class StateDescriptor:
     name : str
         Unique within the function; it is the state's name in the checkpoint.
     type_info
-        A ``Types.*``, a DDL string, a Spark type or a pyarrow type. Values are kept as Arrow of that type.
+        A ``Types.*``, a DDL string, a Spark type or a pyarrow type. Values are kept as Arrow of that type. An
+        int stands for a timestamp, in epoch ms.
     """
 
     def __init__(self, name: str, type_info: object) -> None:
@@ -125,7 +126,10 @@ class ListState(State):
 
     @abstractmethod
     def get(self) -> Iterator[Any]:
-        """Iterate over the current key's elements; over nothing where there are none."""
+        """Iterate over the elements that the current key has now; over nothing where there are none.
+
+        The list is not copied, and what is added later is not seen.
+        """
 
     @abstractmethod
     def add(self, value: Any) -> None:

@@ -97,3 +97,33 @@ def test_frames_lose_nothing():
     for number, field in enumerate(schema):
         assert pa.array(df.iloc[:, number], field.type).to_pylist() == table.column(number).to_pylist()
     assert df.iloc[:, 2][0] == [{1: {"x": 2**53 + 1}}, None]
+
+
+@pytest.mark.parametrize(
+    "returned",
+    ["abc", b"abc", {"k": "a"}, ("a", 1, None), Row(k="a", n=1, tags=None), 5, pa.table({"k": ["a"]})],
+)
+def test_one_row_by_itself_is_not_taken_apart(returned):
+    output = Output(pa.schema([("k", pa.string())]))
+    with pytest.raises(TypeError, match=r"process_element must yield .* got .*; yield it, or return \[it\]"):
+        output.rows(returned, "process_element")
+    assert output.table().num_rows == 0
+    output.rows((), "process_element")
+    output.rows(iter(["abc"]), "process_element")
+    assert output.table().to_pylist() == [{"k": "abc"}]
+
+
+def test_an_int_is_a_timestamp_in_epoch_ms():
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us"))])
+    output = Output(schema)
+    output.rows([(1_500, 2_000)], "on_timer")
+    output.batch(
+        pa.record_batch({"at": pa.array([1_500]), "local": pa.array([2_000], pa.int32())}), "on_timers"
+    )
+    assert [row["at"].timestamp() for row in output.table().to_pylist()] == [1.5, 1.5]
+    assert [row["local"].second for row in output.table().to_pylist()] == [2, 2]
+    output.rows([(2**63 - 1, 0)], "on_timer")
+    with pytest.raises(ValueError, match=r"column 'at': 9223372036854775807 .*outside the years 1 to 9999"):
+        output.table()
+    with pytest.raises(ValueError, match="on_timers yielded column 'at' as int64, which does not fit"):
+        Output(schema).batch(pa.record_batch({"at": [2**62], "local": [0]}), "on_timers")

@@ -157,7 +157,7 @@ def test_the_interval_join_finds_every_pair_once(
 
 def test_late_rows_say_which_side_they_are_of(spark: SparkSession, tmp_path: Path) -> None:
     left, right = make(3, 5)
-    left.append([{"customer": "a", "item": 1, "at": 10}])
+    left.append([{"customer": "a", "item": 1, "at": 10}, {"customer": "a", "item": 1, "at": -(2**63)}])
     right.append([{"who": "b", "page": "", "seen": 11}])
     streams.write_batches(tmp_path / "left", left, ORDERS)
     streams.write_batches(tmp_path / "right", right, VISITS)
@@ -166,6 +166,7 @@ def test_late_rows_say_which_side_they_are_of(spark: SparkSession, tmp_path: Pat
     assert [row[-2:] for row in found if row[-2] is not None] == [
         (watermark + 1 - 11, {"left": None, "right": {"who": "b", "page": "", "seen": 11}}),
         (watermark + 1 - 10, {"left": {"customer": "a", "item": 1, "at": 10}, "right": None}),
+        (2**63 - 1, {"left": {"customer": "a", "item": 1, "at": -(2**63)}, "right": None}),
     ]
 
 

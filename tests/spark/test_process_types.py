@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import streams
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
@@ -354,3 +354,56 @@ def test_a_windowed_aggregate_follows(spark: SparkSession, tmp_path: Path) -> No
         ValueError, match=r"output_event_time: there is no column 'when'; the columns are .*'at'"
     ):
         departures(df, "when")
+
+
+class Repeat(KeyedProcessFunction):
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        yield value.k, value.b, value["values"], value.deep, ctx.timestamp()
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+def test_spark_may_prefer_large_types(streaming: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """And an int is a timestamp in epoch ms."""
+    deep = pa.map_(pa.string(), pa.struct([("s", pa.string())]))
+    types = [pa.string(), pa.binary(), pa.list_(pa.string()), deep, pa.int64()]
+    schema = pa.schema(list(zip(["k", "b", "values", "deep", "at"], types, strict=True)))
+    batches = [
+        [{"k": "a", "b": b"x", "values": ["v", None], "deep": [("m", {"s": "t"})], "at": 5_000}],
+        [{"k": None, "b": None, "values": None, "deep": None, "at": 1_000}],
+    ]
+    output = "k string, b binary, values array<string>, deep map<string, struct<s string>>, at timestamp"
+    streams.write_batches(tmp_path / "input", batches, schema)
+    with streams.configured(spark, execution_arrow_useLargeVarTypes=True):
+        df = spark.read.parquet(str(tmp_path / "input"))
+        df = streams.read_stream(spark, tmp_path / "input") if streaming else df
+        options = {"order": "arrival", "late_by": True, "max_parallelism": 2, "watermark": MONOTONOUS}
+        result = timerheap.spark.process(df, "k", Repeat(), output, "at", **options)
+        if streaming:
+            streams.run(result, tmp_path)
+            result = spark.read.parquet(str(tmp_path / "sink"))
+        shown = ("k", "b", "values", "deep", "unix_millis(at)", "late_by", "late_row.at")
+        found = sorted(map(tuple, result.selectExpr(*shown).collect()), key=repr)
+        one = ("a", b"x", ["v", None], {"m": Row(s="t")}, 5_000, None, None)
+        late = (*(None,) * 5, 4_000, 1_000) if streaming else (*(None,) * 4, 1_000, None, None)
+        assert found == sorted([one, late], key=repr)
+        if not streaming:
+            timed = df.withColumn("at", F.timestamp_millis("at"))
+            windows = timerheap.spark.hop(timed, "at", 1_000, 1_000, watermark=MONOTONOUS, local="arrow")
+            counted = windows.group_by("k").agg(F.min("b").alias("least"), F.count_distinct("b").alias("n"))
+            assert {tuple(row) for row in counted.select("k", "least", "n").collect()} == {
+                ("a", b"x", 1),
+                (None, None, 0),
+            }
+
+            async def echo(row: Row) -> Row:
+                return row
+
+            mapped = timerheap.spark.async_map(df, echo).collect()
+            assert sorted(map(repr, mapped)) == sorted(map(repr, df.collect()))
+
+
+def test_a_timestamp_beyond_pythons_years_is_named(spark: SparkSession) -> None:
+    df = spark.sql("SELECT 'a' k, 1L n, timestamp_micros(253402300800000000) seen")
+    says = r"column 'seen' must be of the years .* got \+?10000-01-01.* for key 'a', 1; filter"
+    with pytest.raises(PythonException, match=says):
+        timerheap.spark.process(df, ["k", "n"], Times(), "n bigint, ms bigint").collect()

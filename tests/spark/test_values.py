@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from timerheap.spark.values import Misfit, checker, column_of, reader
+from timerheap.spark.values import Misfit, cast, checker, column_of, reader
 from timerheap.types import arrow_type
 
 UTC = datetime.UTC
@@ -72,6 +72,49 @@ def test_what_is_kept_comes_back(data, typed):
     assert column_of([value, None], type_).to_pylist() == [stored, None]
 
 
+MOMENT = datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000)  # 1,500 ms after the epoch
+AWARE = MOMENT.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "kept"),
+    [
+        ("timestamp", 1_500, MOMENT),
+        ("instant", 1_500, AWARE),
+        ("instant", -62_135_596_800_000, datetime.datetime(1, 1, 1, tzinfo=UTC)),
+        (pa.timestamp("ms"), 1_500, MOMENT),
+        (pa.timestamp("s", "UTC"), 2_000, datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)),
+        ("array<instant>", [1_500, AWARE, None], [AWARE, AWARE, None]),
+        ("map<timestamp,instant>", {1_500: 1_500}, [(MOMENT, AWARE)]),
+        ("struct<a:bigint,b:struct<c:instant>>", (1_500, {"c": 1_500}), {"a": 1_500, "b": {"c": AWARE}}),
+    ],
+)
+def test_an_int_is_a_timestamp_in_epoch_ms(type_, value, kept):
+    type_ = arrow_type(type_)
+    assert checker(type_)(value) == kept
+    assert column_of([value, None], type_).to_pylist() == [kept, None]
+    column = pa.array([kept, None], type_)
+    assert cast(column, type_).equals(column)
+
+
+@pytest.mark.parametrize("made", [pa.int64(), pa.int32(), pa.uint16()])
+def test_integers_in_a_column_are_timestamps_in_epoch_ms(made):
+    for type_ in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ms")):
+        moment = MOMENT.replace(tzinfo=UTC) if type_.tz else MOMENT
+        for column in (pa.array([1_500, None], made), pa.chunked_array([[1_500], [None]], made)):
+            found = cast(column, type_)
+            assert (found.type, found.to_pylist()) == (type_, [moment, None])
+        deep = pa.array([{"a": [("k", [1_500])], "n": 7}], pa.struct(
+            [("a", pa.map_(pa.string(), pa.list_(made))), ("n", pa.int64())]))  # fmt: skip
+        wanted = pa.struct([("a", pa.map_(pa.string(), pa.list_(type_))), ("n", pa.int32())])
+        assert cast(deep, wanted).to_pylist() == [{"a": [("k", [moment])], "n": 7}]
+
+
+def test_integers_beyond_a_timestamp_are_refused():
+    with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
+        cast(pa.array([2**62]), pa.timestamp("us"))
+
+
 MISFITS = {
     "bigint": [2.0, "5", True, 2**63, -(2**63) - 1, b"5", D(5), [5]],
     "tinyint": [128, -129],
@@ -81,13 +124,18 @@ MISFITS = {
     "string": [5, b"a", ["a"]],
     "binary": ["a", 5],
     "date": ["2024-01-01", datetime.datetime(2024, 1, 1), 19000],
-    "timestamp": [datetime.date(2024, 1, 1), 0, datetime.datetime(2024, 1, 1, tzinfo=UTC), "2024-01-01"],
-    "instant": [datetime.date(2024, 1, 1), 0],
+    "timestamp": [datetime.date(2024, 1, 1), True, 0.0, datetime.datetime(2024, 1, 1, tzinfo=UTC),
+                  "2024-01-01", 2**63 - 1, -62_135_596_800_001, 253_402_300_800_000,
+                  np.datetime64("2024-01-01T00", "ns"), np.datetime64("10000-01-01T00:00:00"),
+                  np.timedelta64(5, "ms")],
+    "instant": [datetime.date(2024, 1, 1), False, 253_402_300_800_000,
+                datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-5)))],
+    "array<timestamp>": [[0, 2**63]],
     "decimal(5,2)": [D("1.234"), D(1000), D("NaN"), "1.5"],
     "array<bigint>": ["ab", b"ab", {"a": 1}, 5, [1, "2"]],
     "map<string,bigint>": [[("a", 1)], {None: 1}, {1: 1}, {"a": "1"}],
     "struct<a:bigint,b:string>": [(1,), (1, "x", 2), {"a": 1, "c": 2}, 5, "ab", (1, 2)],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -106,7 +154,7 @@ def test_misfits(ddl, value):
      ("string", np.str_("a"), "a"), ("timestamp", np.datetime64("2024-01-01T00:00:00.000001"),
                                      datetime.datetime(2024, 1, 1, 0, 0, 0, 1)),
      ("array<bigint>", np.arange(3), [0, 1, 2]), ("array<double>", (x / 2 for x in range(2)), [0.0, 0.5]),
-     ("struct<a:bigint>", {"a": np.int64(1)}, {"a": 1})],
+     ("struct<a:bigint>", {"a": np.int64(1)}, {"a": 1}), ("timestamp", np.int64(1_500), MOMENT)],
 )  # fmt: skip
 def test_numpy_and_iterables(ddl, value, kept):
     found = checker(arrow_type(ddl))(value)

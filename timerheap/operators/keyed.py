@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +17,7 @@ from timerheap.elements import StreamRecord, Watermark
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.operators.state import MemoryRuntimeContext
 from timerheap.queue import create_timer_queue
+from timerheap.returned import records
 from timerheap.service import InternalTimerService, KeyContext, TimeDomain
 from timerheap.timer import InternalTimer, KeyedTimerQueue, int64
 from timerheap.timer_service import TimerService
@@ -205,7 +206,7 @@ class KeyedOperator:
         context.at = timestamp  # type: ignore[assignment]
         context.output_timestamp = output_timestamp
         try:
-            for result in _records(call, call(argument, context)):
+            for result in records(call.__name__, call(argument, context)):
                 self._emit(StreamRecord(result, context.output_timestamp))
         except Exception as e:
             e.add_note(
@@ -226,15 +227,6 @@ class KeyedOperator:
         taken = self._emitted.copy()
         self._emitted.clear()
         return taken
-
-
-def _records(call: Callable[..., object], results: object) -> Iterable[Any]:
-    """Give the records that a function has returned or yields; one that is handed back bare is an error."""
-    if results is None:
-        return ()
-    if isinstance(results, str | bytes | Mapping) or not isinstance(results, Iterable):
-        raise TypeError(f"{call.__name__} must yield records or return an iterable of them, got {results!r}")
-    return results
 
 
 def checked_selector(name: str, selector: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from itertools import islice
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from timerheap.functions import RuntimeContext
@@ -75,7 +76,9 @@ class _ListHandle(_Handle, ListState):
     kind = "list"
 
     def get(self) -> Iterator[Any]:
-        return iter(deepcopy(self.contents.get(self.key, [])))
+        elements = self.contents.get(self.key, ())
+        # add() appends to this very list, update() and clear() leave it: what is there now needs no copy
+        return map(deepcopy, islice(elements, len(elements)))
 
     def add(self, value: Any) -> None:
         self.add_all((value,))

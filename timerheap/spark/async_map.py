@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
 from timerheap.async_wait import (
@@ -27,6 +26,7 @@ from timerheap.async_wait.function import as_async_function, finished
 from timerheap.functions import RuntimeContext
 from timerheap.spark.arguments import arrow_schema, data_frame, parsed_schema, sendable
 from timerheap.spark.output import Output
+from timerheap.spark.rows import rows_of
 
 __all__ = ["async_map"]
 
@@ -168,7 +168,7 @@ class Mapper:
 
     def _rows(self, batch: pa.RecordBatch) -> list[Row]:
         table = pa.Table.from_batches([batch]).rename_columns(self._row_type.names)
-        return ArrowTableToRowsConversion.convert(table, self._row_type)
+        return rows_of(table, self._row_type)  # type: ignore[no-any-return]
 
 
 class _Passage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from timerheap.functions import BatchProcessFunction, BatchTimerService
+from timerheap.returned import records
 from timerheap.service import KeyContext, TimeDomain
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.handles import SparkRuntimeContext
@@ -39,6 +39,7 @@ class _TimerService(BatchTimerService):
     def register_event_time_timers(
         self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
+        self._group.keys.expect(key_hashes)
         return self._group.event_timers.push_many(timestamps, key_hashes, namespaces)
 
     def delete_event_time_timers(
@@ -53,6 +54,7 @@ class _TimerService(BatchTimerService):
         self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
         self.current_processing_time()
+        self._group.keys.expect(key_hashes)
         return self._group.processing_timers.push_many(timestamps, key_hashes, namespaces)
 
     def delete_processing_time_timers(
@@ -80,6 +82,33 @@ class _TimerService(BatchTimerService):
         return timers.remove_many(0 if timestamps is None else timestamps, key_hashes, namespaces)
 
 
+class _CurrentKey(KeyContext[int]):
+    """The key that a batch function has chosen; to ask before it has chosen one is an error."""
+
+    _id: int | None = None
+
+    def __init__(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        """Begin another call, perhaps for another key group, which has keys of its own."""
+        self._id = None
+
+    @property
+    def current_key(self) -> int:
+        """The id."""
+        if self._id is None:
+            raise RuntimeError(
+                "there is no current key: call ctx.set_current_key(key_hash) first, in each call that uses "
+                "the state of single keys"
+            )
+        return self._id
+
+    @current_key.setter
+    def current_key(self, id_: int) -> None:
+        self._id = id_
+
+
 class _Context(BatchProcessFunction.Context):
     def __init__(self, keys: KeyContext[int]) -> None:
         self.key_hashes = np.empty(0, np.int64)
@@ -93,6 +122,7 @@ class _Context(BatchProcessFunction.Context):
         return self.group.keys.keys(np.asarray(key_hashes, np.int64))
 
     def set_current_key(self, key_hash: int) -> None:
+        self.group.keys.expect(key_hash)
         self._keys.current_key = int(key_hash)
 
     def timer_service(self) -> BatchTimerService:
@@ -116,9 +146,9 @@ class BatchRunner:
     def __init__(self, function: BatchProcessFunction, timed: bool, max_parallelism: int) -> None:
         self._function = function
         self._timed = timed
-        keys: KeyContext[int] = KeyContext()
-        self._states = SparkRuntimeContext(keys, max_parallelism)
-        self._context = _Context(keys)
+        self._current = _CurrentKey()
+        self._states = SparkRuntimeContext(self._current, max_parallelism)
+        self._context = _Context(self._current)
         function.open(self._states)
 
     def close(self) -> None:
@@ -150,7 +180,7 @@ class BatchRunner:
         rows = waiting.rows
         if rows.schema.get_field_index(ORDER) >= 0:
             rows = rows.drop_columns([ORDER])
-        self._context.key_hashes = waiting.ids
+        self._turn_to(waiting.ids)
         self._context.timestamps = waiting.timestamps if self._timed else None
         self._emit(self._function.process_batch(rows, self._context), "process_batch")
 
@@ -185,11 +215,16 @@ class BatchRunner:
         )
 
     def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
-        self._context.key_hashes = due.key_hashes
+        self._turn_to(due.key_hashes)
         self._context.timestamps = due.timestamps
         self._context.domain = domain
         self._emit(self._function.on_timers(due, self._context), "on_timers")
 
-    def _emit(self, batches: Iterable[pa.RecordBatch] | None, source: str) -> None:
-        for batch in batches or ():
+    def _turn_to(self, ids: np.ndarray) -> None:
+        ids.setflags(write=False)
+        self._current.forget()
+        self._context.key_hashes = self._group.keys.at_hand = ids
+
+    def _emit(self, batches: object, source: str) -> None:
+        for batch in records(source, batches):
             self._output.batch(batch, source)

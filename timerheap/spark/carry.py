@@ -210,7 +210,7 @@ class Carrier:
         labels = balanced_labels(self.max_parallelism, partitions)
         broadcasts = self.time_mode != "EventTime"
         packer = Packer(self.columns, self.event_time, labels, broadcasts, self.local)
-        on_batch = BatchOperator(plan)
+        on_batch = BatchOperator(plan, result_type)
         hashed = df.withColumn(HASH, _key_hash(self.key))
         if AHEAD in hashed.columns:
             hashed = hashed.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))

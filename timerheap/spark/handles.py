@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -13,6 +14,8 @@ from timerheap.functions import RuntimeContext
 from timerheap.service import KeyContext
 from timerheap.spark.families import Codec, Family
 from timerheap.spark.group import KeyGroup
+from timerheap.spark.keys import KeyTable
+from timerheap.spark.values import cast as to_type
 from timerheap.state import (
     ListState,
     ListStateDescriptor,
@@ -37,10 +40,12 @@ class _Handle:
         self.type = type_
         self._keys = keys
         self._family: Family
+        self._known: KeyTable
 
     def bind(self, group: KeyGroup) -> Family:
         """Speak of this group from now on."""
         self._family = group.state(self.name, self.shape, self.type)
+        self._known = group.keys
         return self._family
 
     def clear(self) -> None:
@@ -74,13 +79,14 @@ class _ValueHandle(_Handle, ValueState):
         ids = _ids(key_hashes)
         try:
             column = values if isinstance(values, pa.Array) else pa.array(values)
-            column = column.cast(self.type)
+            column = to_type(column, self.type)
         except (pa.ArrowException, TypeError, ValueError) as e:
             raise ValueError(
                 f"values: what was given for state {self.name!r} does not fit {self.type}: {e}"
             ) from None
         if len(column) != len(ids):
             raise ValueError(f"values: {len(column)} values for {len(ids)} key_hashes of state {self.name!r}")
+        self._known.expect(key_hashes)
         distinct, last = np.unique(ids[::-1], return_index=True)
         self._family.put_many(distinct, column.take(pa.array(len(ids) - 1 - last)))
 
@@ -99,7 +105,9 @@ class _ListHandle(_Handle, ListState):
         return encoded
 
     def get(self) -> Iterator[Any]:
-        return map(self._codec.decode, list(self._load() or ()))
+        contents = self._load() or ()
+        # add() appends to this very list, update() and clear() leave it: what is there now needs no copy
+        return map(self._codec.decode, islice(contents, len(contents)))
 
     def add(self, value: Any) -> None:
         self.add_all((value,))

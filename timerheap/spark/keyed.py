@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
 from timerheap.clock import ProcessingTimeCallback, ProcessingTimeService
@@ -19,6 +18,7 @@ from timerheap.spark.families import Family
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.handles import SparkRuntimeContext
 from timerheap.spark.output import Output
+from timerheap.spark.rows import rows_of
 from timerheap.spark.timers import JournalledQueue
 from timerheap.spark.waiting import WaitingRows
 from timerheap.timer import MAX_WATERMARK, InternalTimer
@@ -197,7 +197,7 @@ class KeyedRunner:
         """Give (Row, key id, timestamp) of each row, and have keys and states at hand."""
         ids = waiting.ids.tolist()
         table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
-        rows = ArrowTableToRowsConversion.convert(table, self._row_type)
+        rows = rows_of(table, self._row_type, self._key_type.names)
         self._keys.update(zip(ids, map(self._key_of_row, rows), strict=True))
         self._prefetch(pd.unique(waiting.ids))
         timestamps = waiting.timestamps.tolist() if self._timed else [None] * len(ids)
@@ -251,7 +251,7 @@ class KeyedRunner:
             due.append(timers.heap.key_hashes[timers.heap.timestamps <= time])
         ids = np.unique(np.concatenate(due))
         keys = pa.Table.from_batches([self._group.keys.keys(ids)])
-        rows = ArrowTableToRowsConversion.convert(keys, self._key_type, return_as_tuples=True)
+        rows = rows_of(keys, self._key_type, self._key_type.names, as_tuples=True)
         self._keys.update(zip(ids.tolist(), map(self._key_of_key, rows), strict=True))
         self._prefetch(ids)
 

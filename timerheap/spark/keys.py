@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +45,7 @@ class KeyTable:
         self._added: list[tuple[np.ndarray, pa.Array]] = []
         self._dropped: list[np.ndarray] = []
         self.losses = 0  # a new key is one that nothing may come to hold
+        self.at_hand = _NO_IDS  # of the rows or timers in work, read-only: ids that there are
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Give the id of every row's key, shape (n,), adding the keys that are new.
@@ -120,14 +122,18 @@ class KeyTable:
                 taken[id_] = (id_ if hash_ is None else hash_, _comparable(row.values()))
         return taken[id_]
 
+    def expect(self, key_hashes: npt.ArrayLike) -> None:
+        """Raise a KeyError that names an id that no key holds; the ids `at_hand` are not looked up."""
+        if key_hashes is not self.at_hand:
+            ids = np.atleast_1d(np.asarray(key_hashes))
+            if ids.size:
+                _expect_all(ids, self.table.find(ids))
+
     def keys(self, ids: np.ndarray) -> pa.RecordBatch:
         """Give the keys of `ids`, shape (n, columns); KeyError names an id that no key holds."""
         rows = self.table.get(ids)
         if rows.null_count:
-            missing = ids[rows.is_null().to_numpy(zero_copy_only=False)]
-            raise KeyError(
-                f"key_hashes: {int(missing[0])} is the id of no live key ({len(missing)} such of {len(ids)})"
-            )
+            _expect_all(ids, rows.is_valid().to_numpy(zero_copy_only=False))
         return pa.RecordBatch.from_arrays(_columns(rows), names=self.names)
 
     def hashes(self, ids: np.ndarray) -> np.ndarray:
@@ -205,6 +211,15 @@ class KeyTable:
     def _rows(self, hashes: pa.Array, columns: list[pa.Array], rows: np.ndarray) -> pa.Array:
         picked = [column.take(pa.array(rows)) for column in columns]
         return pa.StructArray.from_arrays([hashes, *picked], fields=list(self.type))
+
+
+def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
+    missing = ids[~held]
+    if len(missing):
+        raise KeyError(
+            f"key_hashes: {int(missing[0])} is the id of no live key ({len(missing)} such of {len(ids)}); "
+            "give ids out of ctx.key_hashes"
+        )
 
 
 def _comparable(values: Iterable[Any]) -> tuple[Any, ...]:

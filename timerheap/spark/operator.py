@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
@@ -40,6 +41,7 @@ from timerheap.spark.state import (
 from timerheap.spark.waiting import WaitingRows
 from timerheap.spark.window_runner import WindowQuery, WindowRunner
 from timerheap.timer import MAX_WATERMARK
+from timerheap.tvf.results import how_late
 
 __all__ = ["BatchOperator", "Plan", "StreamingOperator"]
 
@@ -152,7 +154,7 @@ def _turn_away(
     group.clock.late_rows += len(timestamps)
     if plan.late_row is not None:
         # What a longer delay would have let in: the watermark itself says that its own time is over.
-        output.late(late.select(plan.shown), group.clock.watermark + 1 - timestamps)
+        output.late(late.select(plan.shown), how_late(group.clock.watermark, timestamps))
     else:
         _log.warning(
             "%d rows came behind the watermark and were dropped (now %d in this key group)",
@@ -310,10 +312,13 @@ class BatchOperator:
     Parameters
     ----------
     plan : Plan
+    result_type : pyspark.sql.types.StructType
+        Of the results, with the late rows where they come out.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, result_type: StructType) -> None:
         self._plan = plan
+        self._result_type = result_type
 
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Take a whole key group."""
@@ -322,4 +327,5 @@ class BatchOperator:
         runner = self._plan.runner()
         table = _run(self._plan, runner, KeyGroup(self._plan.spec), rows, None, Clock.finish)
         runner.close()
-        return table
+        large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
+        return table.cast(to_arrow_schema(self._result_type, timezone="UTC", prefers_large_types=large))

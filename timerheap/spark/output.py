@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from timerheap.spark.values import column_of
+from timerheap.returned import records
+from timerheap.spark.values import cast, column_of
 
 __all__ = ["LATE_BY", "LATE_ROW", "Output", "frame"]
 
@@ -38,12 +38,10 @@ class Output:
         self._batches: list[pa.RecordBatch] = []
         self._late: list[pa.Table] = []
 
-    def rows(self, rows: Iterable[Any] | None, source: str) -> None:
+    def rows(self, rows: object, source: str) -> None:
         """Take the rows that `source` (a method's name, for errors) has given."""
-        if rows is None:
-            return
         width = len(self._schema)
-        for row in rows:
+        for row in records(source, rows):
             if isinstance(row, tuple) and len(row) == width:
                 self._rows.append(row)
             else:
@@ -124,7 +122,7 @@ def _fitting(column: Any, field: pa.Field, source: str) -> Any:
     try:
         if pa.types.is_string(field.type) and not (_is_text(column.type) or column.null_count == len(column)):
             raise TypeError("it is no text")  # Arrow would write numbers out
-        fitting = column.cast(field.type)
+        fitting = cast(column, field.type)
     except (pa.ArrowException, TypeError) as e:
         raise ValueError(
             f"{source} yielded column {field.name!r} as {column.type}, which does not fit output_schema's "

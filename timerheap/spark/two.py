@@ -12,6 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.interval_join import IntervalJoin
+from timerheap.returned import records
 from timerheap.spark.arguments import (
     arrow_schema,
     channel_column,
@@ -51,8 +52,8 @@ class _Tagged(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         if value[INPUT]:
-            return self._function.process_element2(value[_SIDES[1]], ctx)
-        return self._function.process_element1(value[_SIDES[0]], ctx)
+            return records("process_element2", self._function.process_element2(value[_SIDES[1]], ctx))
+        return records("process_element1", self._function.process_element1(value[_SIDES[0]], ctx))
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
         return self._function.on_timer(timestamp, ctx)

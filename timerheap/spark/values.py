@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
-__all__ = ["Misfit", "checker", "column_of", "reader"]
+__all__ = ["Misfit", "cast", "checker", "column_of", "reader"]
 
 Convert = Callable[[Any], Any]
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Misfit(ValueError):
@@ -25,7 +27,8 @@ class Misfit(ValueError):
 def checker(type_: pa.DataType) -> Convert:
     """Give the function that checks a value of `type_` and copies it into plain Python objects.
 
-    It does not bend: no float becomes an int, no int a string. What does not fit is a `Misfit`; None fits.
+    It does not bend: no float becomes an int, no int a string. What does not fit is a `Misfit`; None fits. An
+    int stands for a timestamp as epoch milliseconds.
     """
     check = _checker(type_)
 
@@ -35,9 +38,10 @@ def checker(type_: pa.DataType) -> Convert:
         try:
             return check(value)
         except Misfit:
-            if isinstance(value, np.generic):
-                return check(value.item())
-            raise
+            plain = value.item() if isinstance(value, np.generic) else value
+            if plain is value or (isinstance(plain, int) and isinstance(value, _NUMPY_TIMES)):
+                raise  # a count of nanoseconds, or beyond Python's years
+            return None if plain is None else check(plain)
 
     return checked
 
@@ -57,7 +61,7 @@ def _checker(type_: pa.DataType) -> Convert:
     for test, classes, convert in _SCALARS:
         if test(type_):
             return _scalar(type_, classes, convert)
-    if pa.types.is_timestamp(type_) and type_.unit == "us":
+    if pa.types.is_timestamp(type_):
         return _timestamp(type_)
     if pa.types.is_list(type_):
         return _list(type_, checker(type_.value_type))
@@ -67,6 +71,8 @@ def _checker(type_: pa.DataType) -> Convert:
         return _row(type_)
     return _by_arrow(type_)
 
+
+_NUMPY_TIMES = (np.datetime64, np.timedelta64)
 
 # Of the types that take just these classes; a bool is no int here, though Python says so.
 _SCALARS: list[tuple[Convert, tuple[type, ...], Convert]] = [
@@ -110,14 +116,25 @@ def _floating(type_: pa.DataType) -> Convert:
 
 
 def _timestamp(type_: pa.DataType) -> Convert:
-    def timestamp(value: Any) -> datetime.datetime:
-        if not isinstance(value, datetime.datetime):
-            raise Misfit(f"{_show(value)} does not fit {type_}")
-        if type_.tz is not None:  # as PySpark: a datetime without a zone is local time
-            return value.astimezone(datetime.UTC)
-        if value.tzinfo is not None:
-            raise Misfit(f"{_show(value)} has a time zone, and {type_} has none")
-        return value
+    exact = _same if type_.unit == "us" else _by_arrow(type_)
+
+    def timestamp(value: Any) -> Any:
+        try:
+            if type(value) is int:
+                moment = _EPOCH + datetime.timedelta(milliseconds=value)
+                return moment if type_.tz is not None else moment.replace(tzinfo=None)
+            if not isinstance(value, datetime.datetime):
+                raise Misfit(f"{_show(value)} does not fit {type_}: give a datetime, or epoch ms as an int")
+            if type_.tz is not None:  # as PySpark: a datetime without a zone is local time
+                value = value.astimezone(datetime.UTC)
+            elif value.tzinfo is not None:
+                raise Misfit(f"{_show(value)} has a time zone, and {type_} has none")
+        except OverflowError:
+            raise Misfit(
+                f"{_show(value)} does not fit {type_}: it is outside the years 1 to 9999 that Python's "
+                "datetime can show (an int is epoch ms)"
+            ) from None
+        return exact(value)
 
     return timestamp
 
@@ -194,6 +211,38 @@ def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         with suppress(pa.ArrowException, OverflowError):
             return pa.array(values, type_)
     return pa.array(list(map(checker(type_), values)), type_)
+
+
+def cast(column: Any, type_: pa.DataType) -> Any:
+    """Cast an Array or ChunkedArray, with whole numbers as epoch ms where `type_` has timestamps."""
+    for way in (_numbers, _moments):
+        column = column.cast(_replaced(column.type, type_, way))
+    return column.cast(type_)
+
+
+def _numbers(_: pa.TimestampType) -> pa.DataType:
+    return pa.int64()
+
+
+def _moments(wanted: pa.TimestampType) -> pa.DataType:
+    return pa.timestamp("ms", wanted.tz)
+
+
+def _replaced(
+    type_: pa.DataType, wanted: pa.DataType, by: Callable[[pa.TimestampType], pa.DataType]
+) -> pa.DataType:
+    """Return `type_` with other integers where `wanted` has timestamps, at every depth."""
+    if pa.types.is_integer(type_) and pa.types.is_timestamp(wanted):
+        return by(wanted)
+    if pa.types.is_struct(type_) and pa.types.is_struct(wanted) and len(type_) == len(wanted):
+        pairs = zip(type_, wanted, strict=True)
+        return pa.struct([one.with_type(_replaced(one.type, other.type, by)) for one, other in pairs])
+    if pa.types.is_map(type_) and pa.types.is_map(wanted):
+        key = _replaced(type_.key_type, wanted.key_type, by)
+        return pa.map_(key, _replaced(type_.item_type, wanted.item_type, by))
+    if pa.types.is_list(type_) and pa.types.is_list(wanted):
+        return pa.list_(type_.value_field.with_type(_replaced(type_.value_type, wanted.value_type, by)))
+    return type_
 
 
 def _show(value: Any) -> str:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.returned import records
 from timerheap.spark.arguments import (
     arrow_schema,
     data_frame,
@@ -22,6 +23,7 @@ from timerheap.spark.arguments import (
 )
 from timerheap.spark.output import LATE_BY, LATE_ROW
 from timerheap.spark.process import process
+from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.windows import (
     AggregateFunction,
@@ -258,7 +260,7 @@ class _Windows(KeyedProcessFunction):
 
     def _late(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
         late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
-        return [(*self._nothing, late_by, value)]
+        return [(*self._nothing, min(late_by, MAX_WATERMARK), value)]
 
 
 class _Labelled(ProcessWindowFunction):
@@ -297,14 +299,14 @@ class _Labelled(ProcessWindowFunction):
     def process(self, key: Any, context: ProcessWindowFunction.Context, elements: Any) -> Iterable[Any]:
         function, window = self._function, context.window()
         if isinstance(function, ProcessWindowFunction):
-            results = function.process(key, context, elements)
+            results = records("process", function.process(key, context, elements))
         elif function is not None:
-            results = function.apply(key, window, elements)
+            results = records("apply", function.apply(key, window, elements))
         else:
             results = elements
         keys = (key,) if self._keys == 1 else key
         label = (*keys, _timestamp(window.start), _timestamp(window.end))
-        for result in results or ():
+        for result in results:
             yield (*label, *self._row(result), *self._behind)
 
     def _row(self, result: Any) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from timerheap.spark.group import KeyGroup
 from timerheap.spark.output import Output
 from timerheap.spark.pack import event_millis
 from timerheap.spark.slices import KEY_HASH, SLICE_END, input_column
+from timerheap.spark.values import Misfit, column_of
 from timerheap.spark.waiting import WaitingRows
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf import Partials, WindowResults
@@ -155,7 +156,7 @@ class WindowRunner:
         columns += [pa.array(ms * 1000).cast(type_) for ms in bounds]
         fields += [pa.field(name, type_) for name in WINDOW]
         for field, result in zip(self._query.results, results.results, strict=True):
-            columns.append(_result(result, field.type))
+            columns.append(_result(result, field))
             fields.append(field)
         if self._query.emit_every is not None:
             columns.append(pa.array(np.full(len(results), early)))
@@ -168,10 +169,14 @@ def _dtype(type_: pa.DataType, wanted: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.int64) if pa.types.is_int64(type_) else wanted
 
 
-def _result(result: np.ma.MaskedArray[Any, Any], type_: pa.DataType) -> pa.Array:
+def _result(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Array:
+    type_ = field.type
     data, mask = np.ma.getdata(result), np.ma.getmaskarray(result)
     if data.dtype.kind == "O":
         values = zip(data.tolist(), mask.tolist(), strict=True)
-        return pa.array([None if null else value for value, null in values], type_)
+        try:
+            return column_of([None if null else value for value, null in values], type_)
+        except Misfit as e:
+            raise ValueError(f"agg: the result {field.name!r}: {e}") from None
     column = pa.array(data, mask=mask)
     return column.cast(pa.int32()).cast(type_) if pa.types.is_date32(type_) else column.cast(type_)

@@ -8,6 +8,7 @@ from typing import Any
 
 from timerheap.duration import not_negative
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.returned import records
 from timerheap.service import TimeDomain
 from timerheap.state import MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK
@@ -275,9 +276,9 @@ class WindowOperator:
             return (contents,)
         elements = contents if function is self._function else [contents]
         if isinstance(function, WindowFunction):
-            return function.apply(self._key, window, elements)
+            return records("apply", function.apply(self._key, window, elements))
         self._window_context.current = window
-        return function.process(self._key, self._window_context, elements)
+        return records("process", function.process(self._key, self._window_context, elements))
 
     def _merge(self, result: Window, merged: list[Window], kept: Window, absorbed: list[Window]) -> None:
         """Follow windows that have become one: the trigger, the cleanup timers, the contents."""

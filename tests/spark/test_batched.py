@@ -1,0 +1,132 @@
+"""A BatchProcessFunction and its handles on one key group: ids, the current key, state; without Spark."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from timerheap import BatchProcessFunction, ListStateDescriptor, ValueStateDescriptor, WatermarkStrategy
+from timerheap.spark.batched import BatchRunner
+from timerheap.spark.group import GroupSpec, KeyGroup
+from timerheap.spark.output import Output
+from timerheap.spark.waiting import WaitingRows
+
+SCHEMA = pa.schema([("k", pa.string())])
+SPEC = GroupSpec(
+    key=["k"],
+    schema=SCHEMA,
+    watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
+    channels=(None,),
+    order="arrival",
+    one_timer_per_key=False,
+    max_parallelism=2,
+    partitions=1,
+)
+STRANGER = 77
+
+
+class Does(BatchProcessFunction):
+    """Does what a test says."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", "bigint"))
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", "bigint"))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        self.do(self, ctx)
+
+    do: Callable[[Any, Any], object]
+
+
+def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> KeyGroup:
+    """Make the calls with the rows of three keys at hand, in one call of the function each."""
+    function = Does()
+    group = group or KeyGroup(SPEC)
+    rows = pa.record_batch([pa.array(["a", "b", "c"])], schema=SCHEMA)
+    ids = group.keys.resolve(np.array([5, 6, 7]), rows.columns)
+    runner = BatchRunner(function, timed=False, max_parallelism=2)
+    runner.begin(group, 1_000, Output(SCHEMA))
+    for call in calls:
+        function.do = lambda function, ctx, call=call: call(function, ctx)  # type: ignore[misc]
+        runner.process(WaitingRows(rows, ids, np.zeros(3, np.int64)))
+    return group
+
+
+BAD: dict[str, Callable[[Any, Any], object]] = {
+    "event time": lambda f, ctx: ctx.timer_service().register_event_time_timers([5, STRANGER], [1, 2]),
+    "one of many": lambda f, ctx: ctx.timer_service().register_event_time_timers(STRANGER, [1, 2]),
+    "processing time": lambda f, ctx: ctx.timer_service().register_processing_time_timers([STRANGER], [1]),
+    "columns of state": lambda f, ctx: f.last.update_many(np.array([5, STRANGER]), [1, 2]),
+    "columns of nothing": lambda f, ctx: f.last.update_many(np.array([STRANGER]), [None]),
+    "the current key": lambda f, ctx: ctx.set_current_key(STRANGER),
+    "keys": lambda f, ctx: ctx.keys([5, STRANGER]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_id_of_no_key_is_named_and_nothing_is_set(name: str) -> None:
+    group = KeyGroup(SPEC)
+    with pytest.raises(KeyError, match=r"key_hashes: 77 is the id of no live key .*give ids out of ctx.key"):
+        run(BAD[name], group=group)
+    assert len(group.event_timers.heap) == len(group.processing_timers.heap) == 0
+    assert group.event_timers.changes() is None
+    assert all(not len(family.ids()) for family in group.states.values())
+
+
+def test_the_ids_of_keys_are_taken_in_any_form() -> None:
+    def call(function: Any, ctx: Any) -> None:
+        timers, ids = ctx.timer_service(), ctx.key_hashes
+        assert timers.register_event_time_timers(ids, 10).all()
+        assert timers.register_event_time_timers(ids[1:], [20, 30]).all()
+        assert timers.register_event_time_timers(5, [40]).all()
+        assert not len(timers.register_event_time_timers([], []))
+        assert not timers.delete_event_time_timers([STRANGER], [10]).any(), "there is nothing to delete"
+        function.last.update_many(ids[::2], [1, 2])
+        assert function.last.values(np.array([5, 6, STRANGER])).to_pylist() == [1, None, None]
+        with pytest.raises(ValueError, match="read-only"):
+            ids[0] = STRANGER
+
+    assert len(run(call).event_timers.heap) == 6
+
+
+def test_the_current_key_is_chosen_in_each_call() -> None:
+    def chosen(function: Any, ctx: Any) -> None:
+        ctx.set_current_key(6)
+        function.seen.add(1)
+        assert list(function.seen) == [1]
+
+    def not_chosen(function: Any, ctx: Any) -> None:
+        function.seen.add(2)
+
+    with pytest.raises(RuntimeError, match=r"no current key: call ctx.set_current_key\(key_hash\) first"):
+        run(chosen, not_chosen)
+
+
+def test_a_list_is_read_without_a_copy_of_it() -> None:
+    """To add an element and look at the first ones costs the same, however long the list is."""
+
+    def call(function: Any, ctx: Any) -> None:
+        ctx.set_current_key(5)
+        seen = function.seen
+        seen.add_all(range(100_000))
+        tracemalloc.start()
+        before = seen.get()
+        assert next(before) == 0
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+        tracemalloc.stop()
+        seen.add(100_000)
+        assert sum(1 for _ in before) == 99_999, "what comes later is not seen"
+        before = seen.get()
+        seen.update([1])
+        assert sum(1 for _ in before) == 100_001
+        before = seen.get()
+        seen.clear()
+        assert list(before) == [1]
+        assert list(seen) == []
+
+    run(call)

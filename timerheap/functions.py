@@ -69,7 +69,10 @@ class Function:
     """Life cycle of a function.
 
     A fresh copy is made from the query's closure for every task, so for every partition of every
-    micro-batch: `open` must be cheap, and what must last belongs into state, not into ``self``.
+    micro-batch: `open` must be cheap, and what must last belongs into state, not into ``self``. On Spark one
+    more copy is opened and closed on the driver when the query is planned, so that a state that does not fit
+    is refused before the query starts. What only workers can reach belongs behind
+    ``if pyspark.TaskContext.get() is not None``.
     """
 
     def open(self, runtime_context: RuntimeContext) -> None:

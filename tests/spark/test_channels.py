@@ -142,7 +142,8 @@ def test_rows_too_far_ahead_stay_and_move_nothing(spark: SparkSession, tmp_path:
     parts = [rows(("a", 1, 1_000), ("b", 2, ahead)), rows(("a", 1, 900), ("a", 1, 2_000))]
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     guarded = STRATEGY.with_max_ahead(60_000)
-    df = echoed(streams.read_stream(spark, tmp_path / "input"), watermark=guarded, late_by=True)
+    df = streams.read_stream(spark, tmp_path / "input")
+    df = echoed(df, order="arrival", watermark=guarded, late_by=True)
     progress = streams.run(df, tmp_path)
     assert [batch.observedMetrics["timerheap_ahead"].rows for batch in progress] == [1, 0]
     found = streams.sink(spark, tmp_path)
@@ -161,6 +162,7 @@ def test_an_idle_channel_holds_nobody_back(spark: SparkSession, tmp_path: Path) 
     df = echoed(
         streams.read_stream(spark, tmp_path / "input"),
         channel="channel",
+        order="arrival",
         watermark=WatermarkStrategy.for_monotonous_timestamps().with_idleness(3_000),
     )
     writer = df.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))

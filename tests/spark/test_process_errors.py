@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import streams
+from pyspark import TaskContext
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -246,7 +247,8 @@ class Endless(BatchProcessFunction):
     def open(self, runtime_context: Any) -> None:
         from timerheap.spark import batched
 
-        batched._ROUNDS = 50  # a million take a while
+        if TaskContext.get() is not None:
+            batched._ROUNDS = 50  # a million take a while
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
         ctx.timer_service().register_event_time_timers(ctx.key_hashes, 7)
@@ -474,10 +476,8 @@ def test_a_renamed_state_is_named_once_on_the_driver_and_dropped_where_asked(
     counted = sorted((str(k), n) for k in range(6) for n in (1, 1, 2, 2, 3, 4))
     assert streams.sink(spark, tmp_path) == counted
 
-    failing = process(df, function=Keeps(), output_schema="k string, n bigint", drop_state=["count"])
-    streams.write_batches(tmp_path / "input", [[{"k": 0}]], schema)
-    with pytest.raises(StreamingQueryException, match="drop_state must name states that the function has no"):
-        streams.run(failing, tmp_path)
+    with pytest.raises(ValueError, match="drop_state must name states that the function has no"):
+        process(df, function=Keeps(), output_schema="k string, n bigint", drop_state=["count"])
 
 
 def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:

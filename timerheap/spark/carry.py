@@ -21,6 +21,7 @@ from timerheap.spark.notices import notices
 from timerheap.spark.operator import BatchOperator, Plan, StreamingOperator
 from timerheap.spark.output import LATE_BY, LATE_ROW
 from timerheap.spark.pack import AHEAD, CHANNEL, HASH, PACKED, Packer
+from timerheap.spark.rehearsal import rehearse
 from timerheap.spark.slices import WindowSpec
 from timerheap.spark.waiting import ORDER, RowOrder
 from timerheap.spark.window_runner import WindowQuery
@@ -207,6 +208,8 @@ class Carrier:
             time_mode=self.time_mode,
             notices=notices(df.sparkSession),
         )
+        if not isinstance(self.function, WindowQuery):
+            rehearse(self.function, plan.spec)
         labels = balanced_labels(self.max_parallelism, partitions)
         broadcasts = self.time_mode != "EventTime"
         packer = Packer(self.columns, self.event_time, labels, broadcasts, self.local)

@@ -54,7 +54,8 @@ def process(
     key : str or list of str
         Columns of the key, of atomic types. Null is a value of its own, as in SQL's GROUP BY.
     function : KeyedProcessFunction or BatchProcessFunction
-        An instance; it travels to the workers by cloudpickle.
+        An instance; it travels to the workers by cloudpickle. A copy of it is opened and closed on the driver
+        first, so that states that do not fit are refused here; see `timerheap.functions.Function`.
     output_schema : str or pyspark.sql.types.StructType
         Of the result.
     event_time : str, optional

@@ -66,6 +66,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 2), TIMES, st.integers(-3, 3)), max_siz
 @given(steps=st.lists(st.tuples(ROWS, st.one_of(st.none(), TIMES), st.booleans()), max_size=6))
 def test_sessions(steps: list[tuple[list[tuple[int, int, int]], int | None, bool]]) -> None:
     model, sessions = Sessions(), operator()
+    kept: dict[tuple[int, int, int], list[int]] = {}  # put together from the changes
     for rows, watermark, restored in [*steps, ([], MAX_WATERMARK, False)]:
         late_by = {at: by for at, row in enumerate(rows) if (by := model.add(*row))}
         keys, timestamps, values = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
@@ -75,6 +76,12 @@ def test_sessions(steps: list[tuple[list[tuple[int, int, int]], int | None, bool
         assert {key[1:] for key in open_ones} == {s[:2] for of_key in model.of_key.values() for s in of_key}
         if watermark is not None:
             assert shown(sessions.advance_watermark(watermark)) == model.advance(watermark)
+        starts, changed, gone = sessions.changes()
+        restored_part = operator()
+        restored_part.restore(starts, changed, MIN_WATERMARK)
+        kept = {window: results for window, results in kept.items() if window[0] not in gone}
+        kept |= shown(restored_part.open_windows())
+        assert kept == shown(sessions.open_windows())
         if restored:
             before, timer = sessions, sessions.next_timer()
             sessions = operator()

@@ -21,6 +21,7 @@ from timerheap import WatermarkStrategy
 pytestmark = pytest.mark.spark
 
 MIDNIGHT = dt.datetime(2020, 10, 10, tzinfo=dt.UTC)
+SECOND = dt.timedelta(seconds=1)
 SCHEMA = pa.schema(
     [
         ("rowtime", pa.timestamp("us", "UTC")),
@@ -52,7 +53,7 @@ def as_rows(rows: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
         dict(
             zip(
                 SCHEMA.names,
-                (MIDNIGHT + dt.timedelta(seconds=at), d, f, None if x is None else Decimal(x), *rest),
+                (MIDNIGHT + at * SECOND, d, f, None if x is None else Decimal(x), *rest),
                 strict=True,
             )
         )
@@ -72,7 +73,7 @@ def results(text: str) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for line in text.split():
         name, start, end, count, total, most, least = line.split(",")
-        times = (MIDNIGHT + dt.timedelta(seconds=int(at)) for at in (start, end))
+        times = (MIDNIGHT + int(at) * SECOND for at in (start, end))
         numbers = (None if number == "null" else float(number) for number in (most, least))
         found.append((name, *times, int(count), Decimal(total), *numbers))
     return sorted(found, key=repr)
@@ -112,7 +113,7 @@ CUMULATES = "CUMULATE(TABLE t1, DESCRIPTOR(rowtime), INTERVAL '5' SECOND, INTERV
     ],
     ids=["tumble", "hop", "cumulate", "tumble by jvm"],
 )
-def test_late_rows_are_flinks(
+def test_late_rows_of_slices_are_flinks(
     windows: str, local: str | None, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     batches = [as_rows(part) for part in (ROWS[:7], ROWS[7:], [END])]
@@ -122,3 +123,25 @@ def test_late_rows_are_flinks(
     result = timerheap.spark.sql(spark, query(windows), strategy, local=local, max_parallelism=2)
     streams.run(result, tmp_path)
     assert streams.sink(spark, tmp_path) == results(expected)
+
+
+def test_distinct_values_and_late_rows_of_sessions_are_flinks(spark: SparkSession, tmp_path: Path) -> None:
+    """Over a restart."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
+    text = query("SESSION(TABLE t1 PARTITION BY name, DESCRIPTOR(rowtime), INTERVAL '2' SECOND)")
+    text = text.replace("MIN(float)", "COUNT(DISTINCT double), COUNT(DISTINCT string)")
+    for batches in ([ROWS[:4]], [ROWS[4:7], ROWS[7:], [END]]):
+        streams.write_batches(tmp_path / "input", map(as_rows, batches), SCHEMA)
+        streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")
+        streams.run(timerheap.spark.sql(spark, text, strategy, max_parallelism=2), tmp_path)
+    assert sorted(streams.sink(spark, tmp_path)) == [
+        (name, MIDNIGHT + start * SECOND, MIDNIGHT + end * SECOND, *results)
+        for name, start, end, *results in [
+            ("a", 1, 6, 4, Decimal("11.10"), 5.0, 3, 2),
+            ("a", 8, 10, 1, Decimal("3.33"), None, 0, 1),
+            ("b", 6, 9, 2, Decimal("6.66"), 6.0, 2, 2),
+            ("b", 16, 18, 1, Decimal("4.44"), 4.0, 1, 1),
+            ("b", 34, 36, 1, Decimal("3.33"), 3.0, 1, 1),
+            ("c", 32, 34, 1, Decimal("7.77"), 7.0, 1, 0),
+        ]
+    ]

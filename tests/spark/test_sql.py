@@ -243,7 +243,7 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
         (COUNTS.replace("'10'", "'0'"), {"watermark": STRATEGY}, "size must be positive"),
         (COUNTS.replace("window_end", "window_end, nope"), {"watermark": STRATEGY}, "no column 'nope'"),
         (COUNTS.replace("ts", "value"), {"watermark": STRATEGY, "local": "jvm"}, "local: 'jvm' cannot be"),
-        (SESSION, {"watermark": STRATEGY, "channel": "value"}, "channel: SESSION is Spark's own"),
+        (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel: there is no column 'nope'"),
         (5, {}, "query: 5 is no str"),
     ],
 )

@@ -218,12 +218,13 @@ def ours(df: DataFrame) -> Any:
     return timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY).group_by("k")
 
 
-def test_sessions_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("local", ["jvm", "arrow"])
+def test_sessions(local: str, spark: SparkSession, tmp_path: Path) -> None:
     rows = make(4, 200)
     streams.write_batches(tmp_path / "input", [rows[:100], rows[100:]], SCHEMA)
 
     def query(df: DataFrame) -> DataFrame:
-        cut = timerheap.spark.session(df, "at", 10_000, watermark=STRATEGY)
+        cut = timerheap.spark.session(df, "at", 10_000, watermark=STRATEGY, local=local, max_parallelism=2)
         return cut.group_by("k").agg(F.count("*").alias("n"), F.max("v"))
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
@@ -258,6 +259,14 @@ def test_the_plan_in_words(spark: SparkSession, capsys: pytest.CaptureFixture[st
     assert "arrow: rows become slices in the Python workers, before they are sent (count(distinct" in (
         capsys.readouterr().out
     )
+    sessions = timerheap.spark.session(df, "at", 5, watermark=STRATEGY)
+    sessions.group_by("k").explain(F.sum("v"))
+    said = capsys.readouterr().out
+    assert "Session windows, gap 5 ms, time zone UTC" in said
+    assert "makes sessions of the rows" in said
+    assert "global  none: a window is one session" in said
+    sessions.group_by("k").explain(F.count_distinct("v"))
+    assert "a row is late when its session, all it touches, has fired" in capsys.readouterr().out
     late = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY, late_by=True, time_zone="Asia/Tokyo")
     late.group_by().explain(F.sum("v"))
     said = capsys.readouterr().out

@@ -5,11 +5,10 @@ from timerheap.spark.aggregates import aggregate
 from timerheap.spark.async_map import async_map
 from timerheap.spark.inspect import explain_watermark
 from timerheap.spark.process import process
-from timerheap.spark.sessions import session
 from timerheap.spark.sql import sql
 from timerheap.spark.two import process_two
 from timerheap.spark.window_operator import window_operator
-from timerheap.spark.windows import cumulate, hop, tumble
+from timerheap.spark.windows import cumulate, hop, session, tumble
 
 __all__ = [
     "GroupTimers",

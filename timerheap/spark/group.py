@@ -11,10 +11,12 @@ from timerheap.spark.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER
 from timerheap.spark.clock import Clock
 from timerheap.spark.families import Family
 from timerheap.spark.keys import KeyTable
+from timerheap.spark.session_part import SessionsPart
 from timerheap.spark.slices import SlicesPart, WindowSpec
 from timerheap.spark.state import Part, Run
 from timerheap.spark.timers import JournalledTimers
 from timerheap.spark.waiting import RowBuffer, RowOrder
+from timerheap.tvf import SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["GroupSpec", "KeyGroup"]
@@ -72,7 +74,7 @@ class KeyGroup:
         self.event_timers = JournalledTimers(EVENT_TIMERS, spec.one_timer_per_key)
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)
         self.rows = RowBuffer(spec.schema)
-        self.slices = None if spec.windows is None else SlicesPart(spec.windows)
+        self.slices = None if spec.windows is None else _windows_part(spec.windows)
         self.states: dict[str, Family] = {}
         self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
@@ -148,7 +150,7 @@ class KeyGroup:
         Looking costs O(keys), so it waits until half as many keys may have died: amortised O(1) for each, and
         the table never holds more than twice the live keys.
         """
-        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | Family]
+        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | Family]
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
         if self.slices is not None:
             parts.append(self.slices)
@@ -169,3 +171,7 @@ class KeyGroup:
             self.slices.loaded(self.clock.watermark)
         self._losses_seen = -len(self.keys)  # how many are dead is not known
         return self
+
+
+def _windows_part(spec: WindowSpec) -> SlicesPart | SessionsPart:
+    return SlicesPart(spec) if isinstance(spec.assigner, SliceAssigner) else SessionsPart(spec)

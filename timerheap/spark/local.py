@@ -11,6 +11,7 @@ import pyarrow as pa
 from timerheap.spark.keys import KeyTable
 from timerheap.spark.pack import HASH, event_millis
 from timerheap.spark.slices import PartialColumns, WindowSpec, input_column
+from timerheap.tvf import SliceAssigner
 
 __all__ = ["LocalStage"]
 
@@ -22,6 +23,7 @@ class LocalStage:
     Parameters
     ----------
     spec : WindowSpec
+        Of slices.
     key : list of str
     event_time : str
     inputs : dict of str to dtype
@@ -44,6 +46,7 @@ class LocalStage:
         hashes = rows.column(HASH).to_numpy()
         ids = keys.resolve(hashes, [rows.column(name) for name in self.key])
         columns = PartialColumns(self.spec)
+        assert isinstance(self.spec.assigner, SliceAssigner)
         ends = self.spec.assigner.assign_slice_ends(event_millis(rows.column(self.event_time)))
         inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self.inputs.items()}
         partials = columns.aggregation.accumulate(ids, ends, inputs)

@@ -10,7 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark.chunks import SLICES
-from timerheap.tvf import Aggregate, Aggregation, GlobalWindowAggregate, Multisets, Partials, SliceAssigner
+from timerheap.tvf import (
+    Aggregate,
+    Aggregation,
+    GlobalWindowAggregate,
+    Multisets,
+    Partials,
+    SessionUnsliceAssigner,
+    SliceAssigner,
+)
 
 __all__ = ["KEY_HASH", "SLICE_END", "PartialColumns", "SlicesPart", "WindowSpec", "input_column", "objects"]
 
@@ -26,7 +34,7 @@ class WindowSpec:
 
     Parameters
     ----------
-    assigner : SliceAssigner
+    assigner : SliceAssigner or SessionUnsliceAssigner
     aggregates : list of Aggregate
     object_types : dict of str to pyarrow.DataType
         What the fields of accumulators that hold objects are stored as, by the aggregate's column.
@@ -34,7 +42,7 @@ class WindowSpec:
         Says all of this in words: a checkpoint keeps it.
     """
 
-    assigner: SliceAssigner
+    assigner: SliceAssigner | SessionUnsliceAssigner
     aggregates: list[Aggregate]
     object_types: dict[str, pa.DataType]
     name: str
@@ -93,11 +101,13 @@ class SlicesPart:
     Parameters
     ----------
     spec : WindowSpec
+        Of slices.
     """
 
     kind = SLICES
 
     def __init__(self, spec: WindowSpec) -> None:
+        assert isinstance(spec.assigner, SliceAssigner)
         self.name = spec.name
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
         self.columns = PartialColumns(spec)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timerheap.spark.sessions import session
-from timerheap.spark.windows import cumulate, hop, tumble
+from timerheap.spark.windows import cumulate, hop, session, tumble
 from timerheap.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def sql(
         faster, and has Spark's lateness: a late row counts where Flink drops it, and the other way round. A
         batch has no late rows, so there "jvm" is the default where it can do what is asked for.
     time_zone, channel, max_parallelism
-        As of `hop`; not for SESSION.
+        As of `hop`.
 
     Returns
     -------
@@ -106,9 +105,7 @@ def sql(
         df = df.where(F.expr(wanted.where))
     options = {"time_zone": time_zone, "channel": channel, "local": local, "max_parallelism": max_parallelism}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if given and wanted.windows == "session":
-        raise ValueError(f"{min(given)}: SESSION is Spark's own and has none; leave it out")
-    if df.isStreaming and wanted.windows != "session":
+    if df.isStreaming:
         given.setdefault("local", "arrow")  # "jvm" has Spark's lateness
     make = _WINDOWS[wanted.windows]
     grouped = make(df, time, watermark=strategy, **wanted.lengths, **given).group_by(*wanted.keys)

@@ -33,7 +33,7 @@ from timerheap.spark.local import LocalStage
 from timerheap.spark.pack import AHEAD, CHANNEL
 from timerheap.spark.slices import SLICE_END, WindowSpec
 from timerheap.spark.window_runner import WindowQuery
-from timerheap.tvf import SliceAssigner
+from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["Options", "Source", "WindowPlan"]
@@ -61,13 +61,17 @@ class Source:
 
     df: DataFrame
     time: str | None
-    assigner: SliceAssigner
+    assigner: SliceAssigner | SessionUnsliceAssigner
     strategy: WatermarkStrategy
     options: Options
 
     @classmethod
     def of(
-        cls, df: DataFrame, time: str | None, make: Callable[[str], SliceAssigner], options: Options
+        cls,
+        df: DataFrame,
+        time: str | None,
+        make: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
+        options: Options,
     ) -> Source:
         """Check what all windows take."""
         arrow_schema("df", data_frame("df", df).schema)
@@ -149,22 +153,30 @@ class WindowPlan:
         columns = [] if time is None else [("time", time)]
         rows = rows.select(*map(quoted, [*used, *marks]))
         local = None
-        if time is not None and not options.late_by:
+        if time is not None and not self._whole_rows:
             local = LocalStage(self._spec(), self._keys, time, self._dtypes)
         return self._carried(rows, used, columns, time, mode, local=local)
 
     @property
     def _one_stage(self) -> bool:
-        """Nothing is left to merge where a window is a slice."""
-        return self.local == "jvm" and self.source.assigner.size == self.source.assigner.interval
+        """Nothing is left to merge where Spark makes whole windows: a window is a slice, or a session."""
+        assigner = self.source.assigner
+        one_slice = not isinstance(assigner, SliceAssigner) or assigner.size == assigner.interval
+        return self.local == "jvm" and one_slice
+
+    @property
+    def _whole_rows(self) -> bool:
+        """Rows must get to the operator as they are."""
+        source = self.source
+        return source.time is None or source.options.late_by or not isinstance(source.assigner, SliceAssigner)
 
     def _by_spark(self) -> DataFrame:
         """Spark makes the slices, which are the windows."""
-        rows, window = self._sliced(self.source.df)
-        grouped = rows.groupBy(*map(quoted, self.keys), window).agg(
+        rows, window = self._sliced(self._with_key(self.source.df))
+        grouped = rows.groupBy(*map(quoted, self._keys), window).agg(
             *(one.column for one in self.computed if one.column is not None)
         )
-        results = grouped.columns[len(self.keys) + 1 :]
+        results = grouped.columns[len(self._keys) + 1 :]
         return grouped.select(*map(quoted, self.keys), *bounds(SLICE_END), *map(quoted, results))
 
     def _by_jvm(self) -> DataFrame:
@@ -187,16 +199,18 @@ class WindowPlan:
         if rows.isStreaming:
             rows = rows.withWatermark(time, f"{bounded_delay(source.strategy)} milliseconds")
         length = source.assigner.interval
+        if not isinstance(source.assigner, SliceAssigner):
+            return rows, F.session_window(quoted(time), f"{length} milliseconds").alias(SLICE_END)
         start = f"{source.assigner.offset % length} milliseconds"
         window = F.window(quoted(time), f"{length} milliseconds", startTime=start)
         return rows, window.alias(SLICE_END)
 
+    def _with_key(self, rows: DataFrame) -> DataFrame:
+        return rows if self.keys else rows.withColumn(_NO_KEY, F.lit(0))
+
     def _with_inputs(self, rows: DataFrame) -> DataFrame:
-        if not self.keys:
-            rows = rows.withColumn(_NO_KEY, F.lit(0))
-        return rows.withColumns(
-            {name: column for one in self.computed for name, column in one.inputs.items()}
-        )
+        inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
+        return self._with_key(rows).withColumns(inputs)
 
     @property
     def _keys(self) -> list[str]:
@@ -281,34 +295,39 @@ class WindowPlan:
 
     def _windows(self) -> str:
         assigner = self.source.assigner
-        kind = type(assigner).__name__.removesuffix("SliceAssigner")
-        lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
+        kind = type(assigner).__name__.removesuffix("SliceAssigner").removesuffix("UnsliceAssigner")
+        lengths = f"gap {assigner.interval} ms"
+        if isinstance(assigner, SliceAssigner):
+            lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
         time = "processing time" if self.source.time is None else f"time zone {assigner.clock.time_zone}"
         return f"{kind} windows, {lengths}, {time}"
 
     def __str__(self) -> str:
         source, options = self.source, self.source.options
         kind = "stream" if source.df.isStreaming else "batch"
+        part = "slice" if isinstance(source.assigner, SliceAssigner) else "session"
         if self.local == "jvm":
-            local = "jvm: Spark's own aggregation makes slices of the rows"
-            late = "Spark's, per slice: a row below Spark's watermark whose slice is over is dropped; "
+            local = f"jvm: Spark's own aggregation makes {part}s of the rows"
+            late = f"Spark's, per {part}: a row below Spark's watermark whose {part} is over is dropped; "
             late += "local='arrow' has Flink's, and sql() takes it on streams"
         else:
             why = "; ".join(self._hindrances()) or "it was asked for"
-            whole = options.late_by or source.time is None
-            where = "in the operator, where whole rows are needed" if whole else "before they are sent"
-            local = f"arrow: rows become slices in the Python workers, {where} ({why})"
-            late = "Flink's: a row is late when the last window of its slice has fired; "
+            where = "before they are sent"
+            if self._whole_rows:
+                where = "in the operator, where whole rows are needed"
+            local = f"arrow: rows become {part}s in the Python workers, {where} ({why})"
+            over = "the last window of its slice" if part == "slice" else "its session, all it touches,"
+            late = f"Flink's: a row is late when {over} has fired; "
             late += "it comes out with late_by" if options.late_by else "it is dropped"
         merged = (
-            f"{options.max_parallelism} key groups of ({', '.join(self.keys) or 'no key'}), shared slices in "
+            f"{options.max_parallelism} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "
             "Python workers, state in Spark's state store"
         )
         lines = {
             "windows": self._windows(),
             "source": f"{kind}, time {source.time or 'of the micro-batch'}, watermark {source.strategy!r}",
             "local": local,
-            "global": "none: a window is one slice" if self._one_stage else merged,
+            "global": f"none: a window is one {part}" if self._one_stage else merged,
             "late": late,
             "sink": f"append: {', '.join(self._result().names)}",
         }

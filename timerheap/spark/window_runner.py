@@ -1,4 +1,4 @@
-"""Runs windows on key groups: rows into slices, and the windows that a watermark ends out of them."""
+"""Runs windows on key groups: rows into slices or sessions, and what a watermark ends out of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timerheap.spark.slices import KEY_HASH, SLICE_END, input_column
 from timerheap.spark.values import Misfit, column_of
 from timerheap.spark.waiting import WaitingRows
 from timerheap.timer import MAX_WATERMARK
-from timerheap.tvf import Partials, WindowResults
+from timerheap.tvf import GlobalWindowAggregate, Partials, WindowResults
 from timerheap.tvf.aggregate import FieldAggregate
 
 __all__ = ["WindowQuery", "WindowRunner"]
@@ -91,13 +91,16 @@ class WindowRunner:
         rows = waiting.rows
         if self._query.local != "operator":
             slices = self._by_spark(waiting) if self._query.local == "jvm" else self._by_pack_stage(waiting)
+            assert isinstance(self._windows, GlobalWindowAggregate)
             before = self._windows.late_rows
             self._windows.merge(slices)
             self._group.clock.late_rows += self._windows.late_rows - before
             return
         inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self._query.inputs.items()}
-        event_time = self._windows.assigner.is_event_time
-        late = self._windows.add(waiting.ids, waiting.timestamps if event_time else self._time(), inputs)
+        times = waiting.timestamps
+        if not self._windows.assigner.is_event_time:
+            times = np.full(len(times), self._time())
+        late = self._windows.add(waiting.ids, times, inputs)
         if len(late.rows):
             self._group.clock.late_rows += len(late.rows)
             if self._output.takes_late:
@@ -137,7 +140,7 @@ class WindowRunner:
 
     def advance_clock(self, now: int) -> None:
         """Give the windows of processing time that are over."""
-        if not self._windows.assigner.is_event_time:
+        if isinstance(self._windows, GlobalWindowAggregate) and not self._windows.assigner.is_event_time:
             self._emit(self._windows.advance_processing_time(now), early=False)
 
     def _emit(self, results: WindowResults, early: bool) -> None:

@@ -1,4 +1,4 @@
-"""`tumble`, `hop` and `cumulate`: windows as SQL has them, on a Spark DataFrame."""
+"""`tumble`, `hop`, `cumulate` and `session`: windows as SQL has them, on a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from pyspark.sql import Column, DataFrame
 from timerheap.spark.aggregates import UserAggregate, asked
 from timerheap.spark.arguments import key_columns
 from timerheap.spark.window_plan import Options, Source, WindowPlan
-from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner, TumblingSliceAssigner
+from timerheap.tvf import (
+    CumulativeSliceAssigner,
+    HoppingSliceAssigner,
+    SessionUnsliceAssigner,
+    SliceAssigner,
+    TumblingSliceAssigner,
+)
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["GroupedWindows", "Windows", "cumulate", "hop", "tumble"]
+__all__ = ["GroupedWindows", "Windows", "cumulate", "hop", "session", "tumble"]
 
 
 def tumble(
@@ -162,6 +168,51 @@ def cumulate(
         return CumulativeSliceAssigner(max_size, step, offset, zone, event_time=time is not None)
 
     return Windows(Source.of(df, time, make, options))
+
+
+def session(
+    df: DataFrame,
+    time: str,
+    gap: int | timedelta,
+    *,
+    watermark: WatermarkStrategy | None = None,
+    time_zone: str | None = None,
+    channel: str | None = None,
+    late_by: bool = False,
+    emit_every: int | timedelta | None = None,
+    local: str | None = None,
+    max_parallelism: int = 128,
+) -> Windows:
+    """Put rows of a key that follow each other within `gap` into one window: SQL's ``SESSION``.
+
+    For custom triggers and functions over whole sessions there is `timerheap.spark.window_operator` with
+    `EventTimeSessionWindows`, and for sessions of processing time, too.
+
+    Parameters
+    ----------
+    df, time
+        As of `hop`; event time only.
+    gap : int or timedelta
+        How long a session lasts behind its last row, in ms.
+    watermark, channel, emit_every, max_parallelism
+        As of `hop`.
+    time_zone : str, optional
+        Whose wall clock the gap is measured on, by default the session's, as of `hop`.
+    late_by : bool
+        As of `hop`; a row is late when its session, with all sessions that it touches, is over.
+    local : {"jvm", "arrow"}, optional
+        Who makes sessions of the rows. "jvm": Spark's own ``session_window``, with Spark's lateness. "arrow":
+        the Python workers, by Flink's rule. The default is that of `hop`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Anything that does not fit is named before the query starts.
+    """
+    if time is None:
+        raise TypeError("time: sessions of processing time are window_operator's; name a column")
+    options = Options(watermark, time_zone, channel, late_by, emit_every, local, max_parallelism)
+    return Windows(Source.of(df, time, lambda zone: SessionUnsliceAssigner(gap, zone), options))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from timerheap.tvf.multiset import CountDistinct, MaxWithRetract, MinWithRetract
 from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.python_aggregate import PythonAggregate
 from timerheap.tvf.results import LateRows, WindowResults
-from timerheap.tvf.session import SessionWindowAggregate
+from timerheap.tvf.session import SessionUnsliceAssigner, SessionWindowAggregate
 from timerheap.tvf.sketch import ApproxCountDistinct
 from timerheap.tvf.slices import (
     CumulativeSliceAssigner,
@@ -64,6 +64,7 @@ __all__ = [
     "Multisets",
     "Partials",
     "PythonAggregate",
+    "SessionUnsliceAssigner",
     "SessionWindowAggregate",
     "SliceAssigner",
     "StddevPop",

@@ -18,7 +18,37 @@ from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.results import LateRows, WindowResults, how_late
 from timerheap.tvf.zone import LocalClock
 
-__all__ = ["SessionWindowAggregate"]
+__all__ = ["SessionUnsliceAssigner", "SessionWindowAggregate"]
+
+
+class SessionUnsliceAssigner:
+    """How sessions lie in time; beside `SliceAssigner`, since no windows share a slice of them.
+
+    Parameters
+    ----------
+    gap : int or timedelta
+        A session ends this long after its last row; an int is ms.
+    time_zone : str, default "UTC"
+        Whose wall clock shows the windows' bounds.
+
+    Attributes
+    ----------
+    interval : int
+        The gap, ms: the ends of two sessions of a key are further apart.
+    clock : LocalClock
+    is_event_time : bool
+        True: sessions are of the rows' own time.
+
+    Notes
+    -----
+    Flink: ``SessionUnsliceAssigner``.
+    """
+
+    is_event_time = True
+
+    def __init__(self, gap: Length, time_zone: str = "UTC") -> None:
+        self.interval = positive("gap", gap)
+        self.clock = LocalClock(time_zone)
 
 
 class SessionWindowAggregate:
@@ -35,7 +65,8 @@ class SessionWindowAggregate:
 
     Attributes
     ----------
-    aggregation : Aggregation
+    assigner, aggregation
+        The `SessionUnsliceAssigner`, and the `Aggregation` of the aggregates.
     watermark : int
         Epoch ms; ``MIN_WATERMARK`` before the first.
     late_rows : int
@@ -60,14 +91,14 @@ class SessionWindowAggregate:
     """
 
     def __init__(self, gap: Length, aggregates: Sequence[Aggregate], time_zone: str = "UTC") -> None:
-        self.gap = positive("gap", gap)
-        self.clock = LocalClock(time_zone)
+        self.assigner = SessionUnsliceAssigner(gap, time_zone)
         self.aggregation = Aggregation(aggregates)
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
         self._starts = np.empty(0, np.int64)
         self._sessions = self.aggregation.empty()  # a session's slice is the session
         self._timers = TimerHeap()
+        self._changed = [np.empty(0, np.int64)]  # keys whose sessions are no longer as they were
 
     def __len__(self) -> int:
         """The number of sessions."""
@@ -98,8 +129,8 @@ class SessionWindowAggregate:
             If a column is missing, or not what is asked for; then nothing has changed.
         """
         keys = column("key_ids", key_ids, np.size(timestamps))
-        starts = self.clock.to_local(column("timestamps", timestamps))
-        ends = add(starts, self.gap, "a session's end")
+        starts = self.assigner.clock.to_local(column("timestamps", timestamps))
+        ends = add(starts, self.assigner.interval, "a session's end")
         late = self._late(keys, starts, ends)
         # A row is a slice of its own until it is known which it touches.
         numbers = np.arange(len(keys))
@@ -107,7 +138,7 @@ class SessionWindowAggregate:
         kept = np.setdiff1d(numbers, late)
         self._merge(starts[kept], Partials(keys[kept], ends[kept], rows[kept].accumulators))
         self.late_rows += len(late)
-        return LateRows(late, how_late(self.watermark, self.clock.passes_at(ends[late] - 1)))
+        return LateRows(late, how_late(self.watermark, self.assigner.clock.passes_at(ends[late] - 1)))
 
     def advance_watermark(self, watermark: int) -> WindowResults:
         """Set the watermark, and fire all sessions that have ended.
@@ -124,8 +155,9 @@ class SessionWindowAggregate:
         watermark = max(int64("watermark", watermark), self.watermark)
         ended = np.zeros(len(self), np.bool_)
         if (head := self._timers.peek()) is not None and head.timestamp <= watermark:
-            ended = self._sessions.slice_ends - 1 <= self.clock.passed(watermark)
+            ended = self._sessions.slice_ends - 1 <= self.assigner.clock.passed(watermark)
         results = self._evaluate(ended)
+        self._changed.append(self._sessions.key_ids[ended])
         self._starts, self._sessions = self._starts[~ended], self._sessions[~ended]
         self._timers.pop_due(watermark)
         self.watermark = watermark
@@ -144,6 +176,21 @@ class SessionWindowAggregate:
         """Give the state: the sessions' starts, and their ends (as slices) and accumulators. O(1)."""
         return self._starts, self._sessions
 
+    def changes(self) -> tuple[NDArray[np.int64], Partials, NDArray[np.int64]]:
+        """Give what has changed since the last call, or since `restore`.
+
+        Returns
+        -------
+        starts, sessions
+            As of `snapshot`: all sessions of the keys of which any has changed.
+        keys : ndarray of int64
+            Those keys, with those that have no session any more.
+        """
+        keys = np.unique(np.concatenate(self._changed))
+        self._changed = [np.empty(0, np.int64)]
+        concerned = np.isin(self._sessions.key_ids, keys)
+        return self._starts[concerned], self._sessions[concerned], keys
+
     def restore(
         self, starts: NDArray[np.int64], sessions: Partials, watermark: int, late_rows: int = 0
     ) -> None:
@@ -152,12 +199,13 @@ class SessionWindowAggregate:
         self._starts, self._sessions = np.empty(0, np.int64), self.aggregation.empty()
         self._timers.clear()
         self._merge(column("starts", starts, len(sessions)), sessions)
+        self._changed = [np.empty(0, np.int64)]
 
     def _late(
         self, keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> NDArray[np.intp]:
         """Which rows come too late, even for the sessions that are there when they come."""
-        passed = self.clock.passed(self.watermark)
+        passed = self.assigner.clock.passed(self.watermark)
         late: list[int] = []
         concerned = np.flatnonzero(np.isin(keys, keys[ends - 1 <= passed]))
         groups = group_by(keys[concerned])
@@ -196,12 +244,13 @@ class SessionWindowAggregate:
         touched = np.maximum.reduceat(groups.order, groups.starts) >= before
         old = np.flatnonzero(np.repeat(touched, groups.sizes) & (groups.order < before))
         gone = groups.order[old]
-        timers = self.clock.passes_at(merged.slice_ends[touched] - 1)
+        timers = self.assigner.clock.passes_at(merged.slice_ends[touched] - 1)
         gone_ends = both.slice_ends[gone]
-        gone_timers = self.clock.passes_at(gone_ends - 1)
+        gone_timers = self.assigner.clock.passes_at(gone_ends - 1)
 
         self._starts = np.minimum.reduceat(both_starts[groups.order], groups.starts)
         self._sessions = merged
+        self._changed.append(rows.key_ids)
         self._timers.remove_many(gone_timers, both.key_ids[gone], gone_ends)
         self._timers.push_many(timers, merged.key_ids[touched], merged.slice_ends[touched])
 
@@ -210,7 +259,7 @@ class SessionWindowAggregate:
         there = np.flatnonzero(sessions.rows != 0)
         order = there[np.argsort(sessions.slice_ends[there], kind="stable")]
         starts, sessions = starts[order], sessions[order]
-        times = self.clock.to_epoch(sessions.slice_ends - 1)
+        times = self.assigner.clock.to_epoch(sessions.slice_ends - 1)
         return WindowResults(
             sessions.key_ids, starts, sessions.slice_ends, times, self.aggregation.results(sessions)
         )

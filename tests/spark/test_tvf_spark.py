@@ -180,9 +180,11 @@ def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
     closed = [
         (k, stop, len(ds), "".join(sorted("".join(d or "" for d in ds)))) for (k, stop), ds in wanted.items()
     ]
-    final = sorted((row[0], millis(row[2]), row[4], row[5]) for row in found if row[6] is False)
-    assert final == sorted(one for one in closed if one[1] - 1 <= watermarks[1])
-    early = sorted((row[0], millis(row[2]), row[4], row[5]) for row in found if row[6] is True)
+    final, early = (
+        sorted(((row[0], millis(row[2]), row[4], row[5]) for row in found if row[6] is is_early), key=repr)
+        for is_early in (False, True)
+    )
+    assert final == sorted((one for one in closed if one[1] - 1 <= watermarks[1]), key=repr)
     last = [one for one in closed if one[1] - 1 > watermarks[1]]
     assert set(last) <= set(early)
     assert len(early) > len(last)

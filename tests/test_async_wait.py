@@ -509,7 +509,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "capacity 0": (lambda: AsyncWaitOperator(fine, capacity=0), ValueError, "capacity: 0 leaves no room"),
     "capacity 1.5": (lambda: AsyncWaitOperator(fine, capacity=1.5), TypeError, "capacity: 1.5 is no int"),  # type: ignore[arg-type]
     "timeout 0": (lambda: AsyncWaitOperator(fine, timeout=0), ValueError, "timeout: 0 leaves no time"),
-    "timeout -1": (lambda: AsyncWaitOperator(fine, timeout=-1), ValueError, "timeout: -1 must be 0 or more"),
+    "timeout -1": (lambda: AsyncWaitOperator(fine, timeout=-1), ValueError, "timeout must be 0 or more"),
     "timeout text": (lambda: AsyncWaitOperator(fine, timeout="5s"), TypeError, "timeout: '5s' is no dur"),  # type: ignore[arg-type]
     "ordered": (lambda: AsyncWaitOperator(fine, ordered="no"), TypeError, "ordered: 'no' is no bool"),  # type: ignore[arg-type]
     "retry": (lambda: AsyncWaitOperator(fine, retry=3), TypeError, "retry: 3 is no AsyncRetryStrategy"),  # type: ignore[arg-type]
@@ -527,7 +527,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         r"exception_predicate: OSError\('gone'\) is no function",
     ),
     "first wait": (lambda: backoff(initial_delay=0), ValueError, "initial_delay: 0 must be more"),
-    "last wait": (lambda: backoff(max_retry_delay=1.5), TypeError, "max_retry_delay: 1.5 is no duration"),
+    "last wait": (lambda: backoff(max_retry_delay=1.5), TypeError, "max_retry_delay must be an int of mill"),
     "factor": (lambda: backoff(multiplier=float("nan")), ValueError, "multiplier: nan must be more than 0"),
     "factor text": (lambda: backoff(multiplier="2"), TypeError, "multiplier: '2' is no number"),
 }  # fmt: skip

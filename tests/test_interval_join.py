@@ -299,10 +299,10 @@ def test_rows_need_event_time(timestamp):
     ("lower", "upper", "error", "message"),
     [
         (1, 0, ValueError, "lower_bound must not be above upper_bound, got 1 and 0"),
-        ("1", 2, TypeError, "lower_bound: '1' is no duration"),
-        (1, 2.0, TypeError, "upper_bound: 2.0 is no duration"),
+        ("1", 2, TypeError, "lower_bound must be an int of milliseconds or a timedelta, got '1'"),
+        (1, 2.0, TypeError, "upper_bound must be an int of milliseconds or a timedelta, got 2.0"),
         (0, 2**63, OverflowError, "upper_bound"),
-        (timedelta(microseconds=-1), 0, ValueError, "lower_bound: .* is no whole number of milliseconds"),
+        (timedelta(microseconds=-1), 0, ValueError, "lower_bound must be a whole number of milliseconds"),
     ],
 )
 def test_bounds_that_are_none(lower, upper, error, message):

@@ -1,4 +1,4 @@
-"""Aggregates against plain Python: however rows are cut up and merged, with nulls, with rows taken back."""
+"""Aggregates compared with plain Python, for any batches and merges, with nulls and retractions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, 0.0, -0.0, 
 
 
 def in_parts(aggregate: Aggregate, parts: list[tuple[list[Any], list[int]]]) -> list[Any]:
-    """The result for one key, of batches of values with signs, merged."""
+    """Return the result for one key after batches of values with signs are merged."""
     aggregation = Aggregation([aggregate])
     made = []
     for values, signs in parts:
@@ -77,7 +77,7 @@ def toward_zero(quotient: Fraction) -> int:
 
 
 @given(cut(INT64))
-def test_whole_numbers(parts: Any) -> None:
+def test_aggregates_of_int64_equal_python(parts: Any) -> None:
     check(Count("v"), parts, len)
     check(Min("v", np.int64), parts, min)
     check(Max("v", np.int64), parts, max)
@@ -87,17 +87,17 @@ def test_whole_numbers(parts: Any) -> None:
     if -(2**63) <= total < 2**63:
         check(Sum("v", np.int64), parts, sum)
     else:
-        with pytest.raises(OverflowError, match=rf"sum\(v\) is out of 64 bits: {total}; add"):
+        with pytest.raises(OverflowError, match=rf"sum\(v\) must fit into int64, got {total}; sum"):
             in_parts(Sum("v", np.int64), parts)
 
 
 def sql_key(value: float) -> tuple[bool, float]:
-    """NaN is equal to itself, and greater than anything."""
+    """Order NaN after all other values, and treat it as equal to itself."""
     return (True, 0.0) if math.isnan(value) else (False, value + 0.0)
 
 
 @given(cut(NUMBERS))
-def test_floats(parts: Any) -> None:
+def test_aggregates_of_floats_order_nan_last(parts: Any) -> None:
     check(CountDistinct("v", float), parts, lambda values: len(set(map(sql_key, values))))
     for aggregate, function in ((Min("v", float), min), (Max("v", float), max)):
         values = [value for part, _ in parts for value in part if value is not None]
@@ -107,21 +107,21 @@ def test_floats(parts: Any) -> None:
 
 
 @given(cut(st.sampled_from(["", "a", "b", "é", "ab"])))
-def test_text(parts: Any) -> None:
+def test_aggregates_of_strings_equal_python(parts: Any) -> None:
     check(Min("v", object), parts, min)
     check(Max("v", object), parts, max)
     check(CountDistinct("v", object), parts, lambda values: len(set(values)))
 
 
 @given(cut(st.decimals(-1000, 1000, places=2)))
-def test_decimals(parts: Any) -> None:
+def test_aggregates_of_decimals_equal_python(parts: Any) -> None:
     check(Sum("v", object), parts, lambda values: sum(values, Decimal(0)))
     check(Max("v", object), parts, max)
 
 
 @given(cut(st.floats(-1e3, 1e3)), st.sampled_from([0.0, 1e9]))
-def test_variance(parts: Any, far: float) -> None:
-    """The spread around a mean that is a million times as large is not lost."""
+def test_variance_is_accurate_around_a_large_mean(parts: Any, far: float) -> None:
+    """Check values whose mean is a million times as large as their distance from it."""
     parts = [([None if v is None else v + far for v in values], signs) for values, signs in parts]
     values = [Fraction(v) for part, _ in parts for v in part if v is not None]
     for aggregate, reference, least in (
@@ -143,7 +143,7 @@ def test_variance(parts: Any, far: float) -> None:
     st.lists(st.tuples(st.sampled_from([None, 1, 2, 3, -5]), st.sampled_from([1, 1, -1])), min_size=1),
     st.data(),
 )
-def test_rows_taken_back(rows: list[tuple[Any, int]], data: st.DataObject) -> None:
+def test_retracted_rows_do_not_count(rows: list[tuple[Any, int]], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(rows)))
     parts = [tuple(map(list, zip(*part, strict=True))) for part in (rows[:at], rows[at:]) if part]
     left: Counter[int] = Counter()
@@ -167,7 +167,7 @@ def test_rows_taken_back(rows: list[tuple[Any, int]], data: st.DataObject) -> No
         assert in_parts(VarPop("v"), parts) == [pytest.approx(spread, abs=1e-9)]
 
 
-def test_masked_columns_and_what_they_hold() -> None:
+def test_masked_values_are_null_whatever_is_under_the_mask() -> None:
     local = LocalWindowAggregate(
         TumblingSliceAssigner(10),
         [Sum("v", np.int64), Avg("b", float), Min("f", float), Sum("f", np.float64)],
@@ -190,8 +190,8 @@ def test_masked_columns_and_what_they_hold() -> None:
     ]
 
 
-def test_what_another_engine_has_computed() -> None:
-    """Spark's count, sum, min and variance of a slice are as good as the slice's rows."""
+def test_partials_of_another_engine_equal_those_of_rows() -> None:
+    """Use Spark's count, sum, min and variance of a slice instead of its rows."""
     aggregation = Aggregation(
         [Count("v"), Sum("v", np.int64), Avg("v", np.int64), Sum("v", float), Min("v", np.int64), VarPop("v")]
     )
@@ -218,11 +218,11 @@ def test_what_another_engine_has_computed() -> None:
         assert got.compressed().tolist() == pytest.approx(wanted.compressed().tolist(), rel=1e-12)
     with pytest.raises(TypeError, match=r"sum\(v\): parts must be sum, count, got 1 columns"):
         Sum("v", float).from_parts([1])
-    with pytest.raises(TypeError, match=r"count\(distinct v\) takes rows"):
+    with pytest.raises(TypeError, match=r"built from parts, got count\(distinct v\), which needs the rows"):
         Aggregation([CountDistinct("v", float)]).from_parts([7], [10], [([1],), ([1],)])
 
 
-def test_multisets_are_a_column() -> None:
+def test_multisets_are_selected_like_a_column_and_checked() -> None:
     column = Multisets(np.array([0, 2, 2, 3]), np.array([5, 7, 9]), np.array([1, 3, 2]))
     chosen = column[np.array([False, True, True])]
     assert (chosen.offsets.tolist(), chosen.values.tolist(), chosen.counts.tolist()) == ([0, 0, 1], [9], [2])
@@ -232,7 +232,7 @@ def test_multisets_are_a_column() -> None:
     good = aggregation.columns(aggregation.accumulate([1, 2], np.zeros(2, np.int64), {"v": [5, 6]}))
     for offsets in ([0, 2, 1], [1, 1, 2], [0, 1, 3], [0, -1, 2]):
         bad = Multisets(np.array(offsets), np.array([5, 7]), np.array([1, 3]))
-        with pytest.raises(ValueError, match=r"column '1\.values': the offsets must"):
+        with pytest.raises(ValueError, match=r"column '1\.values' must have int64 offsets"):
             aggregation.partials({**good, "1.values": bad})
 
 
@@ -252,18 +252,18 @@ class Product:
         return acc_a
 
 
-def test_a_function_of_several_columns() -> None:
+def test_a_python_function_of_several_columns_receives_tuples() -> None:
     aggregation = Aggregation([PythonAggregate(Product(), "a", "b")])
     zeros = np.zeros(2, np.int64)
     one = aggregation.accumulate([1, 2], zeros, {"a": [2, 3], "b": [5, 2]})
     assert aggregation.results(aggregation.merge([one, one]))[0].tolist() == [100, 36]
-    assert aggregation.results(one)[0].tolist() == [10, None]  # nothing was spoilt
+    assert aggregation.results(one)[0].tolist() == [10, None]  # the accumulators are unchanged
     assert aggregation.aggregates[1].name == "Product(a, b)"
-    with pytest.raises(ValueError, match=r"Product\(a, b\) cannot take rows back"):
+    with pytest.raises(ValueError, match=r"signs must be 1 for Product\(a, b\), which cannot retract"):
         aggregation.accumulate([1], zeros[:1], {"a": [2], "b": [5]}, [-1])
-    with pytest.raises(TypeError, match="function must have the method create_accumulator"):
+    with pytest.raises(TypeError, match="function must have a method create_accumulator, got <object"):
         PythonAggregate(object(), "a")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="columns: name at least one"):
+    with pytest.raises(TypeError, match="columns must name at least one input column"):
         PythonAggregate(Product())
 
 
@@ -281,7 +281,7 @@ def test_a_function_of_several_columns() -> None:
     ],
     ids=repr,
 )
-def test_aggregates_can_be_sent_to_workers(aggregate: Aggregate) -> None:
+def test_a_pickled_aggregate_computes_the_same(aggregate: Aggregate) -> None:
     plans = [Aggregation([aggregate]), Aggregation([pickle.loads(pickle.dumps(aggregate))])]
     parts = [plan.accumulate([1, 1, 2], np.zeros(3, np.int64), {"v": [5, 6, 7]}) for plan in plans]
     merged = [plan.merge([part, part]) for plan, part in zip(plans, parts, strict=True)]
@@ -290,7 +290,7 @@ def test_aggregates_can_be_sent_to_workers(aggregate: Aggregate) -> None:
     assert repr(plans[0].aggregates) == repr(plans[1].aggregates)
 
 
-def test_dtypes_that_are_not_kept() -> None:
+def test_a_dtype_that_loses_values_raises() -> None:
     with pytest.raises(TypeError, match=r"dtype of sum\(v\) must be int64, float64 or object, got float32"):
         Sum("v", np.float32)
     with pytest.raises(OverflowError, match="v must fit into int64, got 18446744073709551615"):
@@ -299,7 +299,7 @@ def test_dtypes_that_are_not_kept() -> None:
         )
 
 
-def test_approximate_distinct() -> None:
+def test_approximate_count_distinct_is_close_to_the_exact_count() -> None:
     pytest.importorskip("datasketches")
     random = np.random.default_rng(7)
     values = random.integers(0, 50_000, 60_000)
@@ -319,14 +319,14 @@ def test_approximate_distinct() -> None:
         ApproxCountDistinct("v", np.int64, lg_k=30)
 
 
-def test_the_memory_budget_is_kept() -> None:
+def test_the_local_buffer_stays_within_its_memory_budget() -> None:
     local = LocalWindowAggregate(HoppingSliceAssigner(100, 10), [CountDistinct("v", np.int64)], 10_000)
-    handed_on = 0
+    emitted = 0
     for at in range(20):
-        handed_on += len(local.add(np.arange(50), 5, {"v": np.full(50, at)}))
+        emitted += len(local.add(np.arange(50), 5, {"v": np.full(50, at)}))
         assert local.nbytes <= 10_000
-    assert handed_on
+    assert emitted
     few = LocalWindowAggregate(HoppingSliceAssigner(100, 10), [Count()], 10_000)
-    for _ in range(100):  # which merge into few, and so stay
+    for _ in range(100):  # these batches merge into 50 accumulators, which stay in the buffer
         assert len(few.add(np.arange(50), 5)) == 0
     assert few.drain().rows.tolist() == [100] * 50

@@ -1,4 +1,4 @@
-"""Window operators against windows in plain Python: any rows, any watermarks, however they are run."""
+"""Window operators compared with windows in plain Python, for any rows and watermarks."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from timerheap.tvf import (
 )
 
 HOUR = 3_600_000
-SPRING, AUTUMN = 1615705200000, 1636264800000  # when New York changed its clocks in 2021
+SPRING, AUTUMN = 1615705200000, 1636264800000  # the changes to and from summer time in New York in 2021
 
 
 class Collect:
-    """Which values are there."""
+    """Collect the values with their counts."""
 
     def create_accumulator(self) -> dict[Any, int]:
         return {}
@@ -55,7 +55,7 @@ class Collect:
     def merge(self, acc_a: dict[Any, int], acc_b: dict[Any, int]) -> dict[Any, int]:
         for value, count in acc_b.items():
             self.add(value, acc_a, count)
-        acc_b.clear()  # an accumulator that was handed over is the function's to spoil
+        acc_b.clear()  # a function may modify its accumulators
         return acc_a
 
     def get_result(self, accumulator: dict[Any, int]) -> dict[Any, int]:
@@ -91,7 +91,7 @@ def expected(rows: list[Row]) -> list[Any]:
         len(there),
         sum(sign for *_, sign in rows),
         mean,
-        # Where more is taken back than came, a spread could come out below nothing.
+        # If more rows are retracted than added, the variance could be negative.
         None if square is None else pytest.approx(max(square, 0), abs=1e-6),
         left,
     ]
@@ -131,7 +131,7 @@ def windows(draw: st.DrawFn) -> tuple[Model, SliceAssigner]:
 
 
 def times(step: int) -> st.SearchStrategy[int]:
-    """Times that fall into few windows, some of them around a change of the clocks."""
+    """Return times in few windows, some of them around a clock change."""
     return st.builds(
         lambda start, slices, rest: start + slices * step + rest,
         st.sampled_from([SPRING, AUTUMN, 0]),
@@ -154,7 +154,7 @@ def columns(rows: list[Row]) -> tuple[Any, ...]:
 
 @settings(max_examples=150)
 @given(data=st.data(), retracts=st.booleans())
-def test_one_stage(data: st.DataObject, retracts: bool) -> None:
+def test_one_stage_equals_the_model(data: st.DataObject, retracts: bool) -> None:
     model, assigner = data.draw(windows())
     operator = GlobalWindowAggregate(assigner, aggregates(retracts))
     for rows, watermark in data.draw(steps(model.step, retracts)):
@@ -174,7 +174,7 @@ def test_one_stage(data: st.DataObject, retracts: bool) -> None:
 
 @settings(max_examples=100)
 @given(data=st.data(), retracts=st.booleans(), memory_budget=st.sampled_from([1, 2_000, 1 << 20]))
-def test_two_stages(data: st.DataObject, retracts: bool, memory_budget: int) -> None:
+def test_two_stages_equal_the_model(data: st.DataObject, retracts: bool, memory_budget: int) -> None:
     model, assigner = data.draw(windows())
     local = LocalWindowAggregate(assigner, aggregates(retracts), memory_budget)
     after = GlobalWindowAggregate(assigner, aggregates(retracts))
@@ -189,13 +189,15 @@ def test_two_stages(data: st.DataObject, retracts: bool, memory_budget: int) -> 
 
 
 def over_the_wire(columns: dict[str, Any], after: GlobalWindowAggregate) -> Partials:
-    """As another process would get it: columns, found by name."""
+    """Rebuild the partials from named columns, as another process does."""
     return after.aggregation.partials(dict(reversed(columns.items())))
 
 
 @settings(max_examples=100)
 @given(data=st.data(), retracts=st.booleans(), by_changes=st.booleans())
-def test_restored_at_any_moment(data: st.DataObject, retracts: bool, by_changes: bool) -> None:
+def test_a_restored_operator_continues_like_the_original(
+    data: st.DataObject, retracts: bool, by_changes: bool
+) -> None:
     model, assigner = data.draw(windows())
     operator = GlobalWindowAggregate(assigner, aggregates(retracts))
     stored: dict[int, Partials] = {}
@@ -222,7 +224,7 @@ def test_restored_at_any_moment(data: st.DataObject, retracts: bool, by_changes:
 
 @settings(max_examples=50)
 @given(data=st.data())
-def test_a_failure_leaves_the_state_as_it_was(data: st.DataObject) -> None:
+def test_a_failing_function_leaves_the_state_unchanged(data: st.DataObject) -> None:
     model, assigner = data.draw(windows())
 
     class Fails(Collect):
@@ -244,8 +246,8 @@ def test_a_failure_leaves_the_state_as_it_was(data: st.DataObject) -> None:
         assigner, [*aggregates(retracts=False)[:-1], PythonAggregate(function, "v", name="fails")]
     )
 
-    def whatever(call: Callable[[], Any]) -> Any:
-        """Once failing, if it does, and once for good."""
+    def twice(call: Callable[[], Any]) -> Any:
+        """Call with the function failing, and again without if that raises."""
         before = operator.late_rows, operator.watermark
         function.failing = True
         try:
@@ -260,19 +262,19 @@ def test_a_failure_leaves_the_state_as_it_was(data: st.DataObject) -> None:
     for rows, watermark in [*data.draw(steps(model.step, retracts=False)), ([], MAX_WATERMARK)]:
         for row in rows:
             model.add(row)
-        whatever(lambda rows=rows: operator.add(*columns(rows)))
+        twice(lambda rows=rows: operator.add(*columns(rows)))
         if watermark is not None:
             check(
-                whatever(lambda watermark=watermark: operator.advance_watermark(watermark)),
+                twice(lambda watermark=watermark: operator.advance_watermark(watermark)),
                 model.advance(watermark),
             )
 
 
-def test_many_keys_and_slices() -> None:
-    """More lines than one block of a grid, windows of many slices, and a watermark that jumps over gaps."""
+def test_a_watermark_over_many_keys_slices_and_a_gap_fires_every_window() -> None:
+    """Use more lines than one block of the grid, windows of many slices, and a gap of decades."""
     random = np.random.default_rng(4)
     keys, timestamps = random.integers(0, 60, 1_000), random.integers(0, 40_000, 1_000)
-    timestamps[800:] += 10**12  # nothing for decades
+    timestamps[800:] += 10**12  # a gap of three decades
     values = random.integers(-100, 100, 1_000)
     for assigner, kind in (
         (HoppingSliceAssigner(1_000, 10), "HOP"),
@@ -291,7 +293,7 @@ def test_many_keys_and_slices() -> None:
             assert shown(operator.advance_watermark(watermark)) == wanted
 
 
-def test_windows_of_windows() -> None:
+def test_windows_of_window_results_keep_their_bounds() -> None:
     hop = HoppingSliceAssigner(20, 10)
     first = GlobalWindowAggregate(hop, [Sum("v", np.int64)])
     first.add([1, 2, 2], [5, 5, 15], {"v": [1, 10, 100]})
@@ -304,19 +306,19 @@ def test_windows_of_windows() -> None:
     assert largest.results[0].tolist() == [10, 110, 100]
 
 
-def test_processing_time_knows_no_late_rows() -> None:
+def test_processing_time_has_no_late_rows() -> None:
     minutes = GlobalWindowAggregate(TumblingSliceAssigner(60_000, event_time=False), [Count()])
     minutes.add([1, 2], 59_999)
     assert minutes.next_timer() == 59_999
     assert len(minutes.advance_processing_time(59_999)) == 0
     assert minutes.advance_processing_time(60_000).key_ids.tolist() == [1, 2]
-    assert len(minutes.add([3], 30_000).rows) == 0  # a clock that ran back
+    assert len(minutes.add([3], 30_000).rows) == 0  # the clock was set back
     fired = minutes.advance_processing_time(120_000)
     assert (fired.key_ids.tolist(), fired.window_starts.tolist()) == ([3], [60_000])
     assert minutes.late_rows == 0
 
 
-def test_a_watermark_does_not_go_back() -> None:
+def test_a_lower_watermark_is_ignored() -> None:
     operator = GlobalWindowAggregate(TumblingSliceAssigner(10), [Count()])
     assert operator.watermark == MIN_WATERMARK
     operator.advance_watermark(9)
@@ -327,11 +329,11 @@ def test_a_watermark_does_not_go_back() -> None:
         operator.advance_watermark(1.5)  # type: ignore[arg-type]
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_invalid_input_raises_and_changes_nothing() -> None:
     operator = GlobalWindowAggregate(TumblingSliceAssigner(10), [Min("v", np.int64)])
-    with pytest.raises(KeyError, match="no column 'v', which min\\(v\\) takes"):
+    with pytest.raises(KeyError, match=r"inputs must have the column 'v' for min\(v\), got \['w'\]"):
         operator.add([1], [1], {"w": [1]})
-    with pytest.raises(ValueError, match="min\\(v\\) cannot take rows back; use an aggregate that can"):
+    with pytest.raises(ValueError, match=r"min\(v\), which cannot retract rows; use an aggregate that can"):
         operator.add([1], [1], {"v": [1]}, [-1])
     with pytest.raises(ValueError, match=r"signs must be 1, or -1 .* got 2"):
         operator.add([1], [1], {"v": [1]}, [2])
@@ -341,15 +343,15 @@ def test_what_does_not_fit_is_named() -> None:
         operator.add([1], [1], {"v": [1.5]})
     with pytest.raises(ValueError, match="v must be a column of 1 rows, got shape \\(2,\\)"):
         operator.add([1], [1], {"v": [1, 2]})
-    with pytest.raises(ValueError, match="timestamps has 2 rows, the other columns have 1"):
+    with pytest.raises(ValueError, match="timestamps must have 1 rows, like the other columns, got 2"):
         operator.add([1], [1, 2], {"v": [1]})
     with pytest.raises(ValueError, match="timestamps must not be null, got 1 nulls"):
         operator.add([1, 2], np.ma.masked_array([1, 2], [True, False]), {"v": [1, 2]})
-    with pytest.raises(OverflowError, match="a slice's end is out of 64 bits"):
+    with pytest.raises(OverflowError, match="a slice's end must fit into int64, got"):
         operator.add([1], [2**63 - 5], {"v": [1]})
     assert len(operator) == 0
     assert operator.next_timer() is None
-    with pytest.raises(TypeError, match="aggregates must be aggregates"):
+    with pytest.raises(TypeError, match=r"aggregates must contain aggregates only, .* got 'count'"):
         GlobalWindowAggregate(TumblingSliceAssigner(10), ["count"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="memory_budget must be a positive number"):
         LocalWindowAggregate(TumblingSliceAssigner(10), [], memory_budget=0)

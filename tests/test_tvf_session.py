@@ -1,4 +1,4 @@
-"""Session windows against sessions in plain Python, row by row."""
+"""Session windows compared with sessions in plain Python, row by row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sessions:
     of_key: dict[int, list[Session]] = field(default_factory=dict)
 
     def add(self, key: int, timestamp: int, value: int) -> int:
-        """How late the row is, or 0."""
+        """Return how late the row is, or 0."""
         start, end, values = timestamp, timestamp + GAP, [value]
         others = []
         for session in self.of_key.get(key, []):
@@ -64,9 +64,9 @@ ROWS = st.lists(st.tuples(st.integers(0, 2), TIMES, st.integers(-3, 3)), max_siz
 
 @settings(max_examples=300)
 @given(steps=st.lists(st.tuples(ROWS, st.one_of(st.none(), TIMES), st.booleans()), max_size=6))
-def test_sessions(steps: list[tuple[list[tuple[int, int, int]], int | None, bool]]) -> None:
+def test_sessions_equal_the_model(steps: list[tuple[list[tuple[int, int, int]], int | None, bool]]) -> None:
     model, sessions = Sessions(), operator()
-    kept: dict[tuple[int, int, int], list[int]] = {}  # put together from the changes
+    kept: dict[tuple[int, int, int], list[int]] = {}  # collected from the changes
     for rows, watermark, restored in [*steps, ([], MAX_WATERMARK, False)]:
         late_by = {at: by for at, row in enumerate(rows) if (by := model.add(*row))}
         keys, timestamps, values = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
@@ -92,12 +92,12 @@ def test_sessions(steps: list[tuple[list[tuple[int, int, int]], int | None, bool
     assert sessions.next_timer() is None
 
 
-def test_errors() -> None:
+def test_invalid_input_raises_and_changes_nothing() -> None:
     sessions = operator()
     with pytest.raises(ValueError, match="gap must be positive"):
         SessionWindowAggregate(0, [])
-    with pytest.raises(KeyError, match="no column 'v'"):
+    with pytest.raises(KeyError, match="inputs must have the column 'v'"):
         sessions.add([1], [1], {})
-    with pytest.raises(OverflowError, match="a session's end is out of 64 bits"):
+    with pytest.raises(OverflowError, match="a session's end must fit into int64, got"):
         sessions.add([1], [2**63 - 5], {"v": [1]})
     assert len(sessions) == 0

@@ -1,4 +1,4 @@
-"""Windows the slow way: every row in every window that it belongs to, in plain Python."""
+"""A slow model of windows in plain Python: it stores every row in each window of the row."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def to_local(timestamp: int, zone: str) -> int:
 
 @lru_cache(100_000)
 def passes_at(local: int, zone: str) -> int:
-    """The second instant of two, and of a time that is left out the first that is later."""
+    """Return the last instant with this local time, or the first instant after a gap that skips it."""
     wall = EPOCH + local * MILLISECOND
     late = wall.replace(tzinfo=ZoneInfo(zone), fold=1).astimezone(UTC)
     early = wall.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(UTC)
     if early <= late:
         return (late - EPOCH.replace(tzinfo=UTC)) // MILLISECOND
-    # Left out: the two guesses stand around the change.
+    # The time is skipped: the two conversions lie on either side of the transition.
     low, high = (((moment - EPOCH.replace(tzinfo=UTC)) // MILLISECOND) for moment in (late, early))
     before = to_local(low, zone)
     while high - low > 1:
@@ -41,7 +41,7 @@ def passes_at(local: int, zone: str) -> int:
 
 @dataclass
 class Model:
-    """TUMBLE (step = size), HOP or CUMULATE."""
+    """A model of TUMBLE (step = size), HOP or CUMULATE."""
 
     kind: str
     size: int
@@ -68,7 +68,7 @@ class Model:
         return passes_at(end - 1, self.zone) <= self.watermark
 
     def add(self, row: Row) -> int:
-        """How late the row is, or 0."""
+        """Return how late the row is, or 0."""
         key, timestamp, *_ = row
         windows = list(self.windows_of(timestamp))
         open_ones = [window for window in windows if not self.fired(window[1])]
@@ -91,7 +91,7 @@ class Model:
 
 
 def values_left(rows: Iterable[Row]) -> dict[Any, int]:
-    """The values that are there, and how often, less those taken back; nulls aside."""
+    """Count the non-null values, less those retracted."""
     counts: dict[Any, int] = defaultdict(int)
     for _, _, value, sign in rows:
         if value is not None:

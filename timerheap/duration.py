@@ -12,7 +12,14 @@ Length = int | timedelta
 
 
 def milliseconds(name: str, value: Length) -> int:
-    """Take a duration as an int of ms; an error names it.
+    """Convert a duration to an int of milliseconds.
+
+    Raises
+    ------
+    TypeError
+        If `value` is neither an int nor a timedelta.
+    ValueError, OverflowError
+        If it is not a whole number of milliseconds, or does not fit into int64.
 
     Examples
     --------
@@ -22,40 +29,38 @@ def milliseconds(name: str, value: Length) -> int:
     if isinstance(value, timedelta):
         whole, rest = divmod(value, timedelta(milliseconds=1))
         if rest:
-            raise ValueError(f"{name}: {value!r} is no whole number of milliseconds")
+            raise ValueError(f"{name} must be a whole number of milliseconds, got {value!r}")
         value = whole
     elif isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: {value!r} is no duration; give an int of milliseconds or a timedelta")
+        raise TypeError(f"{name} must be an int of milliseconds or a timedelta, got {value!r}")
     return int64(name, value)
 
 
 def not_negative(name: str, value: Length) -> int:
-    """Take a duration that may be 0."""
+    """Convert a duration that must not be negative."""
     duration = milliseconds(name, value)
     if duration < 0:
-        raise ValueError(f"{name}: {value!r} must be 0 or more")
+        raise ValueError(f"{name} must be 0 or more, got {value!r}")
     return duration
 
 
 def positive(name: str, value: Length) -> int:
-    """Take a duration that must be positive.
+    """Convert a duration that must be positive.
 
     Examples
     --------
     >>> positive("size", 0)
     Traceback (most recent call last):
-    ValueError: size must be positive, and shorter than 2305843009213693951 ms, got 0 ms
+    ValueError: size must be positive and at most 2305843009213693951 ms, got 0 ms
     """
     duration = milliseconds(name, value)
     if not 0 < duration <= MAX_WATERMARK // 4:
-        raise ValueError(
-            f"{name} must be positive, and shorter than {MAX_WATERMARK // 4} ms, got {duration} ms"
-        )
+        raise ValueError(f"{name} must be positive and at most {MAX_WATERMARK // 4} ms, got {duration} ms")
     return duration
 
 
 def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tuple[int, int]:
-    """Take two durations of which the first must be a multiple of the second.
+    """Convert two durations, the first of which must be a multiple of the second.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""SliceAssigners and TimeWindowUtil, question by question."""
+"""Slice assigners and time zones compared with traces of Flink's SliceAssigners and TimeWindowUtil."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def replay(trace: dict[str, Any]) -> None:
         assert windowed.expired_slices(end) == expired_ends
 
 
-def test_slices(traces: list[dict[str, Any]]) -> None:
+def test_slices_equal_flinks(traces: list[dict[str, Any]]) -> None:
     for line, trace in enumerate(traces, 1):
         try:
             replay(trace)

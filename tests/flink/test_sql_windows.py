@@ -1,4 +1,4 @@
-"""What Flink SQL answers to TUMBLE, HOP, CUMULATE and SESSION queries, in one stage and in two."""
+"""TUMBLE, HOP, CUMULATE and SESSION queries compared with Flink SQL's results, in one stage and in two."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,7 +29,7 @@ Add = Callable[..., LateRows | None]
 
 
 class SortedIds:
-    """LISTAGG(id): which rows are in a window."""
+    """LISTAGG(id): the ids of the rows in a window."""
 
     def create_accumulator(self) -> list[int]:
         return []
@@ -47,7 +47,7 @@ class SortedIds:
 
 
 def aggregates() -> list[Aggregate]:
-    """Those of the traces' queries, in order."""
+    """Return the aggregates of the traces' queries, in order."""
     return [
         Count(),
         *(Count("v"), Sum("v", np.int64), Min("v", np.int64), Max("v", np.int64), Avg("v", np.int64)),
@@ -58,7 +58,7 @@ def aggregates() -> list[Aggregate]:
 
 
 class Replay:
-    """A trace on its way through operators: what comes out, and which rows do not get in."""
+    """A replay of one trace: collects the output and the ids of late rows."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -67,7 +67,7 @@ class Replay:
         self.late: list[int] = []
 
     def steps(self, together: bool) -> Iterable[tuple[list[list[Any]], int | None]]:
-        """Rows, all up to a watermark or one by one, and the watermark that follows."""
+        """Yield rows, up to a watermark or one by one, and the watermark that follows them."""
         rows: list[list[Any]] = []
         for kind, *op in [*self.trace["input"], ["w", MAX_WATERMARK]]:
             if kind == "w":
@@ -97,7 +97,7 @@ class Replay:
         assert in_any_order(self.output) == in_any_order(wanted)
         ends = [end for _, _, end, *_ in self.output]
         assert ends == sorted(ends)
-        # Flink's own faults lose rows, too: what is really in no window is what the windows do not show.
+        # Flink's defects lose rows as well, so count the rows that are missing from the expected windows.
         shown = {row for *_, rows in wanted for row in rows}
         assert dropped == len({op[1] for op in self.trace["input"] if op[0] == "r"} - shown)
 
@@ -149,7 +149,7 @@ MODES: dict[str, Callable[[Trace], None]] = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_sql_windows(mode: str, traces: list[Trace]) -> None:
+def test_sql_windows_equal_flinks(mode: str, traces: list[Trace]) -> None:
     for line, trace in enumerate(traces, 1):
         if trace["kind"] == "SESSION" and mode.startswith("two"):
             continue  # Flink has no local stage for sessions

@@ -319,7 +319,7 @@ def test_bad_arguments_are_named_before_the_query_starts(spark: SparkSession) ->
         ({"capacity": 0}, ValueError, "capacity: 0 leaves no room for an element; give 1 or more"),
         ({"capacity": "100"}, TypeError, "capacity: '100' is no int"),
         ({"timeout": 0}, ValueError, "timeout: 0 leaves no time for a call"),
-        ({"timeout": 0.5}, TypeError, "timeout: 0.5 is no duration; give an int of milliseconds or a time"),
+        ({"timeout": 0.5}, TypeError, "timeout must be an int of milliseconds or a timedelta, got 0.5"),
         ({"ordered": 1}, TypeError, "ordered: 1 is no bool"),
         ({"retry": 3}, TypeError, "retry: 3 is no AsyncRetryStrategy; give one, such as"),
     ]:

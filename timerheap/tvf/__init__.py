@@ -1,9 +1,9 @@
-"""Windows as SQL has them, TUMBLE, HOP and CUMULATE, over columns of rows: Flink's window table functions.
+"""Flink's window table functions, TUMBLE, HOP, CUMULATE and SESSION, over columns of rows.
 
-Rows, aggregates and results are columns; a key is an int64. `SliceAssigner` says how windows lie in time,
-`LocalWindowAggregate` puts rows together before they are sent, `GlobalWindowAggregate` computes windows.
+Rows, aggregates and results are columns; a key is an int64. A `SliceAssigner` defines the windows,
+`LocalWindowAggregate` pre-aggregates rows before they are sent, and `GlobalWindowAggregate` computes windows.
 
-Departures per airport (1 and 2), every ten minutes for the hour past, and their mean delay where it is known:
+Count departures per airport (1 and 2) over the past hour, every ten minutes, and average the known delays:
 
 >>> import numpy as np
 >>> hour = HoppingSliceAssigner(size=3_600_000, slide=600_000, time_zone="America/New_York")

@@ -1,4 +1,4 @@
-"""What an aggregate is to the operators: accumulators as columns, made, merged and read by the column."""
+"""The interface between aggregates and operators: accumulators as columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timerheap.tvf.grid import Cells, Grid, over_windows
 __all__ = ["Accumulators", "Aggregate", "Field", "FieldAggregate", "Signs", "object_ufunc"]
 
 Accumulators = tuple[Accumulator, ...]
-Signs = NDArray[np.int64] | None  # +1 for a row that comes, -1 for one that is retracted; None: all come
+Signs = NDArray[np.int64] | None  # +1 adds a row, -1 retracts one; None adds all
 
 
 class Aggregate(ABC):
@@ -24,26 +24,26 @@ class Aggregate(ABC):
     Parameters
     ----------
     columns : sequence of str
-        The input columns that it takes.
+        The input columns of the aggregate.
     dtype : dtype
-        What it takes them as: int64, float64 or object.
+        The dtype to which the inputs are converted: int64, float64 or object.
     name : str
-        What its result and its errors are called.
+        The name of the aggregate in results and errors.
 
     Attributes
     ----------
     columns, dtype, name
-        As given.
+        The parameters.
     fields : tuple of str
         The columns of its accumulators.
     retractable : bool
-        Whether it can take a row back.
+        Whether the aggregate can retract rows.
 
     Notes
     -----
-    Rows become accumulators (`accumulate`), accumulators of the same key and slice one (`merge`), and the
-    slices of a window its result (`result`, and `window_results` for many windows at once). Each is a pass
-    over columns; a Python step per row is taken for Python's own functions and objects only.
+    `accumulate` turns rows into accumulators, `merge` merges the accumulators of the same key and slice, and
+    `result` and `window_results` compute the results of one window or of many. Each works on whole columns;
+    only Python functions and Python objects cost a Python step per row.
     """
 
     fields: tuple[str, ...]
@@ -56,45 +56,45 @@ class Aggregate(ABC):
 
     @abstractmethod
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Make one accumulator of each group of rows.
+        """Return one accumulator for each group of rows.
 
         Parameters
         ----------
         groups : Groups
-            Of the rows.
+            The groups of the rows.
         inputs : sequence of Nullable, shape (n,) each
-            The columns of `columns`.
+            The values of `columns`.
         signs : ndarray of int64, shape (n,), or None
-            -1 where a row is taken back.
+            1 for a row that is added, -1 for a row that is retracted; None adds all.
 
         Returns
         -------
         tuple of columns, shape (g,) each
-            By group.
+            One accumulator for each group.
         """
 
     @abstractmethod
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Make one accumulator of each group of accumulators; what is given stays as it is."""
+        """Return one accumulator for each group of accumulators; the arguments are not modified."""
 
     @abstractmethod
     def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
-        """Give the results of windows over a grid, whose cells that hold something are `accumulators`."""
+        """Return the results of the windows of a grid whose nonempty cells are `accumulators`."""
 
     @abstractmethod
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the results; masked where SQL says NULL."""
+        """Return the results; a result is masked where SQL returns NULL."""
 
     @abstractmethod
     def empty(self) -> Accumulators:
-        """No accumulators: columns without rows."""
+        """Return columns of accumulators without rows."""
 
     def __repr__(self) -> str:
         return self.name
 
 
 class Field(NamedTuple):
-    """A column of accumulators that are merged by a ufunc, and what it holds before any row."""
+    """A column of accumulators that a ufunc merges; `identity` is its value before the first row."""
 
     name: str
     dtype: np.dtype[Any]
@@ -103,7 +103,7 @@ class Field(NamedTuple):
 
 
 class FieldAggregate(Aggregate):
-    """An aggregate whose accumulator is some fields, each merged by its own ufunc."""
+    """An aggregate whose accumulator consists of fields, each merged by its own ufunc."""
 
     def __init__(self, columns: Sequence[str], dtype: DTypeLike, name: str, fields: Sequence[Field]) -> None:
         super().__init__(columns, dtype, name)
@@ -112,22 +112,22 @@ class FieldAggregate(Aggregate):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What `from_parts` takes."""
+        """The names of the columns that `from_parts` expects."""
         return self.fields
 
     def from_parts(self, *parts: object) -> Accumulators:
-        """Make accumulators of what another engine has computed of each key and slice.
+        """Build accumulators from columns that another engine has computed for each key and slice.
 
         Parameters
         ----------
         *parts : array_like, shape (n,) each
-            A column for each of `parts`: "sum", "min" and "max" are null where there was nothing but nulls,
-            "count" is of the values that are not null, and "m2" is the population's variance times that.
+            A column for each of `parts`: "sum", "min" and "max" are null where all values are null, "count"
+            is the number of values that are not null, and "m2" is the population variance times "count".
 
         Raises
         ------
         TypeError, ValueError, OverflowError
-            If there are more or fewer columns, or one is not of the aggregate's type.
+            If the number of columns is wrong, or a column does not fit the aggregate's dtype.
 
         Examples
         --------
@@ -160,15 +160,15 @@ class FieldAggregate(Aggregate):
         )
 
     def combine(self, left: Cells, right: Cells) -> Cells:
-        """Merge accumulators one by one."""
+        """Merge two columns of accumulators, element by element."""
         return tuple(field.ufunc(a, b) for field, a, b in zip(self._fields, left, right, strict=True))
 
     def scan(self, cells: Cells) -> Cells:
-        """Merge each accumulator with all before it in its line."""
+        """Merge each accumulator with all accumulators before it in its line."""
         return tuple(field.ufunc.accumulate(c, axis=1) for field, c in zip(self._fields, cells, strict=True))
 
     def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
-        """Lay the accumulators out, and combine them."""
+        """Place the accumulators in the grid and combine those of each window."""
         cells = []
         for field, column in zip(self._fields, accumulators, strict=True):
             laid_out = np.full(grid.lines * grid.width, field.identity, field.dtype)
@@ -178,12 +178,12 @@ class FieldAggregate(Aggregate):
         return self.result(tuple(column.reshape(-1)[grid.windows] for column in combined))
 
     def empty(self) -> Accumulators:
-        """No accumulators."""
+        """Return columns of accumulators without rows."""
         return tuple(np.empty(0, field.dtype) for field in self._fields)
 
 
 def object_ufunc(function: Callable[[Any, Any], Any]) -> np.ufunc:
-    """Make a ufunc over objects of a function of two; None is nothing yet."""
+    """Make a ufunc over objects from a function of two arguments; None is the identity."""
 
     def merge(left: Any, right: Any) -> Any:
         return right if left is None else left if right is None else function(left, right)

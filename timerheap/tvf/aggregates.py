@@ -1,4 +1,4 @@
-"""COUNT, SUM, AVG, MIN and MAX as SQL has them."""
+"""SQL's COUNT, SUM, AVG, MIN and MAX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Count(FieldAggregate):
     Parameters
     ----------
     column : str, optional
-        Without one rows are counted.
+        The column; without one, rows are counted.
 
     Examples
     --------
@@ -45,29 +45,29 @@ class Count(FieldAggregate):
         super().__init__(columns, object, f"count({column or '*'})", [_counter()])
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Count."""
+        """Count the rows, or the values that are not null."""
         valid = inputs[0].valid if inputs else np.ones(len(groups.order), np.bool_)
         return (count(groups, valid, signs),)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the counts, which are never null."""
+        """Return the counts, which are never null."""
         return np.ma.masked_array(accumulators[0])
 
 
 class Sum(FieldAggregate):
-    """SUM of a column: null where there is nothing but nulls.
+    """SUM of a column; null where all values are null.
 
     Parameters
     ----------
     column : str
-        What is added up.
+        The column to add up.
     dtype : dtype
-        int64: exact, and an OverflowError where the sum does not fit; float64; or object, for decimals.
+        int64: exact, with an OverflowError where the sum does not fit; float64; or object, for decimals.
 
     Notes
     -----
-    A sum of int64 is kept in two halves, of which no sum of fewer than 2**31 rows runs over. So it is the
-    result alone that can be too large, and rows that cancel each other out may come in any order.
+    A sum of int64 is kept in two halves, which cannot overflow with fewer than 2**31 rows. Only the result
+    can be out of range, so rows that cancel each other out may arrive in any order.
 
     Examples
     --------
@@ -87,18 +87,18 @@ class Sum(FieldAggregate):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The sum and the count, whatever the sum is kept as."""
+        """The names of the columns that `from_parts` expects: the sum and the count."""
         return ("sum", "count")
 
     def from_parts(self, *parts: object) -> Accumulators:
-        """Take sums and counts."""
+        """Build accumulators from sums and counts."""
         if self.dtype != _INT64:
             return super().from_parts(*parts)
         sums, counts = (column.values * column.valid for column in self._columns(parts, [_INT64, _INT64]))
         return (*_halves(sums), counts)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Add up."""
+        """Add up the values of each group."""
         (values, valid) = inputs[0]
         counts = count(groups, valid, signs)
         if not valid.all():
@@ -117,7 +117,7 @@ class Sum(FieldAggregate):
         return np.add.reduceat(high, groups.starts), np.add.reduceat(low, groups.starts), counts
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Add up, and carry from the low half to the high one."""
+        """Add up, and carry from the low half into the high half."""
         merged = super().merge(groups, accumulators)
         if self.dtype != _INT64:
             return merged
@@ -125,7 +125,7 @@ class Sum(FieldAggregate):
         return high + (low >> 32), low & _LOW, counts
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the sums."""
+        """Return the sums."""
         *parts, counts = accumulators
         null = np.asarray(counts) == 0
         if self.dtype != _INT64:
@@ -135,20 +135,20 @@ class Sum(FieldAggregate):
             at = int(np.argmin(fits | null))
             exact = _exact(parts, at)
             raise OverflowError(
-                f"{self.name} is out of 64 bits: {exact}; add the column up as float64, or as decimals"
+                f"{self.name} must fit into int64, got {exact}; sum the column as float64 or as decimals"
             )
         return np.ma.masked_array(total, null)
 
 
 class Avg(Sum):
-    """AVG of a column: of int64 an int64, truncated toward zero, as in Flink; else a quotient.
+    """AVG of a column: int64 truncated toward zero for int64 (as in Flink), otherwise the quotient.
 
     Parameters
     ----------
     column : str
-        What is averaged.
+        The column to average.
     dtype : dtype
-        As of `Sum`, but no average of int64 is too large. With float64 integers, too, have a quotient.
+        As in `Sum`, but an average of int64 cannot overflow. With float64, integers are not truncated.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class Avg(Sum):
     function = "avg"
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the averages."""
+        """Return the averages."""
         *parts, counts = (np.asarray(column) for column in accumulators)
         null = counts == 0
         rows = np.where(null, 1, counts)
@@ -178,18 +178,18 @@ class Avg(Sum):
 
 
 class Min(FieldAggregate):
-    """MIN of a column: null where there is nothing but nulls; NaN is greater than any number, as in Spark.
+    """MIN of a column; null where all values are null; NaN is greater than any number, as in Spark.
 
     Parameters
     ----------
     column : str
-        Where the least value is looked for.
+        The column whose minimum is computed.
     dtype : dtype
-        int64, float64 or object, for anything that can be compared.
+        int64, float64, or object for any values that can be compared.
 
     See Also
     --------
-    MinWithRetract : The same for rows that may be taken back.
+    MinWithRetract : The same for rows that may be retracted.
 
     Examples
     --------
@@ -213,31 +213,31 @@ class Min(FieldAggregate):
         return type(self), (*self.columns, self.dtype)  # a ufunc over objects cannot be pickled
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Find the best of each group."""
+        """Find the extreme value of each group."""
         (values, valid) = inputs[0]
         if not valid.all():
             values = np.where(valid, values, self._identity)
         return self._ufunc.reduceat(values[groups.order], groups.starts), count(groups, valid, signs)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the best."""
+        """Return the extreme values."""
         return np.ma.masked_array(accumulators[0], np.asarray(accumulators[1]) == 0)
 
 
 class Max(Min):
-    """MAX of a column; else as `Min`.
+    """MAX of a column; otherwise like `Min`.
 
     Parameters
     ----------
     column, dtype
-        As of `Min`.
+        As in `Min`.
     """
 
     function = "max"
 
 
 def extreme(function: str, dtype: np.dtype[Any]) -> tuple[np.ufunc, Any]:
-    """The ufunc that finds the "min" or the "max", and what it finds where there is nothing."""
+    """Return the ufunc that computes "min" or "max", and its identity."""
     if dtype.kind == "O":
         return object_ufunc(min if function == "min" else max), None
     if dtype == _INT64:
@@ -247,7 +247,7 @@ def extreme(function: str, dtype: np.dtype[Any]) -> tuple[np.ufunc, Any]:
 
 
 def count(groups: Groups, valid: NDArray[np.bool_], signs: Signs) -> NDArray[np.int64]:
-    """Count the rows of each group that are valid; a row that is taken back counts -1."""
+    """Count the valid rows of each group; a retracted row counts -1."""
     if signs is None and valid.all():
         return groups.sizes.astype(np.int64)
     weights = valid.astype(np.int64) if signs is None else valid * signs
@@ -259,7 +259,7 @@ def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def _whole(high: NDArray[np.int64], low: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Put halves together, and tell which fit."""
+    """Join the halves, and return which sums fit into int64."""
     carried = high + (low >> 32)
     fits = (carried >= -_HALF) & (carried < _HALF)
     return (np.where(fits, carried, 0) << 32) + (low & _LOW), fits

@@ -1,4 +1,4 @@
-"""Columns of int64: taken in without a silent cast, added without a silent overflow."""
+"""Columns of int64, converted without silent casts and added without silent overflow."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ Int64s = NDArray[np.int64] | Sequence[int]
 
 
 def column(name: str, values: Int64s | int, length: int | None = None) -> NDArray[np.int64]:
-    """Take `values` as a one-dimensional column of int64.
+    """Convert `values` to a one-dimensional column of int64.
 
     Parameters
     ----------
     name : str
-        What an error calls it.
+        The name of the argument in errors.
     values : array_like of int, shape (n,)
-        Integers of any width. Where a `length` is given, one int stands for a column of it.
+        Integers of any width. If `length` is given, a single int is repeated.
     length : int, optional
-        How many there must be.
+        The required number of values.
 
     Raises
     ------
     TypeError
-        If they are not integers: floats and timestamps of other units are not cast.
+        If the values are not integers: floats and timestamps of other units are not cast.
     OverflowError
-        If one does not fit.
+        If a value does not fit into int64.
     ValueError
-        If the shape is another.
+        If the shape is wrong, or there are nulls.
 
     Examples
     --------
@@ -60,31 +60,31 @@ def column(name: str, values: Int64s | int, length: int | None = None) -> NDArra
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
     if length is not None and len(array) != length:
-        raise ValueError(f"{name} has {len(array)} rows, the other columns have {length}")
+        raise ValueError(f"{name} must have {length} rows, like the other columns, got {len(array)}")
     return array.astype(np.int64, copy=False)
 
 
 def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> NDArray[np.int64]:
-    """Add two columns, or a number to a column; an OverflowError says for which value `what` left int64.
+    """Add two columns, or a number to a column; an OverflowError names `what` and the values.
 
     Examples
     --------
     >>> add(np.array([1, 2**63 - 1]), 1, "a window's end")
     Traceback (most recent call last):
-    OverflowError: a window's end is out of 64 bits: 9223372036854775807 + 1
+    OverflowError: a window's end must fit into int64, got 9223372036854775807 + 1
     """
-    addends = np.asarray(by, np.int64)  # a Python int would not wrap, but raise without a word
+    addends = np.asarray(by, np.int64)  # with a Python int, NumPy would raise its own error
     total = values + addends
     wrong = ((values ^ total) & (addends ^ total)) < 0
     if wrong.any():
         at = int(np.argmax(wrong))
         addend = int(np.broadcast_to(addends, values.shape)[at])
-        raise OverflowError(f"{what} is out of 64 bits: {int(values[at])} + {addend}")
+        raise OverflowError(f"{what} must fit into int64, got {int(values[at])} + {addend}")
     return total
 
 
 def floor_to(values: NDArray[np.int64], step: int, offset: int, what: str) -> NDArray[np.int64]:
-    """Round down to the grid of `step` that goes through `offset` (Flink: ``getWindowStartWithOffset``).
+    """Round down to the multiples of `step`, shifted by `offset` (Flink: ``getWindowStartWithOffset``).
 
     Examples
     --------

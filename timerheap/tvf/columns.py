@@ -1,4 +1,4 @@
-"""Columns of rows and of accumulators: taken in with their nulls, grouped, and lists as columns."""
+"""Columns of rows and accumulators: nullable values, groups and multisets."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from numpy.typing import DTypeLike, NDArray
 __all__ = ["Accumulator", "Groups", "Multisets", "Nullable", "concatenate", "group_by", "nbytes", "nullable"]
 
 _KINDS = {"i": "integers", "f": "numbers"}
-_OBJECT_BYTES = 64  # a guess: what a Python object takes beside the pointer to it
+_OBJECT_BYTES = 64  # estimated size of a Python object, without the pointer to it
 
 
 class Nullable(NamedTuple):
-    """A column that may hold nulls; what stands in `values` under a null means nothing."""
+    """A column that may hold nulls; `values` is undefined where `valid` is False."""
 
     values: NDArray[Any]
     valid: NDArray[np.bool_]
 
 
 def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullable:
-    """Take in a column of input: an array, or a masked array where there are nulls.
+    """Convert an input column; a masked value is null.
 
     Parameters
     ----------
     name : str
-        What an error calls it.
+        The name of the column in errors.
     values : array_like, shape (n,)
-        In a column of objects None is null, too.
+        The values. In a column of objects, None is null as well.
     dtype : dtype
-        int64 takes integers and booleans, float64 any number, object anything.
+        int64 accepts integers and booleans, float64 any number, object anything.
     length : int
-        The n that there must be.
+        The required number of rows.
 
     Raises
     ------
     TypeError
-        If a value would not be the same in that dtype.
+        If a value cannot be converted to `dtype` without loss.
     OverflowError
-        If one does not fit.
+        If a value does not fit into `dtype`.
     ValueError
-        If the shape is another.
+        If the shape is wrong.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullab
 
 
 def _objects(values: object) -> type | None:
-    """Keep a list with a None in it, or of strings, a list of objects."""
+    """Return object for a list that holds None or strings, so that NumPy keeps its values."""
     if not isinstance(values, Sequence):
         return None
     return object if any(not isinstance(value, int | float) for value in values) else None
@@ -90,14 +90,14 @@ def _unboxed(name: str, data: NDArray[Any], valid: NDArray[np.bool_], wanted: np
 
 
 class Groups(NamedTuple):
-    """Rows put together by the values of some columns.
+    """Rows grouped by the values of some columns.
 
     Attributes
     ----------
     order : ndarray of intp, shape (n,)
-        The rows, those of a group side by side, groups in the order of their values.
+        The row numbers, grouped; groups are sorted by their values.
     starts, sizes : ndarray of intp, shape (g,)
-        Where in `order` each group begins, and of how many rows it is.
+        The position in `order` at which each group starts, and its number of rows.
     """
 
     order: NDArray[np.intp]
@@ -106,24 +106,24 @@ class Groups(NamedTuple):
 
     @property
     def firsts(self) -> NDArray[np.intp]:
-        """A row of each group."""
+        """The first row of each group."""
         return self.order[self.starts]
 
     @property
     def of_sorted(self) -> NDArray[np.intp]:
-        """The group of each row, in `order`."""
+        """The group of each row, in the order of `order`."""
         return np.repeat(np.arange(len(self.starts)), self.sizes)
 
     @property
     def of_rows(self) -> NDArray[np.intp]:
-        """The group of each row, as the rows came."""
+        """The group of each row, in the original order."""
         groups = np.empty(len(self.order), np.intp)
         groups[self.order] = self.of_sorted
         return groups
 
 
 def group_by(*columns: NDArray[Any]) -> Groups:
-    """Group rows by columns, the first being the most significant: a sort, O(n log n).
+    """Group rows by columns, the most significant first: a sort, O(n log n).
 
     Examples
     --------
@@ -143,7 +143,7 @@ def group_by(*columns: NDArray[Any]) -> Groups:
 
 
 def _sort(columns: tuple[NDArray[Any], ...]) -> NDArray[np.intp]:
-    """The rows in order; what comes from one sort into the next is not sorted again."""
+    """Return the row numbers in sorted order; columns that are already sorted are not sorted again."""
     first = columns[0]
     if bool((first[1:] >= first[:-1]).all()):
         ascending = np.ones(max(len(first) - 1, 0), np.bool_)
@@ -155,16 +155,16 @@ def _sort(columns: tuple[NDArray[Any], ...]) -> NDArray[np.intp]:
 
 
 class Multisets:
-    """A column of multisets: which values a row holds, and how often each.
+    """A column of multisets: each row holds values and their counts.
 
     Parameters
     ----------
     offsets : ndarray of int64, shape (n + 1,)
-        Row i holds the entries from ``offsets[i]`` up to ``offsets[i + 1]``, as in Arrow's lists.
+        Row i holds the entries from ``offsets[i]`` to ``offsets[i + 1]``, exclusive, as in Arrow's lists.
     values : ndarray, shape (m,)
-        The values; within a row each once.
+        The values; each occurs once within a row.
     counts : ndarray of int64, shape (m,)
-        How often; below 0 where more has been retracted than is known.
+        The counts; negative where more has been retracted than added.
 
     Examples
     --------
@@ -182,7 +182,7 @@ class Multisets:
         return len(self.offsets) - 1
 
     def check(self, name: str) -> None:
-        """Raise a ValueError that names the column, if its offsets are not those of its entries."""
+        """Raise a ValueError that names the column if its offsets do not match its entries."""
         right = self.offsets.dtype == self.counts.dtype == np.int64 and len(self.offsets) > 0
         if not (
             right
@@ -191,26 +191,27 @@ class Multisets:
             and self.offsets[-1] == len(self.values) == len(self.counts)
         ):
             raise ValueError(
-                f"column {name!r}: the offsets must be int64, and rise from 0 to the number of entries"
+                f"column {name!r} must have int64 offsets that rise from 0 to its number of entries, "
+                f"got {self.offsets!r}"
             )
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """The number of entries of each row."""
+        """The number of entries in each row."""
         return self.offsets[1:] - self.offsets[:-1]
 
     @property
     def rows(self) -> NDArray[np.intp]:
-        """The row of each entry."""
+        """The row number of each entry."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
     def nbytes(self) -> int:
-        """What the column takes, bytes."""
+        """The size of the column in bytes."""
         return self.offsets.nbytes + _nbytes(self.values) + self.counts.nbytes
 
     def __getitem__(self, rows: NDArray[Any] | slice) -> Multisets:
-        """Some rows, by number or by mask."""
+        """Return the given rows, selected by number or by mask."""
         chosen = np.arange(len(self))[rows]
         sizes = self.sizes[chosen]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -222,7 +223,7 @@ Accumulator = NDArray[Any] | Multisets
 
 
 def concatenate(columns: Sequence[Accumulator]) -> Accumulator:
-    """Append columns of one kind, at least one."""
+    """Concatenate one or more columns of the same kind."""
     lists = [column for column in columns if isinstance(column, Multisets)]
     if not lists:
         return np.concatenate([column for column in columns if isinstance(column, np.ndarray)])
@@ -241,5 +242,5 @@ def _nbytes(column: Accumulator) -> int:
 
 
 def nbytes(columns: Sequence[Accumulator]) -> int:
-    """What columns take, bytes; of Python objects a guess."""
+    """Return the size of the columns in bytes; the size of Python objects is estimated."""
     return sum(map(_nbytes, columns))

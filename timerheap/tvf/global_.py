@@ -1,4 +1,4 @@
-"""The global stage: accumulators by key and slice, and the windows over them as they end."""
+"""The global stage: keeps accumulators by key and slice, and fires windows."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ __all__ = ["GlobalWindowAggregate"]
 
 
 class GlobalWindowAggregate:
-    """Windows by key, computed from shared slices; each fires when the watermark reaches its end less 1 ms.
+    """Keyed windows over shared slices; a window fires when the watermark reaches its end minus 1 ms.
 
     Parameters
     ----------
     assigner : SliceAssigner
         The windows.
     aggregates : sequence of Aggregate
-        What is computed of each.
+        The aggregates to compute for each window.
 
     Attributes
     ----------
     assigner, aggregation
-        The windows, and the `Aggregation` of the aggregates.
+        The assigner, and the `Aggregation` of the aggregates.
     watermark : int
-        Epoch ms; ``MIN_WATERMARK`` before the first.
+        Epoch ms; ``MIN_WATERMARK`` before the first watermark.
     late_rows : int
-        How many rows have been dropped: those whose slice's last window had fired.
+        The number of rows dropped as late: the last window of their slice had already fired.
 
     Notes
     -----
-    Flink: ``WindowAggOperator`` with ``SliceSharedSyncStateWindowAggProcessor``. State is one accumulator for
-    each key and slice, sorted by slice. Taking n partials costs a sort of them and of the state from their
-    first slice on; a watermark that ends no window costs a look at the heap of timers; one that ends m
-    windows of k keys costs a sort of their slices and a few passes over k * m results, never a pass a window.
-    A window whose rows have all been taken back gives nothing, as one without rows.
+    Flink: ``WindowAggOperator`` with ``SliceSharedSyncStateWindowAggProcessor``. State is one accumulator per
+    key and slice, sorted by slice. Merging n partials costs a sort of them and of the state from their first
+    slice on. A watermark that ends no window costs one look at the timer heap; one that ends m windows of k
+    keys costs a sort of their slices and a few passes over k * m results.
+    A window whose rows have all been retracted has no result, like a window without rows.
 
     Examples
     --------
@@ -62,14 +62,14 @@ class GlobalWindowAggregate:
         self.aggregation = Aggregation(aggregates)
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
-        self._fired = MIN_WATERMARK  # the end up to which windows have been looked at
+        self._fired = MIN_WATERMARK  # all windows with an end up to this one have fired
         self._slices = self.aggregation.empty()
         self._timers = TimerHeap()
-        self._changed: set[int] = set()  # slices that are there, and were not as they are
-        self._reported = np.empty(0, np.int64)  # slices that were there when changes were last asked for
+        self._changed: set[int] = set()  # slices in the state that changed since the last `changes`
+        self._reported = np.empty(0, np.int64)  # slices in the state at the last `changes`
 
     def __len__(self) -> int:
-        """The number of accumulators, one for each key and slice."""
+        """Return the number of accumulators, one for each key and slice."""
         return len(self._slices)
 
     def add(
@@ -79,22 +79,22 @@ class GlobalWindowAggregate:
         inputs: Mapping[str, object] | None = None,
         signs: object = None,
     ) -> LateRows:
-        """Take rows: both stages in one.
+        """Add rows: the local and the global stage in one.
 
         Parameters
         ----------
         key_ids, timestamps, inputs, signs
-            As `LocalWindowAggregate.add`.
+            As in `LocalWindowAggregate.add`.
 
         Returns
         -------
         LateRows
-            Which rows were dropped.
+            The rows that were dropped as late.
 
         Raises
         ------
         KeyError, TypeError, ValueError, OverflowError
-            If a column is missing, or not what is asked for; then nothing has changed.
+            If a column is missing or invalid; the state is then unchanged.
         """
         times = column("timestamps", timestamps, np.size(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
@@ -104,19 +104,19 @@ class GlobalWindowAggregate:
         return late
 
     def merge(self, partials: Partials) -> LateRows:
-        """Take what a local stage gave.
+        """Merge the partials of a local stage.
 
         Returns
         -------
         LateRows
-            Which partials were dropped.
+            The partials that were dropped as late.
         """
         late = self._late(partials.slice_ends)
         self._take(partials, int(partials.rows[late.rows].sum()))
         return late
 
     def late_by(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """How late rows of these slices would be, ms; 0 for those that some window still waits for."""
+        """Return how late rows of these slices would be, in ms; 0 if a window of the slice may still fire."""
         ends = column("slice_ends", slice_ends)
         late_by = np.zeros(len(ends), np.int64)
         late = self._late(ends)
@@ -124,28 +124,28 @@ class GlobalWindowAggregate:
         return late_by
 
     def advance_watermark(self, watermark: int) -> WindowResults:
-        """Set the watermark, and fire all windows that it ends.
+        """Set the watermark and fire the windows that it ends.
 
-        A watermark that does not rise does nothing. Where very many windows may end at once, as in a batch,
-        advance in steps: the results of a step are in memory.
+        A watermark that is not higher than the current one has no effect. All results are held in memory:
+        where very many windows may end at once, as in a batch query, advance in steps.
 
         Parameters
         ----------
         watermark : int
-            Epoch ms: no more rows with such a timestamp or a lower one will come. ``MAX_WATERMARK`` at the
-            end of input.
+            Epoch ms: no more rows with this timestamp or a lower one will arrive. ``MAX_WATERMARK`` at the
+            end of the input.
 
         Returns
         -------
         WindowResults
-            In the order of the windows' ends.
+            The results, ordered by the ends of the windows.
 
         Raises
         ------
         TypeError, OverflowError
-            If `watermark` is no int64, or a sum does not fit; then nothing has changed.
+            If `watermark` is not an int64, or a sum does not fit; the state is then unchanged.
         Exception
-            What a Python aggregate raises; then, too.
+            If a Python aggregate raises; the state is then unchanged.
         """
         watermark = max(int64("watermark", watermark), self.watermark)
         last = self.assigner.last_passed(watermark)
@@ -168,9 +168,9 @@ class GlobalWindowAggregate:
         return results
 
     def advance_processing_time(self, now: int) -> WindowResults:
-        """Set the clock of windows in processing time, and fire all that are over.
+        """Set the clock for processing-time windows, and fire the windows that have ended.
 
-        Rows are then added with the clock's reading as their timestamp. A clock that runs back stands still.
+        Add rows with the clock's reading as their timestamp. A reading that does not rise has no effect.
 
         Parameters
         ----------
@@ -189,9 +189,9 @@ class GlobalWindowAggregate:
         return self.advance_watermark(max(now - 1, MIN_WATERMARK) if now != MAX_WATERMARK else now)
 
     def open_windows(self) -> WindowResults:
-        """The current results of all windows that have rows and have not fired; they fire all the same.
+        """Return the current results of the windows that have rows and have not fired, without firing them.
 
-        Costs what firing them would.
+        This costs as much as firing them.
 
         Examples
         --------
@@ -204,23 +204,26 @@ class GlobalWindowAggregate:
         return self._evaluate(self._slices, self._fired + self.assigner.interval, MAX_WATERMARK)
 
     def next_timer(self) -> int | None:
-        """The watermark that next ends a window with rows, or None."""
+        """Return the watermark at which the next window with rows ends, or None."""
         head = self._timers.peek()
         return None if head is None else head.timestamp
 
     def snapshot(self) -> Partials:
-        """Give the state, by slice and then key; all else there is are `watermark` and `late_rows`. O(1)."""
+        """Return the accumulators, by slice and then key; O(1).
+
+        Together with `watermark` and `late_rows` they are the whole state.
+        """
         return self._slices
 
     def changes(self) -> tuple[Partials, NDArray[np.int64]]:
-        """Give what has changed since the last call, or since `restore`.
+        """Return what has changed since the last call, or since `restore`.
 
         Returns
         -------
         slices : Partials
-            All accumulators of the slices in which any has changed.
+            All accumulators of the slices that have changed.
         gone : ndarray of int64
-            The ends of slices that are no more.
+            The ends of the slices that have been removed.
         """
         slices = self._slices[np.isin(self._slices.slice_ends, np.array(sorted(self._changed), np.int64))]
         there = np.unique(self._slices.slice_ends)
@@ -229,14 +232,14 @@ class GlobalWindowAggregate:
         return slices, gone
 
     def restore(self, slices: Partials, watermark: int, late_rows: int = 0) -> None:
-        """Take in the state of an operator with the same windows and aggregates, instead of the own.
+        """Replace the state with that of an operator with the same windows and aggregates.
 
         Parameters
         ----------
         slices : Partials
-            From `snapshot`, or put together from the slices of `changes`, in any order.
+            The partials from `snapshot`, or the collected slices of `changes`, in any order.
         watermark, late_rows : int
-            Of that operator. Several operators that stood at one watermark may be put together, too.
+            The values of that operator. The slices of several operators with one watermark may be combined.
         """
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
         self._fired = self.assigner.last_passed(self.watermark)
@@ -246,7 +249,7 @@ class GlobalWindowAggregate:
         self._timers.push_many(*self._next_timers(self._slices, self._fired))
 
     def _late(self, slice_ends: NDArray[np.int64]) -> LateRows:
-        """Which slices' last window is over, and by how much."""
+        """Return the slices whose last window has ended, and by how much."""
         rows, late_by = np.empty(0, np.intp), np.empty(0, np.int64)
         if self.assigner.is_event_time:
             passed = self.assigner.last_passed(self.watermark)
@@ -264,7 +267,7 @@ class GlobalWindowAggregate:
             partials = partials[np.setdiff1d(np.arange(len(partials)), late.rows)]
         if self.assigner.is_event_time:
             partials = self._fold(partials, passed)
-        else:  # there is no late, only now
+        else:  # in processing time no row is late: it belongs to the current slice
             now = np.maximum(partials.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
             partials = Partials(partials.key_ids, now, partials.accumulators)
         if len(partials):
@@ -277,7 +280,7 @@ class GlobalWindowAggregate:
         self.late_rows += late_rows
 
     def _fold(self, partials: Partials, passed: int) -> Partials:
-        """Move slices that are over to where the windows that they are still part of look for them."""
+        """Move slices that have ended into the first slice of their cumulative windows."""
         over = partials.slice_ends <= passed
         if not isinstance(self.assigner, CumulativeSliceAssigner) or not over.any():
             return partials
@@ -285,7 +288,7 @@ class GlobalWindowAggregate:
         return Partials(partials.key_ids, np.where(over, firsts, partials.slice_ends), partials.accumulators)
 
     def _expire(self, fired: Partials, last: int) -> tuple[Partials, NDArray[np.int64]]:
-        """Keep what windows after `last` need; name the slices that others have been folded into."""
+        """Return the slices that later windows need, and the ends of slices that others were folded into."""
         kept = fired[self.assigner.last_window_ends(fired.slice_ends) > last]
         folded = self._fold(kept, last)
         into = folded.slice_ends[folded.slice_ends != kept.slice_ends]
@@ -294,14 +297,14 @@ class GlobalWindowAggregate:
     def _next_timers(
         self, slices: Partials, passed: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The timers of the next window over each slice, once for each key: for `TimerHeap.push_many`."""
+        """Return the timer of the next window over each slice, once per key, for `TimerHeap.push_many`."""
         ends = np.maximum(slices.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
         groups = group_by(ends, slices.key_ids)
         ends, keys = ends[groups.firsts], slices.key_ids[groups.firsts]
         return self.assigner.timers(ends), keys, ends
 
     def _evaluate(self, slices: Partials, first: int, last: int) -> WindowResults:
-        """Compute the windows that end from `first` to `last`, as far as these slices reach."""
+        """Compute the windows over these slices that end from `first` to `last`, both included."""
         if len(slices):
             first = max(first, int(slices.slice_ends[0]))
             last = min(last, int(self.assigner.last_window_ends(slices.slice_ends).max()))

@@ -1,4 +1,4 @@
-"""Windows that share slices, evaluated at once: a grid whose lines are keys and whose cells are slices."""
+"""Evaluates windows that share slices: a grid with one line per key and one cell per slice."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Combine = Callable[[Cells, Cells], Cells]
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where slices stand in a grid of lines, and which windows over it are asked for.
+    """A grid of slices, and the windows to compute over it.
 
     Parameters
     ----------
     lines, width : int
-        The shape. A cell is named by its number, line by line.
+        The shape. Cells are numbered line by line.
     span : int or None
-        A window is `span` cells, or all up to its last. With a span lines are ``2 * span - 1`` cells wide,
-        so that all windows of a line share its middle.
+        The number of cells in a window; None if a window is all cells up to its last. With a span, a line is
+        ``2 * span - 1`` cells wide, so that all its windows contain the middle cell.
     cells : ndarray of intp, shape (n,)
-        The cells that hold something, ascending.
+        The numbers of the nonempty cells, ascending.
     windows : ndarray of intp, shape (w,)
-        The windows by number, line by line: a line has as many as fit, and the first ends in `first_cell`.
+        The numbers of the windows, line by line; the first window of a line ends in `first_cell`.
     """
 
     lines: int
@@ -45,17 +45,17 @@ class Grid:
 
     @property
     def last_cells(self) -> NDArray[np.intp]:
-        """The last cell of each of the windows."""
+        """The last cell of each window."""
         lines, steps = np.divmod(self.windows, self.width - self.first_cell)
         return lines * self.width + steps + self.first_cell
 
 
 def over_windows(cells: Cells, span: int | None, scan: Callable[[Cells], Cells], combine: Combine) -> Cells:
-    """Combine the cells of each window, in each line.
+    """Combine the cells of each window in each line.
 
-    A window is the cells from its first to the middle of the line, and those from there to its last: two
-    scans, and one step that joins them, whatever the span. Nothing is ever taken out again, so that this
-    serves whatever can be merged (van Herk 1992, Gil and Werman 1993).
+    Each window consists of the cells up to the middle of the line and those after it. Two scans and one
+    combination of them compute all windows, whatever the span. Nothing is ever subtracted, so this works for
+    every accumulator that can be merged (van Herk 1992, Gil and Werman 1993).
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ def over_windows(cells: Cells, span: int | None, scan: Callable[[Cells], Cells],
     span : int or None
         As in `Grid`.
     scan : callable
-        Combines each cell with all before it in its line.
+        Combines each cell with all cells before it in its line.
     combine : callable
-        Merges two accumulators, element by element; in any order.
+        Merges two accumulators element by element, in any order.
 
     Returns
     -------
-    tuple of ndarray, shape (lines, windows of a line)
+    tuple of ndarray, shape (lines, windows per line)
 
     Examples
     --------
@@ -90,7 +90,7 @@ def over_windows(cells: Cells, span: int | None, scan: Callable[[Cells], Cells],
 
 
 def scan_by_doubling(cells: Cells, combine: Combine) -> Cells:
-    """Combine each cell with all before it in its line, in O(log width) steps over whole columns.
+    """Combine each cell with all cells before it in its line, in O(log width) steps over whole columns.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which slices make up which windows: rows of accumulators laid out as lines of a grid."""
+"""Maps slices to windows: places rows of accumulators in the lines of a grid."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["Layout", "lay_out"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """A grid of slices, and the windows that are seen along its lines.
+    """A placement of slices in a grid, and the windows along its lines.
 
     Parameters
     ----------
     rows, lines, cells : ndarray of intp, shape (r,)
-        Which row of the accumulators stands where. One row may stand in two lines.
+        The row of the accumulators in each occupied cell. One row may occur in two lines.
     keys, first_ends : ndarray of int64, shape (l,)
-        Of each line the key, and the end of its first window; the others follow one slice apart.
+        The key of each line, and the end of its first window; each further window ends one slice later.
     windows : ndarray of int64, shape (l,)
-        The number of windows of each line.
+        The number of windows in each line.
     width : int
-        The number of cells of a line.
+        The number of cells in a line.
     span : int or None
-        The number of cells of a window, None for all up to its end; as in `Grid`.
+        The number of cells in a window; None if a window is all cells up to its end, as in `Grid`.
     """
 
     rows: NDArray[np.intp]
@@ -50,17 +50,17 @@ def lay_out(
     Parameters
     ----------
     assigner : SliceAssigner
-        Which windows.
+        The window definition.
     key_ids, slice_ends : ndarray of int64, shape (n,)
-        The slices; each is part of such a window.
+        The slices; each is part of at least one of these windows.
     first, last : int
         Local ms.
 
     Notes
     -----
-    Slices that no window tells apart share a cell. Of hopping windows a line is a key and as many windows, at
-    most, as a window has slices: then the slices of a line that all its windows share are one cell, and those
-    to its left and right are as many as it has windows. Nothing depends on how long nothing came.
+    Slices that are part of the same windows share a cell. For hopping windows, a line holds one key and at
+    most as many windows as a window has slices. The slices that all windows of the line share are one cell;
+    the cells to its left and right are as many as the windows. Long gaps in the input cost nothing.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def _hopping(
     slices = assigner.size // assigner.interval
     windows = (last - first) // assigner.interval + 1
     chunk = min(slices, windows)
-    # Positions count slices from the end of the first window; a slice is part of windows from its own on.
+    # Positions count slices from the end of the first window; a slice belongs to windows from its own end on.
     position = (slice_ends - first) // assigner.interval
     first_chunk = np.maximum(position, 0) // chunk
     last_chunk = np.minimum(position + slices - 1, windows - 1) // chunk
@@ -129,6 +129,6 @@ def _cumulative(
 
 
 def _number(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Number the rows' groups, and give a row of each."""
+    """Number the groups of the rows, and return the first row of each."""
     groups = group_by(*columns)
     return groups.of_rows, groups.firsts

@@ -1,4 +1,4 @@
-"""The local stage: rows of one partition, put together by key and slice before they are sent anywhere."""
+"""The local stage: aggregates the rows of one partition by key and slice before they are sent."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["LocalWindowAggregate"]
 
 
 class LocalWindowAggregate:
-    """A buffer of accumulators by key and slice; it is emptied when it is full, or when a slice is over.
+    """A buffer of accumulators by key and slice, emptied when it is full or when a slice has ended.
 
     Parameters
     ----------
     assigner : SliceAssigner
         The windows.
     aggregates : sequence of Aggregate
-        What is computed of each.
+        The aggregates to compute for each window.
     memory_budget : int, default 64 MiB
-        How many bytes of accumulators it may hold before it lets them go.
+        The number of bytes of accumulators to hold before emitting them.
 
     Attributes
     ----------
@@ -33,9 +33,9 @@ class LocalWindowAggregate:
 
     Notes
     -----
-    Flink: ``LocalSlicingWindowAggOperator`` and ``RecordsWindowBuffer``. Each batch is put together at once;
-    batches are merged when they exceed the budget, and handed on if that does not help. Nothing is dropped as
-    late: that is for the global stage to say.
+    Flink: ``LocalSlicingWindowAggOperator`` and ``RecordsWindowBuffer``. Each batch is aggregated at once.
+    Batches are merged when they exceed the budget, and emitted if the merged batch is still too large. No row
+    is dropped as late: the global stage does that.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class LocalWindowAggregate:
 
     @property
     def nbytes(self) -> int:
-        """What the buffer holds, bytes."""
+        """The size of the buffered accumulators in bytes."""
         return self._nbytes
 
     def add(
@@ -71,31 +71,31 @@ class LocalWindowAggregate:
         inputs: Mapping[str, object] | None = None,
         signs: object = None,
     ) -> Partials:
-        """Take a batch of rows.
+        """Add a batch of rows.
 
         Parameters
         ----------
         key_ids : array_like of int64, shape (n,)
-            The rows' keys.
+            The keys of the rows.
         timestamps : array_like of int64, shape (n,), or int
-            Epoch ms; in processing time the clock's reading; for rows that are in windows already the ends of
-            those, local ms.
+            Epoch ms; in processing time, the clock's reading; for rows that already have windows, the
+            windows' ends in local ms.
         inputs : mapping of str to array_like, shape (n,) each
-            The columns that the aggregates take; masked arrays where there are nulls.
+            The columns that the aggregates need; a masked array where there are nulls.
         signs : array_like of int, shape (n,), optional
-            -1 for a row that is taken back, else 1.
+            1 for a row that is added, -1 for a row that is retracted; by default all rows are added.
 
         Returns
         -------
         Partials
-            What the budget forces out: mostly nothing.
+            The accumulators that exceed the budget; usually none.
 
         Raises
         ------
         KeyError, TypeError, ValueError, OverflowError
-            If a column is missing, or not what is asked for; then the buffer is as before.
+            If a column is missing or invalid; the buffer is then unchanged.
         Exception
-            What a Python aggregate raises; then, too.
+            If a Python aggregate raises; the buffer is then unchanged.
         """
         times = column("timestamps", timestamps, len(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
@@ -104,20 +104,20 @@ class LocalWindowAggregate:
             self._keep([*self._buffered, batch])
             return self.aggregation.empty()
         merged = self.aggregation.merge([*self._buffered, batch])
-        # What is nearly full even so would be merged again for every batch.
+        # A merged batch that nearly fills the budget would be merged again with every further batch.
         full = merged.nbytes > self.memory_budget // 2
         self._keep([] if full else [merged])
         return merged if full else self.aggregation.empty()
 
     def advance_watermark(self, watermark: int) -> Partials:
-        """Set the watermark, and give all that there is if it ends a slice that is in the buffer.
+        """Set the watermark, and return the whole buffer if the watermark ends a slice in it.
 
-        Send the result on before the watermark: then nothing is late that was in time.
+        Send the result before the watermark, so that rows on time do not become late.
 
         Raises
         ------
         TypeError, OverflowError
-            If `watermark` is no int64.
+            If `watermark` is not an int64.
         """
         self.watermark = max(self.watermark, int64("watermark", watermark))
         passed = self.assigner.last_passed(self.watermark)
@@ -125,7 +125,7 @@ class LocalWindowAggregate:
         return self.drain() if over else self.aggregation.empty()
 
     def drain(self) -> Partials:
-        """Give all that there is, and forget it: at a checkpoint, or at the end of a micro-batch."""
+        """Empty the buffer and return its contents: at a checkpoint, or at the end of a micro-batch."""
         drained = self.aggregation.merge(self._buffered)
         self._keep([])
         return drained

@@ -1,4 +1,4 @@
-"""Aggregates that must know every value: COUNT(DISTINCT), and MIN and MAX of rows that may be taken back."""
+"""Aggregates that keep every value: COUNT(DISTINCT), and MIN and MAX with retraction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CountDistinct", "MaxWithRetract", "MinWithRetract"]
 
 
 class _MultisetAggregate(Aggregate):
-    """An aggregate whose accumulator is the multiset of the values that are not null."""
+    """An aggregate whose accumulator is the multiset of the non-null values."""
 
     fields = ("values",)
 
@@ -30,30 +30,30 @@ class _MultisetAggregate(Aggregate):
         return (_collect(groups.of_sorted[chosen], values[rows], counts, len(groups.starts)),)
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Unite the multisets of each group."""
+        """Add up the multisets of each group."""
         column = _multisets(accumulators)
         return (_collect(groups.of_rows[column.rows], column.values, column.counts, len(groups.starts)),)
 
     def empty(self) -> Accumulators:
-        """No accumulators."""
+        """Return a column of accumulators without rows."""
         return (Multisets(np.zeros(1, np.int64), np.empty(0, self.dtype), np.empty(0, np.int64)),)
 
 
 class CountDistinct(_MultisetAggregate):
-    """COUNT(DISTINCT column), exact; null is no value, NaN is one, and -0.0 is 0.0.
+    """COUNT(DISTINCT column), exact; nulls are ignored, NaN is one value, and -0.0 equals 0.0.
 
     Parameters
     ----------
     column : str
-        Whose values are counted.
+        The column whose distinct values are counted.
     dtype : dtype
-        int64, float64 or object, for anything hashable.
+        int64, float64, or object for any hashable values.
 
     Notes
     -----
-    State is a value and its count for each distinct value of each key and slice. Windows that share slices
-    cost O(e log e) for e such entries in all, not one union each: a value counts in a window from its
-    appearance in a slice until that slice leaves.
+    State is each distinct value with its count, for each key and slice. Windows that share slices are
+    computed together, in O(e log e) for e such entries: a value counts from the first window that contains
+    its slice to the last.
 
     Examples
     --------
@@ -68,13 +68,13 @@ class CountDistinct(_MultisetAggregate):
         super().__init__([column], dtype, f"count(distinct {column})")
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Count."""
+        """Count the distinct values."""
         column = _multisets(accumulators)
         present = column.rows[column.counts > 0]
         return np.ma.masked_array(np.bincount(present, minlength=len(column)).astype(np.int64))
 
     def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
-        """Follow each value through its line."""
+        """Track when each value enters and leaves the windows of its line."""
         column = _multisets(accumulators)
         cells = grid.cells[column.rows]
         lines, positions = np.divmod(cells, grid.width)
@@ -93,7 +93,7 @@ class CountDistinct(_MultisetAggregate):
         running = np.cumsum(counts)
         running -= np.repeat((running - counts)[first], np.diff(np.flatnonzero(first), append=len(lines)))
         there = (running > 0)[last]
-        # Of a value, the first event of a line finds it absent, a later one as the last left it.
+        # The first event of a value in a line finds it absent; each later event finds what the previous left.
         begins = np.append(True, ~same_value[np.flatnonzero(last)[:-1]])[: len(there)]
         was_there = np.append(False, there[:-1])[: len(there)] & ~begins
         change = there.astype(np.int64) - was_there
@@ -105,12 +105,12 @@ class CountDistinct(_MultisetAggregate):
 
 
 class MinWithRetract(_MultisetAggregate):
-    """MIN of a column whose rows may be taken back; state is every distinct value.
+    """MIN of a column whose rows may be retracted; state is every distinct value with its count.
 
     Parameters
     ----------
     column, dtype
-        As of `Min`.
+        As in `Min`.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class MinWithRetract(_MultisetAggregate):
         super().__init__([column], dtype, f"{self.function}({column})")
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the best of the values that are left."""
+        """Return the extreme of the values that have not been retracted."""
         column = _multisets(accumulators)
         there = column.counts > 0
         rows, values = column.rows[there], column.values[there]
@@ -138,7 +138,7 @@ class MinWithRetract(_MultisetAggregate):
         return np.ma.masked_array(best, ~np.isin(np.arange(len(column)), has))
 
     def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
-        """Unite the multisets of each window: O(log span) merges of whole columns."""
+        """Add up the multisets of each window, in O(log span) merges of whole columns."""
         cells, level = grid.cells, accumulators
         span = grid.width if grid.span is None else min(grid.span, grid.width)
         done: tuple[NDArray[np.intp], Accumulators] | None = None
@@ -163,7 +163,7 @@ class MinWithRetract(_MultisetAggregate):
         by: int,
         grid: Grid,
     ) -> tuple[NDArray[np.intp], Accumulators]:
-        """Unite each cell with the one so many before it in its line."""
+        """Merge each cell with the cell `by` places before it in its line."""
         inside = earlier % grid.width + by < grid.width
         joined = np.concatenate([cells, earlier[inside] + by])
         shifted = _multisets(earlier_accumulators)[inside]
@@ -173,12 +173,12 @@ class MinWithRetract(_MultisetAggregate):
 
 
 class MaxWithRetract(MinWithRetract):
-    """MAX of a column whose rows may be taken back; else as `MinWithRetract`.
+    """MAX of a column whose rows may be retracted; otherwise like `MinWithRetract`.
 
     Parameters
     ----------
     column, dtype
-        As of `Min`.
+        As in `Min`.
     """
 
     function = "max"
@@ -193,7 +193,7 @@ def _multisets(accumulators: Accumulators) -> Multisets:
 def _collect(
     groups: NDArray[np.intp], values: NDArray[Any], counts: NDArray[np.int64], length: int
 ) -> Multisets:
-    """Make multisets of entries; what comes to nothing is left out."""
+    """Build multisets from entries, without those whose counts add up to 0."""
     found = group_by(groups, _comparable(values))
     totals = np.add.reduceat(counts[found.order], found.starts)
     kept = found.firsts[totals != 0]
@@ -202,7 +202,7 @@ def _collect(
 
 
 def _comparable(values: NDArray[Any]) -> NDArray[np.int64]:
-    """A number for each value, the same where SQL says that the values are."""
+    """Return a number for each value; values that are equal in SQL have the same number."""
     if values.dtype == object:
         numbers: dict[Any, int] = {}
         found = (numbers.setdefault(value, len(numbers)) for value in values.tolist())

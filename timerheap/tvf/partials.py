@@ -1,4 +1,4 @@
-"""Accumulators by key and slice: what goes from the local stage to the global one, and what that keeps."""
+"""Accumulators by key and slice: the output of the local stage and the state of the global one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ __all__ = ["Aggregation", "Partials"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partials:
-    """Accumulators of some keys in some slices, as columns.
+    """Accumulators by key and slice, as columns.
 
     Parameters
     ----------
     key_ids, slice_ends : ndarray of int64, shape (n,)
-        Whose they are; a slice is named by its end, local ms.
+        The key and the slice of each accumulator; a slice is identified by its end, in local ms.
     accumulators : tuple of tuple of columns, shape (n,) each
-        One tuple of columns for each aggregate of a `Aggregation`, COUNT(*) first.
+        One tuple of columns for each aggregate of an `Aggregation`, COUNT(*) first.
 
     Notes
     -----
-    A column is an array (of objects, for Python's own), or `Multisets`. Nothing here is ever changed in
-    place.
+    A column is an array (of objects, for Python values) or `Multisets`. Partials are never modified in place.
     """
 
     key_ids: NDArray[np.int64]
@@ -42,40 +41,40 @@ class Partials:
         return len(self.key_ids)
 
     def __getitem__(self, rows: NDArray[Any] | slice) -> Partials:
-        """Some rows, by number or by mask."""
+        """Return the given rows, selected by number or by mask."""
         accumulators = tuple(tuple(field[rows] for field in fields) for fields in self.accumulators)
         return Partials(self.key_ids[rows], self.slice_ends[rows], accumulators)
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """How many rows are in each accumulator, less those taken back."""
+        """The number of rows in each accumulator, less those retracted."""
         return np.asarray(self.accumulators[0][0])
 
     @property
     def nbytes(self) -> int:
-        """What they take, bytes; of Python objects a guess."""
+        """The size of the columns in bytes; the size of Python objects is estimated."""
         return nbytes([self.key_ids, self.slice_ends, *(f for fields in self.accumulators for f in fields)])
 
 
 class Aggregation:
-    """The aggregates of a query, computed side by side.
+    """The aggregates of a query, computed together.
 
     Parameters
     ----------
     aggregates : sequence of Aggregate
-        In the order of the results.
+        The aggregates, in the order of the results.
 
     Attributes
     ----------
     aggregates : tuple of Aggregate
-        What accumulators are kept of: COUNT(*), which every aggregation needs, and all others.
+        The aggregates with accumulators: COUNT(*), which every aggregation needs, and all others.
     outputs : tuple of int
-        Which of those each result is.
+        The position in `aggregates` of each result.
 
     Raises
     ------
     TypeError
-        If one is no `Aggregate`.
+        If an element is not an `Aggregate`.
 
     Examples
     --------
@@ -94,12 +93,12 @@ class Aggregation:
         for aggregate in aggregates:
             if not isinstance(aggregate, Aggregate):
                 raise TypeError(
-                    f"aggregates must be aggregates, such as Sum('delay', int), got {aggregate!r}"
+                    f"aggregates must contain aggregates only, such as Sum('delay', int), got {aggregate!r}"
                 )
         rows = [isinstance(aggregate, Count) and not aggregate.columns for aggregate in aggregates]
         others = [aggregate for aggregate, is_rows in zip(aggregates, rows, strict=True) if not is_rows]
         self.aggregates: tuple[Aggregate, ...] = (Count(), *others)
-        # Where in those each result comes from: a COUNT(*) that is asked for is the one that is there anyway.
+        # A COUNT(*) in the query is the one at position 0, which is always kept.
         numbers = iter(range(1, len(self.aggregates)))
         self.outputs = tuple(0 if is_rows else next(numbers) for is_rows in rows)
 
@@ -110,27 +109,29 @@ class Aggregation:
         inputs: Mapping[str, object] | None = None,
         signs: object = None,
     ) -> Partials:
-        """Make one accumulator of the rows of each key and slice: a sort, O(n log n), and a pass a field.
+        """Compute one accumulator for the rows of each key and slice.
+
+        This is a sort, O(n log n), and one pass per field.
 
         Parameters
         ----------
         key_ids : array_like of int64, shape (n,)
-            The rows' keys.
+            The keys of the rows.
         slice_ends : ndarray of int64, shape (n,)
-            The rows' slices.
+            The slices of the rows.
         inputs : mapping of str to array_like, shape (n,) each
-            The columns that the aggregates take; masked arrays where there are nulls.
+            The columns that the aggregates need; a masked array where there are nulls.
         signs : array_like of int, shape (n,), optional
-            -1 for a row that is taken back, else 1.
+            1 for a row that is added, -1 for a row that is retracted; by default all rows are added.
 
         Raises
         ------
         KeyError
             If a column is missing.
         TypeError, OverflowError
-            If a column is not what its aggregate takes.
+            If a column does not fit the dtype of its aggregate.
         ValueError
-            If columns differ in length, a sign is another, or an aggregate cannot take rows back.
+            If columns differ in length, a sign is neither 1 nor -1, or an aggregate cannot retract rows.
         """
         length = len(slice_ends)
         ids = column("key_ids", key_ids, length)
@@ -141,7 +142,7 @@ class Aggregation:
             for name in aggregate.columns:
                 if name not in given:
                     raise KeyError(
-                        f"inputs: no column {name!r}, which {aggregate.name} takes, in {sorted(given)}"
+                        f"inputs must have the column {name!r} for {aggregate.name}, got {sorted(given)}"
                     )
             taken = [nullable(name, given[name], aggregate.dtype, length) for name in aggregate.columns]
             columns.append(taken)
@@ -154,19 +155,19 @@ class Aggregation:
         return Partials(ids[firsts], slice_ends[firsts], tuple(made))
 
     def from_parts(self, key_ids: Int64s, slice_ends: Int64s, parts: Sequence[Sequence[object]]) -> Partials:
-        """Make partials of what another engine has computed of each key and slice.
+        """Build partials from columns that another engine has computed for each key and slice.
 
         Parameters
         ----------
         key_ids, slice_ends : array_like of int64, shape (n,)
-            Whose they are.
+            The key and the slice of each row.
         parts : sequence of sequences of array_like, shape (n,) each
-            For each of `aggregates`, COUNT(*) first, the columns that its `parts` names.
+            The columns of each of `aggregates`, COUNT(*) first, in the order of its `parts`.
 
         Raises
         ------
         TypeError, ValueError, OverflowError
-            If an aggregate cannot be computed elsewhere, or a column is missing or of another type.
+            If an aggregate cannot be built from parts, or a column is missing or does not fit its dtype.
 
         Examples
         --------
@@ -179,7 +180,10 @@ class Aggregation:
         made = []
         for aggregate, columns in zip(self.aggregates, parts, strict=True):
             if not isinstance(aggregate, FieldAggregate):
-                raise TypeError(f"{aggregate.name} takes rows, not what another engine has computed of them")
+                raise TypeError(
+                    f"aggregates must be built from parts, got {aggregate.name}, which needs the rows; "
+                    "pass them to accumulate"
+                )
             made.append(aggregate.from_parts(*columns))
         return Partials(column("key_ids", key_ids, len(ends)), ends, tuple(made))
 
@@ -189,19 +193,19 @@ class Aggregation:
         taken = column("signs", signs, length)  # type: ignore[arg-type]
         if (abs(taken) != 1).any():
             wrong = int(taken[abs(taken) != 1][0])
-            raise ValueError(f"signs must be 1, or -1 for a row that is taken back, got {wrong}")
+            raise ValueError(f"signs must be 1, or -1 for a retracted row, got {wrong}")
         if (taken == 1).all():
             return None
         for aggregate in self.aggregates:
             if not aggregate.retractable:
                 raise ValueError(
-                    f"signs: {aggregate.name} cannot take rows back; use an aggregate that can "
-                    "(MinWithRetract, MaxWithRetract, or a function with a method retract)"
+                    f"signs must be 1 for {aggregate.name}, which cannot retract rows; use an aggregate that "
+                    "can (MinWithRetract, MaxWithRetract, or a function with a retract method)"
                 )
         return taken
 
     def merge(self, parts: Iterable[Partials]) -> Partials:
-        """Make one of partials, each key and slice once, by slice and then key; what is given stays."""
+        """Merge partials into one row per key and slice, by slice and then key, without modifying them."""
         joined = self.concatenate(parts)
         groups = group_by(joined.slice_ends, joined.key_ids)
         if len(groups.starts) == len(joined):
@@ -216,16 +220,16 @@ class Aggregation:
     def merge_accumulators(
         self, groups: Groups, accumulators: tuple[Accumulators, ...]
     ) -> tuple[Accumulators, ...]:
-        """Make one accumulator of each group, of every aggregate."""
+        """Merge the accumulators of each group, for every aggregate."""
         pairs = zip(self.aggregates, accumulators, strict=True)
         return tuple(aggregate.merge(groups, fields) for aggregate, fields in pairs)
 
     def results(self, partials: Partials) -> tuple[np.ma.MaskedArray[Any, Any], ...]:
-        """Give the results of accumulators, one column for each aggregate that was asked for."""
+        """Return the results of accumulators, one column for each aggregate of the query."""
         return tuple(self.aggregates[at].result(partials.accumulators[at]) for at in self.outputs)
 
     def concatenate(self, parts: Iterable[Partials]) -> Partials:
-        """Append partials as they are."""
+        """Concatenate partials without merging them."""
         kept = [part for part in parts if len(part)]
         if len(kept) == 1:
             return kept[0]
@@ -242,29 +246,29 @@ class Aggregation:
         )
 
     def empty(self) -> Partials:
-        """No partials."""
+        """Return partials without rows."""
         none = np.empty(0, np.int64)
         return Partials(none, none, tuple(aggregate.empty() for aggregate in self.aggregates))
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns of accumulators: the aggregate's number, 0 for COUNT(*), and the field."""
+        """The names of the accumulator columns: the aggregate's number, 0 for COUNT(*), and the field."""
         return [f"{at}.{field}" for at, aggregate in enumerate(self.aggregates) for field in aggregate.fields]
 
     def columns(self, partials: Partials) -> dict[str, Accumulator]:
-        """Give partials as named columns, to be stored or sent: ``key_ids``, ``slice_ends`` and `names`."""
+        """Return partials as named columns for storage: ``key_ids``, ``slice_ends`` and `names`."""
         fields = (field for fields in partials.accumulators for field in fields)
         named = dict(zip(self.names, fields, strict=True))
         return {"key_ids": partials.key_ids, "slice_ends": partials.slice_ends, **named}
 
     def partials(self, columns: Mapping[str, Accumulator]) -> Partials:
-        """Take partials in as `columns` gave them.
+        """Build partials from the named columns that `columns` returns.
 
         Raises
         ------
         ValueError
-            If a column is missing or strange, of another type, or of another length: they are those of other
-            aggregates.
+            If a column is missing, unexpected, of another type or of another length, as it is when the
+            columns belong to other aggregates.
         """
         expected = self.columns(self.empty())
         if set(columns) != set(expected):

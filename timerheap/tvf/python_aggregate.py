@@ -1,4 +1,4 @@
-"""Aggregates that a user writes in Python."""
+"""Aggregates written in Python."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ __all__ = ["PythonAggregate"]
 
 
 class PythonAggregate(FieldAggregate):
-    """A user's aggregate function, called for every row.
+    """A Python aggregate function, called for every row.
 
     Parameters
     ----------
     function : AggregateFunction
-        The function.
+        The aggregate function.
     *columns : str
-        What it is given: the values of one column, or tuples of several.
+        The input columns: one column is passed as its values, several as tuples.
     name : str, optional
-        By default the class's name and the columns.
+        The name of the aggregate; by default the function's class and the columns.
 
     Raises
     ------
     TypeError
-        If the function lacks a method, or there is no column.
+        If the function lacks a method, or no column is given.
 
     Notes
     -----
-    Accumulators are copied (`copy.deepcopy`) before they are merged, so that a function which changes them,
-    or fails, leaves the operator's state alone.
+    Accumulators are copied with `copy.deepcopy` before they are merged, so a function that modifies them or
+    fails leaves the operator's state unchanged.
 
     Examples
     --------
@@ -53,9 +53,9 @@ class PythonAggregate(FieldAggregate):
     def __init__(self, function: AggregateFunction, *columns: str, name: str | None = None) -> None:
         for method in ("create_accumulator", "add", "get_result", "merge"):
             if not callable(getattr(function, method, None)):
-                raise TypeError(f"function must have the method {method}, which {function!r} has not")
+                raise TypeError(f"function must have a method {method}, got {function!r}")
         if not columns:
-            raise TypeError("columns: name at least one, whose values the function is given")
+            raise TypeError("columns must name at least one input column for the function, got none")
         self.function = function
         self.retractable = callable(getattr(function, "retract", None))
         merge = object_ufunc(lambda a, b: function.merge(deepcopy(a), deepcopy(b)))
@@ -70,7 +70,7 @@ class PythonAggregate(FieldAggregate):
         return partial(type(self), name=self.name), (self.function, *self.columns)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Call the function row by row, in the order in which the rows came."""
+        """Call the function for each row, in arrival order."""
         columns = [_with_nones(values)[groups.order].tolist() for values in inputs]
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         taken_back = (signs < 0)[groups.order].tolist() if signs is not None else [False] * len(rows)
@@ -85,7 +85,7 @@ class PythonAggregate(FieldAggregate):
         return (made,)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Ask the function for each result; None is null."""
+        """Call the function's `get_result` for each accumulator; None is null."""
         results = np.empty(len(accumulators[0]), object)
         for at, accumulator in enumerate(np.asarray(accumulators[0]).tolist()):
             results[at] = self.function.get_result(deepcopy(accumulator))

@@ -1,4 +1,4 @@
-"""What windows give: results by key and window, as columns, and the rows that came too late for any."""
+"""Window results as columns, and the rows that were dropped as late."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from timerheap.tvf.partials import Aggregation, Partials
 
 __all__ = ["LateRows", "WindowResults", "evaluate", "how_late"]
 
-_CELLS = 1 << 17  # of a grid at a time: few enough for the cache
+_CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
 
 
 class LateRows(NamedTuple):
-    """Rows, or partials, that were dropped, because the last window over their slice has fired.
+    """Rows, or partials, that were dropped because the last window of their slice has fired.
 
     Attributes
     ----------
     rows : ndarray of intp, shape (n,)
-        Which of the rows that were handed in.
+        The positions of the dropped rows in the input.
     late_by : ndarray of int64, shape (n,)
-        By how many ms the watermark's delay would have had to be longer.
+        How much longer the watermark's delay would have had to be to keep the row, ms.
     """
 
     rows: NDArray[np.intp]
@@ -35,8 +35,8 @@ class LateRows(NamedTuple):
 
 
 def how_late(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """By how many ms a watermark would have to be lower for these timers, which it has reached, to wait."""
-    # Unsigned, the distance is right even from one end of int64 to the other.
+    """Return how much lower a watermark would have to be, in ms, for these timers not to have fired."""
+    # Unsigned subtraction is correct over the whole range of int64.
     passed_by = np.int64(watermark).view(np.uint64) - timers.view(np.uint64)
     late_by: NDArray[np.int64] = np.minimum(passed_by, np.uint64(MAX_WATERMARK - 1)).astype(np.int64) + 1
     return late_by
@@ -44,18 +44,18 @@ def how_late(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowResults:
-    """Results of windows, in the order of their ends.
+    """Results of windows, ordered by the ends of the windows.
 
     Parameters
     ----------
     key_ids : ndarray of int64, shape (n,)
-        Whose they are.
+        The keys.
     window_starts, window_ends : ndarray of int64, shape (n,)
-        SQL's ``window_start`` and ``window_end``, local ms, the end exclusive.
+        SQL's ``window_start`` and ``window_end`` in local ms; the end is exclusive.
     window_times : ndarray of int64, shape (n,)
-        SQL's ``window_time``: the window's last instant, epoch ms.
+        SQL's ``window_time``: the last instant of the window, epoch ms.
     results : tuple of masked_array, shape (n,) each
-        One column for each aggregate; masked where it is NULL.
+        One column for each aggregate; a result is masked where it is NULL.
     """
 
     key_ids: NDArray[np.int64]
@@ -76,9 +76,9 @@ def evaluate(
     Returns
     -------
     key_ids, window_ends : ndarray of int64, shape (w,)
-        In the order of the windows' ends.
+        The key and the end of each window, ordered by end.
     results : tuple of masked_array, shape (w,) each
-        One for each of the aggregation's outputs.
+        One column for each output of the aggregation.
     """
     numbers = layout.lines * layout.width + layout.cells
     groups = group_by(numbers)
@@ -106,7 +106,7 @@ def evaluate(
 def _block(
     aggregation: Aggregation, cells: Partials, layout: Layout, first_line: int, lines: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], tuple[np.ma.MaskedArray[Any, Any], ...]]:
-    """Compute some lines: of each window that has rows the line, its number in it, and the results."""
+    """Compute some lines; return line, number in the line and results of each window with rows."""
     at = cells.key_ids - first_line * layout.width
     windows = layout.width if layout.span is None else layout.span
     grid = Grid(lines, layout.width, layout.span, at, np.arange(lines * windows))
@@ -125,7 +125,7 @@ def _block(
 
 
 def _join(columns: tuple[np.ma.MaskedArray[Any, Any], ...]) -> np.ma.MaskedArray[Any, Any]:
-    """Append masked columns, which NumPy's own function does at ten times the cost."""
+    """Concatenate masked columns; `numpy.ma.concatenate` takes ten times as long."""
     if len(columns) == 1:
         return columns[0]
     data = np.concatenate([np.ma.getdata(column) for column in columns])

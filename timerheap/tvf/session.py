@@ -1,4 +1,4 @@
-"""SESSION: windows of one key's rows that come close enough together."""
+"""SESSION: windows of rows of one key that are less than a gap apart."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["SessionUnsliceAssigner", "SessionWindowAggregate"]
 
 
 class SessionUnsliceAssigner:
-    """How sessions lie in time; beside `SliceAssigner`, since no windows share a slice of them.
+    """Defines sessions in time. It is not a `SliceAssigner`, because sessions do not share slices.
 
     Parameters
     ----------
     gap : int or timedelta
-        A session ends this long after its last row; an int is ms.
+        A session ends this long after its last row; an int is in ms.
     time_zone : str, default "UTC"
-        Whose wall clock shows the windows' bounds.
+        The time zone of the window bounds.
 
     Attributes
     ----------
     interval : int
-        The gap, ms: the ends of two sessions of a key are further apart.
+        The gap, ms: two sessions of a key end further apart than this.
     clock : LocalClock
     is_event_time : bool
-        True: sessions are of the rows' own time.
+        True: sessions are in event time only.
 
     Notes
     -----
@@ -52,33 +52,33 @@ class SessionUnsliceAssigner:
 
 
 class SessionWindowAggregate:
-    """Windows by key that last until no row has come for a gap; each fires when the watermark is past it.
+    """Keyed windows that end when no row has arrived for a gap; each fires when the watermark passes its end.
 
     Parameters
     ----------
     gap : int or timedelta
-        A session ends this long after its last row; an int is ms.
+        A session ends this long after its last row; an int is in ms.
     aggregates : sequence of Aggregate
-        What is computed of each.
+        The aggregates to compute for each session.
     time_zone : str, default "UTC"
-        Whose wall clock shows the windows' bounds.
+        The time zone of the window bounds.
 
     Attributes
     ----------
     assigner, aggregation
         The `SessionUnsliceAssigner`, and the `Aggregation` of the aggregates.
     watermark : int
-        Epoch ms; ``MIN_WATERMARK`` before the first.
+        Epoch ms; ``MIN_WATERMARK`` before the first watermark.
     late_rows : int
-        How many rows have been dropped: those whose session, with all that it touches, had ended.
+        The number of rows dropped as late: the session of the row, merged with all it touches, had ended.
 
     Notes
     -----
-    Flink: ``UnsliceSyncStateWindowAggProcessor`` and ``MergingWindowSet``. Sessions that just touch are one.
-    The gap, too, is one on the wall clock: an hour that the clock leaves out ends a session that is shorter
-    of breath, as it does in Flink; in "UTC" it is elapsed time.
-    State is one accumulator for each session, sorted by key. A batch costs a sort of it and of the state;
-    Python takes a step a row only where a key has rows that come too late for a session of their own.
+    Flink: ``UnsliceSyncStateWindowAggProcessor`` and ``MergingWindowSet``. Sessions that touch are merged.
+    The gap is measured on the wall clock, as in Flink: where the clock skips an hour, a session with a gap of
+    less than an hour ends. In "UTC" the gap is elapsed time.
+    State is one accumulator per session, sorted by key. A batch costs a sort of it and of the state; there is
+    a Python step per row only for keys with rows that are too late for a session of their own.
 
     Examples
     --------
@@ -96,12 +96,12 @@ class SessionWindowAggregate:
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
         self._starts = np.empty(0, np.int64)
-        self._sessions = self.aggregation.empty()  # a session's slice is the session
+        self._sessions = self.aggregation.empty()  # here `slice_ends` holds the ends of the sessions
         self._timers = TimerHeap()
-        self._changed = [np.empty(0, np.int64)]  # keys whose sessions are no longer as they were
+        self._changed = [np.empty(0, np.int64)]  # the keys whose sessions have changed
 
     def __len__(self) -> int:
-        """The number of sessions."""
+        """Return the number of sessions."""
         return len(self._sessions)
 
     def add(
@@ -111,28 +111,28 @@ class SessionWindowAggregate:
         inputs: Mapping[str, object] | None = None,
         signs: object = None,
     ) -> LateRows:
-        """Take rows, in the order in which they came.
+        """Add rows, in arrival order.
 
         Parameters
         ----------
         key_ids, timestamps, inputs, signs
-            As `LocalWindowAggregate.add`.
+            As in `LocalWindowAggregate.add`.
 
         Returns
         -------
         LateRows
-            Which rows were dropped.
+            The rows that were dropped as late.
 
         Raises
         ------
         KeyError, TypeError, ValueError, OverflowError
-            If a column is missing, or not what is asked for; then nothing has changed.
+            If a column is missing or invalid; the state is then unchanged.
         """
         keys = column("key_ids", key_ids, np.size(timestamps))
         starts = self.assigner.clock.to_local(column("timestamps", timestamps))
         ends = add(starts, self.assigner.interval, "a session's end")
         late = self._late(keys, starts, ends)
-        # A row is a slice of its own until it is known which it touches.
+        # Each row is accumulated in a slice of its own, and then merged with the sessions that it touches.
         numbers = np.arange(len(keys))
         rows = self.aggregation.accumulate(keys, numbers, inputs, signs)
         kept = np.setdiff1d(numbers, late)
@@ -141,16 +141,16 @@ class SessionWindowAggregate:
         return LateRows(late, how_late(self.watermark, self.assigner.clock.passes_at(ends[late] - 1)))
 
     def advance_watermark(self, watermark: int) -> WindowResults:
-        """Set the watermark, and fire all sessions that have ended.
+        """Set the watermark and fire the sessions that have ended.
 
-        A watermark that does not rise does nothing.
+        A watermark that is not higher than the current one has no effect.
 
         Raises
         ------
         TypeError, OverflowError
-            If `watermark` is no int64, or a sum does not fit; then nothing has changed.
+            If `watermark` is not an int64, or a sum does not fit; the state is then unchanged.
         Exception
-            What a Python aggregate raises; then, too.
+            If a Python aggregate raises; the state is then unchanged.
         """
         watermark = max(int64("watermark", watermark), self.watermark)
         ended = np.zeros(len(self), np.bool_)
@@ -164,27 +164,27 @@ class SessionWindowAggregate:
         return results
 
     def open_windows(self) -> WindowResults:
-        """The current results of all sessions that have not ended."""
+        """Return the current results of the sessions that have not ended, without firing them."""
         return self._evaluate(np.ones(len(self), np.bool_))
 
     def next_timer(self) -> int | None:
-        """The watermark that next ends a session, as far as is known, or None."""
+        """Return the watermark at which the next session ends if no more rows arrive, or None."""
         head = self._timers.peek()
         return None if head is None else head.timestamp
 
     def snapshot(self) -> tuple[NDArray[np.int64], Partials]:
-        """Give the state: the sessions' starts, and their ends (as slices) and accumulators. O(1)."""
+        """Return the state: the starts of the sessions, and their ends (as slices) and accumulators. O(1)."""
         return self._starts, self._sessions
 
     def changes(self) -> tuple[NDArray[np.int64], Partials, NDArray[np.int64]]:
-        """Give what has changed since the last call, or since `restore`.
+        """Return what has changed since the last call, or since `restore`.
 
         Returns
         -------
         starts, sessions
-            As of `snapshot`: all sessions of the keys of which any has changed.
+            As in `snapshot`: all sessions of the keys with a changed session.
         keys : ndarray of int64
-            Those keys, with those that have no session any more.
+            Those keys, including keys that no longer have a session.
         """
         keys = np.unique(np.concatenate(self._changed))
         self._changed = [np.empty(0, np.int64)]
@@ -194,7 +194,7 @@ class SessionWindowAggregate:
     def restore(
         self, starts: NDArray[np.int64], sessions: Partials, watermark: int, late_rows: int = 0
     ) -> None:
-        """Take in the state of an operator with the same gap and aggregates, instead of the own."""
+        """Replace the state with that of an operator with the same gap and aggregates."""
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
         self._starts, self._sessions = np.empty(0, np.int64), self.aggregation.empty()
         self._timers.clear()
@@ -204,7 +204,7 @@ class SessionWindowAggregate:
     def _late(
         self, keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> NDArray[np.intp]:
-        """Which rows come too late, even for the sessions that are there when they come."""
+        """Return the rows that are late even for the sessions that exist when they arrive."""
         passed = self.assigner.clock.passed(self.watermark)
         late: list[int] = []
         concerned = np.flatnonzero(np.isin(keys, keys[ends - 1 <= passed]))
@@ -222,7 +222,7 @@ class SessionWindowAggregate:
         return np.array(sorted(late), np.intp)
 
     def _merge(self, starts: NDArray[np.int64], rows: Partials) -> None:
-        """Unite sessions with those that they touch."""
+        """Merge sessions with the sessions that they touch."""
         if not len(rows):
             return
         before = len(self._sessions)
@@ -266,13 +266,13 @@ class SessionWindowAggregate:
 
 
 class _Intervals:
-    """The sessions of one key: disjoint, in order, none touching another."""
+    """The sessions of one key: sorted, disjoint, and not touching each other."""
 
     def __init__(self, starts: list[int], ends: list[int]) -> None:
         self.starts, self.ends = starts, ends
 
     def add(self, start: int, end: int, passed: int) -> bool:
-        """Unite a session with those that it touches, unless all that has passed."""
+        """Merge a session with those that it touches; return False if the merged session has ended."""
         first, last = bisect_left(self.ends, start), bisect_right(self.starts, end)
         if first < last:
             start, end = min(start, self.starts[first]), max(end, self.ends[last - 1])
@@ -283,11 +283,11 @@ class _Intervals:
 
 
 def _latest(keys: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The latest end so far, within each key; the keys are in order."""
+    """Return the latest end so far within each key; the keys are sorted."""
     ranks = np.empty(len(ends), np.int64)
     by_end = np.argsort(ends)
     ranks[by_end] = np.arange(len(ends))
-    # Ranks that rise from key to key make one running maximum serve all keys.
+    # Ranks that rise from key to key allow one running maximum for all keys.
     base = np.cumsum(np.append(0, keys[1:] != keys[:-1])) * len(ends)
     latest: NDArray[np.int64] = ends[by_end[np.maximum.accumulate(ranks + base) - base]]
     return latest

@@ -1,4 +1,4 @@
-"""APPROX_COUNT_DISTINCT, by a sketch of Apache DataSketches (the package ``datasketches``)."""
+"""APPROX_COUNT_DISTINCT with a sketch of Apache DataSketches (the package ``datasketches``)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["ApproxCountDistinct"]
 
 
 class ApproxCountDistinct(FieldAggregate):
-    """The number of distinct values, estimated in a state of bounded size; null is no value.
+    """The estimated number of distinct values, with state of bounded size; nulls are ignored.
 
     Parameters
     ----------
     column : str
-        Whose values are counted.
+        The column whose distinct values are counted.
     dtype : dtype
-        int64, float64, or object, for text.
+        int64, float64, or object for strings.
     lg_k : int, default 12
-        The sketch has ``2 ** lg_k`` buckets of a byte, and a relative error of about ``1 / sqrt(2 ** lg_k)``.
+        The sketch has ``2 ** lg_k`` one-byte buckets and a relative error of about ``1 / sqrt(2 ** lg_k)``.
 
     Raises
     ------
@@ -37,8 +37,8 @@ class ApproxCountDistinct(FieldAggregate):
 
     Notes
     -----
-    A HyperLogLog sketch, kept as the bytes that every implementation of DataSketches reads. Of each slice the
-    distinct values reach it, one Python call each. Few values are counted exactly.
+    A HyperLogLog sketch, stored in the byte format that every implementation of DataSketches reads. Each
+    distinct value of a slice costs one Python call. Small numbers of values are counted exactly.
     """
 
     retractable = False
@@ -48,7 +48,7 @@ class ApproxCountDistinct(FieldAggregate):
             import datasketches  # type: ignore[import-not-found, unused-ignore]
         except ImportError:
             raise ImportError(
-                "approx_count_distinct needs a sketch library: pip install datasketches"
+                "approx_count_distinct requires the package datasketches: pip install datasketches"
             ) from None
         if not 7 <= lg_k <= 21:
             raise ValueError(f"lg_k must be from 7 to 21, got {lg_k}")
@@ -62,7 +62,7 @@ class ApproxCountDistinct(FieldAggregate):
         return type(self), (*self.columns, self.dtype, self.lg_k)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Sketch the distinct values of each group."""
+        """Build a sketch of the distinct values of each group."""
         (column,) = self._distinct.accumulate(groups, inputs, signs)
         ends = column.offsets.tolist()  # type: ignore[union-attr]
         values = column.values.tolist()  # type: ignore[union-attr]
@@ -75,7 +75,7 @@ class ApproxCountDistinct(FieldAggregate):
         return (sketches,)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the estimates, rounded."""
+        """Return the estimates, rounded."""
         estimates = (self._read(sketch).get_estimate() for sketch in np.asarray(accumulators[0]).tolist())
         return np.ma.masked_array(np.rint(np.fromiter(estimates, np.float64)).astype(np.int64))
 

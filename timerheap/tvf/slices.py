@@ -1,8 +1,8 @@
-"""Slices: what TUMBLE, HOP and CUMULATE cut a stream into, so that a row is kept once and windows share it.
+"""Slices for TUMBLE, HOP and CUMULATE: a row is stored once, and windows share slices.
 
-A slice is named by its end, a window by its own; both are exclusive, and in local ms (`LocalClock`), because
-windows are cut on the wall clock. A timestamp is epoch ms. All methods take and give columns of int64; those
-called ``get_...`` are the same for one number.
+A slice is identified by its end, and so is a window. Ends are exclusive and in local ms (`LocalClock`),
+because windows follow the wall clock. A timestamp is in epoch ms. All methods convert columns of int64; each
+``get_...`` method is the variant for one number.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ __all__ = [
 
 
 class SliceAssigner(ABC):
-    """How windows of one kind lie in time, and which slices each is made of.
+    """Defines windows of one kind and the slices that they consist of.
 
     Attributes
     ----------
     interval : int
-        The distance between the ends of slices, ms.
+        The distance between the ends of two slices, ms.
     offset : int
-        By how much the windows are moved from the epoch, ms.
+        The shift of the windows from the epoch, ms.
     size : int
         The length of the longest window, ms.
     clock : LocalClock
-        The wall clock that they are cut on.
+        The wall clock that the windows follow.
     is_event_time : bool
-        Whether time is the rows' own, or the machine's.
+        Whether windows are in event time; if not, in processing time.
 
     Notes
     -----
-    Flink: ``SliceAssigners``. Everything is array arithmetic, O(n); a zone adds one search a row.
+    Flink: ``SliceAssigners``. All methods are array arithmetic, O(n); a time zone adds one search per row.
     """
 
     interval: int
@@ -54,7 +54,7 @@ class SliceAssigner(ABC):
     is_event_time: bool
 
     def assign_slice_ends(self, timestamps: Int64s) -> NDArray[np.int64]:
-        """The end of each row's slice.
+        """Return the end of each row's slice.
 
         Parameters
         ----------
@@ -69,47 +69,50 @@ class SliceAssigner(ABC):
         Raises
         ------
         TypeError, ValueError
-            If they are no integers, or if there are nulls: a row without a time is in no window.
+            If the timestamps are not integers, or some are null: a row without a time is in no window.
         OverflowError
-            If a slice would end beyond int64.
+            If the end of a slice does not fit into int64.
         """
         local = self.clock.to_local(column("timestamps", timestamps))
         starts = floor_to(local, self.interval, self.offset, "a slice's start")
         return add(starts, self.interval, "a slice's end")
 
     def get_slice_end(self, timestamp: int) -> int:
-        """As `assign_slice_ends`, of one timestamp."""
+        """Return the end of the slice of one timestamp; see `assign_slice_ends`."""
         return int(self.assign_slice_ends([timestamp])[0])
 
     @abstractmethod
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """The end of the last window that each slice is part of."""
+        """Return the end of the last window that each slice is part of."""
 
     def get_last_window_end(self, slice_end: int) -> int:
-        """As `last_window_ends`, of one slice."""
+        """Return the end of the last window of one slice; see `last_window_ends`."""
         return int(self.last_window_ends([slice_end])[0])
 
     @abstractmethod
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """The start of each window, inclusive."""
+        """Return the start of each window, inclusive."""
 
     def get_window_start(self, window_end: int) -> int:
-        """As `window_starts`, of one window."""
+        """Return the start of one window; see `window_starts`."""
         return int(self.window_starts([window_end])[0])
 
     def window_times(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """SQL's ``window_time``, the last instant of each window, epoch ms; of two, the first."""
+        """Return SQL's ``window_time``: the last instant of each window, epoch ms.
+
+        If the clock shows that time twice, this is the first of the two instants.
+        """
         return self.clock.to_epoch(add(column("window_ends", window_ends), -1, "a window's time"))
 
     def timers(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """The watermark at which each window fires, epoch ms: when its last local ms has passed for good."""
+        """Return the watermark at which each window fires, epoch ms: when its last local ms has passed."""
         return self.clock.passes_at(add(column("window_ends", window_ends), -1, "a window's time"))
 
     def is_window_fired(self, window_end: int, progress: int) -> bool:
-        """Whether Flink has fired a window by this watermark (``isWindowFired``).
+        """Return whether Flink has fired a window at this watermark (``isWindowFired``).
 
-        That is whether the watermark has reached the window's timer (`timers`), in zones whose clocks change
-        by an hour on the hour; for others see `LocalClock.to_epoch_for_timer`.
+        In zones whose clocks change by an hour on the hour, this is whether the watermark has reached the
+        window's timer (`timers`). For other zones see `LocalClock.to_epoch_for_timer`.
 
         Examples
         --------
@@ -121,11 +124,11 @@ class SliceAssigner(ABC):
         return window_end != MAX_WATERMARK and int(self.clock.to_epoch_for_timer([last])[0]) <= progress
 
     def get_next_trigger_watermark(self, watermark: int) -> int:
-        """The first watermark after this one at which some window may end.
+        """Return the first watermark after this one at which a window may end.
 
-        A local aggregate may wait for it. Until then no window ends in UTC, and in zones that change their
-        clocks; in the others this is Flink's answer on the grid of UTC (FLINK-38075), which can be too late
-        where the offset is no multiple of the slice. So the operators here do not ask it.
+        No window ends before it in UTC and in zones with daylight saving time. In other zones this is, as in
+        Flink (FLINK-38075), computed on the grid of UTC, which can be too late where the offset is not a
+        multiple of `interval`. The operators of this package therefore do not use it.
 
         Examples
         --------
@@ -143,7 +146,7 @@ class SliceAssigner(ABC):
         return trigger if trigger > watermark else int64("a watermark", trigger + self.interval)
 
     def last_passed(self, watermark: int) -> int:
-        """The end of the last window that is over at this watermark, be it empty.
+        """Return the end of the last window, empty or not, that is over at this watermark.
 
         Examples
         --------
@@ -154,37 +157,40 @@ class SliceAssigner(ABC):
         return max(min(end - (end - self.offset) % self.interval, MAX_WATERMARK), MIN_WATERMARK)
 
     def expired_slices(self, window_end: int) -> list[int]:
-        """The ends of the slices that no later window needs once this one has fired."""
+        """Return the ends of the slices that no later window needs once this window has fired."""
         return [window_end]
 
     def merged_slices(self, window_end: int) -> tuple[int | None, list[int]]:
-        """The slices of a window: that, if any, to which its parts are added, and the parts, last first."""
+        """Return the slices of a window as in Flink.
+
+        The first element is the slice that the others are merged into, or None; then the others, last first.
+        """
         return None, [window_end]
 
     def get_next_window_end(self, window_end: int, is_empty: bool) -> int | None:
-        """The window of the same key that is to fire after this one, even if no more rows come."""
+        """Return the end of the next window of the same key to fire even if no more rows arrive, or None."""
         return None
 
 
 class TumblingSliceAssigner(SliceAssigner):
-    """TUMBLE: windows of one size, side by side.
+    """TUMBLE: windows of one size that do not overlap.
 
     Parameters
     ----------
     size : int or timedelta
-        Their length; an int is ms.
+        The length of the windows; an int is in ms.
     offset : int or timedelta, default 0
-        Moves them; less than `size` either way.
+        The shift of the windows; its absolute value must be less than `size`.
     time_zone : str, default "UTC"
-        Whose wall clock they follow.
+        The time zone whose wall clock the windows follow.
     event_time : bool, default True
-        False: processing time.
+        Whether windows are in event time; if False, in processing time.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
-        For a duration that is none, not positive, no whole ms, or too long; for an offset too large; for an
-        unknown zone.
+        If a duration is not a duration, not positive, not a whole number of ms or too long; if the offset is
+        too large; if the time zone is unknown.
 
     Examples
     --------
@@ -201,16 +207,16 @@ class TumblingSliceAssigner(SliceAssigner):
         self.offset = milliseconds("offset", offset)
         if abs(self.offset) >= self.size:
             raise ValueError(
-                f"offset must be less than size ({self.size} ms) either way, got {self.offset} ms"
+                f"offset must be less than size ({self.size} ms) in either direction, got {self.offset} ms"
             )
         self.clock, self.is_event_time = LocalClock(time_zone), event_time
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """A slice is its window."""
+        """Return the slices themselves: each slice is one window."""
         return column("slice_ends", slice_ends)
 
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """The start of each window."""
+        """Return the start of each window."""
         return add(column("window_ends", window_ends), -self.size, "a window's start")
 
     def __repr__(self) -> str:
@@ -218,19 +224,19 @@ class TumblingSliceAssigner(SliceAssigner):
 
 
 class HoppingSliceAssigner(SliceAssigner):
-    """HOP: windows of one size, one every slide; a slice is a slide, shared by all windows over it.
+    """HOP: windows of one size, one per slide; a slice is as long as a slide and shared by its windows.
 
     Parameters
     ----------
     size, slide : int or timedelta
-        The windows' length, a multiple of their distance; an int is ms.
+        The length of the windows, a multiple of their distance; an int is in ms.
     offset, time_zone, event_time
-        As of `TumblingSliceAssigner`; the offset may be any.
+        As in `TumblingSliceAssigner`, but the offset is not limited.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
-        As `TumblingSliceAssigner`, or if `size` is no multiple of `slide`.
+        As in `TumblingSliceAssigner`, or if `size` is not a multiple of `slide`.
 
     Examples
     --------
@@ -255,23 +261,23 @@ class HoppingSliceAssigner(SliceAssigner):
         self.clock, self.is_event_time = LocalClock(time_zone), event_time
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """The window that begins with the slice."""
+        """Return the end of the window that starts with each slice."""
         return add(column("slice_ends", slice_ends), self.size - self.interval, "a window's end")
 
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """The start of each window."""
+        """Return the start of each window."""
         return add(column("window_ends", window_ends), -self.size, "a window's start")
 
     def expired_slices(self, window_end: int) -> list[int]:
-        """The window's first slice."""
+        """Return the first slice of the window."""
         return [self.get_window_start(window_end) + self.interval]
 
     def merged_slices(self, window_end: int) -> tuple[int | None, list[int]]:
-        """Into a fresh accumulator: all slices of the window."""
+        """Return None and all slices of the window."""
         return None, list(range(window_end, self.get_window_start(window_end), -self.interval))
 
     def get_next_window_end(self, window_end: int, is_empty: bool) -> int | None:
-        """One slide on, unless nothing is left."""
+        """Return the end of the window one slide later, or None if no slice is left."""
         return None if is_empty else window_end + self.interval
 
     def __repr__(self) -> str:
@@ -279,19 +285,19 @@ class HoppingSliceAssigner(SliceAssigner):
 
 
 class CumulativeSliceAssigner(SliceAssigner):
-    """CUMULATE: windows that begin together and grow by a step, up to a size; then they begin anew.
+    """CUMULATE: windows with a common start that grow by a step up to a maximum size.
 
     Parameters
     ----------
     max_size, step : int or timedelta
-        The longest window's length, a multiple of the step by which they grow; an int is ms.
+        The length of the longest window, a multiple of the step; an int is in ms.
     offset, time_zone, event_time
-        As of `HoppingSliceAssigner`.
+        As in `HoppingSliceAssigner`.
 
     Raises
     ------
     TypeError, ValueError, OverflowError
-        As `HoppingSliceAssigner`.
+        As in `HoppingSliceAssigner`.
 
     Examples
     --------
@@ -314,19 +320,19 @@ class CumulativeSliceAssigner(SliceAssigner):
         self.clock, self.is_event_time = LocalClock(time_zone), event_time
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """The longest window that begins where the slice's windows do."""
+        """Return the end of the longest window with the same start as the slice's windows."""
         return add(self.window_starts(slice_ends), self.size, "a window's end")
 
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """Where all windows begin that may end there."""
+        """Return the common start of the windows that may end there."""
         last = add(column("window_ends", window_ends), -1, "a window's time")
         return floor_to(last, self.size, self.offset, "a window's start")
 
     def expired_slices(self, window_end: int) -> list[int]:
-        """The window's last slice, which has been merged into the first; after the longest window both.
+        """Return the window's last slice, which is merged into the first; after the longest window, both.
 
-        The first slice alone is Flink's to keep, even if it is the longest window, where it is never let go.
-        The operators here let it go.
+        A window of one slice has no expired slices in Flink, even if it is the longest window; Flink then
+        never removes that slice. The operators of this package remove it.
         """
         first = self.get_window_start(window_end) + self.interval
         if window_end == first:
@@ -334,12 +340,12 @@ class CumulativeSliceAssigner(SliceAssigner):
         return [window_end] if window_end < self.get_last_window_end(window_end) else [window_end, first]
 
     def merged_slices(self, window_end: int) -> tuple[int | None, list[int]]:
-        """Into the first slice: the last."""
+        """Return the first slice, and the last one to merge into it."""
         first = self.get_window_start(window_end) + self.interval
         return first, [] if window_end == first else [window_end]
 
     def get_next_window_end(self, window_end: int, is_empty: bool) -> int | None:
-        """One step on, up to the longest window."""
+        """Return the end of the window one step longer, or None after the longest."""
         following = window_end + self.interval
         return following if following <= self.get_last_window_end(window_end) else None
 
@@ -348,19 +354,19 @@ class CumulativeSliceAssigner(SliceAssigner):
 
 
 class WindowedSliceAssigner(SliceAssigner):
-    """Rows that are in windows already: an aggregate of windows' results, by window.
+    """An assigner for rows that already have windows, such as the results of another aggregation.
 
-    What `assign_slice_ends` takes is then the windows' ends, local ms, instead of timestamps.
+    `assign_slice_ends` then expects the ends of the windows in local ms instead of timestamps.
 
     Parameters
     ----------
     inner : SliceAssigner
-        Which made the windows.
+        The assigner of those windows.
 
     Raises
     ------
     TypeError
-        If `inner` is no slice assigner.
+        If `inner` is not a slice assigner.
 
     Examples
     --------
@@ -372,22 +378,22 @@ class WindowedSliceAssigner(SliceAssigner):
     def __init__(self, inner: SliceAssigner) -> None:
         if not isinstance(inner, SliceAssigner):
             raise TypeError(
-                f"inner must be a slice assigner, such as TumblingSliceAssigner(...), got {inner!r}"
+                f"inner must be a SliceAssigner, such as TumblingSliceAssigner(...), got {inner!r}"
             )
         self.inner = inner
         self.interval, self.offset, self.size = inner.interval, inner.offset, inner.size
         self.clock, self.is_event_time = inner.clock, True
 
     def assign_slice_ends(self, timestamps: Int64s) -> NDArray[np.int64]:
-        """A row's slice is its window."""
+        """Return the ends themselves: the slice of a row is its window."""
         return column("window_ends", timestamps)
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """A slice is its window."""
+        """Return the slices themselves: each slice is one window."""
         return column("slice_ends", slice_ends)
 
     def window_starts(self, window_ends: Int64s) -> NDArray[np.int64]:
-        """The start of each window, as it was made."""
+        """Return the start of each window, as `inner` defines it."""
         return self.inner.window_starts(window_ends)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""VAR_POP, VAR_SAMP, STDDEV_POP and STDDEV_SAMP, numerically stable however they are merged."""
+"""VAR_POP, VAR_SAMP, STDDEV_POP and STDDEV_SAMP, numerically stable under any order of merges."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 class VarPop(FieldAggregate):
-    """VAR_POP of a column: the mean square of the distance from the mean; null where there is no value.
+    """VAR_POP of a column: the mean squared distance from the mean; null where there is no value.
 
     Parameters
     ----------
     column : str
-        Numbers, taken as float64.
+        A numeric column, converted to float64.
 
     Notes
     -----
-    An accumulator is the count, the mean and the sum of squared distances from it, found in two passes over a
-    batch and merged by the formulas of Chan, Golub and LeVeque (1979), so that a small spread around a large
-    mean survives. Rows that are taken back have an accumulator of their own, subtracted at the end.
+    An accumulator is the count, the mean and the sum of squared distances from the mean, computed in two
+    passes over a batch and merged by the formulas of Chan, Golub and LeVeque (1979), so a small variance
+    around a large mean is accurate. Retracted rows have an accumulator of their own, subtracted at the end.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class VarPop(FieldAggregate):
 
     def __init__(self, column: str) -> None:
         fields = [
-            Field(f"{part}{side}", np.dtype(dtype), np.add, 0)  # the ufunc serves none of these; see merge
+            Field(f"{part}{side}", np.dtype(dtype), np.add, 0)  # the ufunc is unused: merge is overridden
             for side in ("", "_retracted")
             for part, dtype in (("count", np.int64), ("mean", np.float64), ("m2", np.float64))
         ]
@@ -54,17 +54,17 @@ class VarPop(FieldAggregate):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The moments of the rows; none has been taken back."""
+        """The names of the columns that `from_parts` expects: the moments of rows without retraction."""
         return self.fields[:3]
 
     def from_parts(self, *parts: object) -> Accumulators:
-        """Take counts, means and sums of squared distances."""
+        """Build accumulators from counts, means and sums of squared distances."""
         columns = self._columns(parts, [np.dtype(np.int64), _FLOAT64, _FLOAT64])
         moments = tuple(np.where(column.valid, column.values, 0) for column in columns)
         return (*moments, *(np.zeros_like(column) for column in moments))
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Take the moments of each group."""
+        """Compute the moments of each group."""
         (values, valid) = inputs[0]
         if signs is None:
             nothing = np.zeros(len(groups.starts))
@@ -73,26 +73,26 @@ class VarPop(FieldAggregate):
         return (*coming, *_moments(groups, values, valid & (signs < 0)))
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Merge the moments of any number of accumulators."""
+        """Merge the moments of each group."""
         columns = [np.asarray(column)[groups.order] for column in accumulators]
         return (*_merge(groups, *columns[:3]), *_merge(groups, *columns[3:]))
 
     def combine(self, left: Cells, right: Cells) -> Cells:
-        """Merge two by two."""
+        """Merge two columns of accumulators, element by element."""
         return (*_chan(left[:3], right[:3]), *_chan(left[3:], right[3:]))
 
     def scan(self, cells: Cells) -> Cells:
-        """Merge each with all before it."""
+        """Merge each accumulator with all accumulators before it in its line."""
         return scan_by_doubling(cells, self.combine)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Give the variances, or their roots."""
+        """Return the variances, or the standard deviations."""
         count, mean, m2, gone, gone_mean, gone_m2 = (np.asarray(column) for column in accumulators)
         left = count - gone
         null = left <= self._sample
         with np.errstate(invalid="ignore", over="ignore"):
             rows = np.where(left <= 0, 1, left)
-            # The moments of what is left: those of all, less those of what is gone around the same mean.
+            # The moments of the remaining rows: those of all rows less those of the retracted ones.
             rest_mean = mean + gone * (mean - gone_mean) / rows
             all_around = m2 + count * (mean - rest_mean) ** 2
             gone_around = gone_m2 + gone * (gone_mean - rest_mean) ** 2
@@ -102,12 +102,12 @@ class VarPop(FieldAggregate):
 
 
 class VarSamp(VarPop):
-    """VAR_SAMP of a column: as `VarPop`, over one row less; null for a single value.
+    """VAR_SAMP of a column: like `VarPop`, but divided by the count minus 1; null for a single value.
 
     Parameters
     ----------
     column : str
-        Numbers, taken as float64.
+        A numeric column, converted to float64.
     """
 
     function = "var_samp"
@@ -115,12 +115,12 @@ class VarSamp(VarPop):
 
 
 class StddevPop(VarPop):
-    """STDDEV_POP of a column: the root of `VarPop`.
+    """STDDEV_POP of a column: the square root of `VarPop`.
 
     Parameters
     ----------
     column : str
-        Numbers, taken as float64.
+        A numeric column, converted to float64.
     """
 
     function = "stddev_pop"
@@ -128,12 +128,12 @@ class StddevPop(VarPop):
 
 
 class StddevSamp(VarSamp):
-    """STDDEV_SAMP of a column: the root of `VarSamp`.
+    """STDDEV_SAMP of a column: the square root of `VarSamp`.
 
     Parameters
     ----------
     column : str
-        Numbers, taken as float64.
+        A numeric column, converted to float64.
     """
 
     function = "stddev_samp"
@@ -149,7 +149,7 @@ def _moments(groups: Groups, values: NDArray[Any], valid: NDArray[np.bool_]) -> 
     with np.errstate(invalid="ignore", over="ignore"):
         mean = np.add.reduceat(ordered, starts) / rows
         away = np.where(weights == 1, ordered - np.repeat(mean, sizes), 0)
-        # The mean was rounded; what the distances still add up to puts it right.
+        # The remaining sum of the distances corrects the rounding of the mean.
         drift = np.add.reduceat(away, starts)
         m2 = np.add.reduceat(away * away, starts) - drift * drift / rows
         return counts, mean + drift / rows, np.maximum(m2, 0)
@@ -158,11 +158,11 @@ def _moments(groups: Groups, values: NDArray[Any], valid: NDArray[np.bool_]) -> 
 def _merge(
     groups: Groups, count: NDArray[Any], mean: NDArray[Any], m2: NDArray[Any]
 ) -> tuple[NDArray[Any], ...]:
-    """Chan's formula for many: around the first mean that there is, then around the common one."""
+    """Merge many accumulators by Chan's formula, around the first mean and then around the common one."""
     starts, sizes = groups.starts, groups.sizes
     counts = np.add.reduceat(count, starts)
     rows = np.maximum(counts, 1)
-    # The first accumulator of a group that has rows; in a group without any the choice is free.
+    # The first accumulator of each group that has rows; any one if none of them has rows.
     first = np.minimum.reduceat(np.where(count > 0, np.arange(len(count)), len(count) - 1), starts)
     around = mean[first]
     with np.errstate(invalid="ignore", over="ignore"):
@@ -178,7 +178,7 @@ def _chan(left: Cells, right: Cells) -> Cells:
     with np.errstate(invalid="ignore", over="ignore"):
         away = right[1] - left[1]
         weight = right[0] / np.maximum(count, 1)
-        # A side without rows has mean 0, which is far from the other's: it must not weigh in.
+        # A side without rows has mean 0, which may be far from the other's, and must not contribute.
         mean = np.where(left[0] == 0, right[1], np.where(right[0] == 0, left[1], left[1] + away * weight))
         m2 = (
             left[2] + right[2] + np.where((left[0] == 0) | (right[0] == 0), 0, away * away * left[0] * weight)

@@ -1,4 +1,4 @@
-"""Local time by the column: epoch milliseconds to the wall clock of a time zone, and back."""
+"""Conversion of columns between epoch milliseconds and the local time of a time zone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _HOUR = 3_600_000
 _DAY = 24 * _HOUR
 _MIN, _MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The Gregorian calendar, weekdays included, repeats after 400 years: the offsets of years that datetime does
-# not have are those of years that it has. No zone has a table before 1800, or one that goes on after 2100.
+# The Gregorian calendar, weekdays included, repeats every 400 years, so years outside datetime's range have
+# the offsets of years inside it. No zone has transitions before 1800, or irregular ones after 2100.
 _CYCLE = 146_097 * _DAY
 _FIRST = -5_364_662_400_000  # 1800-01-01
 _FOLD = 16_725_225_600_000  # 2500-01-01
@@ -29,42 +29,42 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?(?::?([0-5]
 
 
 class _Transitions(NamedTuple):
-    """The moments at which a zone's offset changes, in some stretch of time, and the offsets around them."""
+    """The instants at which a zone's offset changes, in a range of time, and the offsets between them."""
 
     instants: NDArray[np.int64]  # (n,), epoch ms
     offsets: NDArray[np.int64]  # (n + 1,), ms
 
 
 class LocalClock:
-    """The wall clock of a time zone, in "local milliseconds": what it shows, read as if it were UTC.
+    """The wall clock of a time zone, in "local milliseconds": local time read as if it were UTC.
 
-    Windows are cut on this clock, so that a day begins at midnight whatever the zone does.
+    Windows follow this clock, so that a day begins at local midnight.
 
     Parameters
     ----------
     time_zone : str
-        An IANA name ("America/New_York"), or an offset as Java writes it ("+05:30", "GMT-8", "Z").
+        An IANA name ("America/New_York"), or an offset in Java's notation ("+05:30", "GMT-8", "Z").
 
     Attributes
     ----------
     time_zone : str
     uses_dst : bool
-        Whether the zone goes on changing its clocks, as ``java.util.TimeZone.useDaylightTime`` has it.
+        Whether the zone has daylight saving time in the future, as ``java.util.TimeZone.useDaylightTime``.
 
     Raises
     ------
     TypeError, ValueError
-        If `time_zone` is no string, or names no zone.
+        If `time_zone` is not a string, or is not the name of a zone.
 
     Notes
     -----
-    Flink: ``TimeWindowUtil``. A column costs one search in the zone's transitions, O(n log t), nothing in
-    UTC. The largest int64, the last watermark, is its own local time. Anything else that leaves int64 is an
-    OverflowError.
+    Flink: ``TimeWindowUtil``. Converting a column of n values costs one search each among the zone's t
+    transitions, O(n log t); in UTC there is none. The largest int64, the last watermark, is its own local
+    time. Any other result outside int64 raises OverflowError.
 
     Examples
     --------
-    The night of 14 March 2021 in New York has no half past two; that of 7 November has two half past ones.
+    In New York, 2:30 does not exist on 14 March 2021, and 1:30 exists twice on 7 November.
 
     >>> clock = LocalClock("America/New_York")
     >>> clock.to_local([1615705200000 - 1, 1615705200000]) % 86_400_000 / 3_600_000
@@ -79,7 +79,7 @@ class LocalClock:
     def __init__(self, time_zone: str = "UTC") -> None:
         self.time_zone = time_zone
         self._zone = _zone(time_zone)
-        # In ms, where it is one offset for all times.
+        # The offset in ms, if the zone has only one.
         self._offset = _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
         year = [datetime(2100, month, 15, tzinfo=self._zone).utcoffset() for month in range(1, 13)]
         self.uses_dst = len(set(year)) > 1
@@ -94,7 +94,7 @@ class LocalClock:
         return f"LocalClock({self.time_zone!r})"
 
     def to_local(self, timestamps: Int64s) -> NDArray[np.int64]:
-        """What the clock shows at these instants (Flink: ``toUtcTimestampMills``).
+        """Return the local time at these instants (Flink: ``toUtcTimestampMills``).
 
         Parameters
         ----------
@@ -113,10 +113,10 @@ class LocalClock:
         return self._shift(instants, changes.offsets[_index(changes.instants, _fold(instants))])
 
     def to_epoch(self, local: Int64s) -> NDArray[np.int64]:
-        """The instants at which the clock shows this (Flink: ``toEpochMills``).
+        """Return the instants of these local times (Flink: ``toEpochMills``).
 
-        Of a time that comes twice, the first; a time that is left out is as far behind the change as it is
-        ahead of it on the clock.
+        A local time that exists twice maps to its first instant. A skipped local time maps to an instant as
+        far after the transition as the local time is after the start of the gap.
         """
         times = np.asarray(local, np.int64)
         if self._offset is not None:
@@ -127,10 +127,10 @@ class LocalClock:
         return self._shift(times, -changes.offsets[_index(first_after, _fold(times))])
 
     def to_epoch_for_timer(self, local: Int64s) -> NDArray[np.int64]:
-        """The instants at which Flink has a timer for this local time fire (``toEpochMillsForTimer``).
+        """Return the instants at which Flink fires timers for these local times (``toEpochMillsForTimer``).
 
-        As `passes_at` where clocks change by an hour on the hour, and as `to_epoch` in
-        zones that no longer change them. The operators here ask `passes_at`.
+        The result is that of `passes_at` where clocks change by an hour on the hour, and that of `to_epoch`
+        in zones without daylight saving time. The operators of this package use `passes_at`.
         """
         times = np.asarray(local, np.int64)
         epoch = self.to_epoch(times)
@@ -143,9 +143,10 @@ class LocalClock:
         return np.where(left_out, epoch - np.fmod(epoch, _HOUR), np.where(twice, epoch + _HOUR, epoch))
 
     def passes_at(self, local: Int64s) -> NDArray[np.int64]:
-        """The instants from which the clock will not show this time, or an earlier one, again.
+        """Return the instants after which the clock never again shows these local times or earlier ones.
 
-        Of a time that comes twice that is the second, and for one that is left out the first instant after.
+        For a local time that exists twice this is the second instant; for one that is skipped, the first
+        instant after the transition.
         """
         times = np.asarray(local, np.int64)
         if self._offset is not None:
@@ -156,19 +157,19 @@ class LocalClock:
         current = _index(last_before, folded)
         instants = folded - changes.offsets[current]
         reached = changes.instants[np.maximum(current - 1, 0)]
-        # Only a time that is left out seems to come before the change that leaves it out.
+        # Only a skipped local time seems to be before the transition that skips it.
         waiting = np.where(current > 0, np.maximum(reached - instants, 0), 0)
         return add(self._shift(times, -changes.offsets[current]), waiting, "a timer")
 
     def passed(self, watermark: int) -> int:
-        """The local time up to which, at this watermark, the clock has shown everything for good.
+        """Return the local time up to which the clock has passed for good at this watermark.
 
-        The inverse of `passes_at`: a window that ends at ``end`` (local ms, exclusive) is over when
+        This is the inverse of `passes_at`: a window that ends at ``end`` (local ms, exclusive) is over when
         ``end - 1 <= passed(watermark)``. O(log t).
 
         Examples
         --------
-        Half past one in New York on 7 November 2021 is over when the clock has shown it twice.
+        In New York, 1:30 on 7 November 2021 is over when the clock has shown it twice.
 
         >>> clock, half_past_one = LocalClock("America/New_York"), 1636248600000
         >>> (clock.passed(half_past_one + 4 * 3_600_000) - half_past_one + 1) / 3_600_000
@@ -178,7 +179,7 @@ class LocalClock:
         """
         if watermark in (_MIN, _MAX):
             return watermark
-        # Nothing can be assigned to windows so far out, so the watermark may as well stand short of there.
+        # No row can be assigned to windows this close to the limits, so clamping changes no result.
         watermark = min(max(watermark, 2 * _DAY - _MAX), _MAX - 2 * _DAY)
         if self._offset is not None:
             return watermark + self._offset
@@ -187,12 +188,12 @@ class LocalClock:
         current = int(_index(changes.instants, np.array([folded]))[0])
         shown = folded + int(changes.offsets[current])
         if current < len(changes.instants):
-            # If the clock is set back next, all from there on is yet to be shown for the last time.
+            # If the clock is set back next, the repeated local times are not over yet.
             shown = min(shown, int(changes.instants[current] + changes.offsets[current + 1]) - 1)
         return shown + watermark - folded
 
     def _changes(self, times: NDArray[np.int64]) -> _Transitions:
-        """The transitions around these times, instants or local, which may be a day off."""
+        """Return the transitions around these times (epoch or local) with a day's margin."""
         if not times.size:
             return _Transitions(np.empty(0, np.int64), np.zeros(1, np.int64))
         folded = _fold(times)
@@ -222,12 +223,12 @@ def _zone(time_zone: str) -> tzinfo:
     except (ValueError, OSError, KeyError):
         raise ValueError(
             "time_zone must be the IANA name of a zone, such as 'Europe/Berlin', or an offset of at most "
-            f"18 hours, such as '+05:30', got {time_zone!r} (on a machine without zones: pip install tzdata)"
+            f"18 hours, such as '+05:30', got {time_zone!r} (if the system has no zones: pip install tzdata)"
         ) from None
 
 
 def _fold(times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give times, instants or local, with the same offsets, of years that datetime has."""
+    """Map times (epoch or local) to times with the same offsets in years that datetime supports."""
     folded = np.maximum(times, _FIRST)
     late = folded >= _FOLD
     if late.any():
@@ -241,7 +242,7 @@ def _index(changes: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.i
 
 @lru_cache(256)
 def _join(zone: tzinfo, decades: tuple[int, ...]) -> _Transitions:
-    """The transitions of some decades; a decade begins with one, if need be from an offset to itself."""
+    """Return the transitions of some decades; each decade starts with one, even if the offset stays."""
     parts = [_decade(zone, decade) for decade in decades]
     instants = np.concatenate([part.instants for part in parts])
     offsets = np.concatenate([part.offsets for part in parts])
@@ -250,7 +251,7 @@ def _join(zone: tzinfo, decades: tuple[int, ...]) -> _Transitions:
 
 @lru_cache(1024)
 def _decade(zone: tzinfo, decade: int) -> _Transitions:
-    """Ask zoneinfo for every day's offset, and for the second of each change: some milliseconds."""
+    """Find the transitions of a decade by asking zoneinfo for the offset of every day; takes milliseconds."""
     days = range(decade * _DECADE, (decade + 1) * _DECADE + 1, _DAY)
     offsets = [_offset(zone, day) for day in days]
     found = [(days[0], offsets[0])]

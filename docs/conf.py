@@ -17,12 +17,9 @@ templates_path = ["_templates"]
 html_static_path = ["_static"]
 
 # Pages are Markdown; the reference is made from the docstrings, whose `names` link to what they name.
-myst_enable_extensions = ["attrs_block", "attrs_inline"]
 myst_heading_anchors = 3
 default_role = "py:obj"
 add_module_names = False
-autosummary_generate = True
-autosummary_ignore_module_all = False
 autodoc_member_order = "groupwise"
 autodoc_typehints = "none"  # numpydoc's sections have them
 numpydoc_show_class_members = False
@@ -34,14 +31,17 @@ html_css_files = ["timerheap.css"]
 html_theme_options: dict[str, Any] = {
     "logo": {"text": "timerheap"},
     "navbar_align": "left",
+    "header_links_before_dropdown": 8,
     "navigation_with_keys": False,
-    "show_prev_next": True,
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+html_sidebars = dict.fromkeys(
+    ["first-steps", "operating", "how-it-works", "performance", "limits", "changelog"], []
+)
 copyright = "the timerheap developers. Apache License 2.0"
 
 

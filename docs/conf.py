@@ -39,9 +39,8 @@ html_theme_options: dict[str, Any] = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = dict.fromkeys(
-    ["first-steps", "operating", "how-it-works", "performance", "limits", "changelog"], []
-)
+alone = ["first-steps", "operating", "how-it-works", "performance", "limits", "developing", "changelog"]
+html_sidebars: dict[str, list[str]] = {page: [] for page in alone}
 copyright = "the timerheap developers. Apache License 2.0"
 
 

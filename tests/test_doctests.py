@@ -1,4 +1,4 @@
-"""Every example in a docstring, of compiled classes too, and in the README says what really comes out."""
+"""Every example in a docstring, of compiled classes too, says what really comes out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
-from pathlib import Path
 from types import GetSetDescriptorType, ModuleType
 
 import pytest
 
 import timerheap
 
-README = Path(__file__).resolve().parent.parent / "README.md"
 PARSER = doctest.DocTestParser()
 NAMES = [module.name for module in pkgutil.walk_packages(timerheap.__path__, "timerheap.")]
 
@@ -53,9 +51,3 @@ def test_docstrings(name: str) -> None:
             for path, value in documented(module)
         )
     )
-
-
-def test_readme() -> None:
-    # A closing fence would count as expected output.
-    text = README.read_text(encoding="utf-8").replace("```", "\n")
-    run(PARSER.get_doctest(text, {}, README.name, str(README), 0))

@@ -1,4 +1,4 @@
-"""The README's first program, as it is printed there, over a backlog."""
+"""The function in the README and its call, as they are printed there, over a backlog."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ SCHEMA = pa.schema([("sensor", pa.string()), ("at", pa.int64())])
 
 
 def program(df: DataFrame) -> DataFrame:
-    """Run the first block of Python; its class travels by value, since no module has it."""
-    block = re.search(r"^```python\n(import timerheap\.spark\n.*?)^```$", README.read_text(), re.M | re.S)
+    """Run what makes alerts of readings; its class travels by value, since no module has it."""
+    block = re.search(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
     assert block is not None
-    names: dict[str, Any] = {"__name__": "program_of_the_readme", "df": df}
-    exec(block[1], names)
+    imports = "".join(re.findall(r"^(?:import|from) .*\n", block[1], re.M))
+    function = re.search(r"^class .*?(?=^readings = )", block[1], re.M | re.S)
+    call = re.search(r"^strategy = .*?(?=^writer = )", block[1], re.M | re.S)
+    assert function is not None
+    assert call is not None
+    names: dict[str, Any] = {"__name__": "program_of_the_readme", "readings": df}
+    exec(imports + function[0] + call[0], names)
     result = names["silent"]
     assert isinstance(result, DataFrame)
     return result

@@ -30,6 +30,7 @@ from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,
     CountTrigger,
+    DeltaTrigger,
     EventTimeSessionWindows,
     GlobalWindow,
     GlobalWindows,
@@ -37,11 +38,13 @@ from timerheap.windows import (
     ReduceFunction,
     ReducingStateDescriptor,
     SlidingEventTimeWindows,
+    TimeEvictor,
     TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowFunction,
     WindowOperator,
+    count_window,
 )
 from timerheap.windows.states import WindowStates
 
@@ -126,7 +129,8 @@ class Label(ProcessWindowFunction):
         self.behind = behind
 
     def process(self, key: Any, context: Any, elements: Any) -> Any:
-        bounds = (EPOCH + timedelta(milliseconds=bound) for bound in context.window())
+        times = context.window().start, context.window().end
+        bounds = (None if time is None else EPOCH + timedelta(milliseconds=time) for time in times)
         for result in self.function.process(key, context, elements):
             yield (*key, *bounds, *result, *self.behind)
 
@@ -217,6 +221,52 @@ def test_in_event_time_order_it_is_a_matter_of_the_data_alone(spark: SparkSessio
     assert found[0] == found[1]
     assert len(found[0]) > 50
     assert all(count % 3 == 0 and late_by is None for *_, count, _, late_by, _ in found[0])
+
+
+def test_evictors_and_delta_triggers_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    data = make_rows(5, 160)
+    batches = [data[:80], data[80:]]
+    windows: dict[str, Any] = {
+        "assigner": GlobalWindows.create(),
+        "trigger": DeltaTrigger.of(7, lambda old, new: new["n"] - old["n"]),
+        "evictor": TimeEvictor.of(60),
+    }
+    for batch in batches:
+        streams.write_batches(tmp_path / "input", [batch], SCHEMA)
+        found = streams.stream(
+            spark,
+            lambda df: timerheap.spark.window_operator(
+                df, ["k", "g"], function=Total(), output_schema="count bigint, total bigint", event_time="at",
+                watermark=DELAYED, max_parallelism=2, **windows,
+            ),
+            tmp_path / "input",
+            tmp_path,
+        )  # fmt: skip
+    assert len(found) > 10
+    assert {bound for row in found for bound in row[2:4]} == {None}
+    operator = WindowOperator(function=Total(), window_function=Label(Same()), element_type=TOTAL, **windows)
+    assert found == expected(batches, operator)
+
+
+def test_count_windows_and_the_end_of_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    data = make_rows(6, 90)
+    streams.write_batches(tmp_path / "input", [data], SCHEMA)
+    df = spark.read.parquet(str(tmp_path / "input")).coalesce(1)
+    totals: dict[str, Any] = {"function": Total(), "accumulator_type": TOTAL}
+    for assigner in (count_window(4, 3), GlobalWindows.create_with_end_of_stream_trigger()):
+        found = streams.rows(
+            timerheap.spark.window_operator(
+                df, ["k", "g"], assigner, output_schema="count bigint, total bigint", event_time="at",
+                watermark=DELAYED, max_parallelism=2, **totals,
+            )
+        )  # fmt: skip
+        assert len(found) >= 6
+        operator = WindowOperator(assigner, window_function=Label(Same()), **totals)
+        assert found == expected([data], operator, ends=True)
+    without_event_time = timerheap.spark.window_operator(
+        df, "k", count_window(30), output_schema="count bigint, total bigint", max_parallelism=2, **totals
+    )
+    assert {row[3] for row in streams.rows(without_event_time)} <= {30}
 
 
 def test_windows_of_processing_time(spark: SparkSession, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.windows import (
     AggregateFunction,
+    Evictor,
     GlobalWindows,
     ProcessWindowFunction,
     ReduceFunction,
@@ -35,6 +36,7 @@ from timerheap.windows import (
     WindowFunction,
     WindowOperator,
 )
+from timerheap.windows.counting import CountWindowAssigner
 
 __all__ = ["window_operator"]
 
@@ -53,6 +55,7 @@ def window_operator(
     window_function: ProcessWindowFunction | WindowFunction | None = None,
     accumulator_type: object = None,
     trigger: Trigger | None = None,
+    evictor: Evictor | None = None,
     allowed_lateness: int | timedelta = 0,
     late_by: bool = False,
     watermark: WatermarkStrategy | None = None,
@@ -65,8 +68,9 @@ def window_operator(
     """Put the rows of each key into windows, on a streaming or batch DataFrame; a row for each result.
 
     The rows of the result are: the key columns, ``window_start`` and ``window_end`` (timestamps; the end is
-    exclusive; null for the global window), and the columns of `output_schema`, for which the function gives
-    the values. The end of a batch DataFrame is a watermark that ends all windows of event time.
+    exclusive; null for the global window and count windows), and the columns of `output_schema`, for which
+    the function gives the values. The end of a batch DataFrame is a watermark that ends all windows of event
+    time.
 
     Parameters
     ----------
@@ -93,6 +97,8 @@ def window_operator(
         pyarrow type.
     trigger : timerheap.windows.Trigger, optional
         When a window gives results, by default at its end. Each time is a row more.
+    evictor : timerheap.windows.Evictor, optional
+        Takes rows out of a window when it fires. All rows of the window are kept then, whatever the function.
     allowed_lateness : int or timedelta
         In ms: for so long a window is kept behind its end, and gives a row more for each row that is late.
     late_by : bool
@@ -147,11 +153,13 @@ def window_operator(
     keys = key_columns(data_frame("df", df), "key", key)
     result = parsed_schema(output_schema)
     arrow_schema("output_schema", result)
-    elements = None if isinstance(function, AggregateFunction) else _element_type(df)
+    accumulates = isinstance(function, AggregateFunction) and evictor is None
+    elements = None if accumulates else _element_type(df)
     operator = partial(
         WindowOperator,
         assigner,
         trigger=trigger,
+        evictor=evictor,
         allowed_lateness=allowed_lateness,
         accumulator_type=accumulator_type,
         element_type=elements,
@@ -189,7 +197,7 @@ def _times(assigner: WindowAssigner, event_time: str | None, processing_time: bo
     if assigner.is_event_time():
         if event_time is None:
             raise ValueError(f"event_time: {assigner!r} needs the name of the event-time column")
-    elif not processing_time and not isinstance(assigner, GlobalWindows):
+    elif not processing_time and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
         raise ValueError(f"processing_time: {assigner!r} needs processing_time=True")
 
 

@@ -15,6 +15,9 @@ from timerheap.windows.assigners import (
     WindowAssigner,
 )
 from timerheap.windows.continuous import ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger
+from timerheap.windows.counting import CountSlidingWindowAssigner, CountTumblingWindowAssigner, count_window
+from timerheap.windows.delta import DeltaEvictor, DeltaFunction, DeltaTrigger
+from timerheap.windows.evictors import CountEvictor, Evictor, TimeEvictor, TimestampedValue
 from timerheap.windows.functions import (
     AggregateFunction,
     ProcessWindowFunction,
@@ -23,8 +26,10 @@ from timerheap.windows.functions import (
 )
 from timerheap.windows.operator import WindowOperator
 from timerheap.windows.states import ReducingState, ReducingStateDescriptor
+from timerheap.windows.timeout import ProcessingTimeoutTrigger
 from timerheap.windows.triggers import (
     CountTrigger,
+    EndOfStreamTrigger,
     EventTimeTrigger,
     NeverTrigger,
     ProcessingTimeTrigger,
@@ -32,17 +37,26 @@ from timerheap.windows.triggers import (
     Trigger,
     TriggerResult,
 )
-from timerheap.windows.window import GlobalWindow, TimeWindow
+from timerheap.windows.window import CountWindow, GlobalWindow, TimeWindow
 
 __all__ = [
     "AggregateFunction",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountSlidingWindowAssigner",
     "CountTrigger",
+    "CountTumblingWindowAssigner",
+    "CountWindow",
+    "DeltaEvictor",
+    "DeltaFunction",
+    "DeltaTrigger",
     "DynamicEventTimeSessionWindows",
     "DynamicProcessingTimeSessionWindows",
+    "EndOfStreamTrigger",
     "EventTimeSessionWindows",
     "EventTimeTrigger",
+    "Evictor",
     "GlobalWindow",
     "GlobalWindows",
     "MergingWindowAssigner",
@@ -50,6 +64,7 @@ __all__ = [
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
     "PurgingTrigger",
     "ReduceFunction",
     "ReducingState",
@@ -57,7 +72,9 @@ __all__ = [
     "SessionWindowTimeGapExtractor",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "TimeEvictor",
     "TimeWindow",
+    "TimestampedValue",
     "Trigger",
     "TriggerResult",
     "TumblingEventTimeWindows",
@@ -65,4 +82,5 @@ __all__ = [
     "WindowAssigner",
     "WindowFunction",
     "WindowOperator",
+    "count_window",
 ]

@@ -11,7 +11,13 @@ from timerheap.duration import not_negative
 from timerheap.functions import RuntimeContext
 from timerheap.timer import MIN_WATERMARK
 from timerheap.windows.merging import merge_time_windows
-from timerheap.windows.triggers import EventTimeTrigger, NeverTrigger, ProcessingTimeTrigger, Trigger
+from timerheap.windows.triggers import (
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    Trigger,
+)
 from timerheap.windows.window import GlobalWindow, TimeWindow, Window
 
 __all__ = [
@@ -67,7 +73,7 @@ class WindowAssigner(ABC):
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[Window]:
-        """Give the windows of an element: any number of `TimeWindow`, or the `GlobalWindow`.
+        """Give the windows of an element: any number of `TimeWindow` or `CountWindow`, or the `GlobalWindow`.
 
         Parameters
         ----------
@@ -341,15 +347,27 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeSessionWindows):
 
 
 class GlobalWindows(WindowAssigner):
-    """All elements of a key in one window, which the default trigger never fires.
+    """All elements of a key in one window.
 
-    `CountTrigger` does, and `EventTimeTrigger` at the end of the input.
+    Parameters
+    ----------
+    default_trigger : Trigger, optional
+        By default one that never fires; `CountTrigger` does, and `EndOfStreamTrigger` at the end of the
+        input.
     """
+
+    def __init__(self, default_trigger: Trigger | None = None) -> None:
+        self._default_trigger = NeverTrigger() if default_trigger is None else default_trigger
 
     @staticmethod
     def create() -> GlobalWindows:
-        """Make one."""
+        """Make one whose default trigger never fires."""
         return GlobalWindows()
+
+    @staticmethod
+    def create_with_end_of_stream_trigger() -> GlobalWindows:
+        """Make one whose default trigger fires at the end of the input, the watermark ``MAX_WATERMARK``."""
+        return GlobalWindows(EndOfStreamTrigger())
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
@@ -358,8 +376,8 @@ class GlobalWindows(WindowAssigner):
         return [GlobalWindow()]
 
     def get_default_trigger(self, env: object = None) -> Trigger:
-        """Give a `NeverTrigger`."""
-        return NeverTrigger()
+        """Return the default trigger."""
+        return self._default_trigger
 
     def is_event_time(self) -> bool:
         """Say no, as Flink does."""

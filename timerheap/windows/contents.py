@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from timerheap.functions import RuntimeContext
@@ -12,7 +13,7 @@ from timerheap.types import Types
 from timerheap.windows.functions import AggregateFunction, ReduceFunction
 from timerheap.windows.window import WINDOW, Window
 
-__all__ = ["Accumulators", "Contents", "Elements"]
+__all__ = ["Accumulators", "Contents", "Elements", "as_aggregate"]
 
 _ELEMENT = Types.ROW_NAMED(["start", "end", "index"], [Types.LONG(), Types.LONG(), Types.LONG()])
 
@@ -21,12 +22,20 @@ class Contents(ABC):
     """The contents of the windows of the current key (Flink's ``windowState``)."""
 
     @abstractmethod
-    def add(self, window: Window, value: Any) -> None:
+    def add(self, window: Window, value: Any, timestamp: int | None) -> None:
         """Add an element."""
 
     @abstractmethod
-    def get(self, window: Window) -> Any:
-        """Give what the window function is handed; None where there is nothing."""
+    def firing(self, window: Window, kept: Window) -> AbstractContextManager[Any]:
+        """Give what the window function is handed, for as long as it is called; None where there is nothing.
+
+        Parameters
+        ----------
+        window : Window
+            Which fires.
+        kept : Window
+            Under which its contents are kept.
+        """
 
     @abstractmethod
     def clear(self, window: Window) -> None:
@@ -59,19 +68,20 @@ class Accumulators(Contents):
         function: AggregateFunction | ReduceFunction,
     ) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor(name, WINDOW, type_info))
-        self._function = _Reduced(function) if isinstance(function, ReduceFunction) else function
+        self._function = as_aggregate(function)
 
-    def add(self, window: Window, value: Any) -> None:
+    def add(self, window: Window, value: Any, timestamp: int | None) -> None:
         """See `Contents.add`."""
         kept = self._state.get(window)
         if kept is None:
             kept = self._function.create_accumulator()
         self._state.put(window, self._function.add(value, kept))
 
-    def get(self, window: Window) -> Any:
-        """See `Contents.get`; the result of the aggregate."""
-        kept = self._state.get(window)
-        return None if kept is None else self._function.get_result(kept)
+    @contextmanager
+    def firing(self, window: Window, kept: Window) -> Iterator[Any]:
+        """See `Contents.firing`; the result of the aggregate."""
+        accumulator = self._state.get(kept)
+        yield None if accumulator is None else self._function.get_result(accumulator)
 
     def clear(self, window: Window) -> None:
         """See `Contents.clear`."""
@@ -88,6 +98,11 @@ class Accumulators(Contents):
         if merged is not None:
             kept = self._state.get(window)
             self._state.put(window, merged if kept is None else self._function.merge(kept, merged))
+
+
+def as_aggregate(function: AggregateFunction | ReduceFunction) -> AggregateFunction:
+    """Return the AggregateFunction that does what the function does."""
+    return _Reduced(function) if isinstance(function, ReduceFunction) else function
 
 
 class _Reduced(AggregateFunction):
@@ -126,16 +141,14 @@ class Elements(Contents):
         self._elements = runtime_context.get_map_state(MapStateDescriptor(name, _ELEMENT, type_info))
         self._sizes = runtime_context.get_map_state(MapStateDescriptor(f"{name}.sizes", WINDOW, Types.LONG()))
 
-    def add(self, window: Window, value: Any) -> None:
+    def add(self, window: Window, value: Any, timestamp: int | None) -> None:
         """See `Contents.add`."""
-        size = self._sizes.get(window) or 0
-        self._elements.put((*window, size), value)
-        self._sizes.put(window, size + 1)
+        self._append(window, value)
 
-    def get(self, window: Window) -> list[Any] | None:
-        """See `Contents.get`; the elements."""
-        size = self._sizes.get(window) or 0
-        return [self._elements.get((*window, index)) for index in range(size)] or None
+    @contextmanager
+    def firing(self, window: Window, kept: Window) -> Iterator[Any]:
+        """See `Contents.firing`; the elements."""
+        yield self._held(kept) or None
 
     def clear(self, window: Window) -> None:
         """See `Contents.clear`."""
@@ -146,7 +159,16 @@ class Elements(Contents):
     def merge(self, window: Window, sources: Iterable[Window]) -> None:
         """See `Contents.merge`."""
         for source in sources:
-            elements = self.get(source) or ()
+            elements = self._held(source)
             self.clear(source)
             for element in elements:
-                self.add(window, element)
+                self._append(window, element)
+
+    def _append(self, window: Window, element: Any) -> None:
+        size = self._sizes.get(window) or 0
+        self._elements.put((*window, size), element)
+        self._sizes.put(window, size + 1)
+
+    def _held(self, window: Window) -> list[Any]:
+        size = self._sizes.get(window) or 0
+        return [self._elements.get((*window, index)) for index in range(size)]

@@ -9,13 +9,14 @@ from timerheap.functions import RuntimeContext
 from timerheap.state import StateDescriptor
 from timerheap.timer_service import TimerService
 from timerheap.windows.assigners import WindowAssigner
+from timerheap.windows.evictors import Evictor
 from timerheap.windows.functions import ProcessWindowFunction
 from timerheap.windows.states import WindowStates, WindowStateStore
 from timerheap.windows.timers import WindowTimers
 from timerheap.windows.triggers import Trigger
 from timerheap.windows.window import Window
 
-__all__ = ["AssignerContext", "TriggerContext", "WindowContext"]
+__all__ = ["AssignerContext", "EvictorContext", "TriggerContext", "WindowContext"]
 
 
 class AssignerContext(WindowAssigner.WindowAssignerContext):
@@ -33,6 +34,20 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
     def get_runtime_context(self) -> RuntimeContext:
         """See `WindowAssigner.WindowAssignerContext`."""
         return self._runtime_context
+
+
+class EvictorContext(Evictor.EvictorContext):
+    """What an evictor is handed; `timer_service` is set before each call."""
+
+    timer_service: TimerService
+
+    def get_current_processing_time(self) -> int:
+        """See `Evictor.EvictorContext`."""
+        return self.timer_service.current_processing_time()
+
+    def get_current_watermark(self) -> int:
+        """See `Evictor.EvictorContext`."""
+        return self.timer_service.current_watermark()
 
 
 class TriggerContext(Trigger.OnMergeContext):

@@ -14,7 +14,9 @@ from timerheap.state import MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK
 from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
 from timerheap.windows.contents import Accumulators, Contents, Elements
-from timerheap.windows.contexts import AssignerContext, TriggerContext, WindowContext
+from timerheap.windows.contexts import AssignerContext, EvictorContext, TriggerContext, WindowContext
+from timerheap.windows.evicting import EvictableElements
+from timerheap.windows.evictors import Evictor
 from timerheap.windows.functions import (
     AggregateFunction,
     ProcessWindowFunction,
@@ -26,7 +28,7 @@ from timerheap.windows.results import Results
 from timerheap.windows.states import WindowStates
 from timerheap.windows.timers import WindowTimers
 from timerheap.windows.triggers import Trigger, TriggerResult
-from timerheap.windows.window import WINDOW, GlobalWindow, TimeWindow, Window
+from timerheap.windows.window import WINDOW, Window
 
 __all__ = ["WindowOperator"]
 
@@ -49,6 +51,9 @@ class WindowOperator:
         which key and window it is.
     trigger : Trigger, optional
         By default the assigner's own. Early results: ``ContinuousEventTimeTrigger.of(10_000)``.
+    evictor : Evictor, optional
+        Takes elements out of a window when it fires: ``CountEvictor.of(100)``. All elements are kept then,
+        whatever the function.
     allowed_lateness : int or timedelta, default 0
         In ms: for so long a window of event time is kept behind its end, and fires again for a late element.
     late : callable, optional
@@ -56,8 +61,8 @@ class WindowOperator:
         or None (Flink's late side output). Without it such elements are counted, in
         `num_late_records_dropped`.
     accumulator_type, element_type
-        Of what is kept: of an AggregateFunction's accumulators, else of the elements; a ``Types.*``, a DDL
-        string, a Spark or a pyarrow type.
+        Of what is kept: of an AggregateFunction's accumulators, else, and with an evictor, of the elements; a
+        ``Types.*``, a DDL string, a Spark or a pyarrow type.
     name : str, default "window"
         Goes before the names of the states.
 
@@ -115,6 +120,7 @@ class WindowOperator:
         window_function: WholeWindowFunction | None = None,
         *,
         trigger: Trigger | None = None,
+        evictor: Evictor | None = None,
         allowed_lateness: int | timedelta = 0,
         late: Callable[[Any, KeyedProcessFunction.Context], Iterable[Any] | None] | None = None,
         accumulator_type: object = None,
@@ -135,7 +141,9 @@ class WindowOperator:
             "function", function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction
         )
         self._window_function = _whole_window(function, window_function)
-        self._type_info = _state_type(function, accumulator_type, element_type)
+        self._evictor = None if evictor is None else _instance("evictor", evictor, Evictor)
+        self._element_type = element_type
+        self._type_info = _state_type(function, evictor, accumulator_type, element_type)
         self._allowed_lateness = not_negative("allowed_lateness", allowed_lateness)
         if late is not None and not callable(late):
             raise TypeError(f"late: {late!r} is no callable (value, ctx) -> results")
@@ -146,14 +154,24 @@ class WindowOperator:
     def open(self, runtime_context: RuntimeContext) -> None:
         """Ask for the states; call it in the function's ``open``."""
         name, function = self._name, self._function
-        self._contents: Contents = (
-            Accumulators(runtime_context, f"{name}.accumulators", self._type_info, function)
-            if isinstance(function, (AggregateFunction, ReduceFunction))
-            else Elements(runtime_context, f"{name}.elements", self._type_info)
-        )
+        self._evictor_context = EvictorContext()
+        self._contents: Contents
+        if self._evictor is not None:
+            self._contents = EvictableElements(
+                runtime_context,
+                f"{name}.elements",
+                self._type_info,
+                self._evictor,
+                self._evictor_context,
+                function,
+            )
+        elif isinstance(function, (AggregateFunction, ReduceFunction)):
+            self._contents = Accumulators(runtime_context, f"{name}.accumulators", self._type_info, function)
+        else:
+            self._contents = Elements(runtime_context, f"{name}.elements", self._type_info)
         self._event_timers = WindowTimers(runtime_context, f"{name}.event-timers")
         self._processing_timers = WindowTimers(runtime_context, f"{name}.processing-timers")
-        trigger_states = WindowStates(runtime_context, f"{name}.trigger")
+        trigger_states = WindowStates(runtime_context, f"{name}.trigger", self._element_type)
         self._trigger_context = TriggerContext(self._event_timers, self._processing_timers, trigger_states)
         self._assigner_context = AssignerContext(runtime_context)
         if self._merging is None:
@@ -209,7 +227,7 @@ class WindowOperator:
             skipped = False
             kept = window if in_flight is None else in_flight.get_state_window(window)
             assert kept is not None
-            self._contents.add(kept, value)
+            self._contents.add(kept, value, timestamp)
             self._trigger_context.window = window
             result = self._trigger.on_element(value, timestamp, window, self._trigger_context)
             self._follow(result, window, kept, results)
@@ -254,7 +272,12 @@ class WindowOperator:
     def _turn_to(self, ctx: KeyedProcessFunction.Context) -> None:
         self._key = ctx.get_current_key()
         self._timers = timer_service = ctx.timer_service()
-        for context in (self._assigner_context, self._trigger_context, self._window_context):
+        for context in (
+            self._assigner_context,
+            self._trigger_context,
+            self._evictor_context,
+            self._window_context,
+        ):
             context.timer_service = timer_service
 
     def _merging_window_set(self) -> MergingWindowSet | None:
@@ -264,9 +287,9 @@ class WindowOperator:
         if not isinstance(result, TriggerResult):
             raise TypeError(f"{self._trigger!r} has answered {result!r}, which is no TriggerResult")
         if result.is_fire():
-            contents = self._contents.get(kept)
-            if contents is not None:
-                results.collect(self._emit(window, contents), window.max_timestamp())
+            with self._contents.firing(window, kept) as contents:
+                if contents is not None:
+                    results.collect(self._emit(window, contents), window.max_timestamp())
         if result.is_purge():
             self._contents.clear(kept)
 
@@ -368,21 +391,27 @@ def _whole_window(
     return window_function
 
 
-def _state_type(function: Any, accumulator_type: object, element_type: object) -> object:
+def _state_type(
+    function: Any, evictor: Evictor | None, accumulator_type: object, element_type: object
+) -> object:
     types = {"accumulator_type": accumulator_type, "element_type": element_type}
-    needed = "accumulator_type" if isinstance(function, AggregateFunction) else "element_type"
+    accumulates = isinstance(function, AggregateFunction) and evictor is None
+    needed = "accumulator_type" if accumulates else "element_type"
     type_info = types.pop(needed)
     (unused,) = types
+    who = type(function).__name__ if evictor is None else f"{type(function).__name__} with an evictor"
     if types[unused] is not None:
-        raise ValueError(f"{unused}: {type(function).__name__} keeps none; give {needed}")
+        raise ValueError(f"{unused}: {who} keeps none; give {needed}")
     if type_info is None:
-        raise TypeError(f"{needed}: {type(function).__name__} needs one, such as Types.LONG()")
+        raise TypeError(f"{needed}: {who} needs one, such as Types.LONG()")
     return type_info
 
 
 def _windows(assigner: WindowAssigner, windows: Collection[Window]) -> list[Window]:
     windows = list(windows)
     for window in windows:
-        if not isinstance(window, (TimeWindow, GlobalWindow)):
-            raise TypeError(f"{assigner!r} has assigned {window!r}, which is no TimeWindow or GlobalWindow")
+        if not isinstance(window, Window):
+            raise TypeError(
+                f"{assigner!r} has assigned {window!r}, which is no TimeWindow or GlobalWindow or CountWindow"
+            )
     return windows

@@ -158,11 +158,14 @@ class WindowStates:
         Gives a map state for each descriptor: window -> value, list or map.
     prefix : str
         Goes before each descriptor's name.
+    element_type : optional
+        The type of a state whose descriptor has none.
     """
 
-    def __init__(self, runtime_context: RuntimeContext, prefix: str) -> None:
+    def __init__(self, runtime_context: RuntimeContext, prefix: str, element_type: object = None) -> None:
         self._runtime_context = runtime_context
         self._prefix = prefix
+        self._element_type = element_type
 
     def of(self, descriptor: object, window: Window) -> Any:
         """Give the state of one window. A list or map is read and written whole at each call."""
@@ -198,6 +201,12 @@ class WindowStates:
 
     def _entries(self, descriptor: StateDescriptor, type_info: object) -> MapState:
         name = f"{self._prefix}.{descriptor.name}"
+        type_info = self._element_type if type_info is None else type_info
+        if type_info is None:
+            raise TypeError(
+                f"type_info of the state {descriptor.name!r} must be the type of an element where the window "
+                "keeps none, got None"
+            )
         return self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW, type_info))
 
 

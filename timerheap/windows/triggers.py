@@ -13,6 +13,7 @@ from timerheap.windows.states import ReducingStateDescriptor
 
 __all__ = [
     "CountTrigger",
+    "EndOfStreamTrigger",
     "EventTimeTrigger",
     "NeverTrigger",
     "ProcessingTimeTrigger",
@@ -163,6 +164,21 @@ class QuietTrigger(Trigger):
 
 class NeverTrigger(QuietTrigger):
     """Never fires: the default of `GlobalWindows`."""
+
+
+class EndOfStreamTrigger(QuietTrigger):
+    """Fires at the end of the input: the default of ``GlobalWindows.create_with_end_of_stream_trigger()``."""
+
+    def on_element(
+        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
+        """See `Trigger.on_element`."""
+        ctx.register_event_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """See `Trigger.on_event_time`."""
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
 
 class EventTimeTrigger(QuietTrigger):

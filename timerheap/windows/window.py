@@ -1,4 +1,4 @@
-"""What an assigner puts elements into: intervals of time, or one window over all."""
+"""What an assigner puts elements into: intervals of time, numbered windows, or one window over all."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 from timerheap.timer import MAX_WATERMARK
 from timerheap.types import Types
 
-__all__ = ["WINDOW", "GlobalWindow", "TimeWindow", "Window", "window_of"]
+__all__ = ["WINDOW", "CountWindow", "GlobalWindow", "TimeWindow", "Window", "window_of"]
 
 WINDOW = Types.ROW_NAMED(["start", "end"], [Types.LONG(), Types.LONG()])
-"""How state keeps a window; both fields of the global window are null."""
+"""How state keeps a window: a count window has only its id, as the start, the global window has nothing."""
 
 
 class TimeWindow(NamedTuple):
@@ -47,6 +47,33 @@ class TimeWindow(NamedTuple):
         return timestamp - (timestamp - offset) % window_size
 
 
+class CountWindow(NamedTuple):
+    """A window of so many elements, which has a number (``pyflink.datastream.window.CountWindow``).
+
+    Its `start` and `end` are None.
+
+    Attributes
+    ----------
+    id : int
+        0, 1, ... for each key.
+    """
+
+    id: int
+    end: None = None
+
+    @property
+    def start(self) -> None:
+        """None: the window is no interval of time."""
+        return None
+
+    def max_timestamp(self) -> int:
+        """Return ``MAX_WATERMARK``: no time ends the window."""
+        return MAX_WATERMARK
+
+    def __repr__(self) -> str:
+        return f"CountWindow(id={self.id})"
+
+
 class GlobalWindow(NamedTuple):
     """The one window over all elements of a key (``pyflink.datastream.window.GlobalWindow``).
 
@@ -66,10 +93,12 @@ class GlobalWindow(NamedTuple):
         return MAX_WATERMARK
 
 
-Window = TimeWindow | GlobalWindow
+Window = TimeWindow | CountWindow | GlobalWindow
 
 
 def window_of(fields: Iterable[int | None]) -> Window:
     """Give the window back of what state has kept."""
     start, end = fields
-    return GlobalWindow() if start is None or end is None else TimeWindow(start, end)
+    if start is None:
+        return GlobalWindow()
+    return CountWindow(start) if end is None else TimeWindow(start, end)

@@ -1,0 +1,133 @@
+"""Windows of so many elements: PyFlink's count windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timerheap.state import ValueStateDescriptor
+from timerheap.types import Types
+from timerheap.windows.assigners import WindowAssigner
+from timerheap.windows.triggers import CountTrigger, PurgingTrigger, Trigger
+from timerheap.windows.window import CountWindow
+
+__all__ = ["CountSlidingWindowAssigner", "CountTumblingWindowAssigner", "CountWindowAssigner", "count_window"]
+
+
+class CountWindowAssigner(WindowAssigner):
+    """Windows by the number of an element of its key, counted in a state that lasts.
+
+    Parameters
+    ----------
+    name : str
+        Of the state.
+    window_size, window_slide : int
+        1 or more elements.
+    """
+
+    def __init__(self, name: str, window_size: int, window_slide: int) -> None:
+        for argument, value in (("window_size", window_size), ("window_slide", window_slide)):
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise TypeError(f"{argument} must be an int, a number of elements, got {value!r}")
+            if value < 1:
+                raise ValueError(f"{argument} must be 1 or more, got {value}")
+        self._size = window_size
+        self._slide = window_slide
+        self._seen = ValueStateDescriptor(name, Types.LONG())
+
+    def assign_windows(
+        self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> list[CountWindow]:
+        """Return the windows of the key's next element, the latest first; O(size / slide)."""
+        state = context.get_runtime_context().get_state(self._seen)
+        number = state.value() or 0
+        state.update(number + 1)
+        latest, earliest = number // self._slide, (number - self._size) // self._slide + 1
+        return [CountWindow(id) for id in range(latest, max(earliest, 0) - 1, -1)]
+
+    def get_default_trigger(self, env: object = None) -> Trigger:
+        """Return a trigger that fires and purges a window when it is full."""
+        return PurgingTrigger.of(CountTrigger.of(self._size))
+
+    def is_event_time(self) -> bool:
+        """Say no."""
+        return False
+
+
+class CountTumblingWindowAssigner(CountWindowAssigner):
+    """Windows of so many elements of a key, one behind the other.
+
+    Parameters
+    ----------
+    window_size : int
+        1 or more.
+
+    Notes
+    -----
+    ``pyflink.datastream.window.CountTumblingWindowAssigner``, whose windows keep their elements when they
+    have fired, which nobody sees; here they go.
+    """
+
+    def __init__(self, window_size: int) -> None:
+        super().__init__("tumble-count-assigner", window_size, window_size)
+
+    @staticmethod
+    def of(window_size: int) -> CountTumblingWindowAssigner:
+        """Make one."""
+        return CountTumblingWindowAssigner(window_size)
+
+    def __repr__(self) -> str:
+        return f"CountTumblingWindowAssigner({self._size})"
+
+
+class CountSlidingWindowAssigner(CountWindowAssigner):
+    """Windows of so many elements of a key; one begins at every `window_slide` elements.
+
+    A window fires when it is full. In Flink's Java API, ``countWindow(size, slide)`` fires at every `slide`
+    elements with the last `size`, so first with fewer: that is `GlobalWindows` with
+    ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
+
+    Parameters
+    ----------
+    window_size, window_slide : int
+        1 or more.
+
+    Notes
+    -----
+    ``pyflink.datastream.window.CountSlidingWindowAssigner``, whose windows keep their elements when they
+    have fired, which nobody sees; here they go.
+    """
+
+    def __init__(self, window_size: int, window_slide: int) -> None:
+        super().__init__("slide-count-assigner", window_size, window_slide)
+
+    @staticmethod
+    def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
+        """Make one."""
+        return CountSlidingWindowAssigner(window_size, window_slide)
+
+    def __repr__(self) -> str:
+        return f"CountSlidingWindowAssigner({self._size}, {self._slide})"
+
+
+def count_window(size: int, slide: int = 0) -> CountTumblingWindowAssigner | CountSlidingWindowAssigner:
+    """Return the assigner of tumbling or, with a slide, of sliding count windows.
+
+    Parameters
+    ----------
+    size : int
+        Number of elements, 1 or more.
+    slide : int, default 0
+        Number of elements between the beginnings of two windows; 0: tumbling windows.
+
+    Notes
+    -----
+    PyFlink: ``KeyedStream.count_window``.
+
+    Examples
+    --------
+    >>> count_window(4), count_window(4, 2)
+    (CountTumblingWindowAssigner(4), CountSlidingWindowAssigner(4, 2))
+    """
+    if isinstance(slide, int) and slide == 0:
+        return CountTumblingWindowAssigner(size)
+    return CountSlidingWindowAssigner(size, slide)

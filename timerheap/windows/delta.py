@@ -1,0 +1,130 @@
+"""Firing and evicting by how far an element is from another: Flink's delta trigger and delta evictor."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+from timerheap.state import ValueStateDescriptor
+from timerheap.windows.evictors import OneSidedEvictor, TimestampedValue
+from timerheap.windows.triggers import QuietTrigger, Trigger, TriggerResult
+
+__all__ = ["DeltaEvictor", "DeltaFunction", "DeltaTrigger"]
+
+
+class DeltaFunction(ABC):
+    """Measures how far one element is from another (Flink's ``DeltaFunction``)."""
+
+    @abstractmethod
+    def get_delta(self, old_data_point: Any, new_data_point: Any) -> float:
+        """Return the distance from the older element to the newer one."""
+
+
+Delta = DeltaFunction | Callable[[Any, Any], float]
+
+
+class DeltaTrigger(QuietTrigger):
+    """Fires when an element is further than a threshold from the one that fired last, or from the first.
+
+    Parameters
+    ----------
+    threshold : float
+    delta_function : DeltaFunction or callable
+        ``(old_data_point, new_data_point) -> delta``.
+    type_info : optional
+        Of an element, of which one is kept in state: a ``Types.*``, a DDL string, a Spark or a pyarrow type.
+        By default the operator's `element_type`; an AggregateFunction without an evictor has none.
+
+    Examples
+    --------
+    Each 50 metres, the top speed of the last ten seconds, as in Flink's ``TopSpeedWindowing``:
+
+    >>> from timerheap.windows import GlobalWindows, TimeEvictor
+    >>> top_speed = dict(
+    ...     assigner=GlobalWindows.create(),
+    ...     trigger=DeltaTrigger.of(50, lambda old, new: new["metres"] - old["metres"]),
+    ...     evictor=TimeEvictor.of(10_000),
+    ... )
+    """
+
+    def __init__(self, threshold: float, delta_function: Delta, type_info: object = None) -> None:
+        self.threshold, self.delta_function = _checked(threshold, delta_function)
+        self._last = ValueStateDescriptor("last-element", type_info)
+
+    @staticmethod
+    def of(threshold: float, delta_function: Delta, type_info: object = None) -> DeltaTrigger:
+        """Make one."""
+        return DeltaTrigger(threshold, delta_function, type_info)
+
+    def on_element(
+        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
+        """See `Trigger.on_element`."""
+        state = ctx.get_partitioned_state(self._last)
+        last = state.value()
+        if last is None:
+            state.update(element)
+        elif _delta(self.delta_function, last, element) > self.threshold:
+            state.update(element)
+            return TriggerResult.FIRE
+        return TriggerResult.CONTINUE
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        """See `Trigger.clear`."""
+        ctx.get_partitioned_state(self._last).clear()
+
+    def __repr__(self) -> str:
+        return f"DeltaTrigger({self.threshold}, {self.delta_function!r})"
+
+
+class DeltaEvictor(OneSidedEvictor):
+    """Evicts elements that are as far as a threshold from the last one, or further.
+
+    Parameters
+    ----------
+    threshold : float
+    delta_function : DeltaFunction or callable
+        ``(old_data_point, new_data_point) -> delta``; the new one is the last element.
+    do_evict_after : bool, default False
+        Evict after the window function instead of before it.
+    """
+
+    def __init__(self, threshold: float, delta_function: Delta, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        self.threshold, self.delta_function = _checked(threshold, delta_function)
+
+    @staticmethod
+    def of(threshold: float, delta_function: Delta, do_evict_after: bool = False) -> DeltaEvictor:
+        """Make one."""
+        return DeltaEvictor(threshold, delta_function, do_evict_after)
+
+    def evict(self, elements: list[TimestampedValue]) -> None:
+        """See `OneSidedEvictor.evict`."""
+        if elements:
+            last = elements[-1].value
+            elements[:] = [
+                e for e in elements if not _delta(self.delta_function, e.value, last) >= self.threshold
+            ]
+
+    def __repr__(self) -> str:
+        return f"DeltaEvictor({self.threshold}, {self.delta_function!r})"
+
+
+def _checked(threshold: float, delta_function: Delta) -> tuple[float, Delta]:
+    if not isinstance(threshold, Real) or isinstance(threshold, bool):
+        raise TypeError(f"threshold must be a number, got {threshold!r}")
+    if threshold != threshold:
+        raise ValueError("threshold must be a number that others are less or more than, got nan")
+    is_class = isinstance(delta_function, type)
+    if is_class or not (isinstance(delta_function, DeltaFunction) or callable(delta_function)):
+        raise TypeError(
+            "delta_function must be a DeltaFunction or a callable (old_data_point, new_data_point) -> delta, "
+            f"got {delta_function!r}{'; give an instance of it' if is_class else ''}"
+        )
+    return threshold, delta_function
+
+
+def _delta(function: Delta, old: Any, new: Any) -> float:
+    return function.get_delta(old, new) if isinstance(function, DeltaFunction) else function(old, new)

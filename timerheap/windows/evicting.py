@@ -1,0 +1,91 @@
+"""What windows hold whose elements an evictor takes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from timerheap.functions import RuntimeContext
+from timerheap.types import TypeInformation, Types, arrow_type
+from timerheap.windows.contents import Elements, as_aggregate
+from timerheap.windows.contexts import EvictorContext
+from timerheap.windows.evictors import Evictor, TimestampedValue
+from timerheap.windows.functions import AggregateFunction, ReduceFunction
+from timerheap.windows.window import Window
+
+__all__ = ["EvictableElements"]
+
+
+class EvictableElements(Elements):
+    """All elements of each window with their timestamps; an AggregateFunction sees them at a firing.
+
+    Parameters
+    ----------
+    runtime_context : RuntimeContext
+    name : str
+        Of the state.
+    type_info
+        Of an element.
+    evictor : Evictor
+    evictor_context : EvictorContext
+    function : AggregateFunction, ReduceFunction or other
+        Others get the elements.
+
+    Notes
+    -----
+    Flink: ``EvictingWindowOperator``. A firing is O(elements): those that stay are written again.
+    """
+
+    def __init__(
+        self,
+        runtime_context: RuntimeContext,
+        name: str,
+        type_info: object,
+        evictor: Evictor,
+        evictor_context: EvictorContext,
+        function: object,
+    ) -> None:
+        super().__init__(runtime_context, name, _with_timestamp(type_info))
+        self._evictor = evictor
+        self._context = evictor_context
+        self._aggregate = (
+            as_aggregate(function) if isinstance(function, (AggregateFunction, ReduceFunction)) else None
+        )
+
+    def add(self, window: Window, value: Any, timestamp: int | None) -> None:
+        """See `Contents.add`."""
+        self._append(window, (value, timestamp))
+
+    @contextmanager
+    def firing(self, window: Window, kept: Window) -> Iterator[Any]:
+        """See `Contents.firing`."""
+        held = self._held(kept)
+        if not held:
+            yield None
+            return
+        elements = [TimestampedValue(*element) for element in held]
+        self._evictor.evict_before(elements, len(elements), window, self._context)
+        yield self._contents(elements)
+        self._evictor.evict_after(elements, len(elements), window, self._context)
+        self.clear(kept)
+        for element in elements:
+            self._append(kept, tuple(element))
+
+    def _contents(self, elements: list[TimestampedValue]) -> Any:
+        if self._aggregate is None:
+            return [element.value for element in elements]
+        accumulator = self._aggregate.create_accumulator()
+        for element in elements:
+            accumulator = self._aggregate.add(element.value, accumulator)
+        return self._aggregate.get_result(accumulator)
+
+
+def _with_timestamp(type_info: object) -> object:
+    if isinstance(type_info, str):
+        type_info = TypeInformation(type_info)
+    if isinstance(type_info, TypeInformation):
+        return Types.ROW_NAMED(["value", "timestamp"], [type_info, Types.LONG()])
+    import pyarrow as pa
+
+    return pa.struct([("value", arrow_type(type_info, "element_type")), ("timestamp", pa.int64())])

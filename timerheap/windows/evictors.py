@@ -1,0 +1,199 @@
+"""Which elements leave a window when it fires: Flink's evictors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from timerheap.duration import not_negative
+
+__all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "TimestampedValue"]
+
+
+class TimestampedValue(NamedTuple):
+    """An element of a window, and its event time (Flink's ``TimestampedValue``).
+
+    Attributes
+    ----------
+    value : object
+    timestamp : int or None
+        Epoch milliseconds; None where elements have none.
+    """
+
+    value: Any
+    timestamp: int | None = None
+
+
+class Evictor(ABC):
+    """Takes elements out of a window when it fires, before or after the window function.
+
+    Flink: ``Evictor``.
+
+    With an evictor a window keeps all its elements, also for an AggregateFunction or a ReduceFunction, which
+    then sees those that are left. One of your own has these two methods; it keeps no state in ``self``.
+
+    Examples
+    --------
+    Hand only the elements above 0 to the window function:
+
+    >>> class Positive(Evictor):
+    ...     def evict_before(self, elements, size, window, evictor_context):
+    ...         elements[:] = [element for element in elements if element.value > 0]
+    ...     def evict_after(self, elements, size, window, evictor_context):
+    ...         pass
+    """
+
+    class EvictorContext(ABC):
+        """What an evictor is handed."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """Return the processing time, epoch ms."""
+
+        @abstractmethod
+        def get_current_watermark(self) -> int:
+            """Return the watermark, epoch ms."""
+
+    @abstractmethod
+    def evict_before(
+        self,
+        elements: list[TimestampedValue],
+        size: int,
+        window: Any,
+        evictor_context: Evictor.EvictorContext,
+    ) -> None:
+        """Remove from the list `elements` what the window function is not to see.
+
+        Parameters
+        ----------
+        elements : list of TimestampedValue
+            In the order in which they came.
+        size : int
+            How many there are.
+        window : TimeWindow, CountWindow or GlobalWindow
+        evictor_context : EvictorContext
+        """
+
+    @abstractmethod
+    def evict_after(
+        self,
+        elements: list[TimestampedValue],
+        size: int,
+        window: Any,
+        evictor_context: Evictor.EvictorContext,
+    ) -> None:
+        """Remove from the list `elements` what the window is not to keep after this firing."""
+
+
+class OneSidedEvictor(Evictor):
+    """Evicts in one way, either before the window function or after it.
+
+    Parameters
+    ----------
+    do_evict_after : bool
+    """
+
+    def __init__(self, do_evict_after: bool) -> None:
+        self.do_evict_after = do_evict_after
+
+    @abstractmethod
+    def evict(self, elements: list[TimestampedValue]) -> None:
+        """Remove elements from the list."""
+
+    def evict_before(
+        self,
+        elements: list[TimestampedValue],
+        size: int,
+        window: Any,
+        evictor_context: Evictor.EvictorContext,
+    ) -> None:
+        """See `Evictor.evict_before`."""
+        if not self.do_evict_after:
+            self.evict(elements)
+
+    def evict_after(
+        self,
+        elements: list[TimestampedValue],
+        size: int,
+        window: Any,
+        evictor_context: Evictor.EvictorContext,
+    ) -> None:
+        """See `Evictor.evict_after`."""
+        if self.do_evict_after:
+            self.evict(elements)
+
+
+class CountEvictor(OneSidedEvictor):
+    """Keeps the last elements, so many of them.
+
+    Parameters
+    ----------
+    max_count : int
+        1 or more.
+    do_evict_after : bool, default False
+        Evict after the window function instead of before it.
+
+    Examples
+    --------
+    Every second element, the last four: Flink's ``countWindow(4, 2)``. ``WindowOperator`` and
+    ``timerheap.spark.window_operator`` take
+
+    >>> from timerheap.windows import CountTrigger, GlobalWindows
+    >>> sliding = dict(
+    ...     assigner=GlobalWindows.create(), trigger=CountTrigger.of(2), evictor=CountEvictor.of(4)
+    ... )
+    """
+
+    def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        if not isinstance(max_count, int) or isinstance(max_count, bool):
+            raise TypeError(f"max_count must be an int, the number of elements to keep, got {max_count!r}")
+        if max_count < 1:
+            raise ValueError(f"max_count must be 1 or more, got {max_count}")
+        self.max_count = max_count
+
+    @staticmethod
+    def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
+        """Make one."""
+        return CountEvictor(max_count, do_evict_after)
+
+    def evict(self, elements: list[TimestampedValue]) -> None:
+        """See `OneSidedEvictor.evict`."""
+        del elements[: max(len(elements) - self.max_count, 0)]
+
+    def __repr__(self) -> str:
+        return f"CountEvictor({self.max_count})"
+
+
+class TimeEvictor(OneSidedEvictor):
+    """Keeps the elements of the last so many milliseconds before the latest one's event time.
+
+    Where elements have no event time, all of them stay.
+
+    Parameters
+    ----------
+    window_size : int or timedelta
+        In ms: an element that is that much older than the latest one, or more, goes.
+    do_evict_after : bool, default False
+        Evict after the window function instead of before it.
+    """
+
+    def __init__(self, window_size: int | timedelta, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        self.window_size = not_negative("window_size", window_size)
+
+    @staticmethod
+    def of(window_size: int | timedelta, do_evict_after: bool = False) -> TimeEvictor:
+        """Make one."""
+        return TimeEvictor(window_size, do_evict_after)
+
+    def evict(self, elements: list[TimestampedValue]) -> None:
+        """See `OneSidedEvictor.evict`."""
+        timestamps = [element.timestamp for element in elements if element.timestamp is not None]
+        if timestamps:
+            cutoff = max(timestamps) - self.window_size
+            elements[:] = [e for e in elements if e.timestamp is None or e.timestamp > cutoff]
+
+    def __repr__(self) -> str:
+        return f"TimeEvictor({self.window_size})"

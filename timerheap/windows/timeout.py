@@ -1,0 +1,112 @@
+"""A trigger that does not wait for ever for another one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from timerheap.duration import not_negative
+from timerheap.state import ValueStateDescriptor
+from timerheap.types import Types
+from timerheap.windows.triggers import Trigger, TriggerResult
+
+__all__ = ["ProcessingTimeoutTrigger"]
+
+
+class ProcessingTimeoutTrigger(Trigger):
+    """Fires when another trigger does, or when a time has passed since the first element without that.
+
+    As in Flink, any timer of the window fires it, also one that the nested trigger has registered.
+
+    Parameters
+    ----------
+    nested_trigger : Trigger
+    timeout : int or timedelta
+        In ms of processing time.
+    reset_timer_on_new_record : bool, default False
+        True: the time begins again with each element.
+    should_clear_on_timeout : bool, default True
+        Whether the nested trigger forgets its state when the time has passed.
+
+    Examples
+    --------
+    Batches of three rows, or of what has come within a minute:
+
+    >>> from timerheap.windows import CountTrigger, GlobalWindows, PurgingTrigger
+    >>> batches = dict(
+    ...     assigner=GlobalWindows.create(),
+    ...     trigger=PurgingTrigger.of(ProcessingTimeoutTrigger.of(CountTrigger.of(3), 60_000)),
+    ... )
+    """
+
+    _timeout = ValueStateDescriptor("timeout", Types.LONG())
+
+    def __init__(
+        self,
+        nested_trigger: Trigger,
+        timeout: int | timedelta,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ) -> None:
+        if not isinstance(nested_trigger, Trigger):
+            raise TypeError(f"nested_trigger must be a Trigger, got {nested_trigger!r}")
+        self.nested_trigger = nested_trigger
+        self.timeout = not_negative("timeout", timeout)
+        self.reset_timer_on_new_record = reset_timer_on_new_record
+        self.should_clear_on_timeout = should_clear_on_timeout
+
+    @staticmethod
+    def of(
+        nested_trigger: Trigger,
+        timeout: int | timedelta,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ) -> ProcessingTimeoutTrigger:
+        """Make one."""
+        return ProcessingTimeoutTrigger(
+            nested_trigger, timeout, reset_timer_on_new_record, should_clear_on_timeout
+        )
+
+    def on_element(
+        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
+        """See `Trigger.on_element`."""
+        result = self.nested_trigger.on_element(element, timestamp, window, ctx)
+        if result.is_fire():
+            self.clear(window, ctx)
+            return result
+        state = ctx.get_partitioned_state(self._timeout)
+        waits_until = state.value()
+        if waits_until is not None and self.reset_timer_on_new_record:
+            ctx.delete_processing_time_timer(waits_until)
+            waits_until = None
+        if waits_until is None:
+            waits_until = ctx.get_current_processing_time() + self.timeout
+            state.update(waits_until)
+            ctx.register_processing_time_timer(waits_until)
+        return result
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """See `Trigger.on_processing_time`."""
+        return self._fire(self.nested_trigger.on_processing_time(time, window, ctx), window, ctx)
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """See `Trigger.on_event_time`."""
+        return self._fire(self.nested_trigger.on_event_time(time, window, ctx), window, ctx)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        """See `Trigger.clear`."""
+        state = ctx.get_partitioned_state(self._timeout)
+        waits_until = state.value()
+        if waits_until is not None:
+            ctx.delete_processing_time_timer(waits_until)
+            state.clear()
+        self.nested_trigger.clear(window, ctx)
+
+    def _fire(self, nested: TriggerResult, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        if self.should_clear_on_timeout:
+            self.clear(window, ctx)
+        return TriggerResult.FIRE_AND_PURGE if nested.is_purge() else TriggerResult.FIRE
+
+    def __repr__(self) -> str:
+        return f"ProcessingTimeoutTrigger({self.nested_trigger!r}, {self.timeout})"

@@ -1,4 +1,4 @@
-"""Asynchronous functions on a stream, in a time that passes only while everybody waits."""
+"""Asynchronous functions on a stream, with a simulated clock that advances only while all tasks wait."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from timerheap.async_wait import (
 
 
 class Waits(selectors.DefaultSelector):
-    """Nothing here waits for a file: to wait is to let the time go by."""
+    """A selector that advances the simulated clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "everybody waits, and nothing will ever come"
+        assert timeout is not None, "all tasks wait, and nothing can wake them"
         self.now += timeout
         return super().select(0)
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop whose seconds take no time."""
+    """An event loop with a simulated clock."""
 
     def __init__(self) -> None:
         self.waits = Waits()
@@ -71,7 +71,7 @@ async def feed(
     elements: list[Any],
     output: Callable[[StreamElement], object] | None = None,
 ) -> list[StreamElement]:
-    """Put values, and ints as watermarks, through an operator."""
+    """Process the elements, ints as watermarks, and return the output."""
     out: list[StreamElement] = []
     async with operator.open(output or out.append) as stream:
         for timestamp, element in enumerate(elements):
@@ -87,18 +87,18 @@ def values(out: list[StreamElement]) -> list[Any]:
     return [element.timestamp if isinstance(element, Watermark) else element.value for element in out]
 
 
-# What a random function does, and, without asyncio, what must come of it.
+# Random functions, and a model of their results without asyncio.
 
 
 @dataclass(frozen=True)
 class Attempt:
     takes: int  # ms
-    results: int | None  # None: it fails
+    results: int | None  # None: the attempt fails
 
 
 @dataclass(frozen=True)
 class Call:
-    """An element of a random stream: its function's attempts, the last again and again."""
+    """An element of a random stream, with the attempts of its call; the last attempt repeats."""
 
     name: str
     attempts: tuple[Attempt, ...]
@@ -110,7 +110,7 @@ class Call:
         return [(self.name, number, i) for i in range(self.attempt(number).results or 0)]
 
     def outcome(self, retry: AsyncRetryStrategy | None, timeout: int | None) -> list[Any] | None:
-        """What it results in, None for an error, where empty results and errors are retried."""
+        """Return the results, or None for an error, if empty results and errors are retried."""
         elapsed = 0
         for number in itertools.count():
             elapsed += self.attempt(number).takes
@@ -124,7 +124,7 @@ class Call:
 
 @dataclass
 class Scripted(AsyncFunction[Call, Any]):
-    """Does what its elements say; counts."""
+    """A function that performs the attempts of its elements and counts calls."""
 
     attempts: Counter[str] = field(default_factory=Counter)
     running: set[str] = field(default_factory=set)
@@ -156,7 +156,7 @@ class Scripted(AsyncFunction[Call, Any]):
         return [(value.name, "timeout")]
 
 
-# Timeouts are odd and everything else is even: nothing is ever just in time.
+# Timeouts are odd and all other durations even, so that no call ends exactly at its timeout.
 even = st.integers(0, 50).map(lambda n: 2 * n)
 attempts = st.builds(Attempt, even, st.sampled_from([None, 0, 1, 1, 2]))
 streams = st.lists(
@@ -176,7 +176,7 @@ timeouts = st.none() | st.integers(0, 60).map(lambda n: 2 * n + 1)
 
 @settings(max_examples=300)
 @given(streams, st.integers(1, 8), st.booleans(), retries, timeouts)
-def test_order_and_results(
+def test_results_and_their_order_equal_the_model(
     stream: list[Any],
     capacity: int,
     ordered: bool,
@@ -202,7 +202,7 @@ def test_order_and_results(
 
 
 def between_watermarks(elements: list[Any]) -> list[Any]:
-    """The watermarks, and what lies between them, in any order."""
+    """Return the watermarks and the elements between them, in any order."""
     parts: list[Any] = [Counter()]
     for element in elements:
         if isinstance(element, int):
@@ -212,16 +212,16 @@ def between_watermarks(elements: list[Any]) -> list[Any]:
     return parts
 
 
-# Single behaviours.
+# Individual behaviours.
 
 
 async def sleeping(value: str) -> list[str]:
-    """Takes as many ms as its value has letters, times 10."""
+    """Return the value after 10 ms for each of its letters."""
     await asyncio.sleep(len(value) / 100)
     return [value]
 
 
-def test_results_leave_as_soon_as_they_may() -> None:
+def test_results_are_emitted_as_soon_as_the_order_allows() -> None:
     async def main(ordered: bool) -> list[Any]:
         out: list[Any] = []
         operator = AsyncWaitOperator(sleeping, ordered=ordered)
@@ -233,11 +233,11 @@ def test_results_leave_as_soon_as_they_may() -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_whoever_puts_waits_for_room(ordered: bool) -> None:
+def test_an_element_waits_until_there_is_capacity(ordered: bool) -> None:
     async def main() -> None:
         async with AsyncWaitOperator(sleeping, capacity=2, ordered=ordered).open(print) as stream:
             await stream.process_element("aaa")
-            await stream.process_watermark(5)  # takes room, too
+            await stream.process_watermark(5)  # a watermark counts toward the capacity
             assert ms() == 0
             await stream.process_element("b")
             assert ms() == 30
@@ -246,7 +246,7 @@ def test_whoever_puts_waits_for_room(ordered: bool) -> None:
     run(main())
 
 
-def test_a_function_that_never_waits() -> None:
+def test_a_function_that_never_awaits_returns_its_results() -> None:
     async def at_once(value: str) -> list[str]:
         return [value] * 2
 
@@ -275,7 +275,7 @@ def test_a_timeout_names_the_element_and_cancels_the_call() -> None:
 
 
 @pytest.mark.parametrize("stubborn", ["returns", "fails"])
-def test_what_a_call_gives_after_its_time_is_dropped(stubborn: str) -> None:
+def test_a_result_or_an_error_after_the_timeout_is_dropped(stubborn: str) -> None:
     calls = []
 
     class Stubborn(AsyncFunction[str, str]):
@@ -300,7 +300,7 @@ def test_what_a_call_gives_after_its_time_is_dropped(stubborn: str) -> None:
     assert calls == ["N1"]
 
 
-def test_a_functions_own_timeout_error_is_an_error() -> None:
+def test_a_timeout_error_of_the_function_itself_is_raised() -> None:
     async def fails(value: str) -> list[str]:
         raise TimeoutError("the server says so")
 
@@ -308,20 +308,20 @@ def test_a_functions_own_timeout_error_is_an_error() -> None:
         async_invoke = staticmethod(fails)  # type: ignore[assignment]
 
         def timeout(self, value: str) -> list[str]:
-            raise AssertionError("it is not ours")
+            raise AssertionError("this is not our timeout")
 
     with pytest.raises(TimeoutError, match="the server says so"):
         run(feed(AsyncWaitOperator(Fails(), timeout=100), ["N1"]))
 
 
-def test_an_error_cancels_all_calls_and_waits_for_them() -> None:
+def test_an_error_cancels_all_calls_and_awaits_them() -> None:
     left = []
 
     async def call(value: str) -> list[str]:
         try:
             await asyncio.sleep(0.1 if value == "bad" else 10)
         finally:
-            await asyncio.sleep(0.5)  # a connection that is put away in order
+            await asyncio.sleep(0.5)  # a connection that takes time to close
             left.append(value)
         raise ValueError(value)
 
@@ -332,7 +332,7 @@ def test_an_error_cancels_all_calls_and_waits_for_them() -> None:
     assert error.value.__context__ is None
 
 
-def test_a_long_element_is_cut_in_the_note() -> None:
+def test_a_note_truncates_a_long_element() -> None:
     async def fails(value: str) -> list[str]:
         raise ValueError
 
@@ -341,7 +341,7 @@ def test_a_long_element_is_cut_in_the_note() -> None:
     assert error.value.__notes__ == [f"timerheap: for the element '{'x' * 499}..."]
 
 
-def test_an_error_of_the_block_or_of_the_output_ends_it_all() -> None:
+def test_an_error_in_the_block_or_the_output_is_raised_and_closes_the_function() -> None:
     function = Scripted()
 
     async def block() -> None:
@@ -360,7 +360,7 @@ def test_an_error_of_the_block_or_of_the_output_ends_it_all() -> None:
     assert (function.opened, function.closed, function.running) == (2, 2, set())
 
 
-def test_a_cancelled_task_leaves_nothing_behind() -> None:
+def test_a_cancelled_task_cancels_its_calls_and_closes_the_function() -> None:
     function = Scripted()
 
     async def main() -> None:
@@ -378,7 +378,7 @@ def test_a_cancelled_task_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("where", ["async_invoke", "timeout"])
-def test_a_call_that_is_cancelled_from_inside_is_no_lost_element(where: str) -> None:
+def test_a_call_cancelled_from_inside_raises_and_loses_no_element(where: str) -> None:
     class Gone(AsyncFunction[str, str]):
         async def async_invoke(self, value: str) -> list[str]:
             await (self.gone() if where == "async_invoke" else asyncio.sleep(60))
@@ -398,13 +398,13 @@ def test_a_call_that_is_cancelled_from_inside_is_no_lost_element(where: str) -> 
     assert error.value.__notes__ == ["timerheap: for the element 'N1'"]
 
 
-def test_open_and_close_may_wait_and_a_failed_open_is_not_closed() -> None:
+def test_open_and_close_may_be_coroutines_and_a_failed_open_is_not_closed() -> None:
     log: list[str] = []
 
     class Client(AsyncFunction[str, str]):
         async def open(self, runtime_context: Any) -> None:
             log.append("open")
-            with pytest.raises(NotImplementedError, match="no state"):
+            with pytest.raises(NotImplementedError, match="state must not be used in an AsyncFunction"):
                 runtime_context.get_state(None)
             await asyncio.sleep(0.1)
             if len(log) > 3:
@@ -427,15 +427,15 @@ def test_open_and_close_may_wait_and_a_failed_open_is_not_closed() -> None:
 
 
 @pytest.mark.parametrize("results", [None, "text", b"bytes", 5])
-def test_results_are_a_collection(results: Any) -> None:
+def test_results_that_are_not_a_collection_raise(results: Any) -> None:
     async def call(value: str) -> Any:
         return results
 
-    with pytest.raises(TypeError, match=r"no list of results; give \[\] where there are none"):
+    with pytest.raises(TypeError, match=r"results must be a list, got .*; return \[\] where there are no"):
         run(feed(AsyncWaitOperator(call), ["a"]))
 
 
-def test_a_retry_waits_its_time_and_knows_its_failures() -> None:
+def test_a_retry_waits_for_its_delay_and_only_follows_expected_failures() -> None:
     calls: list[Any] = []
 
     async def call(value: str) -> list[str]:
@@ -457,8 +457,8 @@ def test_a_retry_waits_its_time_and_knows_its_failures() -> None:
         run(feed(AsyncWaitOperator(call, retry=retry), ["N1"]))
 
 
-def test_waits_of_the_strategies() -> None:
-    """Java's arithmetic: each wait is the last one times the factor, cut to whole ms."""
+def test_backoff_delays_equal_javas() -> None:
+    """Each delay is the last one times the factor, truncated to whole ms, as in Java."""
     waits = {
         (100, 1000, 2.0): [100, 200, 400, 800, 1000, 1000],
         (100, 1000, 1.5): [100, 150, 225, 337, 505, 757],
@@ -501,46 +501,46 @@ backoff = partial(
 )
 
 BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "no function": (lambda: AsyncWaitOperator(5), TypeError, "function: 5 is no coroutine function"),  # type: ignore[arg-type]
-    "plain function": (lambda: AsyncWaitOperator(len), TypeError, "len.* is no coroutine function; write it"),  # type: ignore[arg-type]
-    "generator": (lambda: AsyncWaitOperator(generates), TypeError, "generates.* is no coroutine function"),  # type: ignore[arg-type]
-    "plain method": (lambda: AsyncWaitOperator(Plain()), TypeError, "Plain.async_invoke.* is no coroutine"),
-    "class": (lambda: AsyncWaitOperator(Scripted), TypeError, r"Scripted is a class; .*: Scripted\(\)"),  # type: ignore[arg-type]
-    "capacity 0": (lambda: AsyncWaitOperator(fine, capacity=0), ValueError, "capacity: 0 leaves no room"),
-    "capacity 1.5": (lambda: AsyncWaitOperator(fine, capacity=1.5), TypeError, "capacity: 1.5 is no int"),  # type: ignore[arg-type]
-    "timeout 0": (lambda: AsyncWaitOperator(fine, timeout=0), ValueError, "timeout: 0 leaves no time"),
+    "no function": (lambda: AsyncWaitOperator(5), TypeError, "function must be a coroutine .*, got 5"),  # type: ignore[arg-type]
+    "plain function": (lambda: AsyncWaitOperator(len), TypeError, "got .*len.*; write it"),  # type: ignore[arg-type]
+    "generator": (lambda: AsyncWaitOperator(generates), TypeError, "function must be .*, got .*generates"),  # type: ignore[arg-type]
+    "plain method": (lambda: AsyncWaitOperator(Plain()), TypeError, "function must be .*Plain.async_invoke"),
+    "class": (lambda: AsyncWaitOperator(Scripted), TypeError, r"the class Scripted; pass Scripted\(\)"),  # type: ignore[arg-type]
+    "capacity 0": (lambda: AsyncWaitOperator(fine, capacity=0), ValueError, "capacity must be 1 or more"),
+    "capacity 1.5": (lambda: AsyncWaitOperator(fine, capacity=1.5), TypeError, "capacity must be an int"),  # type: ignore[arg-type]
+    "timeout 0": (lambda: AsyncWaitOperator(fine, timeout=0), ValueError, "timeout must be 1 ms or more"),
     "timeout -1": (lambda: AsyncWaitOperator(fine, timeout=-1), ValueError, "timeout must be 0 or more"),
-    "timeout text": (lambda: AsyncWaitOperator(fine, timeout="5s"), TypeError, "timeout: '5s' is no dur"),  # type: ignore[arg-type]
-    "ordered": (lambda: AsyncWaitOperator(fine, ordered="no"), TypeError, "ordered: 'no' is no bool"),  # type: ignore[arg-type]
-    "retry": (lambda: AsyncWaitOperator(fine, retry=3), TypeError, "retry: 3 is no AsyncRetryStrategy"),  # type: ignore[arg-type]
-    "attempts": (lambda: fixed(0, 10), ValueError, "max_attempts: 0 retries"),
-    "attempts text": (lambda: fixed("3", 10), TypeError, "max_attempts: '3' is no int"),
-    "wait": (lambda: fixed(3, 0), ValueError, "backoff_time_millis: 0 must be more than 0 ms"),
+    "timeout text": (lambda: AsyncWaitOperator(fine, timeout="5s"), TypeError, "timeout must be .* got '5s'"),  # type: ignore[arg-type]
+    "ordered": (lambda: AsyncWaitOperator(fine, ordered="no"), TypeError, "ordered must be True or False"),  # type: ignore[arg-type]
+    "retry": (lambda: AsyncWaitOperator(fine, retry=3), TypeError, "retry must be an AsyncRetryStr"),  # type: ignore[arg-type]
+    "attempts": (lambda: fixed(0, 10), ValueError, "max_attempts must be 1 or more, got 0"),
+    "attempts text": (lambda: fixed("3", 10), TypeError, "max_attempts must be an int, got '3'"),
+    "wait": (lambda: fixed(3, 0), ValueError, "backoff_time_millis must be more than 0 ms, got 0"),
     "no predicate": (
         lambda: AsyncRetryStrategy.fixed_delay(3, 10),
         ValueError,
-        "both are None, so nothing would ever",
+        "got None for both, which would never retry",
     ),
     "no predicates": (
         lambda: fixed(3, 10, exception_predicate=OSError("gone")),
         TypeError,
-        r"exception_predicate: OSError\('gone'\) is no function",
+        r"exception_predicate must be a function .* got OSError\('gone'\)",
     ),
-    "first wait": (lambda: backoff(initial_delay=0), ValueError, "initial_delay: 0 must be more"),
+    "first wait": (lambda: backoff(initial_delay=0), ValueError, "initial_delay must be more than 0"),
     "last wait": (lambda: backoff(max_retry_delay=1.5), TypeError, "max_retry_delay must be an int of mill"),
-    "factor": (lambda: backoff(multiplier=float("nan")), ValueError, "multiplier: nan must be more than 0"),
-    "factor text": (lambda: backoff(multiplier="2"), TypeError, "multiplier: '2' is no number"),
+    "factor": (lambda: backoff(multiplier=float("nan")), ValueError, "multiplier must be more than 0"),
+    "factor text": (lambda: backoff(multiplier="2"), TypeError, "multiplier must be a number, got '2'"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_arguments_are_named(name: str) -> None:
+def test_an_invalid_argument_raises_an_error_that_names_it(name: str) -> None:
     make, error, message = BAD[name]
     with pytest.raises(error, match=message):
         make()
 
 
-def test_a_bad_watermark_is_named_and_takes_no_room() -> None:
+def test_an_invalid_watermark_raises_and_takes_no_capacity() -> None:
     async def main() -> None:
         async with AsyncWaitOperator(fine, capacity=1).open(print) as stream:
             with pytest.raises(TypeError, match=r"watermark must be an int, got 1\.5"):
@@ -552,24 +552,24 @@ def test_a_bad_watermark_is_named_and_takes_no_room() -> None:
 
 
 @pytest.mark.parametrize("kind", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
-def test_a_refused_operation_leaves_the_queue_as_it_was(kind: type[StreamElementQueue[Any]]) -> None:
+def test_a_failing_operation_leaves_the_queue_unchanged(kind: type[StreamElementQueue[Any]]) -> None:
     queue = kind(2)
     future = queue.try_put(StreamRecord("a", 1))
     barrier = queue.try_put(Watermark(5))
     assert future is not None
     assert barrier is not None
     for bad in ("a", ("a", 1), 5, None):
-        with pytest.raises(TypeError, match="neither a StreamRecord nor a Watermark"):
+        with pytest.raises(TypeError, match="element must be a StreamRecord or a Watermark, got"):
             queue.try_put(bad)  # type: ignore[arg-type]
     assert queue.try_put(StreamRecord("b")) is None
-    with pytest.raises(TypeError, match="results: None is no list of results"):
+    with pytest.raises(TypeError, match="results must be a list, got None"):
         future.complete(None)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match=r"Watermark\(timestamp=5\) is complete already"):
+    with pytest.raises(RuntimeError, match=r"results of Watermark\(timestamp=5\) must be set once"):
         barrier.complete([])
     assert (len(queue), queue.has_completed_elements(), queue.emit_completed_element()) == (2, False, [])
     assert queue.values() == [StreamRecord("a", 1), Watermark(5)]
     future.complete(iter(["x"]))
-    with pytest.raises(RuntimeError, match="complete already: results are taken once"):
+    with pytest.raises(RuntimeError, match="must be set once; it is already complete"):
         future.complete(["y"])
     assert queue.emit_completed_element() == [StreamRecord("x", 1)]
     assert queue.emit_completed_element() == [Watermark(5)]
@@ -577,6 +577,6 @@ def test_a_refused_operation_leaves_the_queue_as_it_was(kind: type[StreamElement
 
 
 @pytest.mark.parametrize("capacity", [0, -1])
-def test_a_queue_has_room(capacity: int) -> None:
-    with pytest.raises(ValueError, match="leaves no room"):
+def test_a_queue_of_capacity_below_1_raises(capacity: int) -> None:
+    with pytest.raises(ValueError, match="capacity must be 1 or more"):
         OrderedStreamElementQueue(capacity)

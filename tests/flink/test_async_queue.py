@@ -1,4 +1,4 @@
-"""OrderedStreamElementQueue and UnorderedStreamElementQueue: what they take, what they release and when."""
+"""The ordered and the unordered stream element queue compared with traces of Flink's."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def replay(trace: dict[str, Any]) -> None:
                 assert (released, len(queue)) == (out, size)
             case _:
                 pytest.fail(f"unknown operation {op}")
-        # What a snapshot keeps is not in the traces: it is what was put and is still there.
+        # The traces do not contain snapshots, so check that the values are elements still in the queue.
         values = to_json(queue.values())
         assert len(values) == len(queue)
         assert all(value in inside for value in values)
 
 
-def test_answers(traces: list[dict[str, Any]]) -> None:
+def test_queues_equal_flinks(traces: list[dict[str, Any]]) -> None:
     for line, trace in enumerate(traces, 1):
         try:
             replay(trace)

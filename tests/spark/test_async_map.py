@@ -311,17 +311,21 @@ def test_bad_arguments_are_named_before_the_query_starts(spark: SparkSession) ->
     for arguments, error, message in [
         ({"df": [1, 2]}, TypeError, r"df: \[1, 2\] is no pyspark.sql.DataFrame"),
         ({"df": df.select("id", "id")}, ValueError, "df: rename column 'id'"),
-        ({"function": plain}, TypeError, "function: .*plain.* is no coroutine function; write it with"),
-        ({"function": Client}, TypeError, r"function: Client is a class; give an instance of it: Client\(\)"),
+        ({"function": plain}, TypeError, "function must be a coroutine function .*plain.*; write it with"),
+        (
+            {"function": Client},
+            TypeError,
+            r"function must be an instance, got the class Client; pass Client\(\)",
+        ),
         ({"function": locked}, TypeError, "function: .* cannot be sent to the workers"),
         ({"output_schema": "n bgint"}, ValueError, "output_schema: 'n bgint' is no DDL"),
         ({"output_schema": 5}, TypeError, "output_schema: 5 is no schema; give a DDL string"),
-        ({"capacity": 0}, ValueError, "capacity: 0 leaves no room for an element; give 1 or more"),
-        ({"capacity": "100"}, TypeError, "capacity: '100' is no int"),
-        ({"timeout": 0}, ValueError, "timeout: 0 leaves no time for a call"),
+        ({"capacity": 0}, ValueError, "capacity must be 1 or more, got 0"),
+        ({"capacity": "100"}, TypeError, "capacity must be an int, got '100'"),
+        ({"timeout": 0}, ValueError, "timeout must be 1 ms or more, got 0"),
         ({"timeout": 0.5}, TypeError, "timeout must be an int of milliseconds or a timedelta, got 0.5"),
-        ({"ordered": 1}, TypeError, "ordered: 1 is no bool"),
-        ({"retry": 3}, TypeError, "retry: 3 is no AsyncRetryStrategy; give one, such as"),
+        ({"ordered": 1}, TypeError, "ordered must be True or False, got 1"),
+        ({"retry": 3}, TypeError, "retry must be an AsyncRetryStrategy, got 3; pass Async"),
     ]:
         with pytest.raises(error, match=message):
             timerheap.spark.async_map(**{"df": df, "function": same, **arguments})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Asynchronous functions on streams: many calls at once, in order if need be, with timeouts and retries."""
+"""Asynchronous functions on streams: concurrent calls, ordered or not, with timeouts and retries."""
 
 from timerheap.async_wait.function import AsyncFunction
 from timerheap.async_wait.operator import AsyncWaitOperator, Input

@@ -1,4 +1,4 @@
-"""What a user writes: one asynchronous call for each element."""
+"""The user's function: one asynchronous call for each element."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 class AsyncFunction(ABC, Generic[IN, OUT]):
     """One asynchronous call for each element (``pyflink.datastream.AsyncFunction``).
 
-    All methods run in the event loop that makes the calls, so a client session may be made in `open`. All
-    but `async_invoke` may be coroutine functions or plain ones.
+    All methods run in the event loop that makes the calls, so `open` may create a client session. All methods
+    except `async_invoke` may be either coroutine functions or plain functions.
 
     Examples
     --------
@@ -37,11 +37,11 @@ class AsyncFunction(ABC, Generic[IN, OUT]):
     """
 
     def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
-        """Prepare, once, before the first call; there is no state to ask `runtime_context` for."""
+        """Prepare the function, once, before the first call; `runtime_context` has no state."""
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Release what `open` took, once, after the last call; also if a call has failed."""
+        """Release what `open` acquired, once, after the last call or after an error."""
         return None
 
     @abstractmethod
@@ -51,16 +51,16 @@ class AsyncFunction(ABC, Generic[IN, OUT]):
         Returns
         -------
         iterable
-            0 or more results. An exception ends it all, unless a retry strategy takes it.
+            0 or more results. An exception stops the stream, unless a retry strategy handles it.
         """
 
     def timeout(self, value: IN) -> Iterable[OUT] | Awaitable[Iterable[OUT]]:
-        """Give the results of an element whose calls have taken too long; by default a TimeoutError."""
+        """Return the results of an element whose calls have timed out; by default raise a TimeoutError."""
         raise TimeoutError(f"Async function call has timed out for input: {value!r}")
 
 
 class _Call(AsyncFunction[IN, OUT]):
-    """A coroutine function as an AsyncFunction."""
+    """An AsyncFunction that calls a coroutine function."""
 
     def __init__(self, call: Callable[[IN], Awaitable[Iterable[OUT]]]) -> None:
         self._call = call
@@ -70,16 +70,17 @@ class _Call(AsyncFunction[IN, OUT]):
 
 
 def as_async_function(function: object) -> AsyncFunction[Any, Any]:
-    """Give a coroutine function or an `AsyncFunction` as the latter; a TypeError says what `function` is."""
+    """Return `function` as an `AsyncFunction`; raise a TypeError if it is not a coroutine function or one."""
     if isinstance(function, type):
         raise TypeError(
-            f"function: {function.__name__} is a class; give an instance of it: {function.__name__}()"
+            f"function must be an instance, got the class {function.__name__}; "
+            f"pass {function.__name__}() instead"
         )
     call = function.async_invoke if isinstance(function, AsyncFunction) else function
     if not any(map(inspect.iscoroutinefunction, (call, type(call).__call__))):
         raise TypeError(
-            f"function: {call!r} is no coroutine function; "
-            "write it with 'async def' and 'return', or give an AsyncFunction"
+            f"function must be a coroutine function or an AsyncFunction, got {call!r}; "
+            "write it with 'async def' and 'return'"
         )
     if isinstance(function, AsyncFunction):
         return function
@@ -87,21 +88,21 @@ def as_async_function(function: object) -> AsyncFunction[Any, Any]:
 
 
 async def finished(result: Awaitable[T] | T) -> T:
-    """Give what a method has returned, or what the coroutine that it has returned returns."""
+    """Return what a method has returned, or await it if it is a coroutine."""
     return await result if inspect.isawaitable(result) else result
 
 
 class Stateless(RuntimeContext):
-    """The context of a function whose stream has no keys."""
+    """The context of a function whose stream is not keyed."""
 
     def _refuse(self, state_descriptor: object = None) -> NoReturn:
         raise NotImplementedError(
-            "an AsyncFunction has no state, since its stream has no keys; "
+            "state must not be used in an AsyncFunction, because its stream is not keyed; "
             "keep it in a KeyedProcessFunction before or after"
         )
 
     get_state = get_list_state = get_map_state = _refuse
 
     def get_max_number_of_parallel_subtasks(self) -> NoReturn:
-        """Refused: there are no key groups."""
+        """Raise NotImplementedError: there are no key groups."""
         self._refuse()

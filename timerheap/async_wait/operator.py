@@ -1,4 +1,4 @@
-"""Runs an asynchronous function on a stream, on asyncio."""
+"""Runs an asynchronous function on a stream, using asyncio."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ __all__ = ["AsyncWaitOperator", "Input"]
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
 
-_SHOWN = 500  # characters of an element in a note
+_SHOWN = 500  # the most characters of an element to show in a note
 
 
 class AsyncWaitOperator(Generic[IN, OUT]):
-    """Calls an asynchronous function for each element, many at a time; Flink's class of that name.
+    """Calls an asynchronous function for many elements at a time; Flink's class of that name.
 
     Parameters
     ----------
     function : AsyncFunction, or coroutine function
-        Element -> 0 or more results.
+        The function, from an element to 0 or more results.
     capacity : int, default 100
-        How many elements and watermarks are under way at most: called, waiting for a retry, or complete
-        and waiting for others before them. Whoever puts one more waits.
+        The maximum number of elements and watermarks in progress: called, waiting for a retry, or complete
+        and waiting for earlier ones. Adding another one waits.
     timeout : int or timedelta, optional
-        How long an element's calls may take, in ms, all attempts and the waits between them included. Then
-        the call is cancelled, and `AsyncFunction.timeout` gives the results or, by default, the error.
-        Without it they may take for ever.
+        The maximum duration of an element's calls in ms, including all attempts and the waits between them.
+        After it the call is cancelled, and `AsyncFunction.timeout` returns the results or raises the error.
+        By default there is no timeout.
     ordered : bool, default True
-        True: results leave in the order of their elements. False: as they come, but none passes a
-        watermark.
+        If True, results are emitted in the order of their elements. If False, they are emitted as they
+        complete, but do not pass a watermark.
     retry : AsyncRetryStrategy, optional
-        Which failed attempts are made again, and when; by default none.
+        Defines which failed attempts are retried, and when; by default none.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is no such thing.
+        If an argument is invalid.
 
     Notes
     -----
-    An operator is a plan: it holds no connection and no event loop until `open`, and can be opened again.
+    An operator holds no connection and no event loop until `open`, and can be opened repeatedly.
 
-    Two things differ from Flink's. A call that has timed out is cancelled, where Flink lets it run and
-    drops its results. At the end of the input Flink makes the retries that wait at once and then no more;
-    here the end of the input changes nothing, as in PyFlink, since on Spark every micro-batch has one.
+    Two things differ from Flink. A call that has timed out is cancelled; Flink lets it run and drops its
+    results. At the end of the input, Flink makes all waiting retries at once and allows no more; here the end
+    of the input has no effect on retries, as in PyFlink, because every Spark micro-batch has one.
 
     Examples
     --------
@@ -98,13 +98,13 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         self._capacity = checked_capacity(capacity)
         self._timeout = None if timeout is None else not_negative("timeout", timeout)
         if self._timeout == 0:
-            raise ValueError(f"timeout: {timeout!r} leaves no time for a call; give 1 ms or more, or None")
+            raise ValueError(f"timeout must be 1 ms or more, got {timeout!r}; pass None for no timeout")
         if not isinstance(ordered, bool):
-            raise TypeError(f"ordered: {ordered!r} is no bool")
+            raise TypeError(f"ordered must be True or False, got {ordered!r}")
         self._ordered = ordered
         if retry is not None and not isinstance(retry, AsyncRetryStrategy):
             raise TypeError(
-                f"retry: {retry!r} is no AsyncRetryStrategy; give one, such as AsyncRetryStrategy.fixed_delay"
+                f"retry must be an AsyncRetryStrategy, got {retry!r}; pass AsyncRetryStrategy.fixed_delay"
                 "(max_attempts=3, backoff_time_millis=100, exception_predicate=has_exception_predicate)"
             )
         self._retry = NO_RETRY_STRATEGY if retry is None else retry
@@ -113,19 +113,19 @@ class AsyncWaitOperator(Generic[IN, OUT]):
     async def open(self, output: Callable[[StreamElement], object]) -> AsyncIterator[Input[IN, OUT]]:
         """Open the function for a stream, in an ``async with`` block.
 
-        The end of the block is the end of the input: it waits for what is under way. If a call fails, or the
-        block does, or the task is cancelled, all calls are cancelled and waited for, and the first error
-        goes on. The function is closed in any case.
+        The end of the block is the end of the input: it waits for all elements in progress. If a call or the
+        block fails, or the task is cancelled, all calls are cancelled and awaited, and the first error is
+        raised. The function is always closed.
 
         Parameters
         ----------
         output : callable
-            Takes each result, a StreamRecord with its element's timestamp, and each Watermark, in order.
+            Receives each result, a StreamRecord with its element's timestamp, and each Watermark, in order.
 
         Returns
         -------
         async context manager of Input
-            Where elements go in; for use by the task that has entered the block.
+            The input for elements; only the task that entered the block may use it.
         """
         await finished(self._function.open(Stateless()))
         try:
@@ -136,7 +136,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
             await finished(self._function.close())
 
     async def _results(self, value: IN) -> Iterable[OUT]:
-        """Give an element's results: after its retries, or after its time."""
+        """Return an element's results, after any retries or after its timeout."""
         deadline = asyncio.timeout(None if self._timeout is None else self._timeout / 1000)
         try:
             async with deadline:
@@ -144,7 +144,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         except Exception:
             if not deadline.expired():
                 raise
-        if deadline.expired():  # whatever came of the cancelled call
+        if deadline.expired():  # even if the cancelled call returned results
             return await finished(self._function.timeout(value))
         return results
 
@@ -170,14 +170,14 @@ class AsyncWaitOperator(Generic[IN, OUT]):
 
 
 def _is_being_cancelled() -> bool:
-    """Tell whether someone has cancelled the current task, whatever its code made of it."""
+    """Return whether the current task has been cancelled, even if its code caught the cancellation."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 @asynccontextmanager
 async def _one_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGroup]:
-    """Run a block in a task group; what goes on is its first error itself, not a group of all."""
+    """Run a block in a task group; raise its first error instead of an exception group."""
     failed = None
     try:
         async with tasks:
@@ -189,13 +189,13 @@ async def _one_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGrou
         try:
             raise failed
         finally:
-            failed.__context__ = context  # not the cancellation of the block, which came of the error
+            failed.__context__ = context  # without the block's cancellation, which the error caused
 
 
 class Input(Generic[IN, OUT]):
-    """Where elements go into a running operator; Flink's interface of that name.
+    """The input of a running operator; Flink's interface of that name.
 
-    Made by `AsyncWaitOperator.open`.
+    `AsyncWaitOperator.open` creates it.
     """
 
     def __init__(
@@ -213,20 +213,20 @@ class Input(Generic[IN, OUT]):
         self._output = output
 
     async def process_element(self, value: IN, timestamp: int | None = None) -> None:
-        """Take an element as soon as there is room, and start its call.
+        """Add an element as soon as there is capacity, and start its call.
 
         Parameters
         ----------
         value : object
-            What the function is called with.
+            The element, passed to the function.
         timestamp : int, optional
-            Event time in epoch ms; its results get it.
+            Event time in epoch ms, which the results inherit.
         """
         entry = await self._put(StreamRecord(value, timestamp))
         self._tasks.create_task(self._complete(entry, value))
 
     async def process_watermark(self, watermark: int) -> None:
-        """Take a watermark, epoch ms, as soon as there is room; results of before leave before it."""
+        """Add a watermark, epoch ms, as soon as there is capacity; earlier results are emitted before it."""
         await self._put(Watermark(int64("watermark", watermark)))
         self._emit()
 
@@ -245,7 +245,7 @@ class Input(Generic[IN, OUT]):
         except asyncio.CancelledError as e:
             if _is_being_cancelled():
                 raise
-            # A task group takes a cancelled task for one that is done: the element would be lost.
+            # A task group considers a cancelled task done, which would lose the element.
             error = RuntimeError("an asynchronous call was cancelled by something inside it")
             _note(error, value)
             raise error from e

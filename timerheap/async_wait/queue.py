@@ -1,4 +1,4 @@
-"""What waits for its asynchronous results: in the order of arrival, or as results come between watermarks."""
+"""Queues of elements with pending results, emitted in arrival order or as they complete."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ __all__ = [
 OUT = TypeVar("OUT")
 
 StreamElement = StreamRecord[Any] | Watermark
-"""What goes into a queue, and comes out of it."""
+"""An element of a queue."""
 
 
 def checked_capacity(capacity: int) -> int:
-    """Return `capacity` if it is 1 or more; a TypeError or ValueError names it."""
+    """Return `capacity` if it is 1 or more; otherwise raise a TypeError or ValueError."""
     if not isinstance(capacity, int) or isinstance(capacity, bool):
-        raise TypeError(f"capacity: {capacity!r} is no int; give how many elements may wait at once")
+        raise TypeError(f"capacity must be an int, got {capacity!r}; pass how many elements may wait at once")
     if capacity < 1:
-        raise ValueError(f"capacity: {capacity} leaves no room for an element; give 1 or more")
+        raise ValueError(f"capacity must be 1 or more, got {capacity}")
     return capacity
 
 
 def listed(results: Iterable[OUT]) -> list[OUT]:
-    """Return an element's results as a list; a TypeError says where they are no collection."""
+    """Return an element's results as a list; raise a TypeError if they are not a collection."""
     if isinstance(results, (str, bytes)) or not isinstance(results, Iterable):
-        raise TypeError(f"results: {results!r} is no list of results; give [] where there are none")
+        raise TypeError(f"results must be a list, got {results!r}; return [] where there are no results")
     return list(results)
 
 
 class ResultFuture(Generic[OUT]):
-    """An element in a queue, and where its results go; made by `StreamElementQueue.try_put`.
+    """An element in a queue and its pending results; `StreamElementQueue.try_put` creates it.
 
     Attributes
     ----------
     element : StreamRecord or Watermark
-        What was put.
+        The element.
     """
 
     __slots__ = ("_on_complete", "_released", "element")
@@ -57,52 +57,52 @@ class ResultFuture(Generic[OUT]):
     def __init__(self, element: StreamElement, on_complete: Callable[[ResultFuture[OUT]], None]) -> None:
         self.element = element
         self._on_complete = on_complete
-        # What leaves the queue; a watermark needs no results.
+        # The elements to emit; a watermark needs no results.
         self._released: list[StreamElement] | None = [element] if isinstance(element, Watermark) else None
 
     def is_done(self) -> bool:
-        """Tell whether the element may leave the queue. O(1)."""
+        """Return whether the element can be emitted. O(1)."""
         return self._released is not None
 
     def complete(self, results: Iterable[OUT]) -> None:
-        """Take the element's results, once.
+        """Set the element's results, once.
 
         Parameters
         ----------
         results : iterable
-            0 or more results; each leaves the queue with the element's timestamp.
+            0 or more results; each is emitted with the element's timestamp.
 
         Raises
         ------
         TypeError
-            If `results` is no collection: None or a single text, say. A result is then still awaited.
+            If `results` is not a collection, such as None or a single string. The element remains pending.
         RuntimeError
-            If the element has its results, or is a watermark.
+            If the element already has results, or is a watermark.
         """
         if self._released is not None:
-            raise RuntimeError(f"{self.element!r} is complete already: results are taken once")
+            raise RuntimeError(f"results of {self.element!r} must be set once; it is already complete")
         timestamp = self.element.timestamp
         self._released = [StreamRecord(result, timestamp) for result in listed(results)]
         self._on_complete(self)
 
     def release(self) -> list[StreamElement]:
-        """Give what leaves the queue for this element; only where `is_done`."""
+        """Return the elements to emit; `is_done` must be true."""
         assert self._released is not None
         return self._released
 
 
 class StreamElementQueue(ABC, Generic[OUT]):
-    """Records that wait for results, and the watermarks among them; Flink's interface of that name.
+    """A queue of records with pending results and of watermarks; Flink's interface of that name.
 
     Parameters
     ----------
     capacity : int
-        How many elements, watermarks too, it holds at most; 1 or more.
+        The maximum number of elements, including watermarks; 1 or more.
 
     Raises
     ------
     TypeError, ValueError
-        If `capacity` is no such number.
+        If `capacity` is not an int, or is less than 1.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -110,25 +110,25 @@ class StreamElementQueue(ABC, Generic[OUT]):
         self._size = 0
 
     def try_put(self, element: StreamElement) -> ResultFuture[OUT] | None:
-        """Put an element, if there is room. O(1).
+        """Add an element if there is capacity. O(1).
 
         Parameters
         ----------
         element : StreamRecord or Watermark
-            A record waits for its results; a watermark is complete at once.
+            A record, whose results are pending, or a watermark, which is complete.
 
         Returns
         -------
         ResultFuture or None
-            Where the results go; None if the queue is full.
+            The entry that receives the results; None if the queue is full.
 
         Raises
         ------
         TypeError
-            If `element` is neither; the queue stays as it was.
+            If `element` is neither; the queue is then unchanged.
         """
         if not isinstance(element, (StreamRecord, Watermark)):
-            raise TypeError(f"element: {element!r} is neither a StreamRecord nor a Watermark")
+            raise TypeError(f"element must be a StreamRecord or a Watermark, got {element!r}")
         if self._size >= self._capacity:
             return None
         entry = self._add(element)
@@ -136,12 +136,12 @@ class StreamElementQueue(ABC, Generic[OUT]):
         return entry
 
     def emit_completed_element(self) -> list[StreamElement]:
-        """Release the next element that may leave: one of them, with all its results. O(results).
+        """Remove the next completed element and return its results. O(results).
 
         Returns
         -------
         list of StreamRecord, or of one Watermark
-            Empty where the element has no results, or where none may leave (`has_completed_elements`).
+            Empty if the element has no results, or if no element can be emitted (`has_completed_elements`).
         """
         if not self.has_completed_elements():
             return []
@@ -150,11 +150,11 @@ class StreamElementQueue(ABC, Generic[OUT]):
 
     @abstractmethod
     def has_completed_elements(self) -> bool:
-        """Tell whether an element may leave. O(1)."""
+        """Return whether an element can be emitted. O(1)."""
 
     @abstractmethod
     def values(self) -> list[StreamElement]:
-        """Give the elements that are in the queue, with or without results: what a snapshot keeps. O(n)."""
+        """Return the elements in the queue, complete or not, for a snapshot. O(n)."""
 
     def __len__(self) -> int:
         return self._size
@@ -167,12 +167,12 @@ class StreamElementQueue(ABC, Generic[OUT]):
 
 
 class OrderedStreamElementQueue(StreamElementQueue[OUT]):
-    """Elements leave in the order in which they came; Flink's class of that name.
+    """A queue that emits elements in arrival order; Flink's class of that name.
 
     Parameters
     ----------
     capacity : int
-        How many elements, watermarks too, it holds at most; 1 or more.
+        The maximum number of elements, including watermarks; 1 or more.
 
     Examples
     --------
@@ -195,15 +195,15 @@ class OrderedStreamElementQueue(StreamElementQueue[OUT]):
         self._entries: deque[ResultFuture[OUT]] = deque()
 
     def has_completed_elements(self) -> bool:
-        """Tell whether the first element is complete. O(1)."""
+        """Return whether the first element is complete. O(1)."""
         return bool(self._entries) and self._entries[0].is_done()
 
     def values(self) -> list[StreamElement]:
-        """Give the elements in the queue, in order: what a snapshot keeps. O(n)."""
+        """Return the elements in the queue, in order, for a snapshot. O(n)."""
         return [entry.element for entry in self._entries]
 
     def _add(self, element: StreamElement) -> ResultFuture[OUT]:
-        entry: ResultFuture[OUT] = ResultFuture(element, _stay)
+        entry: ResultFuture[OUT] = ResultFuture(element, _ignore)
         self._entries.append(entry)
         return entry
 
@@ -211,8 +211,8 @@ class OrderedStreamElementQueue(StreamElementQueue[OUT]):
         return self._entries.popleft()
 
 
-def _stay(entry: ResultFuture[Any]) -> None:
-    """Nothing moves in an ordered queue when an element completes."""
+def _ignore(entry: ResultFuture[Any]) -> None:
+    """Do nothing: an ordered queue does not move elements when they complete."""
 
 
 class _Segment(Generic[OUT]):
@@ -233,12 +233,12 @@ class _Segment(Generic[OUT]):
 
 
 class UnorderedStreamElementQueue(StreamElementQueue[OUT]):
-    """Records leave as they complete, but none passes a watermark; Flink's class of that name.
+    """A queue that emits records as they complete, between watermarks; Flink's class of that name.
 
     Parameters
     ----------
     capacity : int
-        How many elements, watermarks too, it holds at most; 1 or more.
+        The maximum number of elements, including watermarks; 1 or more.
 
     Examples
     --------
@@ -261,15 +261,15 @@ class UnorderedStreamElementQueue(StreamElementQueue[OUT]):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        # Only the last may be empty: it is where the next record goes.
+        # Only the last segment may be empty; the next record is added to it.
         self._segments: deque[_Segment[OUT]] = deque([_Segment()])
 
     def has_completed_elements(self) -> bool:
-        """Tell whether an element before the first watermark, or else that watermark, is complete. O(1)."""
+        """Return whether an element before the first watermark, or that watermark, is complete. O(1)."""
         return bool(self._segments[0].completed)
 
     def values(self) -> list[StreamElement]:
-        """Give the elements in the queue, those between two watermarks in any order. O(n)."""
+        """Return the elements in the queue; those between two watermarks are in any order. O(n)."""
         entries = (entry for segment in self._segments for entry in (*segment.completed, *segment.incomplete))
         return [entry.element for entry in entries]
 

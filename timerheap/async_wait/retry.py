@@ -1,4 +1,4 @@
-"""When an asynchronous call is made again, and after how long."""
+"""Strategies for retrying asynchronous calls."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ ExceptionPredicate = Callable[[Exception], bool]
 
 
 def empty_result_predicate(result: list[Any]) -> bool:
-    """Tell whether there is no result: a ready-made ``result_predicate``."""
+    """Return whether there are no results; for use as ``result_predicate``."""
     return not result
 
 
 def has_exception_predicate(error: Exception) -> bool:
-    """Tell that there is an exception: a ready-made ``exception_predicate``."""
+    """Return True for any exception; for use as ``exception_predicate``."""
     return True
 
 
 def exception_type_predicate(error: Exception, expected_error_type: type[Exception]) -> bool:
-    """Tell whether an exception is of a type: ``functools.partial`` makes it an ``exception_predicate``.
+    """Return whether an exception is of a type; use ``functools.partial`` to make an ``exception_predicate``.
 
     Examples
     --------
@@ -54,19 +54,19 @@ def exception_type_predicate(error: Exception, expected_error_type: type[Excepti
 
 
 class AsyncRetryPredicate(ABC):
-    """What counts as a failed attempt (``pyflink.datastream.AsyncRetryPredicate``)."""
+    """Defines which attempts have failed (``pyflink.datastream.AsyncRetryPredicate``)."""
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Give what tells, of the list of results, whether to try again; None: never for a result."""
+        """Return a function from the list of results to whether to retry; None never retries on results."""
 
     @abstractmethod
     def exception_predicate(self) -> ExceptionPredicate | None:
-        """Give what tells, of the exception, whether to try again; None: never for an exception."""
+        """Return a function from the exception to whether to retry; None never retries on exceptions."""
 
 
 class RetryPredicate(AsyncRetryPredicate):
-    """Two functions as a predicate (``pyflink.datastream.async_retry_strategies.RetryPredicate``)."""
+    """A predicate of two functions (``pyflink.datastream.async_retry_strategies.RetryPredicate``)."""
 
     def __init__(
         self, result_predicate: ResultPredicate | None, exception_predicate: ExceptionPredicate | None
@@ -76,7 +76,7 @@ class RetryPredicate(AsyncRetryPredicate):
             ("exception_predicate", exception_predicate),
         ):
             if value is not None and not callable(value):
-                raise TypeError(f"{argument}: {value!r} is no function; give one that tells whether to retry")
+                raise TypeError(f"{argument} must be a function that returns whether to retry, got {value!r}")
         self._result_predicate = result_predicate
         self._exception_predicate = exception_predicate
 
@@ -90,9 +90,9 @@ class RetryPredicate(AsyncRetryPredicate):
 
 
 class AsyncRetryStrategy(ABC):
-    """Whether, when and how often to try again (``pyflink.datastream.AsyncRetryStrategy``).
+    """Defines whether, when and how often to retry (``pyflink.datastream.AsyncRetryStrategy``).
 
-    One object serves all elements at once, so its answers should depend on its arguments alone.
+    One strategy serves all elements, so its results should depend only on its arguments.
 
     Examples
     --------
@@ -111,19 +111,19 @@ class AsyncRetryStrategy(ABC):
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Tell whether there may be another attempt after `current_attempts`, which is 1 or more."""
+        """Return whether another attempt may follow `current_attempts`, which is 1 or more."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Give the wait, in ms, before the attempt that follows after `current_attempts`."""
+        """Return the delay in ms before the attempt that follows `current_attempts`."""
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """Give what counts as a failed attempt."""
+        """Return the predicate that defines a failed attempt."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy:
-        """Never try again."""
+        """Return a strategy that never retries."""
         return NO_RETRY_STRATEGY
 
     @staticmethod
@@ -133,7 +133,7 @@ class AsyncRetryStrategy(ABC):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> AsyncRetryStrategy:
-        """Try again after a wait that is always the same; see `FixedDelayRetryStrategy`."""
+        """Return a strategy with a constant delay; see `FixedDelayRetryStrategy`."""
         return FixedDelayRetryStrategy(
             max_attempts, backoff_time_millis, result_predicate, exception_predicate
         )
@@ -147,14 +147,14 @@ class AsyncRetryStrategy(ABC):
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> AsyncRetryStrategy:
-        """Try again after waits that grow; see `ExponentialBackoffDelayRetryStrategy`."""
+        """Return a strategy with increasing delays; see `ExponentialBackoffDelayRetryStrategy`."""
         return ExponentialBackoffDelayRetryStrategy(
             max_attempts, initial_delay, max_retry_delay, multiplier, result_predicate, exception_predicate
         )
 
 
 class NoRetryStrategy(AsyncRetryStrategy):
-    """Never try again."""
+    """A strategy that never retries."""
 
     def can_retry(self, current_attempts: int) -> bool:
         """See `AsyncRetryStrategy.can_retry`."""
@@ -173,7 +173,7 @@ NO_RETRY_STRATEGY: AsyncRetryStrategy = NoRetryStrategy()
 
 
 class _Bounded(AsyncRetryStrategy):
-    """So many retries, of what two functions call a failure."""
+    """A strategy with a limited number of retries and two predicate functions."""
 
     def __init__(
         self,
@@ -182,13 +182,13 @@ class _Bounded(AsyncRetryStrategy):
         exception_predicate: ExceptionPredicate | None,
     ) -> None:
         if not isinstance(max_attempts, int) or isinstance(max_attempts, bool):
-            raise TypeError(f"max_attempts: {max_attempts!r} is no int; give the number of retries")
+            raise TypeError(f"max_attempts must be an int, got {max_attempts!r}; pass the number of retries")
         if max_attempts < 1:
-            raise ValueError(f"max_attempts: {max_attempts} retries; give 1 or more, or no strategy")
+            raise ValueError(f"max_attempts must be 1 or more, got {max_attempts}; pass no strategy for none")
         if result_predicate is None and exception_predicate is None:
             raise ValueError(
-                "result_predicate, exception_predicate: both are None, so nothing would ever be retried; "
-                "give one, such as exception_predicate=has_exception_predicate"
+                "result_predicate or exception_predicate must be a function, got None for both, which would "
+                "never retry; pass one, such as exception_predicate=has_exception_predicate"
             )
         self._max_attempts = max_attempts
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
@@ -203,18 +203,18 @@ class _Bounded(AsyncRetryStrategy):
 
 
 class FixedDelayRetryStrategy(_Bounded):
-    """Retries after a wait that is always the same; Flink's class of that name.
+    """Retries after a constant delay; Flink's class of that name.
 
     Parameters
     ----------
     max_attempts : int
-        How many retries follow the first attempt, 1 or more.
+        The maximum number of retries after the first attempt, 1 or more.
     backoff_time_millis : int or timedelta
-        The wait before each, in ms, more than 0.
+        The delay before each retry in ms, more than 0.
     result_predicate : callable, optional
-        List of results -> whether to try again.
+        A function from the list of results to whether to retry.
     exception_predicate : callable, optional
-        Exception -> whether to try again. One of the two must be given.
+        A function from the exception to whether to retry. At least one of the two predicates is required.
     """
 
     def __init__(
@@ -233,25 +233,25 @@ class FixedDelayRetryStrategy(_Bounded):
 
 
 class ExponentialBackoffDelayRetryStrategy(_Bounded):
-    """Retries after waits that grow by a factor; Flink's class of that name.
+    """Retries after delays that grow by a factor; Flink's class of that name.
 
-    Flink keeps the last wait in the strategy, where the elements in flight overwrite each other's; here
-    each element has its own row of waits.
+    Flink stores the last delay in the strategy, where concurrent elements overwrite it; here each element has
+    its own sequence of delays.
 
     Parameters
     ----------
     max_attempts : int
-        How many retries follow the first attempt, 1 or more.
+        The maximum number of retries after the first attempt, 1 or more.
     initial_delay : int or timedelta
-        The wait before the first retry, in ms, more than 0.
+        The delay before the first retry in ms, more than 0.
     max_retry_delay : int or timedelta
-        No later wait is longer, in ms, more than 0.
+        The maximum delay in ms, more than 0; it does not limit the first delay.
     multiplier : float
-        What each wait is multiplied with (and cut to whole ms) for the next, more than 0.
+        The factor from each delay to the next, which is truncated to whole ms; more than 0.
     result_predicate : callable, optional
-        List of results -> whether to try again.
+        A function from the list of results to whether to retry.
     exception_predicate : callable, optional
-        Exception -> whether to try again. One of the two must be given.
+        A function from the exception to whether to retry. At least one of the two predicates is required.
     """
 
     def __init__(
@@ -267,9 +267,9 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
         self._initial_delay = _positive("initial_delay", initial_delay)
         self._max_retry_delay = _positive("max_retry_delay", max_retry_delay)
         if not isinstance(multiplier, (int, float)) or isinstance(multiplier, bool):
-            raise TypeError(f"multiplier: {multiplier!r} is no number")
+            raise TypeError(f"multiplier must be a number, got {multiplier!r}")
         if not 0 < multiplier < math.inf:
-            raise ValueError(f"multiplier: {multiplier!r} must be more than 0, and finite")
+            raise ValueError(f"multiplier must be more than 0 and finite, got {multiplier!r}")
         self._multiplier = multiplier
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
@@ -285,5 +285,5 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
 def _positive(argument: str, duration: int | timedelta) -> int:
     ms = not_negative(argument, duration)
     if ms == 0:
-        raise ValueError(f"{argument}: {duration!r} must be more than 0 ms")
+        raise ValueError(f"{argument} must be more than 0 ms, got {duration!r}")
     return ms

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import streams
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import timerheap.spark
-from timerheap import MAX_WATERMARK, KeyedProcessFunction, TimeDomain
+from timerheap import MAX_WATERMARK, KeyedProcessFunction, TimeDomain, WatermarkStrategy
 
 pytestmark = pytest.mark.spark
 
@@ -84,3 +88,51 @@ def test_timers_fire_and_outlive_a_restart(spark: SparkSession, tmp_path: Path) 
     run_until(lambda found: "later" in [k for _, k, *_ in found] and len(fired()) >= len(expected()))
     assert fired() == expected()
     assert len([kind for kind, *_ in rows() if kind == "row"]) == len(waits | later)
+
+
+class Echo(KeyedProcessFunction):
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        yield (value.k,)
+
+
+@pytest.fixture
+def heard() -> Iterator[SimpleQueue[logging.LogRecord]]:
+    """What the driver says in timerheap's log."""
+    records: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    handler = QueueHandler(records)
+    logging.getLogger("timerheap").addHandler(handler)
+    yield records
+    logging.getLogger("timerheap").removeHandler(handler)
+
+
+@pytest.mark.parametrize("clock", ["processing_time", "with_idleness"])
+def test_available_now_ends_where_batches_without_rows_are_off_and_else_warns(
+    clock: str, spark: SparkSession, tmp_path: Path, heard: SimpleQueue[logging.LogRecord]
+) -> None:
+    schema = pa.schema([("k", pa.string()), ("at", pa.int64())])
+    streams.write_batches(tmp_path / "input", [[{"k": k, "at": 5}] for k in "ab"], schema)
+    df = streams.read_stream(spark, tmp_path / "input")
+    idle = WatermarkStrategy.for_monotonous_timestamps().with_idleness(1_000)
+    options: dict[str, Any] = {"processing_time": True}
+    if clock == "with_idleness":
+        options = {"event_time": "at", "watermark": idle, "order": "arrival"}
+    result = timerheap.spark.process(df, "k", Echo(), "k string", max_parallelism=1, **options)
+
+    def start(name: str) -> StreamingQuery:
+        writer = result.writeStream.option("checkpointLocation", str(tmp_path / name / "checkpoint"))
+        return writer.trigger(availableNow=True).start(str(tmp_path / name / "sink"), format="parquet")
+
+    with streams.configured(spark, streaming_noDataMicroBatches_enabled=False):
+        ending = start("ending")
+    assert ending.awaitTermination(PATIENCE)
+    assert streams.sink(spark, tmp_path / "ending") == [("a",), ("b",)]
+    assert heard.empty()
+
+    endless = start("endless")
+    try:
+        said = heard.get(timeout=PATIENCE).getMessage()
+    finally:
+        endless.stop()
+    assert said.startswith(f"availableNow will not end query {endless.id}")
+    assert 'call spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", False)' in said
+    assert heard.empty(), "once"

@@ -14,6 +14,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType, Times
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark.arguments import arrow_schema, expect_state_store, named_column, quoted
+from timerheap.spark.endless import runs
 from timerheap.spark.group import GroupSpec
 from timerheap.spark.labels import balanced_labels
 from timerheap.spark.local import LocalStage
@@ -206,6 +207,7 @@ class Carrier:
             shown=self.shown,
             event_time=self.event_time,
             time_mode=self.time_mode,
+            runs=runs(df.sparkSession),
             notices=notices(df.sparkSession),
         )
         if not isinstance(self.function, WindowQuery):

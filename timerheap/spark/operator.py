@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark.batched import BatchRunner
 from timerheap.spark.clock import Clock
+from timerheap.spark.endless import Runs
 from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.keyed import KeyedRunner
 from timerheap.spark.labels import partition_of
@@ -72,6 +73,8 @@ class Plan:
     time_mode : {"None", "ProcessingTime", "EventTime"}
         Whose clock the operator follows beside its own watermark: none, the micro-batches', or Spark's
         watermark, which is then the only one.
+    runs : Runs
+        Where tasks of a query with processing time say which query they are of.
     notices : Notices
         Takes what the driver is to log.
     """
@@ -85,6 +88,7 @@ class Plan:
     shown: list[str]
     event_time: str | None
     time_mode: str
+    runs: Runs
     notices: Notices
 
     def runner(self) -> Runner:
@@ -247,6 +251,8 @@ class StreamingOperator(StatefulProcessor):
         group, stored = self._load(owner, int(label), task.partitionId())
         if self._runner is None:
             self._runner = plan.runner()
+            if plan.time_mode == "ProcessingTime":
+                plan.runs.add(frozenset({(owner.query, run)}))
         now = timer_values.getCurrentProcessingTimeInMs() if plan.time_mode == "ProcessingTime" else None
 
         def watermark_after(clock: Clock) -> int:

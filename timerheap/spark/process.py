@@ -87,8 +87,11 @@ def process(
         row. In a result both are null, in a late row all other columns.
     processing_time : bool
         True: processing-time timers; "now" is the micro-batch's own time, so that a repeated attempt sees the
-        same. Spark then runs a batch at every trigger, and ``availableNow`` never ends. After a clean stop
-        Spark waits for a row before its first micro-batch.
+        same. Spark then runs a batch at every trigger, with rows or without, so ``availableNow`` does not
+        end, which a warning says when the query starts. Set
+        ``spark.sql.streaming.noDataMicroBatches.enabled`` to False before starting it, and it ends when all
+        rows have been read; timers that are due later fire in the next run. After a clean stop Spark waits
+        for a row before its first micro-batch.
     max_parallelism : int
         Number of key groups, 1 to 32768; a checkpoint fixes it.
     output_event_time : str, optional

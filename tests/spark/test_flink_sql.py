@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from timerheap.spark.flink_ranks import Order
 from timerheap.spark.flink_sql import Call, parsed
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
 GROUP = "GROUP BY window_start, window_end"
+BY = "PARTITION BY window_start, window_end"
+TOP = f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM}) WHERE n <= 3"
 
 
 def test_a_query_is_read() -> None:
@@ -104,6 +107,47 @@ def test_aggregates_are_read(text: str, call: Call) -> None:
 
 
 @pytest.mark.parametrize(
+    ("elements", "sets"),
+    [
+        ("k", [("k",)]),
+        ("GROUPING SETS ((a), (a, b), ())", [("a",), ("a", "b"), ()]),
+        ("CUBE (a, (b, c))", [("a", "b", "c"), ("a",), ("b", "c"), ()]),
+        ("k, ROLLUP (a, b)", [("k", "a", "b"), ("k", "a"), ("k",)]),
+        ("CUBE (a), ROLLUP (b)", [("a", "b"), ("a",), ("b",), ()]),
+        ("GROUPING SETS (a, ROLLUP (b))", [("a",), ("b",), ()]),
+    ],
+)
+def test_grouping_sets_are_read(elements: str, sets: list[tuple[str, ...]]) -> None:
+    assert parsed(f"SELECT 1 {FROM} {GROUP}, {elements}").sets == tuple(sets)
+    assert parsed(f"SELECT 1 {FROM} GROUP BY {elements}, window_end, window_start").sets == tuple(sets)
+
+
+def test_grouping_sets_may_have_the_bounds_within() -> None:
+    bounds = "window_start, window_end"
+    query = parsed(f"SELECT 1 {FROM} GROUP BY GROUPING SETS (({bounds}, k), ({bounds}, window_time))")
+    assert query.sets == (("k",), ())
+
+
+@pytest.mark.parametrize(
+    ("where", "limit", "rest"),
+    [
+        ("n <= 3", 3, None),
+        ("n < 3", 2, None),
+        ("3 >= n", 3, None),
+        ("n = 1", 1, None),
+        ("v > 2 AND n <= 3 AND n > 1", 3, "v > 2 AND n > 1"),
+    ],
+)
+def test_ranks_are_read(where: str, limit: int, rest: str | None) -> None:
+    text = TOP.replace("n <= 3", where).replace("end ORDER BY v", "end, w.k ORDER BY w.v DESC, v")
+    query = parsed(text.replace("MINUTES))", "MINUTES)) AS w"))
+    assert query.of_rows
+    rank = query.rank
+    assert (rank.name, rank.keys, rank.limit, rank.where) == ("n", ("k",), limit, rest)
+    assert rank.order == (Order("v", True, False), Order("v", False, True))
+
+
+@pytest.mark.parametrize(
     ("query", "message"),
     [
         ("", "0 statements"),
@@ -127,9 +171,17 @@ def test_aggregates_are_read(text: str, call: Call) -> None:
         (f"SELECT COUNT(*) {FROM} GROUP BY window_start, k", "GROUP BY has no window_end"),
         (f"SELECT COUNT(*) {FROM} GROUP BY k, window_end", "GROUP BY has no window_start"),
         (f"SELECT COUNT(*) {FROM} GROUP BY window_start, window_end, UPPER(k)", r"GROUP BY UPPER\(k\)"),
-        (f"SELECT COUNT(*) {FROM} {GROUP}, GROUPING SETS ((k), ())", "GROUP BY GROUPING SETS"),
-        (f"SELECT COUNT(*) {FROM} {GROUP}, CUBE (k)", "GROUP BY CUBE"),
-        (f"SELECT COUNT(*) {FROM} {GROUP}, ROLLUP (k)", "GROUP BY ROLLUP"),
+        (f"SELECT COUNT(*) {FROM} {GROUP}, CUBE (UPPER(k))", r"GROUP BY UPPER\(k\)"),
+        (f"SELECT COUNT(*) {FROM} {GROUP}, CUBE (a, b, c, d, e, f, g)", "GROUP BY of 128 grouping sets"),
+        (f"SELECT 1 {FROM} GROUP BY GROUPING SETS ((window_start, k), (window_start))", "no window_end"),
+        (f"SELECT GROUPING(v) {FROM} {GROUP}, CUBE (k)", r"GROUPING\(v\) is not supported; .*: k"),
+        (f"SELECT GROUPING_ID() {FROM} {GROUP}, CUBE (k)", r"GROUPING_ID\(\) is not supported"),
+        (f"SELECT GROUP_ID() {FROM} {GROUP}, CUBE (k)", r"GROUP_ID\(\) is not supported; write GROUPING_ID"),
+        (
+            "SELECT 1 FROM TABLE(SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), INTERVAL '1' DAY)) "
+            f"{GROUP}, CUBE (k)",
+            "SESSION with GROUPING SETS, CUBE or ROLLUP",
+        ),
         (f"SELECT COUNT(*) {FROM} {GROUP} ORDER BY 1", "ORDER BY is not supported; use orderBy"),
         (f"SELECT COUNT(*) {FROM} {GROUP} LIMIT 3", "LIMIT is not supported"),
         (f"SELECT DISTINCT COUNT(*) {FROM} {GROUP}", "SELECT DISTINCT is not supported"),
@@ -141,7 +193,40 @@ def test_aggregates_are_read(text: str, call: Call) -> None:
         (f"SELECT COUNT(*) {FROM} a, b {GROUP}", "JOIN is not supported"),
         (
             f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER (ORDER BY v) AS n {FROM}) WHERE n < 3",
-            "Top-N",
+            "a Top-N of all rows, not of windows",
+        ),
+        (f"SELECT ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM} {GROUP}", "in this place"),
+        (f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY}) AS n {FROM}) WHERE n < 3", "without ORDER BY"),
+        (TOP.replace("ROW_NUMBER", "RANK"), r"RANK\(\) OVER .*only one ROW_NUMBER\(\)"),
+        (TOP.replace("AS n", ""), "without a name"),
+        (TOP.replace("n <= 3", "v <= 3"), "WHERE has not one limit of n"),
+        (TOP.replace("n <= 3", "n >= 3"), "WHERE has not one limit of n"),
+        (TOP.replace("n <= 3", "n < 1"), "WHERE has not one limit of n"),
+        (TOP + " ORDER BY v", "ORDER BY is not supported"),
+        (TOP.replace(FROM, "FROM t"), "without windows, of t"),
+        (
+            TOP.replace("TUMBLE(TABLE t", "SESSION(TABLE t PARTITION BY k"),
+            "a Top-N of the rows of SESSION is not supported; rank what is aggregated",
+        ),
+        (
+            f"SELECT L.v FROM (SELECT * {FROM}) L FULL JOIN (SELECT * {FROM}) R ON L.k = R.k AND "
+            "L.window_start = R.window_start AND L.window_end = R.window_end",
+            r"a window join \(JOIN\) is not supported; .*process_two",
+        ),
+        (
+            f"SELECT * FROM (SELECT * {FROM}) L WHERE L.k IN (SELECT k FROM (SELECT * {FROM}) R WHERE "
+            "L.window_start = R.window_start AND L.window_end = R.window_end)",
+            r"a window join by IN or EXISTS \(SEMI JOIN, ANTI JOIN\) is not supported",
+        ),
+        (
+            f"SELECT * FROM (SELECT * {FROM}) L WHERE NOT EXISTS (SELECT * FROM (SELECT * {FROM}) R WHERE "
+            "L.k = R.k AND L.window_start = R.window_start AND L.window_end = R.window_end)",
+            "a window join by IN or EXISTS",
+        ),
+        (
+            f"SELECT n, COUNT(*) FROM (SELECT k, window_start, window_end, COUNT(*) AS n {FROM} {GROUP}, k) "
+            "GROUP BY n, window_start, window_end",
+            "a window aggregation of a window aggregation is not supported; make a view",
         ),
         (f"SELECT k FROM (SELECT k {FROM} {GROUP})", "a query within the query"),
         (f"SELECT COUNT(*) {FROM} WHERE window_start > ts {GROUP}", "WHERE with window_start .*HAVING"),

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-__all__ = ["EARLY", "WINDOW", "bounds"]
+__all__ = ["EARLY", "GROUPING_SET", "WINDOW", "WINDOW_TIME", "bounds"]
 
 WINDOW = ["window_start", "window_end", "window_time"]
 """Names of the columns."""
 
 EARLY = "early"
 """Name of the column that is true where the window goes on."""
+
+WINDOW_TIME = "timerheap.window_time"
+"""Says in a column's metadata that it is the time of windows: those of one time come in one micro-batch."""
+
+GROUPING_SET = "number of the grouping set"
+"""Name of the column that tells the groups of one grouping set from those of another."""
 
 
 def bounds(window: str) -> list[Column]:

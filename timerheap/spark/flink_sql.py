@@ -6,16 +6,26 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NoReturn
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
-__all__ = ["Call", "WindowSelect", "parsed"]
+from timerheap.spark.bounds import GROUPING_SET
+from timerheap.spark.flink_grouping import grouping_sets, grouping_value
+from timerheap.spark.flink_nodes import (
+    BOUNDS,
+    expect_known_queries,
+    expect_only,
+    name_of,
+    parts_of,
+    refuse,
+    text_of,
+)
+from timerheap.spark.flink_ranks import Rank, rank_of
 
-BOUNDS = ("window_start", "window_end", "window_time")
+__all__ = ["Call", "Ranked", "WindowSelect", "parsed"]
 
 _EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
 
@@ -56,19 +66,6 @@ _KNOWN = (
 )
 
 _READ = {"expressions", "from", "where", "group", "having"}
-_INSTEAD = {
-    "distinct": ("SELECT DISTINCT", "a group gives one row; use distinct() on the result of a batch"),
-    "hint": ("a hint", "leave it out"),
-    "joins": ("JOIN", "join DataFrames in Spark: the tables before, or the results of two queries"),
-    "laterals": ("LATERAL", "do in Spark, in a view, what it does"),
-    "limit": ("LIMIT", "use limit() on the result of a batch"),
-    "offset": ("OFFSET", "use offset() on the result of a batch"),
-    "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream gives windows as they end"),
-    "pivots": ("PIVOT", "use pivot() on the result of a batch"),
-    "sample": ("TABLESAMPLE", "make a view with sample()"),
-    "version": ("FOR SYSTEM_TIME AS OF", "join versions in Spark, and make a view of it"),
-    "with": ("WITH", "make a view of it: createOrReplaceTempView()"),
-}
 
 
 @dataclass(frozen=True)
@@ -98,6 +95,8 @@ class WindowSelect:
     where : str or None
     keys : tuple of str
         What is grouped by, beside the window.
+    sets : tuple of tuples of str
+        The keys of each grouping set; without GROUPING SETS, CUBE and ROLLUP it is one, of all keys.
     calls : dict of str to Call
         By the names that `having` and `columns` call them.
     having : str or None
@@ -112,9 +111,19 @@ class WindowSelect:
     partition: tuple[str, ...] | None
     where: str | None
     keys: tuple[str, ...]
+    sets: tuple[tuple[str, ...], ...]
     calls: dict[str, Call]
     having: str | None
     columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The first results, or the first rows, of the windows of a query."""
+
+    windows: WindowSelect
+    rank: Rank
+    of_rows: bool
 
 
 class _Flink(Spark):
@@ -125,7 +134,7 @@ class _Flink(Spark):
         STRING_ESCAPES = ["'"]  # noqa: RUF012
 
 
-def parsed(query: str) -> WindowSelect:
+def parsed(query: str) -> WindowSelect | Ranked:
     """Read a query.
 
     Raises
@@ -134,7 +143,25 @@ def parsed(query: str) -> WindowSelect:
         If it is no SQL, or has what windows on Spark do not; the message names it.
     """
     select = _select(query)
-    _expect_clauses(select)
+    expect_known_queries(select)
+    if (found := rank_of(select)) is None:
+        return _window_select(select)
+    rank, middle = found
+    source = middle.args["from_"].this
+    if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
+        expect_only(middle, {"expressions", "from"})
+        return Ranked(_window_select(source.this), rank, of_rows=False)
+    expect_only(middle, {"expressions", "from", "where"})
+    if any(call.name.upper() == "SESSION" for call in middle.find_all(exp.Anonymous)):
+        refuse("a Top-N of the rows of SESSION", "rank what is aggregated of sessions, as in Flink")
+    rows = middle.copy()
+    rows.set("expressions", [])
+    rows.set("group", exp.Group(expressions=[exp.column(name) for name in BOUNDS[:2]]))
+    return Ranked(_window_select(rows), rank, of_rows=True)
+
+
+def _window_select(select: exp.Select) -> WindowSelect:
+    expect_only(select, _READ)
     call, alias = _window_function(select)
     for column in select.find_all(exp.Column):
         if alias and column.table == alias:
@@ -142,16 +169,22 @@ def parsed(query: str) -> WindowSelect:
     windows, given = _arguments(call)
     data, partition = given["DATA"], given.get("PARTITION_BY")
     if not isinstance(data, exp.Column):
-        _refuse(f"DATA {_sql(data)}", "name a table or a view: TABLE t")
+        refuse(f"DATA {text_of(data)}", "name a table or a view: TABLE t")
     lengths = _LENGTHS[windows] | {"OFFSET": "offset"}
-    keys = _keys(select)
-    by = None if partition is None else tuple(_name(part, "PARTITION BY") for part in _parts(partition))
+    sets = grouping_sets(select)
+    keys = tuple(dict.fromkeys(name for one in sets for name in one))
+    by = None if partition is None else tuple(name_of(part, "PARTITION BY") for part in parts_of(partition))
+    if windows == "SESSION" and len(sets) > 1:
+        refuse(
+            "SESSION with GROUPING SETS, CUBE or ROLLUP",
+            "sessions are those of the groups: write a query for each grouping set, and union() the results",
+        )
     if windows == "SESSION" and set(by or ()) != set(keys):
-        _refuse(
+        refuse(
             f"SESSION partitioned by ({', '.join(by or ())}) and grouped by ({', '.join(keys)})",
             "sessions are those of the groups: SESSION(TABLE t PARTITION BY k, ...) with GROUP BY k",
         )
-    outside = _Outside({*BOUNDS, *keys})
+    outside = _Outside({*BOUNDS, *keys}, sets)
     columns = tuple(outside.column(item) for item in select.expressions)
     having = select.args.get("having")
     return WindowSelect(
@@ -162,18 +195,11 @@ def parsed(query: str) -> WindowSelect:
         partition=by,
         where=_where(select),
         keys=keys,
+        sets=tuple(sets),
         having=None if having is None else outside.text(having.this, "HAVING"),
         columns=columns,
         calls=outside.calls,
     )
-
-
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise ValueError(f"query: {what} is not supported; {instead}")
-
-
-def _sql(node: exp.Expr) -> str:
-    return node.sql(dialect=Spark, comments=False)
 
 
 def _select(query: str) -> exp.Select:
@@ -191,7 +217,7 @@ def _select(query: str) -> exp.Select:
         raise ValueError(f"query: there are {len(trees)} statements; give one SELECT")
     (tree,) = trees
     if not isinstance(tree, exp.Select):
-        _refuse(
+        refuse(
             (tree.name if isinstance(tree, exp.Command) else tree.key).upper(),
             "give one SELECT, and go on with the DataFrame: union(), writeStream, a view",
         )
@@ -220,31 +246,15 @@ def _like(token: Token, kind: TokenType, text: str) -> Token:
     return Token(kind, text, line=token.line, col=token.col, start=token.start, end=token.end)
 
 
-def _expect_clauses(select: exp.Select) -> None:
-    if over := select.find(exp.Window):
-        _refuse(f"{_sql(over)} (Top-N, deduplication, OVER)", "rank the rows of the result in Spark")
-    _expect_only(select, _READ)
-    for inner in select.find_all(exp.Query):
-        if inner is not select and not isinstance(inner, exp.Table):
-            _refuse("a query within the query", "make a view of the inner one: createOrReplaceTempView()")
-
-
-def _expect_only(node: exp.Expr, read: set[str]) -> None:
-    for name, value in node.args.items():
-        clause = name.removesuffix("_")
-        if value and clause not in read:
-            _refuse(*_INSTEAD.get(clause, (clause.upper().replace("_", " "), "leave it out")))
-
-
 def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
     """Give the call of the window function, and what its rows are called."""
     source = select.find(exp.From)
     table = None if source is None else source.this
     if not isinstance(table, exp.Table):
-        _refuse("a SELECT without a table of windows", f"write {_EXAMPLE}")
-    _expect_only(table, {"this", "alias"})
+        refuse("a SELECT without a table of windows", f"write {_EXAMPLE}")
+    expect_only(table, {"this", "alias"})
     if columns := table.alias_column_names:
-        _refuse(f"{table.alias} ({', '.join(columns)}), other names of its columns,", "name them in SELECT")
+        refuse(f"{table.alias} ({', '.join(columns)}), other names of its columns,", "name them in SELECT")
     call = table.this
     if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
         (call,) = call.expressions
@@ -253,10 +263,10 @@ def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
             f.name.upper() for f in select.find_all(exp.Anonymous) if f.name.upper() in ("HOP", *_LENGTHS)
         ]
         if grouped:
-            _refuse(f"GROUP BY {grouped[0]}(...), Flink's windows of old", f"write {_EXAMPLE}")
-        _refuse(f"a query without windows, of {_sql(table)}", f"spark.sql() runs it, or write {_EXAMPLE}")
+            refuse(f"GROUP BY {grouped[0]}(...), Flink's windows of old", f"write {_EXAMPLE}")
+        refuse(f"a query without windows, of {text_of(table)}", f"spark.sql() runs it, or write {_EXAMPLE}")
     if call.name.upper() not in _LENGTHS:
-        _refuse(f"the table function {call.name}", f"there are {', '.join(_LENGTHS)}")
+        refuse(f"the table function {call.name}", f"there are {', '.join(_LENGTHS)}")
     return call, table.alias
 
 
@@ -274,9 +284,9 @@ def _arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
         elif free:
             name, value = free[0], argument
         else:
-            _refuse(f"the argument {_sql(argument)}", takes)
+            refuse(f"the argument {text_of(argument)}", takes)
         if name in given or name not in (*needed, more):
-            _refuse(f"the argument {name}" + (", given twice," if name in given else ""), takes)
+            refuse(f"the argument {name}" + (", given twice," if name in given else ""), takes)
         given[name] = value
         free = [one for one in free if one != name]
     missing = [name for name in needed if name not in given]
@@ -285,39 +295,27 @@ def _arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
     return windows, given
 
 
-def _parts(node: exp.Expr) -> list[exp.Expr]:
-    if isinstance(node, exp.Tuple):
-        return list(node.expressions)
-    return [node.this if isinstance(node, exp.Paren) else node]
-
-
-def _name(node: exp.Expr, clause: str) -> str:
-    if not isinstance(node, exp.Column) or node.table:
-        _refuse(f"{clause} {_sql(node)}", "name columns of the table; make a view that has it as a column")
-    return node.name
-
-
 def _descriptor(node: exp.Expr) -> str:
     if not (isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and node.expressions):
-        _refuse(f"TIMECOL {_sql(node)}", "write DESCRIPTOR(ts), with the column of the time")
+        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR(ts), with the column of the time")
     if len(node.expressions) > 1:
-        _refuse(f"TIMECOL {_sql(node)}", "a window has one time")
-    return _name(node.expressions[0], "DESCRIPTOR")
+        refuse(f"TIMECOL {text_of(node)}", "a window has one time")
+    return name_of(node.expressions[0], "DESCRIPTOR")
 
 
 def _milliseconds(node: exp.Expr, argument: str) -> int:
-    shown, sign = _sql(node), 1
+    shown, sign = text_of(node), 1
     while isinstance(node, exp.Neg):
         node, sign = node.this, -sign
     if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal) or node.unit is None:
-        _refuse(f"{argument} {shown}", "write a length of time, such as INTERVAL '10' MINUTES")
+        refuse(f"{argument} {shown}", "write a length of time, such as INTERVAL '10' MINUTES")
     unit = node.unit
     ends = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit, unit]
     first, last = ((one.name if isinstance(one, exp.Var) else one.key).upper() for one in ends)
     known = list(_UNITS)
     for name in (first, last):
         if name.removesuffix("S") not in known:
-            _refuse(f"{argument} {shown}", f"the units are {', '.join(known)}")
+            refuse(f"{argument} {shown}", f"the units are {', '.join(known)}")
     units = known[known.index(first.removesuffix("S")) : known.index(last.removesuffix("S")) + 1]
     match = re.fullmatch(r"\s*([+-]?)\s*(\d+(?:[ :]\d+)*(?:\.\d+)?)\s*", node.this.name)
     numbers = [] if match is None else re.split("[ :]", match[2])
@@ -335,44 +333,31 @@ def _where(select: exp.Select) -> str | None:
         return None
     for column in where.find_all(exp.Column):
         if column.name in BOUNDS and not column.table:
-            _refuse(f"WHERE with {column.name}", "put what is asked of windows into HAVING")
+            refuse(f"WHERE with {column.name}", "put what is asked of windows into HAVING")
     if aggregate := where.find(exp.AggFunc):
-        _refuse(f"WHERE with {_sql(aggregate)}", "put what is asked of groups into HAVING")
-    return _sql(where.this)
-
-
-def _keys(select: exp.Select) -> tuple[str, ...]:
-    group = select.args.get("group")
-    if group is None:
-        _refuse("a query without GROUP BY", "group by window_start, window_end and the keys")
-    _expect_only(group, {"expressions"})
-    names = dict.fromkeys(_name(node, "GROUP BY") for node in group.expressions)
-    for bound in BOUNDS[:2]:
-        if bound not in names:
-            raise ValueError(
-                f"query: GROUP BY has no {bound}; Flink's windows need window_start and window_end"
-            )
-    return tuple(name for name in names if name not in BOUNDS)
+        refuse(f"WHERE with {text_of(aggregate)}", "put what is asked of groups into HAVING")
+    return text_of(where.this)
 
 
 class _Outside:
     """Expressions over groups: each aggregate in them becomes a column, and is noted in `calls`."""
 
-    def __init__(self, grouped: set[str]) -> None:
-        self._grouped = grouped
+    def __init__(self, grouped: set[str], sets: list[tuple[str, ...]]) -> None:
+        self._grouped = {*grouped, GROUPING_SET}
+        self._sets = sets
         self.calls: dict[str, Call] = {}
 
     def column(self, item: exp.Expr) -> tuple[str, str]:
         """Give the expression and the name of an item of the select list."""
         if isinstance(item, exp.Alias):
             return self.text(item.this, "SELECT"), item.alias
-        return self.text(item, "SELECT"), item.name if isinstance(item, exp.Column) else _sql(item)
+        return self.text(item, "SELECT"), item.name if isinstance(item, exp.Column) else text_of(item)
 
     def text(self, node: exp.Expr, clause: str) -> str:
         """Give the expression."""
         node = node.copy().transform(self._replaced)
         if node.find(exp.Star):
-            _refuse(f"{clause} *", "name the columns: keys, window_start, window_end and aggregates")
+            refuse(f"{clause} *", "name the columns: keys, window_start, window_end and aggregates")
         for column in node.find_all(exp.Column):
             root = column.parts[0].name
             if root not in self._grouped and root not in self.calls:
@@ -380,35 +365,39 @@ class _Outside:
                     f"query: {clause}: column {root!r} is neither in GROUP BY nor inside an aggregate; "
                     f"aggregates are {_KNOWN}"
                 )
-        return _sql(node)
+        return text_of(node)
 
     def _replaced(self, node: exp.Expr) -> exp.Expr:
+        if isinstance(node, (exp.Grouping, exp.GroupingId)):
+            return grouping_value(node, self._sets)
+        if isinstance(node, exp.Anonymous) and node.name.upper() == "GROUP_ID":
+            refuse("GROUP_ID()", "write GROUPING_ID(k, ...), with columns of GROUP BY")
         if not isinstance(node, (exp.AggFunc, exp.Filter)):
             return node
-        name = _sql(node)
+        name = text_of(node)
         self.calls[name] = _call(node)
         return exp.column(name, quoted=True)
 
 
 def _call(node: exp.Expr) -> Call:
-    shown, condition = _sql(node), None
+    shown, condition = text_of(node), None
     if isinstance(node, exp.Filter):
-        node, condition = node.this, _sql(node.expression.this)
+        node, condition = node.this, text_of(node.expression.this)
     function = _FUNCTIONS.get(type(node))
     if function is None:
-        _refuse(shown, f"aggregates are {_KNOWN}")
+        refuse(shown, f"aggregates are {_KNOWN}")
     if any(value for name, value in node.args.items() if name not in ("this", "big_int")):
-        _refuse(shown, "aggregates take one argument")
+        refuse(shown, "aggregates take one argument")
     argument = node.this
     if isinstance(argument, exp.Distinct):
         if len(argument.expressions) != 1:
-            _refuse(shown, "count the distinct values of one column; concatenate several in a view")
+            refuse(shown, "count the distinct values of one column; concatenate several in a view")
         if function not in ("count", "min", "max"):
-            _refuse(shown, "only COUNT takes DISTINCT")
+            refuse(shown, "only COUNT takes DISTINCT")
         (argument,) = argument.expressions
         function = "count_distinct" if function == "count" else function
     if isinstance(argument, (exp.Star, exp.Literal)) and function == "count":
         return Call(function, None, condition)
     if argument.find(exp.AggFunc):
-        _refuse(shown, "an aggregate takes no aggregate")
-    return Call(function, _sql(argument), condition)
+        refuse(shown, "an aggregate takes no aggregate")
+    return Call(function, text_of(argument), condition)

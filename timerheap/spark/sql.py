@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timerheap.spark.windows import cumulate, hop, session, tumble
-from timerheap.watermarks import WatermarkStrategy
+from timerheap.spark.arguments import named_column, quoted
+from timerheap.spark.bounds import GROUPING_SET, WINDOW, WINDOW_TIME
+from timerheap.spark.ranking import first_results, first_rows, with_order
+from timerheap.spark.windows import Windows, cumulate, hop, session, tumble
+from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
     from timerheap.spark.flink_sql import Call, WindowSelect
 
 __all__ = ["sql"]
 
-_WINDOWS: dict[str, Callable[..., Any]] = {
+_WINDOWS: dict[str, Callable[..., Windows]] = {
     "tumble": tumble,
     "hop": hop,
     "cumulate": cumulate,
@@ -51,12 +54,13 @@ def sql(
     ----------
     spark : pyspark.sql.SparkSession
     query : str
-        One SELECT of TUMBLE, HOP, CUMULATE or SESSION, their arguments in order or by name. Tables are those
-        of `spark`: temporary views of streams and batches, and tables.
+        One SELECT of TUMBLE, HOP, CUMULATE or SESSION, their arguments in order or by name, with GROUPING
+        SETS, CUBE and ROLLUP; or the first rows of each window by ROW_NUMBER(): window Top-N and window
+        deduplication. Tables are those of `spark`: temporary views of streams and batches, and tables.
     watermark : WatermarkStrategy, or dict of str to WatermarkStrategy
         What ``WATERMARK FOR`` says in Flink; a dict has it by the table's name. It may be left out of a
-        batch, of a view whose DataFrame has Spark's own ``withWatermark()`` on the time, and of windows of
-        processing time.
+        batch, of a view whose DataFrame has Spark's own ``withWatermark()`` on the time, of a view of what
+        sql() gave whose time is ``window_time``, and of windows of processing time.
     processing_time : str, optional
         What queries call the processing time (Flink's ``PROCTIME()``): ``DESCRIPTOR`` of it makes windows of
         processing time. By default it is each name that a streaming table has no column for, unless it has a
@@ -78,7 +82,7 @@ def sql(
     ImportError
         If sqlglot is not installed: ``pip install 'timerheap[sql]'``.
     ValueError
-        If the query has what is not supported, such as joins, ORDER BY and OVER: it is named, with what
+        If the query has what is not supported, such as window joins and ORDER BY: it is named, with what
         would be right.
 
     Notes
@@ -86,7 +90,8 @@ def sql(
     Words are Flink's, values are Spark's: scalar expressions are computed by Spark, ``AVG`` of integers is a
     double, and a window's bounds have the type of Spark's timestamps. Names of columns are case-sensitive in
     GROUP BY and DESCRIPTOR, as Flink's are. WHERE is applied to the table, before the window: the watermark
-    is that of the rows that are left.
+    is that of the rows that are left. Windows of a view's ``window_time`` end with a later window of the
+    view, where in Flink the watermark alone ends them.
 
     The semantics are those of Flink's window table functions and window aggregation.
     """
@@ -95,10 +100,11 @@ def sql(
     if not isinstance(query, str):
         raise TypeError(f"query: {query!r} is no str")
     try:
-        from timerheap.spark.flink_sql import parsed
+        from timerheap.spark.flink_sql import Ranked, parsed
     except ImportError as error:
         raise ImportError("sql() needs sqlglot: pip install 'timerheap[sql]'") from error
-    wanted = parsed(query)
+    asked = parsed(query)
+    wanted = asked.windows if isinstance(asked, Ranked) else asked
     df = spark.table(".".join(f"`{part.replace('`', '``')}`" for part in wanted.table))
     time, strategy = _time(df, wanted, watermark, processing_time)
     if wanted.where is not None:
@@ -107,13 +113,43 @@ def sql(
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if df.isStreaming:
         given.setdefault("local", "arrow")  # "jvm" has Spark's lateness
-    make = _WINDOWS[wanted.windows]
-    grouped = make(df, time, watermark=strategy, **wanted.lengths, **given).group_by(*wanted.keys)
+
+    def windows(rows: DataFrame) -> Windows:
+        return _WINDOWS[wanted.windows](rows, time, watermark=strategy, **wanted.lengths, **given)
+
+    if not isinstance(asked, Ranked):
+        return _aggregated(df, wanted, windows)
+    if asked.of_rows:
+        return first_rows(windows(with_order(df, asked.rank)), asked.rank)
+    return first_results(_aggregated(df, wanted, windows), asked.rank)
+
+
+def _aggregated(df: DataFrame, wanted: WindowSelect, windows: Callable[[DataFrame], Windows]) -> DataFrame:
+    """Return the results of a query that aggregates windows of a table."""
+    keys = {name: name for name in wanted.keys}
+    by = list(wanted.keys)
+    if len(wanted.sets) > 1:
+        keys = {name: f"{name} of the grouping set" for name in keys}  # aggregates see the row's own value
+        by = [*keys.values(), GROUPING_SET]
+        df = _expanded(df, keys, wanted.sets)
     aggregates = [_aggregate(call).alias(name) for name, call in wanted.calls.items()]
-    result: DataFrame = grouped.agg(*(aggregates or [F.count("*")]))  # agg() wants one
+    result = windows(df).group_by(*by).agg(*(aggregates or [F.count("*")]))  # agg() wants one
+    result = result.withColumnsRenamed({there: name for name, there in keys.items()})
     if wanted.having is not None:
         result = result.where(F.expr(wanted.having))
-    return result.select(*(F.expr(text).alias(name) for text, name in wanted.columns))
+    return result.select(*(_named(F.expr(text), text, name) for text, name in wanted.columns))
+
+
+def _named(column: Column, text: str, name: str) -> Column:
+    """Name a column of the result; a window's time stays an event time, for the windows of a view."""
+    return column.alias(name, metadata={WINDOW_TIME: True}) if text == WINDOW[-1] else column.alias(name)
+
+
+class _WindowTimes(WatermarkGenerator):
+    """The watermark of results of windows: all that have a time come together, so it passes that time."""
+
+    def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
+        return max_timestamp
 
 
 def _time(
@@ -131,6 +167,8 @@ def _time(
             f"query: DESCRIPTOR({time}): table {table} has no such column; it has {df.columns}. For windows "
             f"of processing time give a stream, no watermark of the table, and processing_time={time!r}"
         )
+    if strategy is None and df.schema[time].metadata.get(WINDOW_TIME):
+        strategy = WatermarkStrategy.for_generator(_WindowTimes)
     if strategy is None:
         delay = df.schema[time].metadata.get(_DELAY)
         if delay is None and df.isStreaming:
@@ -140,6 +178,18 @@ def _time(
             )
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay or 0)
     return time, strategy
+
+
+def _expanded(df: DataFrame, keys: dict[str, str], sets: tuple[tuple[str, ...], ...]) -> DataFrame:
+    """Copy each row into every grouping set, with its number, and null for keys that it has not."""
+    numbers = F.explode(F.array(*map(F.lit, range(len(sets)))))
+    df = df.withColumn(GROUPING_SET, numbers)
+    columns = {}
+    for name, there in keys.items():
+        named_column(df, "GROUP BY", name)
+        having = [number for number, names in enumerate(sets) if name in names]
+        columns[there] = F.when(quoted(GROUPING_SET).isin(having), quoted(name))
+    return df.withColumns(columns)
 
 
 def _aggregate(call: Call) -> Column:

@@ -36,7 +36,7 @@ from timerheap.windows import (
     WindowOperator,
     count_window,
 )
-from timerheap.windows.window import WINDOW, window_of
+from timerheap.windows.window import window_of
 
 LONG = Types.LONG()
 GLOBAL = GlobalWindows.create()
@@ -298,7 +298,6 @@ def test_what_count_window_gives() -> None:
     for window in (CountWindow(0), CountWindow(5)):
         assert window_of(tuple(window)) == window
         assert (window.start, window.end, window.max_timestamp()) == (None, None, END)
-    assert WINDOW
 
 
 # ---- the end of the stream ----

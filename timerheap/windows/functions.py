@@ -43,7 +43,7 @@ class ProcessWindowFunction(Function, ABC):
 
         @abstractmethod
         def window(self) -> Any:
-            """Give the window: a `TimeWindow` or the `GlobalWindow`."""
+            """Give the window: a `TimeWindow`, a `CountWindow` or the `GlobalWindow`."""
 
         @abstractmethod
         def current_processing_time(self) -> int:

@@ -236,7 +236,7 @@ class WindowOperator:
             in_flight.persist()
         if skipped and self._is_element_late(timestamp):
             if self._late is not None:
-                results.collect(self._late(value, ctx), timestamp)
+                results.collect(records("late", self._late(value, ctx)), timestamp)
             else:
                 self.num_late_records_dropped += 1
         return results
@@ -293,7 +293,7 @@ class WindowOperator:
         if result.is_purge():
             self._contents.clear(kept)
 
-    def _emit(self, window: Window, contents: Any) -> Iterable[Any] | None:
+    def _emit(self, window: Window, contents: Any) -> Iterable[Any]:
         function = self._window_function
         if function is None:
             return (contents,)

@@ -31,9 +31,9 @@ class Results(list[Any]):
         self._timestamp = timestamp
         self._timestamps: list[int | None] = []
 
-    def collect(self, results: Iterable[Any] | None, timestamp: int | None) -> None:
+    def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
         """Add results that have this timestamp."""
-        self.extend(results or ())
+        self.extend(results)
         self._timestamps += [timestamp] * (len(self) - len(self._timestamps))
 
     def __iter__(self) -> Iterator[Any]:

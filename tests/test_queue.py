@@ -274,7 +274,7 @@ def test_a_key_outside_the_owned_range_is_an_error(method, argument):
         ("poll_many", (2**63,), OverflowError, "time must fit into 64 bits, got 9223372036854775808"),
         ("poll_many", (5, -1), ValueError, "limit.*-1"),
         ("poll_many", (5, 1.5), TypeError, r"limit.*1\.5"),
-        ("remove_keys", ("key",), TypeError, "keys must be an iterable of keys, got the one key 'key'"),
+        ("remove_keys", ("key",), TypeError, "keys must be an iterable of keys, got the single key 'key'"),
         ("remove_keys", (7,), TypeError, "keys must be an iterable of hashable keys, got 7"),
         ("remove_keys", ([["key"]],), TypeError, "keys must be an iterable of hashable keys"),
         ("remove_keys", (["key", None],), TypeError, "key must be"),

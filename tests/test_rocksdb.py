@@ -1,4 +1,4 @@
-"""The queue on disk, against its model, closed, killed and reopened meanwhile; what is safe, what refused."""
+"""The queue on disk compared with a model, also when closed, killed and reopened; durability and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 class WithSets(TypeSerializer):
-    """What "any" takes, and sets."""
+    """A serializer for the types of "any", and for sets."""
 
     name = "any and sets"
 
@@ -48,7 +48,7 @@ class WithSets(TypeSerializer):
 
 
 class BytesModel(QueueModel):
-    """Timers in the order of their bytes."""
+    """A model that orders timers by their bytes."""
 
     serializer = TimerSerializer("any", WithSets())
 
@@ -57,7 +57,7 @@ class BytesModel(QueueModel):
 
 
 def without_compaction():
-    """RocksDB's own threads must leave the files alone while a test copies them; a kill takes no time."""
+    """Disable compaction, so that RocksDB's threads do not change files while a test copies them."""
     options_of = store._options
 
     def options(rocksdict):
@@ -69,7 +69,7 @@ def without_compaction():
 
 
 class OnDisk(AgainstTheModel):
-    """With everything that holds many timers made small, so that few timers come by every border."""
+    """The state machine with small caches and batches, so that few timers suffice to exceed each."""
 
     @initialize(owned=st.sampled_from([(0, 3), (0, 1), (2, 3)]), kept=st.booleans(), sync=st.booleans())
     def start(self, owned, kept, sync):
@@ -108,7 +108,7 @@ class OnDisk(AgainstTheModel):
 
     @rule(sync=st.booleans())
     def be_killed_and_open(self, sync):
-        """What a killed process leaves is what its files hold at that moment."""
+        """Copy the files: this is what a process killed at this moment leaves behind."""
         if self.path is not None:
             left = self.directory / str(int(self.path.name) + 1)
             shutil.copytree(self.path, left)
@@ -144,8 +144,8 @@ def timers_of(*timestamps):
     return [InternalTimer(timestamp, "key", None) for timestamp in timestamps]
 
 
-def test_many_timers_against_the_heap(path):
-    """Beyond every border as it is: the head in memory, the batches, the ranges."""
+def test_many_timers_behave_as_in_the_heap_queue(path):
+    """Use more timers than the cached head, the batches and the ranges hold."""
     heap = TimerQueue()
     timers = [InternalTimer(i * 7919 % 20_011, i * 31 % 997, None) for i in range(20_000)]
     with RocksDBTimerQueue(path) as queue:
@@ -177,7 +177,7 @@ def test_many_timers_against_the_heap(path):
         assert queue.poll() is None
 
 
-def test_it_is_a_context_manager_and_finds_its_timers_again(path):
+def test_a_reopened_queue_holds_its_timers(path):
     with RocksDBTimerQueue(str(path), hash_code=hash_code_of_anything) as queue:
         queue.add_many([(5, "a", (0, 60)), (INT64_MIN, b"a" * 9, None), (INT64_MAX, 1.5, True)])
         assert repr(queue).startswith(f"<RocksDBTimerQueue in {path}, head InternalTimer(timestamp=-922337")
@@ -187,7 +187,7 @@ def test_it_is_a_context_manager_and_finds_its_timers_again(path):
         assert queue
 
 
-def test_a_temporary_directory_goes_with_its_queue():
+def test_a_temporary_directory_is_removed_with_its_queue():
     queue = create_timer_queue("rocksdb")
     directory = queue._timers.store.path
     queue.add((1, "a", None))
@@ -199,7 +199,7 @@ def test_a_temporary_directory_goes_with_its_queue():
     assert not directory.exists()
 
 
-def test_a_queue_that_nobody_closes_ends_with_its_process_and_in_silence(path):
+def test_an_unclosed_queue_is_closed_silently_when_the_process_ends(path):
     program = """
 import sys
 from timerheap import create_timer_queue
@@ -240,7 +240,7 @@ for path in (None, sys.argv[1]):
         lambda queue: (1, "a", None) in queue,
     ],
 )
-def test_a_closed_queue_says_so(path, call):
+def test_an_operation_on_a_closed_queue_raises(path, call):
     queue = RocksDBTimerQueue(path)
     queue.add((1, "a", None))
     queue.close()
@@ -253,25 +253,25 @@ def test_a_closed_queue_says_so(path, call):
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "message"),
     [
-        ({"max_parallelism": 64}, "max_parallelism must be 128, as .* has it, got 64"),
+        ({"max_parallelism": 64}, "max_parallelism must be 128, as stored in .*, got 64"),
         ({"key_group_range": KeyGroupRange(0, 99)}, r"key_group_range must be \[0, 127\].*got \[0, 99\]"),
         ({"key_serializer": "string"}, "key_serializer must be 'any'.*got 'string'"),
         ({"namespace_serializer": "void"}, "namespace_serializer must be 'any'.*got 'void'"),
-        ({"hash_code": lambda key: java_hash_code(key) + 1}, "hash_code must be the one.*'key'"),
+        ({"hash_code": lambda key: java_hash_code(key) + 1}, "hash_code must be the one that.*'key'"),
     ],
 )
-def test_what_the_timers_were_stored_with_must_be_the_same(path, changed, says):
+def test_opening_with_other_properties_raises(path, changed, message):
     with RocksDBTimerQueue(path) as queue:
         queue.add((1, "key", None))
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         RocksDBTimerQueue(path, **changed)
     with RocksDBTimerQueue(path) as queue:
         assert list(queue) == [(1, "key", None)]
 
 
-def test_one_queue_at_a_time_has_a_directory(path):
+def test_opening_a_directory_twice_raises(path):
     with RocksDBTimerQueue(path), pytest.raises(OSError, match=r"could not be opened: .*lock"):
         RocksDBTimerQueue(path)
 
@@ -283,7 +283,7 @@ def damage(files, at=0.5, data=b"\xff" * 64):
             opened.write(data)
 
 
-def test_damaged_files_are_errors(path):
+def test_reading_damaged_files_raises(path):
     queue = RocksDBTimerQueue(path)
     queue.add_many(timers_of(*range(20_000)))
     left = path.with_name("left")
@@ -297,18 +297,18 @@ def test_damaged_files_are_errors(path):
     for call in [lambda: queue.poll_many(INT64_MAX), lambda: list(queue), lambda: len(queue)]:
         with pytest.raises(OSError, match="could not be read: Corruption"):
             call()
-    with suppress(OSError):  # if RocksDB has come across the damage by itself
+    with suppress(OSError):  # RocksDB may have found the damage in the background
         queue.close()
 
 
-def test_a_damaged_manifest_is_an_error(path):
+def test_opening_a_damaged_manifest_raises(path):
     RocksDBTimerQueue(path).close()
     damage(path.glob("MANIFEST*"), 0)
     with pytest.raises(OSError, match="could not be opened: Corruption"):
         RocksDBTimerQueue(path)
 
 
-def test_what_waits_to_be_written_is_seen(path):
+def test_reads_include_pending_writes(path):
     near, far, farther = timers_of(7, 2_500, 3_500)
     with RocksDBTimerQueue(path) as queue:
         queue.add_many(timers_of(*range(3_000)))
@@ -326,8 +326,8 @@ def test_what_waits_to_be_written_is_seen(path):
 
 
 @pytest.mark.parametrize(("most_pending", "size"), [(5, 1 << 20), (1_000, 100)])
-def test_every_single_write_outlives_a_kill(path, most_pending, size):
-    """Whether it waits alone, with others, or behind a batch that was full, by number or by size."""
+def test_every_single_write_survives_a_kill(path, most_pending, size):
+    """Kill while writes are pending, alone or together, or after the batch was full by number or size."""
     with (
         mock.patch.object(store, "_MOST_PENDING", most_pending),
         mock.patch.object(journal.Journal, "SIZE", size),
@@ -343,7 +343,7 @@ def test_every_single_write_outlives_a_kill(path, most_pending, size):
                 assert list(found) == timers_of(*range((number + 1) // 3, number + 1))
 
 
-def test_a_journal_that_is_damaged_ends_where_the_damage_begins(path):
+def test_a_damaged_journal_is_read_up_to_the_damage(path):
     queue = RocksDBTimerQueue(path)
     for timer in timers_of(1, 2, 3):
         queue.add(timer)
@@ -364,49 +364,49 @@ def put(path, key, value=b""):
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
-        (b"", b"{}", "path must name"),
-        (b"", b"[1]", "path must name"),
-        (b"", b"\xff", "path must name"),
+        (b"", b"{}", "path must be a new directory"),
+        (b"", b"[1]", "path must be a new directory"),
+        (b"", b"\xff", "path must be a new directory"),
         (b"", b'{"format": "timerheap timers", "version": 2}', "version must be 2"),
         (b"", b'{"format": "others"}', "format must be 'others'"),
     ],
 )
-def test_what_is_no_store_of_timers(path, key, value, says):
+def test_opening_a_foreign_or_newer_store_raises(path, key, value, message):
     RocksDBTimerQueue(path).close()
     put(path, key, value)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         RocksDBTimerQueue(path)
 
 
-def test_another_database_is_left_alone(path):
+def test_opening_a_foreign_directory_raises(path):
     put(path, b"mine", b"yours")
-    with pytest.raises(ValueError, match="path must name a new directory or one of timerheap timers"):
+    with pytest.raises(ValueError, match="path must be a new directory or one of timerheap timers"):
         RocksDBTimerQueue(path)
 
 
-def test_a_path_that_is_none():
+def test_a_path_of_the_wrong_type_raises():
     for wrong in (7, b"timers"):
         with pytest.raises(TypeError, match="path must be a str or a path, got"):
             RocksDBTimerQueue(wrong)
 
 
-def test_a_path_that_is_a_file(path):
+def test_a_path_of_a_file_raises(path):
     path.write_text("mine")
     with pytest.raises(OSError, match="exists"):
         RocksDBTimerQueue(path)
 
 
 @pytest.mark.parametrize("stranger", [b"\0\0", b"12345678", b"12345678abcq", b"12345678abcdq"])
-def test_hostile_timers_are_errors_and_stay(path, stranger):
+def test_opening_a_store_with_an_invalid_first_timer_raises(path, stranger):
     RocksDBTimerQueue(path).close()
     put(path, stranger)
     with pytest.raises(ValueError, match="data must be a timer"):
         RocksDBTimerQueue(path)
 
 
-def test_hostile_timers_behind_the_head_are_errors_where_they_are_met(path):
+def test_reading_an_invalid_timer_raises_and_keeps_it(path):
     with RocksDBTimerQueue(path) as queue:
         queue.add((INT64_MIN, "key", None))
     put(path, b"12345678")
@@ -423,7 +423,7 @@ def test_hostile_timers_behind_the_head_are_errors_where_they_are_met(path):
 
 
 @pytest.mark.parametrize(
-    ("timer", "error", "says"),
+    ("timer", "error", "message"),
     [
         ((1, {"a"}, None), TypeError, "key must be"),
         ((1, "b", {}), TypeError, "namespace must be what the serializer 'any' takes"),
@@ -438,16 +438,16 @@ def test_hostile_timers_behind_the_head_are_errors_where_they_are_met(path):
     ],
 )
 @pytest.mark.parametrize("method", ["add", "remove", "add_many"])
-def test_errors_name_what_is_wrong_and_change_nothing(method, timer, error, says):
+def test_an_invalid_timer_raises_and_leaves_the_queue_unchanged(method, timer, error, message):
     with RocksDBTimerQueue(None, 128, KeyGroupRange(0, 71)) as queue:
         queue.add((1, "b", None))
-        with pytest.raises(error, match=says):
+        with pytest.raises(error, match=message):
             getattr(queue, method)([(2, "b", None), timer] if method == "add_many" else timer)
         assert list(queue) == [(1, "b", None)]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "error", "message"),
     [
         (("now",), TypeError, "time must be an int"),
         ((2**63,), OverflowError, "time must fit"),
@@ -455,17 +455,17 @@ def test_errors_name_what_is_wrong_and_change_nothing(method, timer, error, says
         ((1, 1.5), TypeError, "limit must be an int"),
     ],
 )
-def test_poll_many_errors(arguments, error, says):
+def test_an_invalid_argument_of_a_bulk_operation_raises(arguments, error, message):
     with RocksDBTimerQueue() as queue:
         queue.add((1, 1, None))
-        with pytest.raises(error, match=says):
+        with pytest.raises(error, match=message):
             queue.poll_many(*arguments)
-        with pytest.raises(TypeError, match="keys must be an iterable of keys, got the one key 'key'"):
+        with pytest.raises(TypeError, match="keys must be an iterable of keys, got the single key 'key'"):
             queue.remove_keys("key")
         assert len(queue) == 1
 
 
-def test_a_write_that_fails_leaves_the_queue_as_it_was(path):
+def test_a_failing_write_leaves_the_queue_unchanged(path):
     with RocksDBTimerQueue(path) as queue:
         queue.add_many(timers_of(*range(3_000)))
         full = OSError("no space left on device")
@@ -491,7 +491,7 @@ def test_a_write_that_fails_leaves_the_queue_as_it_was(path):
         assert queue.poll_many(INT64_MAX) == timers_of(*range(3_000))
 
 
-def test_single_writes_wait_while_the_disk_is_full(path):
+def test_pending_writes_are_kept_while_the_disk_is_full(path):
     with RocksDBTimerQueue(path) as queue, mock.patch.object(store, "_MOST_PENDING", 10):
         with mock.patch.object(store.Store, "_write", side_effect=OSError("no space left on device")):
             for timer in timers_of(*range(10)):
@@ -506,7 +506,7 @@ def test_single_writes_wait_while_the_disk_is_full(path):
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_key_larger_than_the_journal(path, sync):
+def test_a_key_larger_than_the_journal_survives_a_kill(path, sync):
     large = b"k" * 300_000
     queue = RocksDBTimerQueue(path, hash_code=len, sync=sync)
     queue.add((1, large, None))
@@ -520,7 +520,7 @@ def test_a_key_larger_than_the_journal(path, sync):
         assert list(queue) == [(2, b"k", None)]
 
 
-def test_without_rocksdict_the_error_says_what_to_install():
+def test_a_missing_rocksdict_raises_an_error_with_the_install_command():
     with (
         mock.patch.dict(sys.modules, rocksdict=None),
         pytest.raises(ImportError, match=r"pip install 'timerheap\[rocksdb\]'"),
@@ -528,7 +528,7 @@ def test_without_rocksdict_the_error_says_what_to_install():
         create_timer_queue("rocksdb")
 
 
-def test_the_factory_knows_whose_arguments_are_whose(path):
+def test_create_timer_queue_rejects_arguments_of_another_backend(path):
     with pytest.raises(TypeError, match="path is for backend 'rocksdb' alone"):
         create_timer_queue("heap", path=path)
     with pytest.raises(TypeError, match="colour"):

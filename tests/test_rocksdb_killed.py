@@ -1,6 +1,6 @@
-"""A process is killed at work on its queue, again and again: nothing that it acknowledged is lost or doubled.
+"""Kills a process repeatedly while it uses its queue: acknowledged changes are neither lost nor duplicated.
 
-TIMERHEAP_KILLS says how often; 50 take two minutes.
+The environment variable TIMERHEAP_KILLS sets the number of kills; 50 take two minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from timerheap import InternalTimer, RocksDBTimerQueue
 
 KILLS = int(os.environ.get("TIMERHEAP_KILLS", "6"))
 
-# Does what it reads, and says so once it is done: a line of numbers for a line of numbers.
+# Performs each call that it reads, and then acknowledges it with a line of the numbers affected.
 WORKER = """
 import sys
 from timerheap import RocksDBTimerQueue
@@ -43,7 +43,7 @@ for line in sys.stdin:
 
 
 def calls(random: random.Random, held: set[int]) -> str:
-    """Choose a call; few timers are there twice, many come and go."""
+    """Choose a call; few timers are added twice, and many are removed."""
     number = random.randrange(1 << 20)
     match random.randrange(12):
         case 0:
@@ -61,7 +61,7 @@ def calls(random: random.Random, held: set[int]) -> str:
 
 
 def apply(call: str, held: set[int]) -> tuple[set[int], list[int] | None]:
-    """What is held after a call, and what the call says that it did."""
+    """Return the timers after a call, and the numbers that the call acknowledges."""
     name, *words = call.split()
     numbers = list(map(int, words))
     match name:
@@ -77,7 +77,7 @@ def apply(call: str, held: set[int]) -> tuple[set[int], list[int] | None]:
 
 
 def work_until_killed(path: Any, random: random.Random, held: set[int]) -> list[set[int]]:
-    """Give what may be held now: what was acknowledged, with or without the call that was under way."""
+    """Return the possible sets of timers: those acknowledged, without or with the call in progress."""
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -94,7 +94,7 @@ def work_until_killed(path: Any, random: random.Random, held: set[int]) -> list[
             after, did = apply(call, held)
             possible = [held, after]
             if random.random() < 0.001 or time.monotonic() > end:
-                time.sleep(random.uniform(0, 0.005))  # so that the kill comes within the call
+                time.sleep(random.uniform(0, 0.005))  # so that the kill interrupts the call
                 break
             assert worker.stdout.readline().split() == ["done", *map(str, did or [])]
             held, possible = after, [after]
@@ -106,7 +106,7 @@ def work_until_killed(path: Any, random: random.Random, held: set[int]) -> list[
     return possible
 
 
-def test_nothing_acknowledged_is_lost_or_doubled(tmp_path: Any) -> None:
+def test_acknowledged_changes_survive_every_kill_exactly_once(tmp_path: Any) -> None:
     seed = int(os.environ.get("TIMERHEAP_SEED", random.randrange(1 << 32)))
     print("TIMERHEAP_SEED", seed)
     chance = random.Random(seed)

@@ -316,7 +316,7 @@ class TimerQueue(Generic[K, N]):
 
     def _identities_of(self, keys: Iterable[K]) -> list[_Identity[K, N]]:
         if isinstance(keys, str | bytes):
-            raise TypeError(f"keys must be an iterable of keys, got the one key {keys!r}")
+            raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
         try:
             wanted = set(keys)
         except TypeError as error:

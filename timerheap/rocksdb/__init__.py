@@ -1,7 +1,7 @@
 """The timer queue on disk: `RocksDBTimerQueue`.
 
-Timers are bytes that sort as they fire (`queue`); the first of them are in memory (`head`) and all of them in
-RocksDB (`store`), but for the latest, which wait to be written together and lie in a `journal` meanwhile.
+Timers are stored as bytes that sort in firing order (`queue`). RocksDB (`store`) holds all of them, and
+memory also holds the first ones (`head`). A `journal` holds the latest writes until they are written in bulk.
 """
 
 from timerheap.rocksdb.queue import RocksDBTimerQueue

@@ -1,4 +1,4 @@
-"""An ordered set of byte strings on disk, whose first ones are in memory, too."""
+"""A sorted set of byte strings on disk, with its first entries cached in memory."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from timerheap.rocksdb.store import FIRST, Store
 
 __all__ = ["CachedHead"]
 
-_CACHED = 1_024  # entries that are read at once
+_CACHED = 1_024  # entries to read at a time
 _MOST_CACHED = 2 * _CACHED
-_RANGE = 1_000  # so many neighbours are removed as one range; many small ranges would slow RocksDB down
+_RANGE = 1_000  # remove at least this many as one range; many small ranges would slow RocksDB down
 
 
 class CachedHead:
-    """The entries of a store, with the first of them at hand.
+    """A cache of the first entries of a store.
 
-    In memory is every entry up to `_through`, or simply every entry where that is None. Flink:
+    The cache holds every entry up to `_through`, or all entries if `_through` is None. Flink:
     ``RocksDBCachingPriorityQueueSet`` and its ``TreeOrderedSetCache``.
 
-    A write that fails leaves the store as it was and nothing in memory, which is then read again.
+    A failing write leaves the store unchanged and empties the cache, which is then read again.
     """
 
     def __init__(self, store: Store) -> None:
@@ -28,15 +28,15 @@ class CachedHead:
         self.forget()
 
     def forget(self) -> None:
-        """Hold nothing in memory."""
+        """Empty the cache."""
         self._cache: list[bytes] = []
         self._through: bytes | None = FIRST
-        self._beyond: int | None = None  # how many are not in memory, if that is known
+        self._beyond: int | None = None  # the number of entries that are not cached, or None if unknown
 
     def first(self) -> bytes | None:
         """Return the first entry, or None."""
         if not self._cache and self._through is not None:
-            # On from where the last read ended: RocksDB would walk over all that has been removed since.
+            # Continue where the last read ended; RocksDB would iterate over everything removed since.
             self._cache = next(self.store.scan(self._through, size=_CACHED), [])
             if len(self._cache) < _CACHED:
                 self._through, self._beyond = None, 0
@@ -47,11 +47,11 @@ class CachedHead:
         return self._cache[0] if self._cache else None
 
     def add(self, entry: bytes) -> bytes | None:
-        """Add an entry if it is not there; return what was first before."""
+        """Add an entry unless it is present; return the previous first entry."""
         first = self._cache[0] if self._cache else self.first()
         if self._through is not None and entry > self._through:
             self.store.add(entry)
-            self._beyond = None  # nobody has looked whether it was there
+            self._beyond = None  # whether the entry was present is unknown
             return first
         at = bisect_left(self._cache, entry)
         if self._cache[at : at + 1] == [entry]:
@@ -66,7 +66,7 @@ class CachedHead:
         return first
 
     def add_many(self, entries: Sequence[bytes]) -> None:
-        """Add the entries that are not there: all or, on an error, none."""
+        """Add the entries that are not present; on an error, add none."""
         entries = sorted(entries)
         self.first()
         near = len(entries) if self._through is None else bisect_right(entries, self._through)
@@ -80,7 +80,7 @@ class CachedHead:
             raise
 
     def remove(self, entry: bytes) -> bytes | None:
-        """Remove an entry if it is there; return what was first before."""
+        """Remove an entry if it is present; return the previous first entry."""
         first = self._cache[0] if self._cache else self.first()
         if self._through is not None and entry > self._through:
             self.store.remove(entry)
@@ -97,7 +97,7 @@ class CachedHead:
         return first
 
     def remove_first(self, entries: Sequence[bytes]) -> None:
-        """Remove the first entries, which these are: all or, on an error, none."""
+        """Remove `entries`, which must be the first entries; on an error, remove none."""
         try:
             if len(entries) == 1:
                 self.store.remove(entries[0])
@@ -116,7 +116,7 @@ class CachedHead:
             raise
 
     def before(self, stop: bytes | None, most: int) -> list[bytes]:
-        """Return the entries before `stop`, or all, but no more than `most`."""
+        """Return at most `most` entries before `stop`, or of all entries if `stop` is None."""
         first = self.first()
         if first is None or (stop is not None and first >= stop):
             return []
@@ -131,7 +131,7 @@ class CachedHead:
         return found
 
     def scan(self) -> Iterator[list[bytes]]:
-        """Read all entries as they are now, in order, many at a time."""
+        """Return an iterator over chunks of the current entries, in order."""
         self.first()
         return iter([self._cache[:]]) if self._through is None else self.store.scan(FIRST)
 
@@ -149,7 +149,7 @@ class CachedHead:
         return len(self._cache) + self._beyond
 
     def _take(self, near: list[bytes]) -> None:
-        """Take into memory what has been added there, in order, or the first of it."""
+        """Add sorted new entries to the cache, as many as fit."""
         taken = near[:_MOST_CACHED]
         self._cache = sorted({*self._cache, *taken})
         if len(taken) < len(near):

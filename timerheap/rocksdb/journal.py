@@ -1,4 +1,4 @@
-"""What has been acknowledged and waits to be written in bulk: a small file that outlives its process."""
+"""A file of acknowledged entries not yet written in bulk, which survives the end of the process."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ __all__ = ["ADDED", "REMOVED", "Journal"]
 
 ADDED, REMOVED = 1, 2
 
-_HEAD = struct.Struct("<IHB")  # checksum, length, kind; then the entry itself
+_HEAD = struct.Struct("<IHB")  # checksum, length, kind; the entry follows
 _GENERATION = struct.Struct("<QB")
 
 
 class Journal:
-    """Entries, appended to a file in memory that the operating system keeps when the process is killed.
+    """A memory-mapped file of entries, which the operating system keeps when the process is killed.
 
-    An entry costs a copy, where one in a log costs a system call. Entries belong to a generation, which
-    goes into their checksums: the next one makes all that there are void, without writing anything.
+    Appending an entry costs a copy; a log file would cost a system call. Each entry belongs to a generation,
+    which is part of its checksum. Starting a new generation invalidates all entries without writing anything.
 
     Parameters
     ----------
     path : Path
-        The file; made if it is not there.
+        The file; created if it does not exist.
     generation : int
-        That of the entries to append from now on, uint64.
+        The generation of the entries to append, uint64.
 
     Raises
     ------
     OSError
-        If the file cannot be made or there is no room for it on the disk.
+        If the file cannot be created, or the disk is full.
     """
 
     SIZE = 1 << 20
 
     def __init__(self, path: Path, generation: int) -> None:
         with path.open("a+b") as file:
-            # Written, not merely declared: memory that the disk has no room for would end the process.
+            # Write zeros to allocate the disk space: without space, writing to the mapping ends the process.
             file.write(bytes(max(0, self.SIZE - file.tell())))
             file.flush()
             self._memory = mmap.mmap(file.fileno(), 0)
         self.begin(generation)
 
     def begin(self, generation: int) -> None:
-        """Make all entries void and append those of this generation."""
+        """Invalidate all entries and start the given generation."""
         self._seeds = [zlib.crc32(_GENERATION.pack(generation, kind)) for kind in (0, ADDED, REMOVED)]
         self._memory.seek(0)
 
     def append(self, kind: int, entry: bytes) -> bool:
-        """Append an entry; False if there is no room for it."""
+        """Append an entry; return False if it does not fit."""
         try:
             head = _HEAD.pack(zlib.crc32(entry, self._seeds[kind]), len(entry), kind)
             self._memory.write(head + entry)
-        except (ValueError, struct.error):  # the file's end; more than 65535 bytes
+        except (ValueError, struct.error):  # the end of the file; an entry of more than 65535 bytes
             return False
         return True
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has been appended in this generation."""
+        """Whether the current generation has no entries."""
         return self._memory.tell() == 0
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
-        """Read the entries of this generation up to the first that was not written to its end."""
+        """Yield the entries of the current generation, up to the first incomplete one."""
         memory, at = self._memory[:], 0
         while at + _HEAD.size <= len(memory):
             checksum, length, kind = _HEAD.unpack_from(memory, at)
@@ -76,5 +76,5 @@ class Journal:
             yield kind, entry
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._memory.close()

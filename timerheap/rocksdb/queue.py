@@ -1,4 +1,4 @@
-"""The timer queue on disk: more timers than memory holds, and none lost when the process is killed."""
+"""The timer queue on disk, for more timers than fit into memory; it survives the end of the process."""
 
 from __future__ import annotations
 
@@ -26,59 +26,58 @@ __all__ = ["RocksDBTimerQueue"]
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 
-_BATCH = 8_192  # timers that are turned into bytes at once
-_KEY = 12  # where the key begins, after the timestamp and the hash code
+_BATCH = 8_192  # timers to serialize at a time
+_KEY = 12  # the offset of the key, after the timestamp and the hash code
 
 
 class RocksDBTimerQueue(Generic[K, N]):
-    """A timer queue in a directory of RocksDB's, with the answers of `TimerQueue`.
+    """A timer queue in a RocksDB directory, with the interface of `TimerQueue`.
 
     Parameters
     ----------
     path : path, optional
-        The directory; it is made if it is not there, and else holds the timers of before. One queue at a time
-        has it open. Without it a temporary directory, which goes with the queue: room for more timers than
-        memory holds, and no more than that.
+        The directory: a new one is created, an existing one holds the timers of an earlier queue. Only one
+        queue at a time may open it. By default a temporary directory, which is removed with the queue.
     max_parallelism, key_group_range, hash_code
         As in `TimerQueue`.
     key_serializer, namespace_serializer : str or TypeSerializer, default "any"
-        As in `TimerSerializer`. ``"any"`` takes None, bools, ints of 64 bits, floats, strings, bytes and
-        tuples of these beside each other; ``"long"``, ``"string"``, ``"void"``, ``"time_window"`` and others
-        are Flink's and save bytes.
+        As in `TimerSerializer`. ``"any"`` serializes None, bools, ints of 64 bits, floats, strings, bytes and
+        tuples of these; ``"long"``, ``"string"``, ``"void"``, ``"time_window"`` and others are Flink's
+        formats and need fewer bytes.
     sync : bool, default False
-        Whether a call returns only once the disk has it, which takes milliseconds.
+        Whether each call waits until its changes are on disk, which takes milliseconds.
 
     Raises
     ------
     ImportError
         If rocksdict is not installed: ``pip install 'timerheap[rocksdb]'``.
     TypeError, ValueError
-        If an argument is no such thing, or the directory was made with another `max_parallelism`,
-        `key_group_range` or serializer, or holds something else.
+        If an argument is invalid, the directory was created with another `max_parallelism`,
+        `key_group_range` or serializer, or the directory holds other data.
     OSError
-        If the directory cannot be opened: another queue has it, or it is damaged.
+        If the directory cannot be opened because another queue has opened it or it is damaged.
 
     Notes
     -----
-    **What is safe.** What a call did outlives the process, however it ends, from the moment the call returns;
-    with ``sync=True`` it outlives the machine's crash too. `add_many`, `poll_many` and `remove_keys` do all
-    or nothing. ``close`` only makes the next opening faster; the queue is a context manager.
+    **Durability.** When a call has returned, its changes survive the end of the process; with ``sync=True``
+    they also survive a crash of the machine. `add_many`, `poll_many` and `remove_keys` are atomic. ``close``
+    only makes the next opening faster. The queue is a context manager.
 
-    **Order.** A timer is stored as its timestamp, its key's hash code, its key and its namespace, each as
-    `TimerSerializer` writes it, and timers come in the order of these bytes. In Flink, whose
-    ``RocksDBCachingPriorityQueueSet`` this is, the key group comes first, and a heap holds the heads of all
-    key groups. Here one scan serves them all, and to find one key group's timers is a scan of all: for that
-    the hash code is there, from which the key group follows.
+    **Order.** A timer is stored as its timestamp, its key's hash code, its key and its namespace, as
+    `TimerSerializer` writes them, and timers are ordered by these bytes. In Flink's
+    ``RocksDBCachingPriorityQueueSet`` the key group comes first, and a heap holds the first timers of all key
+    groups. Here one scan serves all key groups; to find the timers of one key group, all timers are scanned
+    and their key groups are computed from the stored hash codes.
 
-    **Identity** is the bytes' too: 1, 1.0 and True are three keys, and what comes back is what their
-    serializer reads.
+    **Identity** is also that of the bytes: 1, 1.0 and True are three keys, and the queue returns keys as
+    their serializer reads them.
 
-    **Cost.** The first timers are kept in memory, up to 2048. `add`, `remove`, `peek` and `poll` cost O(log
-    n), and a read of the disk every 1024 polls. ``len`` is O(1) until a timer beyond those in memory is added
-    or removed, as nothing looks whether it was there; the next ``len`` counts, O(n). Flink's always does.
-    `add_many` and `poll_many` cost what they add and return, `clear` nothing; all else is O(n). The process
-    takes 200 MB for 20 million timers. One thread at a time. An operation that raises leaves the queue as it
-    was.
+    **Cost.** Up to 2048 of the first timers are kept in memory. `add`, `remove`, `peek` and `poll` cost O(log
+    n), plus one read of the disk per 1024 polls. ``len`` is O(1), except after a timer beyond those in memory
+    has been added or removed: whether it was present is unknown, so the next ``len`` counts all timers, O(n).
+    Flink always counts. `add_many` and `poll_many` cost what they add and return, `clear` is O(1), and all
+    else is O(n). The process needs 200 MB of memory for 20 million timers. A queue must be used by one thread
+    at a time. An operation that raises leaves the queue unchanged.
 
     Examples
     --------
@@ -121,13 +120,13 @@ class RocksDBTimerQueue(Generic[K, N]):
             raise
 
     def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is there; True if the head changed, so False on a tie with the head.
+        """Add a timer unless it is present; return True if the lowest timestamp changed.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If the timestamp is no int64, a serializer does not take the key or the namespace, the key has no
-            hash code or belongs to a key group outside `key_group_range`.
+            If the timestamp is not an int64, a serializer cannot write the key or the namespace, the key has
+            no hash code, or the key belongs to a key group outside `key_group_range`.
         OSError
             If the disk cannot be read or written.
         """
@@ -136,12 +135,12 @@ class RocksDBTimerQueue(Generic[K, N]):
         return head is None or data[:8] < head[:8]
 
     def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is there; True if it was the head, which `peek` shows.
+        """Remove a timer if it is present; return True if it was the head, which `peek` returns.
 
         Raises
         ------
         TypeError, OverflowError, ValueError, OSError
-            As `add`.
+            As for `add`.
         """
         data = self._bytes_of(timer)
         return data == self._timers.remove(data)
@@ -152,7 +151,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         return None if head is None else self._serializer.deserialize(head, _KEY)
 
     def poll(self) -> InternalTimer[K, N] | None:
-        """Remove and return the head that `peek` shows, or None."""
+        """Remove and return the head, which `peek` returns, or return None."""
         head = self._timers.first()
         if head is None:
             return None
@@ -161,12 +160,12 @@ class RocksDBTimerQueue(Generic[K, N]):
         return timer
 
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not there, in bulk: all of them or, on an error, none.
+        """Add every timer that is not present, in bulk; on an error, add none.
 
         Raises
         ------
         TypeError, OverflowError, ValueError, OSError
-            As `add`.
+            As for `add`.
         """
         self._timers.add_many(self._all_bytes_of(timers))
 
@@ -178,12 +177,12 @@ class RocksDBTimerQueue(Generic[K, N]):
         time : int
             Epoch milliseconds, int64.
         limit : int, optional
-            Take the first `limit` of them, 0 or more; by default all.
+            The maximum number of timers to remove, 0 or more; by default all.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If `time` is no int64, or `limit` no such number.
+            If `time` is not an int64, or `limit` is not an int64 of 0 or more.
         OSError
             If the disk cannot be read or written.
         """
@@ -198,15 +197,15 @@ class RocksDBTimerQueue(Generic[K, N]):
         return timers
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
-        """Remove all timers of many keys in one scan; give how many there were.
+        """Remove all timers of many keys in one scan; return their number.
 
         Raises
         ------
         TypeError, OverflowError, ValueError, OSError
-            As `add`; then no timer has been removed.
+            As for `add`; no timer is then removed.
         """
         if isinstance(keys, str | bytes):
-            raise TypeError(f"keys must be an iterable of keys, got the one key {keys!r}")
+            raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
         wanted = {self._bytes_of_key(key) for key in keys}
         lengths = {len(key) for key in wanted}
         gone = [data for data in self._scan() if any(data[8 : 8 + length] in wanted for length in lengths)]
@@ -216,12 +215,12 @@ class RocksDBTimerQueue(Generic[K, N]):
         return len(gone)
 
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key, in the order in which they would fire. A scan, O(n).
+        """Return the timers of one key in firing order. A scan, O(n).
 
         Raises
         ------
         TypeError, OverflowError, ValueError, OSError
-            As `add`.
+            As for `add`.
         """
         part = self._bytes_of_key(key)
         return self._serializer.deserialize_many(
@@ -229,7 +228,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         )
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key group, in the order in which they would fire. A scan, O(n).
+        """Return the timers of one key group in firing order. A scan, O(n).
 
         Raises
         ------
@@ -242,7 +241,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         for data in self._timers.scan():
             codes = b"".join([one[8:_KEY] for one in data])
             if len(codes) != 4 * len(data):
-                self._serializer.deserialize_many(data, _KEY)  # which says what is no timer
+                self._serializer.deserialize_many(data, _KEY)  # raises an error for the invalid timer
             hash_codes = np.frombuffer(codes, ">u4").astype(np.uint32)
             here = self._key_groups.of_hash_codes(hash_codes) == index(key_group)
             found += compress(data, here.tolist())
@@ -254,11 +253,14 @@ class RocksDBTimerQueue(Generic[K, N]):
         self._timers.store.clear()
 
     def is_empty(self) -> bool:
-        """Tell whether there is no timer, as ``not queue`` does; neither needs a count."""
+        """Return whether the queue has no timers, as ``not queue`` does, without counting them."""
         return self._timers.first() is None
 
     def close(self) -> None:
-        """Let go of the directory, for another to open it; a temporary one is removed. Again is no error."""
+        """Close the queue, for another to open its directory; a temporary directory is removed.
+
+        Closing a closed queue has no effect.
+        """
         self._timers.store.close()
         self._timers.forget()
 
@@ -271,7 +273,7 @@ class RocksDBTimerQueue(Generic[K, N]):
         self.close()
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
-        chunks = self._timers.scan()  # now, not when the first is asked for
+        chunks = self._timers.scan()  # start the scan now, not at the first timer
         return chain.from_iterable(self._serializer.deserialize_many(chunk, _KEY) for chunk in chunks)
 
     def __len__(self) -> int:
@@ -283,7 +285,7 @@ class RocksDBTimerQueue(Generic[K, N]):
     def __contains__(self, timer: tuple[int, K, N]) -> bool:
         try:
             data = self._bytes_of(timer)
-        except ValueError:  # of a key group that is not ours
+        except ValueError:  # the key belongs to a key group outside the range
             return False
         return data in self._timers
 
@@ -293,7 +295,7 @@ class RocksDBTimerQueue(Generic[K, N]):
             return f"<RocksDBTimerQueue in {store.path}, closed>"
         return f"<RocksDBTimerQueue in {store.path}, head {self.peek()}, {self._key_groups.range}>"
 
-    # ---- Timers as they are stored: timestamp, hash code, key, namespace. ----
+    # ---- The stored bytes of a timer: timestamp, hash code, key, namespace. ----
 
     def _bytes_of(self, timer: tuple[int, K, N]) -> bytes:
         return self._serializer.serialize(timer, self._key_groups.hash_code)
@@ -307,7 +309,7 @@ class RocksDBTimerQueue(Generic[K, N]):
                 keys = [key for _, key, _ in batch]
                 namespaces = [namespace for _, _, namespace in batch]
             except (TypeError, ValueError):
-                data += map(self._bytes_of, batch)  # which says what is wrong
+                data += map(self._bytes_of, batch)  # raises an error for the invalid timer
                 continue
             hash_codes = self._key_groups.hash_codes(keys)
             data += self._serializer.serialize_many(timestamps, keys, namespaces, hash_codes)
@@ -320,9 +322,9 @@ class RocksDBTimerQueue(Generic[K, N]):
         return chain.from_iterable(self._timers.scan())
 
     def _check_hash_code(self) -> None:
-        """See whether the first timer lies where its key's hash code says."""
+        """Check that the first timer was stored with the same hash code function."""
         head = self.peek()
         if head is not None and self._bytes_of(head) != self._timers.first():
             raise ValueError(
-                f"hash_code must be the one that the timers were stored with: {head!r} has another hash code"
+                f"hash_code must be the one that the timers were stored with, got another hash of {head!r}"
             )

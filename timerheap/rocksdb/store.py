@@ -1,4 +1,4 @@
-"""Byte strings in order in a directory of RocksDB's, every one of them safe once it is put."""
+"""A sorted set of byte strings in a RocksDB directory; every write is durable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIRST", "Store"]
 
-# Two keys of the database are the store's own; they sort before what it holds.
+# The store uses two keys of the database itself; they sort before the entries.
 _FORMAT, _GENERATION = b"", b"\0"
 FIRST = b"\0\0"
 
@@ -35,25 +35,25 @@ class Store:
     Parameters
     ----------
     path : path, optional
-        The directory, made if it is not there; without one a temporary directory, which goes with the store.
+        The directory, created if it does not exist; by default a temporary one, removed with the store.
     properties : dict
-        What the contents depend on, JSON. They are kept in the store and must be the same to open it again.
+        JSON values on which the contents depend. They are stored, and must be the same on every opening.
     sync : bool
-        Whether each write waits for the disk, and so outlives the machine's crash, too.
+        Whether each write waits for the disk and so also survives a crash of the machine.
 
     Raises
     ------
     ImportError
         If rocksdict is not installed.
     OSError
-        If RocksDB cannot open the directory: it is in use, damaged, or not RocksDB's.
+        If RocksDB cannot open the directory: it is in use, damaged, or holds another kind of database.
     ValueError
-        If the directory holds something else, or was made with other properties.
+        If the directory holds other data, or was created with other properties.
 
     Notes
     -----
-    Single writes wait in memory, as in Flink's ``RocksDBWriteBatchWrapper``, for others or for the next scan;
-    until then a `Journal` keeps them. A temporary store needs neither that nor RocksDB's own log.
+    Single writes are collected, as in Flink's ``RocksDBWriteBatchWrapper``, and written in bulk or before the
+    next scan; until then they are in a `Journal`. A temporary store needs no journal and no write-ahead log.
     """
 
     def __init__(self, path: str | PathLike[str] | None, properties: dict[str, Any], sync: bool) -> None:
@@ -61,7 +61,7 @@ class Store:
         self.is_closed = False
         temporary = None
         if path is None:
-            # Before there is a finalizer of ours: when the interpreter ends, the latest goes first.
+            # Create it before the finalizer: at the interpreter's exit, finalizers run in reverse order.
             temporary = tempfile.TemporaryDirectory(prefix="timerheap-")
             path = temporary.name
         if not isinstance(path, str | PathLike):
@@ -94,7 +94,7 @@ class Store:
             raise
 
     def _enter(self, properties: dict[str, Any]) -> int:
-        """Check what the store says about itself, or say it if it is new; give the journal's generation."""
+        """Check the stored properties, or store those of a new store; return the journal's generation."""
         wanted = {"format": _FORMAT_NAME, "version": _FORMAT_VERSION, **properties}
         with self._errors("read"):
             stored = self._db.get(_FORMAT)
@@ -107,16 +107,16 @@ class Store:
             for name, value in wanted.items():
                 if found[name] != value:
                     raise ValueError(
-                        f"{name} must be {found[name]!r}, as the store in {self.path} has it, got {value!r}"
+                        f"{name} must be {found[name]!r}, as stored in {self.path}, got {value!r}"
                     )
         except (TypeError, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"path must name a new directory or one of {_FORMAT_NAME}, got {self.path}"
+                f"path must be a new directory or one of {_FORMAT_NAME}, got {self.path}"
             ) from error
         return int.from_bytes(generation, "big")
 
     def close(self) -> None:
-        """Write what waits and let go of the directory; a temporary one is removed. Again is no error."""
+        """Flush, and close the database; a temporary directory is removed. Closing again has no effect."""
         if not self.is_closed:
             try:
                 self.flush()
@@ -126,21 +126,21 @@ class Store:
                     self._let_go()
 
     def add(self, entry: bytes) -> None:
-        """Put one entry, if it is not there."""
+        """Add one entry unless it is present."""
         if self._sync:
             self.add_many([entry])
         else:
             self._write_soon(ADDED, entry)
 
     def remove(self, entry: bytes) -> None:
-        """Remove one entry, if it is there."""
+        """Remove one entry if it is present."""
         if self._sync:
             self.remove_many([entry])
         else:
             self._write_soon(REMOVED, entry)
 
     def add_many(self, entries: Iterable[bytes]) -> None:
-        """Put all entries or, on an error, none. In order they cost a third."""
+        """Add all entries or, on an error, none. Sorted entries take a third of the time."""
         self.flush()
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         put = batch.put
@@ -158,7 +158,7 @@ class Store:
         self._write(batch)
 
     def remove_range(self, first: bytes, last: bytes) -> None:
-        """Remove `first`, `last` and what is between them, whatever that is, at the price of one."""
+        """Remove all entries from `first` to `last`, both included, in one operation."""
         self.flush()
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         batch.delete_range(first, last + b"\0")
@@ -172,7 +172,7 @@ class Store:
             self.remove_range(FIRST, last)
 
     def scan(self, start: bytes, stop: bytes | None = None, size: int = 4_096) -> Iterator[list[bytes]]:
-        """Read the entries from `start` to before `stop`, in order, `size` at a time, as they are now."""
+        """Return an iterator over chunks of the current entries from `start` to before `stop`, in order."""
         self.flush()
         options = self._rocksdict.ReadOptions()
         if stop is not None:
@@ -187,7 +187,7 @@ class Store:
             yield chunk
             start = chunk[-1]
             chunk = list(islice(entries, size))
-        with self._errors("read"):  # an iterator ends where it fails, and only another one says so
+        with self._errors("read"):  # this iterator ends silently on an error; another one reports it
             rest = self._db.iter(options)
             rest.seek(chunk[-1] if chunk else start)
             while rest.valid():
@@ -198,7 +198,7 @@ class Store:
 
     def __contains__(self, entry: bytes) -> bool:
         if self.is_closed:
-            self.flush()  # which says so
+            self.flush()  # raises an error
         waiting = self._pending.get(entry)
         if waiting is not None:
             return waiting == ADDED
@@ -206,13 +206,13 @@ class Store:
             return self._db.get(entry) is not None
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the pending entries to the database."""
         if self.is_closed:
-            raise ValueError(f"the store in {self.path} is closed")
+            raise ValueError(f"the store in {self.path} is closed; open it again with a new queue")
         if not self._pending and (self._journal is None or self._journal.is_empty):
             return
         batch = self._rocksdict.WriteBatch(raw_mode=True)
-        for entry in sorted(self._pending):  # in order they cost a third
+        for entry in sorted(self._pending):  # sorted entries take a third of the time
             if self._pending[entry] == ADDED:
                 batch.put(entry, b"")
             else:
@@ -230,7 +230,7 @@ class Store:
         journal = self._journal
         if journal is not None and not journal.append(kind, entry):
             self.flush()
-            if not journal.append(kind, entry):  # no room even in an empty one
+            if not journal.append(kind, entry):  # the entry is larger than the journal
                 return self.add_many([entry]) if kind == ADDED else self.remove_many([entry])
         self._pending[entry] = kind
 
@@ -240,7 +240,7 @@ class Store:
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
-        """Turn RocksDB's errors, which have no type of their own, into OSErrors."""
+        """Convert RocksDB's errors, which have no type of their own, to OSErrors."""
         try:
             yield
         except OSError:
@@ -253,24 +253,24 @@ def _import_rocksdict() -> Any:
     try:
         import rocksdict
     except ImportError as error:
-        raise ImportError("timers on disk need rocksdict: pip install 'timerheap[rocksdb]'") from error
+        raise ImportError("timers on disk require rocksdict: pip install 'timerheap[rocksdb]'") from error
     return rocksdict
 
 
 def _options(rocksdict: Any) -> Any:
-    """Choose what keeps many millions of entries within some hundred MB of memory."""
+    """Return options that keep the memory for many millions of entries to some hundred MB."""
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(rocksdict.Cache(64 << 20))
-    table.set_cache_index_and_filter_blocks(True)  # or they grow with the entries
+    table.set_cache_index_and_filter_blocks(True)  # otherwise they grow with the number of entries
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
     options.set_write_buffer_size(32 << 20)
     options.set_compression_type(rocksdict.DBCompressionType.lz4())
-    # What the log cannot give back is an error, but for a last write that was cut off.
+    # Damage in the log is an error, except for a last write that is incomplete.
     options.set_wal_recovery_mode(rocksdict.DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_paranoid_checks(True)
-    # Files of mostly removed entries are compacted early, so that scans need not walk over them.
+    # Compact files of mostly removed entries early, so that scans do not iterate over them.
     options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5)
     options.set_keep_log_file_num(1)
     options.set_stats_dump_period_sec(0)

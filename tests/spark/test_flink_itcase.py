@@ -109,13 +109,19 @@ CUMULATES = "CUMULATE(TABLE t1, DESCRIPTOR(rowtime), INTERVAL '5' SECOND, INTERV
         (TUMBLES, None, TUMBLE),
         (HOPS, None, HOP),
         (CUMULATES, None, CUMULATE),
+        (
+            f"{TUMBLES}) WHERE (name = 'a' AND double > 0",
+            None,
+            "a,0,5,4,11.10,5.0,1.0",
+        ),  # 8 moves the watermark
         (TUMBLES, "jvm", TUMBLE.replace("a,0,5,4,11.10", "a,0,5,5,16.65")),  # Spark's watermark is behind
     ],
-    ids=["tumble", "hop", "cumulate", "tumble by jvm"],
+    ids=["tumble", "hop", "cumulate", "where", "tumble by jvm"],
 )
 def test_late_rows_of_slices_are_flinks(
     windows: str, local: str | None, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:
+    """Rows that WHERE drops move the watermark, too: the one at 8 does."""
     batches = [as_rows(part) for part in (ROWS[:7], ROWS[7:], [END])]
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")

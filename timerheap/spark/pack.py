@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from timerheap.spark.observed import OBSERVED, merged
 
-__all__ = ["AHEAD", "CHANNEL", "HASH", "INPUT", "PACKED", "Packer", "event_millis", "unpack"]
+__all__ = ["AHEAD", "CHANNEL", "HASH", "INPUT", "KEPT", "PACKED", "Packer", "event_millis", "unpack"]
 
 HASH = "__timerheap_hash"
 """Name of the column with Spark's xxhash64 of the key."""
@@ -26,6 +26,9 @@ CHANNEL = "__timerheap_channel"
 
 AHEAD = "__timerheap_ahead"
 """Name of the column that is true where an event time is too far ahead; there only with a guard."""
+
+KEPT = "__timerheap_kept"
+"""Name of the column that is false where a row moves the watermark alone; there only with a condition."""
 
 INPUT = "__timerheap_input"
 """Name of the column with the number of a row's input, 0 or 1; there only where there are two."""
@@ -79,7 +82,11 @@ class Packer:
                 continue
             self._check(batch)
             seen.append(self._observe(batch))
-            held.append(batch.drop_columns([name for name in (CHANNEL, AHEAD) if name in batch.schema.names]))
+            names = batch.schema.names
+            if KEPT in names:
+                batch = batch.filter(batch.column(KEPT))
+            if batch.num_rows:
+                held.append(batch.drop_columns([name for name in (CHANNEL, AHEAD, KEPT) if name in names]))
             if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
                 yield self._split(held, sequence)
                 held, sequence = [], sequence + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -89,9 +90,9 @@ def sql(
     -----
     Words are Flink's, values are Spark's: scalar expressions are computed by Spark, ``AVG`` of integers is a
     double, and a window's bounds have the type of Spark's timestamps. Names of columns are case-sensitive in
-    GROUP BY and DESCRIPTOR, as Flink's are. WHERE is applied to the table, before the window: the watermark
-    is that of the rows that are left. Windows of a view's ``window_time`` end with a later window of the
-    view, where in Flink the watermark alone ends them.
+    GROUP BY and DESCRIPTOR, as Flink's are. Rows that WHERE drops still move the watermark, as in Flink, but
+    not with ``local="jvm"``. Windows of a view's ``window_time`` end with a later window of the view, where
+    in Flink the watermark alone ends them.
 
     The semantics are those of Flink's window table functions and window aggregation.
     """
@@ -107,15 +108,18 @@ def sql(
     wanted = asked.windows if isinstance(asked, Ranked) else asked
     df = spark.table(".".join(f"`{part.replace('`', '``')}`" for part in wanted.table))
     time, strategy = _time(df, wanted, watermark, processing_time)
-    if wanted.where is not None:
-        df = df.where(F.expr(wanted.where))
     options = {"time_zone": time_zone, "channel": channel, "local": local, "max_parallelism": max_parallelism}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if df.isStreaming:
         given.setdefault("local", "arrow")  # "jvm" has Spark's lateness
+    where = None if wanted.where is None else F.expr(wanted.where)
+    after_the_watermark = df.isStreaming and time is not None and given["local"] == "arrow"
+    if where is not None and not after_the_watermark:
+        df, where = df.where(where), None
 
     def windows(rows: DataFrame) -> Windows:
-        return _WINDOWS[wanted.windows](rows, time, watermark=strategy, **wanted.lengths, **given)
+        made = _WINDOWS[wanted.windows](rows, time, watermark=strategy, **wanted.lengths, **given)
+        return Windows(replace(made.source, where=where))
 
     if not isinstance(asked, Ranked):
         return _aggregated(df, wanted, windows)

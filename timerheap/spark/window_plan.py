@@ -30,7 +30,7 @@ from timerheap.spark.arguments import (
 from timerheap.spark.bounds import EARLY, WINDOW, bounds
 from timerheap.spark.carry import Carrier, marked, time_mode
 from timerheap.spark.local import LocalStage
-from timerheap.spark.pack import AHEAD, CHANNEL
+from timerheap.spark.pack import AHEAD, CHANNEL, KEPT
 from timerheap.spark.slices import SLICE_END, WindowSpec
 from timerheap.spark.window_runner import WindowQuery
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
@@ -57,13 +57,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """A DataFrame, and how it is cut into windows."""
+    """A DataFrame, and how it is cut into windows; rows that are not `where` move the watermark alone."""
 
     df: DataFrame
     time: str | None
     assigner: SliceAssigner | SessionUnsliceAssigner
     strategy: WatermarkStrategy
     options: Options
+    where: Column | None = None
 
     @classmethod
     def of(
@@ -136,7 +137,7 @@ class WindowPlan:
         """The pack stage makes slices of the rows; the operator, where whole rows must get there."""
         source, options, time = self.source, self.source.options, self.source.time
         rows = marked(
-            source.df,
+            self._with_times(),
             time,
             source.strategy,
             options.channel,
@@ -144,7 +145,9 @@ class WindowPlan:
             guarded=source.strategy.max_ahead is not None,
             order="arrival",
         )
-        marks = [name for name in rows.columns if name in (CHANNEL, AHEAD)]
+        if source.where is not None:
+            rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
+        marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
         rows = self._with_inputs(rows)
         shown = source.df.columns if options.late_by else []
         used = [*self._keys, *([] if time is None else [time]), *shown, *self._inputs]
@@ -156,6 +159,16 @@ class WindowPlan:
         if time is not None and not self._whole_rows:
             local = LocalStage(self._spec(), self._keys, time, self._dtypes)
         return self._carried(rows, used, columns, time, mode, local=local)
+
+    def _with_times(self) -> DataFrame:
+        """Give the rows; of those that `where` drops, the ones that can tell the time."""
+        source = self.source
+        if source.where is None:
+            return source.df
+        tells = F.lit(True)
+        for name in (source.time, source.options.channel):
+            tells = tells if name is None else tells & quoted(name).isNotNull()
+        return source.df.where(source.where | tells)
 
     @property
     def _one_stage(self) -> bool:
@@ -210,6 +223,8 @@ class WindowPlan:
 
     def _with_inputs(self, rows: DataFrame) -> DataFrame:
         inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
+        if KEPT in rows.columns:  # what a row that goes would give may be an error
+            inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
         return self._with_key(rows).withColumns(inputs)
 
     @property

@@ -1,4 +1,4 @@
-"""Coalescing: what the next multiple is, at the ends of time too."""
+"""Coalescing of timestamps, also at the limits of int64."""
 
 import numpy as np
 import pytest
@@ -12,24 +12,24 @@ resolutions = st.integers(1, 2_000) | st.sampled_from([60_000, 86_400_000, MAX_W
 
 
 def multiple_from(timestamp, resolution):
-    """The first multiple that is no earlier."""
+    """Return the lowest multiple at or after the timestamp."""
     quotient, rest = divmod(timestamp, resolution)
     return (quotient + bool(rest)) * resolution
 
 
 @given(timestamps=st.lists(timestamps, max_size=20), resolution=resolutions)
-def test_the_next_multiple_alone_and_in_columns(timestamps, resolution):
+def test_coalesce_rounds_up_to_the_next_multiple(timestamps, resolution):
     expected = [multiple_from(timestamp, resolution) for timestamp in timestamps]
     for timestamp, wanted in zip(timestamps, expected, strict=True):
         if wanted > MAX_WATERMARK:
-            with pytest.raises(OverflowError, match="timestamp must have a multiple of"):
+            with pytest.raises(OverflowError, match="timestamp must fit into 64 bits when rounded up"):
                 coalesce(timestamp, resolution)
         else:
             assert coalesce(timestamp, resolution) == wanted
             assert wanted - resolution < timestamp <= wanted
     column = np.array(timestamps, np.int64)
     if max(expected, default=0) > MAX_WATERMARK:
-        with pytest.raises(OverflowError, match=f"timestamp must have .* got {max(timestamps)}"):
+        with pytest.raises(OverflowError, match=f"timestamp must fit .* got {max(timestamps)}"):
             coalesce(column, resolution)
     else:
         coalesced = coalesce(column, resolution)
@@ -38,7 +38,7 @@ def test_the_next_multiple_alone_and_in_columns(timestamps, resolution):
     assert column.tolist() == timestamps
 
 
-def test_columns_of_other_kinds():
+def test_coalesce_accepts_any_integer_array():
     assert coalesce([[1, 2], [1_000, 1_001]], 1_000).tolist() == [[1_000, 1_000], [1_000, 2_000]]
     for kind in (np.int32, np.uint16, np.uint64):
         coalesced = coalesce(np.array([1], kind), 100_000)
@@ -49,7 +49,7 @@ def test_columns_of_other_kinds():
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "resolution", "error", "says"),
+    ("timestamp", "resolution", "error", "message"),
     [
         (1.5, 10, TypeError, "timestamp must hold integers, got float64"),
         ("1", 10, TypeError, "timestamp must hold integers"),
@@ -72,6 +72,6 @@ def test_columns_of_other_kinds():
         (1, 2**63, OverflowError, "resolution must fit into 64 bits"),
     ],
 )
-def test_errors_name_the_argument(timestamp, resolution, error, says):
-    with pytest.raises(error, match=says):
+def test_an_invalid_argument_raises_an_error_that_names_it(timestamp, resolution, error, message):
+    with pytest.raises(error, match=message):
         coalesce(timestamp, resolution)

@@ -1,4 +1,4 @@
-"""Java's hashCode and Spark's xxhash64, against their definitions; tests/spark asks Spark itself."""
+"""Java's hashCode and Spark's xxhash64 compared with their definitions; tests/spark compares with Spark."""
 
 import datetime
 import enum
@@ -26,19 +26,19 @@ def int32(number):
 
 
 @given(st.text(st.characters(), max_size=50))
-def test_a_string_is_a_polynomial_over_its_utf16_units(text):
+def test_a_string_hashes_to_a_polynomial_over_its_utf16_units(text):
     units = struct.unpack(
         f"<{len(text.encode('utf-16-le', 'surrogatepass')) // 2}H", text.encode("utf-16-le", "surrogatepass")
     )
     assert java_hash_code(text) == int32(sum(unit * 31**i for i, unit in enumerate(reversed(units))))
 
 
-def test_known_values():
-    # Long.hashCode(-1) and Integer.hashCode(-1) differ: which of them a Python int is matters.
+def test_known_hash_codes_equal_javas():
+    # Long.hashCode(-1) and Integer.hashCode(-1) differ, so the Java type of a Python int matters.
     assert java_hash_code(-1) == java_hash_code(-1, "long") == 0
     assert java_hash_code(-1, "int") == -1
     assert java_hash_code(-1, "short") == java_hash_code(-1, "byte") == -1
-    assert java_hash_code("polygenelubricants") == -(2**31)  # a well-known one
+    assert java_hash_code("polygenelubricants") == -(2**31)  # known for this hash code
     assert java_hash_code("a", "char") == 97
     assert java_hash_code(0.0) == 0
     assert java_hash_code(-0.0) == -(2**31)
@@ -53,7 +53,7 @@ def test_known_values():
     assert java_hash_code(((1, "a"), 2), "tuple2<tuple2<long,string>,int>") == 31 * 128 + 2
 
 
-def test_nans_are_one():
+def test_all_nans_have_the_same_hash():
     quiet, noisy = struct.unpack("<dd", struct.pack("<QQ", 0xFFF8000000000001, 0x7FF8000000000123))
     assert java_hash_code(quiet) == java_hash_code(noisy) == java_hash_code(math.nan)
     assert spark_xxhash64([quiet], ["double"]) == spark_xxhash64([math.nan], ["double"])
@@ -68,7 +68,7 @@ class Pair(NamedTuple):
     name: str
 
 
-def test_what_only_acts_as_a_known_type():
+def test_subclasses_and_numpy_scalars_hash_like_their_base_types():
     assert java_hash_code(Colour.RED) == java_hash_code(-3)
     assert java_hash_code(np.int32(-3)) == java_hash_code(-3)
     assert java_hash_code(np.float64(2.5)) == java_hash_code(2.5)
@@ -77,7 +77,7 @@ def test_what_only_acts_as_a_known_type():
 
 
 @pytest.mark.parametrize(
-    ("key", "java_type", "error", "says"),
+    ("key", "java_type", "error", "message"),
     [
         (None, None, TypeError, "key must be a bool, int, float, str or a tuple of these"),
         (b"a", None, TypeError, "key must be a bool"),
@@ -101,8 +101,8 @@ def test_what_only_acts_as_a_known_type():
         ((1, 2), "tuple2<long,what>", ValueError, "java_type must be"),
     ],
 )
-def test_java_errors(key, java_type, error, says):
-    with pytest.raises(error, match=says):
+def test_an_invalid_key_or_java_type_raises(key, java_type, error, message):
+    with pytest.raises(error, match=message):
         java_hash_code(key, java_type)
 
 
@@ -110,7 +110,7 @@ def test_java_errors(key, java_type, error, says):
 
 
 def chained(*parts):
-    """XXH64 over each part, the hash of one the seed of the next, by the xxhash package."""
+    """Compute XXH64 of each part with the xxhash package; each hash is the seed of the next."""
     seed = 42
     for part in parts:
         seed = xxhash.xxh64_intdigest(part, seed)
@@ -122,7 +122,7 @@ longs = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(ints, longs, st.text(), st.binary())
-def test_rows_are_chains(i, n, text, binary):
+def test_the_hash_of_each_value_is_the_seed_of_the_next(i, n, text, binary):
     expected = chained(struct.pack("<i", i), struct.pack("<q", n), text.encode(), binary)
     assert spark_xxhash64([i, n, text, binary], ["int", "bigint", "string", "binary"]) == expected
     assert (
@@ -138,13 +138,13 @@ def test_rows_are_chains(i, n, text, binary):
     assert spark_xxhash64([[text, None, text]], ["array<string>"]) == chained(text.encode(), text.encode())
 
 
-def test_nothing_but_nulls_is_the_seed():
+def test_a_row_of_nulls_hashes_to_the_seed():
     assert spark_xxhash64([], []) == 42
     assert spark_xxhash64([None, None], ["string", "struct<a:int>"]) == 42
     assert spark_xxhash64([[]], ["array<int>"]) == spark_xxhash64([(None,)], ["struct<a:int>"]) == 42
 
 
-def test_narrow_types_are_ints_and_zero_is_one():
+def test_small_integers_hash_as_ints_and_both_zeros_are_equal():
     for narrow in ("tinyint", "byte", "smallint", "short", "integer", "INT", " int "):
         assert spark_xxhash64([-5], [narrow]) == chained(struct.pack("<i", -5))
     assert spark_xxhash64([True], ["boolean"]) == chained(struct.pack("<i", 1))
@@ -152,7 +152,7 @@ def test_narrow_types_are_ints_and_zero_is_one():
         assert spark_xxhash64([-0.0], [real]) == spark_xxhash64([0.0], [real]) == chained(bytes(size))
 
 
-def test_dates_timestamps_and_decimals_are_their_numbers():
+def test_dates_timestamps_and_decimals_hash_as_numbers():
     day = datetime.date(1969, 12, 31)
     assert spark_xxhash64([day], ["date"]) == spark_xxhash64([-1], ["date"]) == chained(struct.pack("<i", -1))
     moment = datetime.datetime(1970, 1, 1, 1, 0, 0, 5, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
@@ -176,7 +176,7 @@ def test_dates_timestamps_and_decimals_are_their_numbers():
 
 
 @pytest.mark.parametrize(
-    ("values", "types", "error", "says"),
+    ("values", "types", "error", "message"),
     [
         ([1], ["what"], ValueError, "types must be boolean, .* got 'what'"),
         ([1], ["map<int,int>"], ValueError, "types must be"),
@@ -207,6 +207,6 @@ def test_dates_timestamps_and_decimals_are_their_numbers():
         ([Decimal("NaN")], ["decimal(3,1)"], ValueError, "decimal"),
     ],
 )
-def test_spark_errors(values, types, error, says):
-    with pytest.raises(error, match=says):
+def test_an_invalid_value_or_spark_type_raises(values, types, error, message):
+    with pytest.raises(error, match=message):
         spark_xxhash64(values, types)

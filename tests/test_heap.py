@@ -215,7 +215,7 @@ def test_batch_is_a_sequence_of_timers():
         ("timestamps", [1], TypeError, "must be an array of int64, got list"),
         ("key_hashes", np.array([1.0]), TypeError, "must be an array of int64, got float64"),
         ("namespaces", np.array([[1]]), ValueError, "must be one-dimensional"),
-        ("key_hashes", np.array([1, 2]), ValueError, "has 2 rows, timestamps has 1"),
+        ("key_hashes", np.array([1, 2]), ValueError, "must have 1 rows, like timestamps, got 2"),
     ],
 )
 def test_batch_of_wrong_columns(name, column, error, text):

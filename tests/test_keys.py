@@ -1,4 +1,4 @@
-"""Key groups and ranges where the traces do not go: errors, sets, laws."""
+"""Key groups and ranges beyond the traces: errors, set operations and invariants."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ keys = st.one_of(
 
 
 @given(parallelisms, st.randoms(use_true_random=False))
-def test_every_key_group_has_one_operator_whose_range_holds_it(sizes, random):
+def test_every_key_group_is_in_the_range_of_its_operator(sizes, random):
     max_parallelism, parallelism = sizes
     for key_group in {0, max_parallelism - 1, random.randrange(max_parallelism)}:
         operator = compute_operator_index_for_key_group(max_parallelism, parallelism, key_group)
@@ -36,7 +36,7 @@ def test_every_key_group_has_one_operator_whose_range_holds_it(sizes, random):
 
 
 @given(keys, parallelisms)
-def test_a_key_goes_to_the_operator_of_its_key_group(key, sizes):
+def test_a_key_is_assigned_to_the_operator_of_its_key_group(key, sizes):
     max_parallelism, parallelism = sizes
     key_group = assign_to_key_group(key, max_parallelism)
     assert 0 <= key_group < max_parallelism
@@ -44,12 +44,12 @@ def test_a_key_goes_to_the_operator_of_its_key_group(key, sizes):
     assert operator == compute_operator_index_for_key_group(max_parallelism, parallelism, key_group)
 
 
-def test_of_a_hash_the_low_32_bits_count():
+def test_only_the_low_32_bits_of_a_hash_matter():
     assert compute_key_group_for_key_hash(-1, 128) == compute_key_group_for_key_hash(2**32 - 1, 128) == 80
     assert compute_key_group_for_key_hash(np.int64(-1), 128) == 80
 
 
-def test_a_range_is_a_small_set():
+def test_a_range_behaves_like_a_set():
     owned = KeyGroupRange(3, 5)
     assert list(owned) == [3, 4, 5]
     assert [key_group in owned for key_group in (2, 3, 5, 6)] == [False, True, True, False]
@@ -61,7 +61,7 @@ def test_a_range_is_a_small_set():
     assert {owned: "a key"}[KeyGroupRange(3, 5)] == "a key"
 
 
-def test_intersection():
+def test_intersection_returns_the_common_key_groups():
     owned = KeyGroupRange(3, 5)
     empty = KeyGroupRange(0, -1)
     assert owned.intersection(KeyGroupRange(5, 9)) == KeyGroupRange(5, 5)
@@ -71,12 +71,12 @@ def test_intersection():
 
 
 @pytest.mark.parametrize("ends", [(1, 0), (5, 3), (-1, 3), (0, 32768), (1, -1)])
-def test_what_is_no_range(ends):
+def test_an_invalid_range_raises(ends):
     with pytest.raises(ValueError, match="key_group must"):
         KeyGroupRange(*ends)
 
 
-def test_errors_name_what_is_wrong():
+def test_an_invalid_argument_raises_an_error_that_names_it():
     for wrong in (0, -1, 32769):
         with pytest.raises(ValueError, match=f"max_parallelism must be from 1 to 32768, got {wrong}"):
             assign_to_key_group("key", wrong)

@@ -1,4 +1,4 @@
-"""Timers as bytes: what comes back, what is refused, and that one and many are written and read alike."""
+"""Timers as bytes: round trips, errors, and the equality of single and bulk methods."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def types_of(value: Any) -> Any:
 
 
 @given(typed_timers())
-def test_what_comes_back_is_what_went_in(case: Any) -> None:
+def test_a_deserialized_timer_equals_the_serialized_one(case: Any) -> None:
     serializer, timers = case
     for timer in timers:
         back = serializer.deserialize(serializer.serialize(timer))
@@ -57,7 +57,7 @@ def test_what_comes_back_is_what_went_in(case: Any) -> None:
 
 
 @given(typed_timers())
-def test_many_are_as_one(case: Any) -> None:
+def test_bulk_methods_equal_single_calls(case: Any) -> None:
     serializer, timers = case
     codes = np.arange(len(timers), dtype=np.uint32) << 24
     if timers:
@@ -71,12 +71,12 @@ def test_many_are_as_one(case: Any) -> None:
         assert serializer.serialize_many(*columns, codes) == sorted(coded)
         for start, data in [(8, ones), (12, coded)]:
             assert serializer.deserialize_many(data, start) == timers
-            assert serializer.deserialize_many(data * 20, start) == timers * 20  # by the column, if it can
+            assert serializer.deserialize_many(data * 20, start) == timers * 20  # as columns, where supported
     assert serializer.deserialize_many([]) == []
 
 
 @given(typed_timers(2), st.data())
-def test_bytes_sort_as_timestamps_and_tell_timers_apart(case: Any, data: Any) -> None:
+def test_bytes_sort_by_timestamp_and_identify_timers(case: Any, data: Any) -> None:
     serializer, timers = case
     for one in timers:
         for other in timers:
@@ -86,7 +86,7 @@ def test_bytes_sort_as_timestamps_and_tell_timers_apart(case: Any, data: Any) ->
 
 
 @given(st.sampled_from(sorted(TYPES)), st.sampled_from(sorted(TYPES)), st.binary(max_size=60))
-def test_random_bytes_are_refused_or_the_one_form_of_a_timer(key: str, namespace: str, data: bytes) -> None:
+def test_random_bytes_raise_or_are_the_only_form_of_a_timer(key: str, namespace: str, data: bytes) -> None:
     serializer = TimerSerializer(key, namespace)
     try:
         timer = serializer.deserialize(data)
@@ -94,32 +94,32 @@ def test_random_bytes_are_refused_or_the_one_form_of_a_timer(key: str, namespace
         with pytest.raises(ValueError, match="data must be a timer of"):
             serializer.deserialize_many([data] * 20)
     else:
-        if "nan" not in repr(timer):  # which has many forms
+        if "nan" not in repr(timer):  # NaN has many forms
             assert serializer.serialize(timer) == data
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"", ""),
         (bytes(8), ""),
-        (bytes(8) + b"q", "no type"),
+        (bytes(8) + b"q", "type tag must be"),
         (bytes(8) + b"b\2n\0", "boolean"),
         (bytes(8) + b"n\1n\0", "void"),
         (bytes(8) + b"y\xff\xff\xff\xffn\0", "bytes"),
-        (bytes(8) + b"y\x7f\xff\xff\xffn\0", "cannot hold"),
+        (bytes(8) + b"y\x7f\xff\xff\xffn\0", "the bytes left"),
         (bytes(8) + b"t\xff\xff\xff\xffn\0", "fields"),
         (bytes(8) + b"t\x7f\xff\xff\xffn\0", ""),
         (bytes(8) + b"s\0n\0", "null"),
         (bytes(8) + b"s\x02\xff\xff\xff\xff\xff\x01n\0", "32 bits"),
         (bytes(8) + b"s\x02\xff\xff\x7fn\0", "too big"),
-        (bytes(8) + b"s\x02\x80\0n\0", "groups"),
+        (bytes(8) + b"s\x02\x80\0n\0", "nonzero group"),
         (bytes(8) + b"s\xff\xff\xff\xff\x07n\0", ""),
         (bytes(8) + b"t\0\0\0\1" * 100_000, ""),
     ],
 )
-def test_hostile_bytes(data: bytes, says: str) -> None:
-    with pytest.raises(ValueError, match=f"data must be a timer of.*{says}"):
+def test_malformed_bytes_raise(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=f"data must be a timer of.*{message}"):
         TimerSerializer().deserialize(data)
 
 
@@ -135,7 +135,7 @@ class Colour(enum.IntEnum):
 @pytest.mark.parametrize(
     "value", [Plane("N14228", 149), Colour.RED, np.int64(-7), np.float64(0.5), np.str_("a")]
 )
-def test_what_derives_from_a_known_type_comes_back_as_that(value: Any) -> None:
+def test_a_value_of_a_subclass_is_read_as_its_base_type(value: Any) -> None:
     serializer = TimerSerializer()
     back = serializer.deserialize(serializer.serialize((np.int64(1), value, value)))
     assert back == (1, value, value)
@@ -149,7 +149,7 @@ for _ in range(100_000):
 
 
 @pytest.mark.parametrize(
-    ("key_type", "key", "error", "says"),
+    ("key_type", "key", "error", "message"),
     [
         ("long", "7", TypeError, "an int, Flink's long, got '7'"),
         ("long", True, TypeError, "got True"),
@@ -168,20 +168,22 @@ for _ in range(100_000):
         ("any", deep, ValueError, "recursion"),
     ],
 )
-def test_what_a_serializer_does_not_take(key_type: str, key: Any, error: type[Exception], says: str) -> None:
+def test_a_value_of_the_wrong_type_raises(
+    key_type: str, key: Any, error: type[Exception], message: str
+) -> None:
     for part, serializer, timer in [
         ("key", TimerSerializer(key_type, "void"), (0, key, None)),
         ("namespace", TimerSerializer("long", key_type), (0, 0, key)),
     ]:
-        says_so = f"{part} must be what the serializer '{key_type}' takes.*{says}"
-        with pytest.raises(error, match=says_so):
+        pattern = f"{part} must be what the serializer '{key_type}' takes.*{message}"
+        with pytest.raises(error, match=pattern):
             serializer.serialize(timer)
-        with pytest.raises(error, match=says_so):
+        with pytest.raises(error, match=pattern):
             serializer.serialize_many(*([value] for value in timer))
 
 
 @pytest.mark.parametrize(
-    ("timer", "error", "says"),
+    ("timer", "error", "message"),
     [
         ((1.5, 1, None), TypeError, r"timestamp.*1\.5"),
         ((True, 1, None), TypeError, "timestamp.*True"),
@@ -189,14 +191,14 @@ def test_what_a_serializer_does_not_take(key_type: str, key: Any, error: type[Ex
         ((-(2**63) - 1, 1, None), OverflowError, "timestamp"),
     ],
 )
-def test_timestamps_that_are_none(timer: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_an_invalid_timestamp_raises(timer: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         TimerSerializer().serialize(timer)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         TimerSerializer().serialize_many(*([value] for value in timer))
 
 
-def test_a_serializer_of_ones_own() -> None:
+def test_a_custom_serializer_is_used() -> None:
     class Hex(TypeSerializer):
         name = "hex"
 
@@ -210,13 +212,13 @@ def test_a_serializer_of_ones_own() -> None:
     serializer = TimerSerializer(Hex(), "void")
     timers = [InternalTimer(i, f"{i:06x}", None) for i in range(50)]
     data = serializer.serialize_many(*zip(*timers, strict=True))
-    assert data == [serializer.serialize(timer) for timer in timers]  # which are in order
+    assert data == [serializer.serialize(timer) for timer in timers]  # in sorted order
     assert serializer.deserialize_many(data) == timers
     with pytest.raises(ValueError, match="key must be what the serializer 'hex' takes"):
         serializer.serialize((0, "xyz", None))
 
 
-def test_serializers_that_are_none() -> None:
+def test_an_unknown_serializer_raises() -> None:
     with pytest.raises(ValueError, match=r"key_serializer must be one of any, boolean.*, got 'Long'"):
         TimerSerializer("Long")
     with pytest.raises(TypeError, match="namespace_serializer must be a serializer's name"):
@@ -229,7 +231,7 @@ def test_serializers_that_are_none() -> None:
     | st.lists(st.text("az09 \0\x7f", max_size=40))
     | st.lists(texts | int64s | st.booleans()),
 )
-def test_key_groups_of_many_are_those_of_one(max_parallelism: int, keys: list[Any]) -> None:
+def test_bulk_key_groups_equal_single_ones(max_parallelism: int, keys: list[Any]) -> None:
     owned = OwnedKeyGroups(max_parallelism, None, java_hash_code)
     expected = [assign_to_key_group(key, max_parallelism) for key in keys]
     assert owned.of_many(keys).tolist() == expected
@@ -243,7 +245,7 @@ def test_key_groups_of_many_are_those_of_one(max_parallelism: int, keys: list[An
 @pytest.mark.parametrize(
     "keys", [["key"], [-1], [(1, "a")], [2**63], [math.nan], [None], ["a", "key"], [1.5, "key"], ["\u00e9"]]
 )
-def test_one_stranger_among_many_keys(keys: list[Any]) -> None:
+def test_a_key_outside_the_owned_key_groups_raises(keys: list[Any]) -> None:
     owned = OwnedKeyGroups(128, KeyGroupRange(0, 0), java_hash_code)
     with pytest.raises((ValueError, TypeError, OverflowError), match="key must"):
         owned.of_many(keys)
@@ -254,7 +256,7 @@ def test_one_stranger_among_many_keys(keys: list[Any]) -> None:
         owned.hash_codes(keys)
 
 
-def test_nan_is_no_key_and_other_hash_codes() -> None:
+def test_a_nan_key_raises_and_a_custom_hash_code_is_used() -> None:
     with pytest.raises(ValueError, match="equal itself"):
         OwnedKeyGroups(128, None, java_hash_code).of(math.nan)
     owned = OwnedKeyGroups(128, None, lambda key: -1)

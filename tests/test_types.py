@@ -1,4 +1,4 @@
-"""Flink's Types, DDL, Spark's and Arrow's types: which Arrow type each stands for."""
+"""The Arrow types of Flink's Types, of DDL, and of Spark's and Arrow's types."""
 
 import contextlib
 
@@ -40,7 +40,7 @@ FLINK = [
 
 
 @pytest.mark.parametrize(("type_", "arrow"), FLINK, ids=lambda value: str(value))
-def test_flink(type_, arrow):
+def test_flinks_types_have_arrow_types(type_, arrow):
     assert arrow_type(type_) == arrow
     assert arrow_type(type_.ddl) == arrow
     assert arrow_type(arrow) is arrow
@@ -59,34 +59,38 @@ def test_flink(type_, arrow):
         ("timestamp_ntz", pa.timestamp("us")),
     ],
 )
-def test_ddl(ddl, arrow):
+def test_ddl_is_parsed_to_arrow_types(ddl, arrow):
     assert arrow_type(ddl) == arrow
 
 
-def test_spark_types():
+def test_spark_types_have_arrow_types():
     row = spark_types.StructType([spark_types.StructField("a", spark_types.LongType())])
     assert arrow_type(spark_types.ArrayType(row)).value_type == pa.struct([("a", pa.int64())])
 
 
-NO_DDL = "|int int|array<|array<int|map<int>|struct<a>|decimal(39)|decimal(3,5)|varchar|long long|struct<>"
+INVALID_DDL = (
+    "|int int|array<|array<int|map<int>|struct<a>|decimal(39)|decimal(3,5)|varchar|long long|struct<>"
+)
 
 
-@pytest.mark.parametrize("ddl", NO_DDL.split("|"))
-def test_what_is_no_ddl_is_named(ddl):
-    with pytest.raises(ValueError, match=r"state 'x': .* is no type that timerheap can keep") as error:
+@pytest.mark.parametrize("ddl", INVALID_DDL.split("|"))
+def test_invalid_ddl_raises_an_error_that_names_it(ddl):
+    with pytest.raises(
+        ValueError, match=r"state 'x': the type must be one that timerheap can store, got"
+    ) as error:
         arrow_type(ddl, "state 'x'")
     assert repr(ddl) in str(error.value)
 
 
 @given(st.text("arymapstucdeinlog<>(),:`19 ", max_size=20))
-def test_any_text_is_a_type_or_a_value_error(ddl):
+def test_any_text_is_a_type_or_raises_a_value_error(ddl):
     with contextlib.suppress(ValueError):
         assert isinstance(arrow_type(ddl), pa.DataType)
 
 
 @pytest.mark.parametrize("value", [int, 5, None, b"int"])
-def test_what_is_no_type_is_named(value):
-    with pytest.raises(TypeError, match=r"state 'x': .* is no type; give Types"):
+def test_a_value_that_is_not_a_type_raises(value):
+    with pytest.raises(TypeError, match=r"state 'x': the type must be one of Types"):
         arrow_type(value, "state 'x'")
 
 
@@ -96,11 +100,15 @@ def test_types_are_equal_by_value():
     assert Types.LONG() != Types.INT()
 
 
-def test_no_pickles():
-    with pytest.raises(NotImplementedError, match=r"PICKLED_BYTE_ARRAY: .*name the value's type"):
+def test_the_type_of_pickles_raises():
+    with pytest.raises(
+        NotImplementedError, match=r"PICKLED_BYTE_ARRAY is not supported, .* use the type of the value"
+    ):
         Types.PICKLED_BYTE_ARRAY()
 
 
-def test_names_and_types_go_together():
-    with pytest.raises(ValueError, match="field_names: 1 names for 2 field_types"):
+def test_more_types_than_names_raise():
+    with pytest.raises(
+        ValueError, match="field_names must have one name per field type, got 1 names for 2 field_types"
+    ):
         Types.ROW_NAMED(["a"], [Types.INT(), Types.INT()])

@@ -1,4 +1,4 @@
-"""What streams are made of outside Spark: what an operator takes in and sends downstream."""
+"""The elements of a stream outside Spark, which operators receive and emit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ T = TypeVar("T")
 
 
 class StreamRecord(NamedTuple, Generic[T]):
-    """A value of a stream, and its time (Flink's ``StreamRecord``).
+    """A value of a stream with its timestamp (Flink's ``StreamRecord``).
 
     Attributes
     ----------
     value : object
     timestamp : int or None
-        Epoch milliseconds; None where it has no event time.
+        Epoch milliseconds; None without event time.
     """
 
     value: T
@@ -24,7 +24,7 @@ class StreamRecord(NamedTuple, Generic[T]):
 
 
 class Watermark(NamedTuple):
-    """No record with this timestamp or a lower one will come after it (Flink's ``Watermark``).
+    """A watermark: no record with this timestamp or a lower one follows it (Flink's ``Watermark``).
 
     Attributes
     ----------

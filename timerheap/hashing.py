@@ -1,7 +1,7 @@
-"""Keys as numbers, the way Java and Spark compute them.
+"""Hash codes of keys, as Java and Spark compute them.
 
-Flink derives a key's group from its Java ``hashCode``; Spark names a key by its ``xxhash64``. Both must
-come out to the bit, or a key's timers are looked for where they are not.
+Flink derives the key group of a key from its Java ``hashCode``; Spark identifies a key by its ``xxhash64``.
+Both must be equal to the bit; otherwise the timers of a key would not be found.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _U64 = 0xFFFFFFFFFFFFFFFF
 
 
 def java_hash_code(key: object, java_type: str | None = None) -> int:
-    """Compute what ``key.hashCode()`` is in Java.
+    """Compute ``key.hashCode()`` as in Java.
 
     Parameters
     ----------
     key : object
-        A bool, int, float, str, or a tuple of these. None within a tuple counts 0, as null does in Java.
+        A bool, int, float, str, or a tuple of these. None within a tuple hashes to 0, like null in Java.
     java_type : str, optional
         ``boolean``, ``byte``, ``short``, ``int``, ``long``, ``float``, ``double``, ``char``, ``string``, or
         a Flink tuple such as ``tuple2<long,string>``. By default a bool is a boolean, a float a double, a
         str a string, a tuple a Flink tuple of these, and an int a **long**, as PyFlink's ``Types.LONG()``.
-        A negative Java int has another hash code: where Flink's key is one, say ``"int"``.
+        A negative Java int has a different hash code; pass ``"int"`` if Flink's key is one.
 
     Returns
     -------
@@ -53,15 +53,15 @@ def java_hash_code(key: object, java_type: str | None = None) -> int:
     Raises
     ------
     TypeError
-        If the key is not of that type or, with no type given, of none of the above.
+        If the key is not of that type or, without `java_type`, of none of the types above.
     OverflowError
-        If an int lies outside the type's range.
+        If an int is out of the type's range.
     ValueError
-        If `java_type` is none of the above, or a tuple or a char has the wrong length.
+        If `java_type` is unknown, or a tuple or a char has the wrong length.
 
     Notes
     -----
-    A string's hash code runs over its UTF-16 units, not over its characters. Cost: O(length of the key).
+    The hash code of a string is computed from its UTF-16 units, not its characters. O(length of the key).
 
     Examples
     --------
@@ -75,7 +75,7 @@ def java_hash_code(key: object, java_type: str | None = None) -> int:
 
 
 def _hash_by_base_type(key: object) -> int:
-    """Serve named tuples, enums, NumPy's scalars: what only derives from a known type, or acts as one."""
+    """Hash subclasses such as named tuples and enums, and NumPy scalars, which act as ints."""
     for python_type, hasher in _JAVA_BY_PYTHON_TYPE.items():
         if isinstance(key, python_type):
             return hasher(key)
@@ -179,19 +179,19 @@ _JAVA_BY_PYTHON_TYPE: dict[type, _JavaHasher] = {
 
 
 def spark_xxhash64(values: Iterable[object], types: Iterable[str]) -> int:
-    """Compute Spark SQL's ``xxhash64(...)`` of a row's values, without a JVM.
+    """Compute Spark SQL's ``xxhash64(...)`` of the values of a row, without a JVM.
 
     Parameters
     ----------
     values : iterable
-        The values, in order. None is null and leaves the hash as it was.
+        The values, in order. None is null, which does not change the hash.
     types : iterable of str
-        Their Spark types, one for each value, as DDL or ``DataType.simpleString()`` spells them:
+        The Spark type of each value, as in DDL or ``DataType.simpleString()``:
         ``boolean``, ``tinyint``, ``smallint``, ``int``, ``bigint`` (also ``byte``, ``short``, ``integer``,
         ``long``), ``float``, ``double``, ``decimal(p,s)``, ``string``, ``binary``, ``date``, ``timestamp``,
-        ``timestamp_ntz``, ``array<type>``, ``struct<name:type,...>``. A date may be given in days, a
-        timestamp in microseconds, since the epoch; an array is a list or a tuple, a struct a tuple (a Row
-        is one).
+        ``timestamp_ntz``, ``array<type>``, ``struct<name:type,...>``. A date may also be an int of days, a
+        timestamp an int of microseconds, since the epoch. An array is a list or a tuple, a struct a tuple,
+        such as a Row.
 
     Returns
     -------
@@ -201,12 +201,12 @@ def spark_xxhash64(values: Iterable[object], types: Iterable[str]) -> int:
     Raises
     ------
     TypeError, ValueError, OverflowError
-        If a value does not fit its type, a type is unknown, or there are not as many types as values.
+        If a value does not fit its type, a type is unknown, or the numbers of types and values differ.
 
     Notes
     -----
-    XXH64 from seed 42; the hash of one value is the seed of the next, within arrays and structs too. So
-    ``(None, "a")`` and ``("a", None)`` collide, in Spark as here. Cost: O(bytes of the values).
+    XXH64 with seed 42; the hash of each value is the seed of the next, also within arrays and structs. As in
+    Spark, ``(None, "a")`` and ``("a", None)`` therefore have the same hash. O(bytes of the values).
 
     Examples
     --------
@@ -266,7 +266,7 @@ def _struct_hasher(fields: Sequence[_SparkHasher]) -> _SparkHasher:
 
 
 def _int_encoder(spark_type: str, bits: int) -> _SparkEncoder:
-    size = max(bits, 32) // 8  # Spark widens what is narrower than an int
+    size = max(bits, 32) // 8  # Spark widens smaller types to an int
     wanted = f"value must be a Spark {spark_type}"
     return lambda value: _sized_int(value, wanted, bits).to_bytes(size, "little", signed=True)
 
@@ -316,7 +316,7 @@ _SPARK_ENCODERS: dict[str, _SparkEncoder] = {
     "smallint": _int_encoder("smallint", 16),
     "int": _int_encoder("int", 32),
     "bigint": _int_encoder("bigint", 64),
-    # -0.0 + 0.0 is 0.0: to Spark the two zeros are one
+    # -0.0 + 0.0 is 0.0: Spark treats the two zeros as equal
     "float": lambda value: struct.pack("<f", _real(value, "value must be a Spark float") + 0.0),
     "double": lambda value: struct.pack("<d", _real(value, "value must be a Spark double") + 0.0),
     "string": lambda value: _expect(str, value, "value must be a Spark string").encode(),
@@ -327,11 +327,11 @@ _SPARK_ENCODERS: dict[str, _SparkEncoder] = {
 }
 
 
-# ---- what both need ------------------------------------------------------------------------------
+# ---- Shared helpers ------------------------------------------------------------------------------
 
 
 def _parse_type(text: str) -> tuple[str, list[str]]:
-    """``name<a,b>`` or ``name(a,b)`` -> name, [a, b]: split at the commas that no bracket encloses."""
+    """Parse ``name<a,b>`` or ``name(a,b)`` into name and [a, b], splitting at commas outside brackets."""
     match = re.fullmatch(r"\s*(\w+)\s*(?:[<(](.*)[>)])?\s*", text, re.DOTALL)
     if match is None:
         return text, []
@@ -362,7 +362,7 @@ def _sized_int(value: Any, wanted: str, bits: int) -> int:
 
 
 def _real(value: Any, wanted: str) -> float:
-    """The value as a float; Java and Spark know one NaN only."""
+    """Convert a value to a float, and any NaN to the one NaN that Java and Spark use."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
     number = float(value)
@@ -370,6 +370,6 @@ def _real(value: Any, wanted: str) -> float:
 
 
 def _signed(number: int, bits: int) -> int:
-    """The low `bits` bits of a number, as a two's complement integer."""
+    """Return the low `bits` bits of a number as a two's complement integer."""
     half = 1 << bits - 1
     return (number + half & (half << 1) - 1) - half

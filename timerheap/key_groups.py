@@ -1,4 +1,4 @@
-"""The key groups that a queue owns, and which of them its keys belong to: one key at a time or many."""
+"""The key groups that a queue owns, and the key groups of keys, one at a time or many."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _U32 = 0xFFFFFFFF
 
 
 class OwnedKeyGroups:
-    """A range of key groups and the way from a key to one of them.
+    """A range of key groups, and the function that assigns keys to them.
 
     Parameters
     ----------
     max_parallelism : int
         The number of key groups, 1 to 32768.
     key_group_range : KeyGroupRange, optional
-        The key groups whose keys may come in; by default all of them.
+        The key groups whose keys are accepted; by default all of them.
     hash_code : callable
-        key -> int, whose low 32 bits give the key group.
+        A function from a key to an int, whose low 32 bits determine the key group.
 
     Raises
     ------
     TypeError, ValueError
-        If `max_parallelism` or `key_group_range` is no such thing, or they do not go together.
+        If `max_parallelism` or `key_group_range` is invalid, or the range exceeds `max_parallelism`.
     """
 
     def __init__(
@@ -53,46 +53,46 @@ class OwnedKeyGroups:
         self._first, self._last = owned.start_key_group, owned.end_key_group
         self._are_all = owned == every
         self._hash_code = hash_code
-        self._hash_code_of_str = lru_cache(1 << 14)(hash_code)  # which goes over every character
+        self._hash_code_of_str = lru_cache(1 << 14)(hash_code)  # hashing a str reads every character
         self._is_javas = hash_code is java_hash_code
 
     def of(self, key: Any) -> int:
-        """Compute a key's key group; a ValueError if it is not an owned one."""
+        """Compute the key group of a key; raise a ValueError if the key group is not owned."""
         key_group = murmur_hash(self._code_of(key)) % self.max_parallelism
         if not self._first <= key_group <= self._last:
             raise ValueError(f"key must belong to {self.range}, got {key!r} of key group {key_group}")
         return key_group
 
     def of_many(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
-        """Compute the key groups of many keys, as `of` does one."""
+        """Compute the key groups of many keys; see `of`."""
         key_groups = self.of_hash_codes(self._codes_of(keys))
         strangers = np.flatnonzero((key_groups < self._first) | (key_groups > self._last))
         if len(strangers):
-            self.of(keys[strangers[0]])  # which says what is wrong with it
+            self.of(keys[strangers[0]])  # raises an error for that key
         return key_groups
 
     def of_hash_codes(self, hash_codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """Compute the key groups, owned or not, of keys with these hash codes."""
+        """Compute the key groups, owned or not, of keys with the given hash codes."""
         return _murmur(hash_codes) % np.uint32(self.max_parallelism)
 
     def hash_code(self, key: Any) -> int:
-        """Compute the hash code, uint32, of a key of an owned key group; errors as `of`.
+        """Compute the hash code, uint32, of a key in an owned key group; raise the errors of `of`.
 
-        Where all key groups are owned this costs a third of `of`.
+        If all key groups are owned, this takes a third of the time of `of`.
         """
         if not self._are_all:
             self.of(key)
         return self._code_of(key)
 
     def hash_codes(self, keys: Sequence[Any]) -> npt.NDArray[np.uint32]:
-        """Compute the hash codes of many keys, as `hash_code` does one."""
+        """Compute the hash codes of many keys; see `hash_code`."""
         if not self._are_all:
             self.of_many(keys)
         return self._codes_of(keys)
 
     def _code_of(self, key: Any) -> int:
         if type(key) is int and self._is_javas and _MIN <= key <= _MAX:
-            return (key ^ key >> 32) & _U32  # what java_hash_code says, at a quarter of the price
+            return (key ^ key >> 32) & _U32  # equals java_hash_code, in a quarter of its time
         if type(key) is str:
             return index(self._hash_code_of_str(key)) & _U32
         if key != key:
@@ -109,13 +109,13 @@ class OwnedKeyGroups:
 
 
 def _hash_longs(keys: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Java's ``Long.hashCode`` of each."""
+    """Compute Java's ``Long.hashCode`` of each key."""
     longs = np.array(keys, np.int64).view(np.uint64)
     return (longs ^ longs >> np.uint64(32)).astype(np.uint32)
 
 
 def _hash_ascii(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
-    """Java's ``String.hashCode`` of each: its characters times 31 to the power of how many follow."""
+    """Compute Java's ``String.hashCode`` of each key, a polynomial in 31 of its characters."""
     lengths = np.fromiter(map(len, keys), np.int64, len(keys))
     ends = np.cumsum(lengths)
     characters = np.frombuffer("".join(keys).encode(), np.uint8)
@@ -129,7 +129,7 @@ def _hash_ascii(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
 
 
 def _murmur(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Flink's ``MathUtils.murmurHash`` of each, which `timerheap.keys` has for one."""
+    """Compute Flink's ``MathUtils.murmurHash`` of each code; see `timerheap.keys.murmur_hash`."""
     codes = codes * np.uint32(0xCC9E2D51)
     codes = (codes << np.uint32(15) | codes >> np.uint32(17)) * np.uint32(0x1B873593)
     codes = (codes << np.uint32(13) | codes >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)

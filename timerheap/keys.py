@@ -1,9 +1,9 @@
-"""Flink's key groups: which part of an operator a key belongs to.
+"""Flink's key groups, which assign keys to parallel instances.
 
 Flink splits the keys of an operator into ``max_parallelism`` key groups, ``murmur(key.hashCode()) %
-max_parallelism``, and gives every parallel instance a range of them. A key group is what a snapshot is cut
-into and what a rescaled job hands around, so the numbers are Flink's own: ``KeyGroupRangeAssignment``,
-``KeyGroupRange`` and Java's ``hashCode``, as in Flink 2.3.0.
+max_parallelism``, and assigns a range of them to each parallel instance. Snapshots are split by key group,
+and rescaling moves key groups, so the numbers equal Flink's: ``KeyGroupRangeAssignment``, ``KeyGroupRange``
+and Java's ``hashCode``, as in Flink 2.3.0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _U32 = 0xFFFFFFFF
 class KeyGroupRange:
     """The key groups of one parallel instance: `start_key_group` to `end_key_group`, both included.
 
-    Works as a small set of ints: ``in``, ``len`` and iteration. ``KeyGroupRange(0, -1)`` is the empty
+    A range is a set of ints: it supports ``in``, ``len`` and iteration. ``KeyGroupRange(0, -1)`` is the empty
     range.
 
     Parameters
@@ -44,11 +44,11 @@ class KeyGroupRange:
     Raises
     ------
     ValueError
-        If the two are no range.
+        If the range is invalid.
 
     Notes
     -----
-    Flink: ``org.apache.flink.runtime.state.KeyGroupRange``. Every operation but iteration is O(1).
+    Flink: ``org.apache.flink.runtime.state.KeyGroupRange``. Every operation except iteration is O(1).
 
     Examples
     --------
@@ -81,19 +81,19 @@ class KeyGroupRange:
         return iter(range(self.start_key_group, self.end_key_group + 1))
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
-        """Return the key groups that both ranges hold; the empty range where there are none."""
+        """Return the key groups in both ranges; the empty range if there are none."""
         start = max(self.start_key_group, other.start_key_group)
         end = min(self.end_key_group, other.end_key_group)
         return KeyGroupRange(start, end) if start <= end else KeyGroupRange(0, -1)
 
 
 def assign_to_key_group(key: object, max_parallelism: int, java_type: str | None = None) -> int:
-    """Assign a key to its key group: murmur over its Java hash code, modulo `max_parallelism`.
+    """Assign a key to its key group: the murmur hash of its Java hash code, modulo `max_parallelism`.
 
     Parameters
     ----------
     key : object
-        A key that :func:`java_hash_code` knows.
+        A key that :func:`java_hash_code` supports.
     max_parallelism : int
         The number of key groups, 1 to 32768.
     java_type : str, optional
@@ -122,7 +122,7 @@ def assign_to_key_group(key: object, max_parallelism: int, java_type: str | None
 
 
 def compute_key_group_for_key_hash(key_hash: int, max_parallelism: int) -> int:
-    """Compute the key group from a key's Java hash code, of which the low 32 bits count.
+    """Compute the key group from the low 32 bits of a key's Java hash code.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def assign_key_to_parallel_operator(
 def compute_key_group_range_for_operator_index(
     max_parallelism: int, parallelism: int, operator_index: int
 ) -> KeyGroupRange:
-    """Compute the key groups that parallel instance `operator_index` of `parallelism` owns.
+    """Compute the key groups that the parallel instance `operator_index` owns.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int,
 
 
 def compute_default_max_parallelism(parallelism: int) -> int:
-    """Compute Flink's maximum parallelism for an operator that names none.
+    """Compute Flink's default maximum parallelism of an operator.
 
     It is 1.5 times `parallelism`, rounded up to a power of two, at least 128 and at most 32768.
 
@@ -223,7 +223,7 @@ def _parallelisms(max_parallelism: int, parallelism: int) -> None:
 
 
 def murmur_hash(code: int) -> int:
-    """Flink's ``MathUtils.murmurHash``: murmur3 over one int, then its absolute value."""
+    """Compute Flink's ``MathUtils.murmurHash``: murmur3 of one int, and its absolute value."""
     code = code * 0xCC9E2D51 & _U32
     code = (code << 15 | code >> 17) * 0x1B873593 & _U32
     code = (code << 13 | code >> 19) * 5 + 0xE6546B64 & _U32

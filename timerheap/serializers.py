@@ -1,4 +1,4 @@
-"""Values of one type to bytes and back, as Flink's serializers write them: the parts of a stored timer."""
+"""Serializers for keys and namespaces, in Flink's byte formats."""
 
 from __future__ import annotations
 
@@ -22,42 +22,44 @@ _WINDOW = struct.Struct(">qq")
 
 
 class TypeSerializer(ABC):
-    """Values of one type to bytes and back: derive from it for keys or namespaces of your own.
+    """Converts values of one type to bytes and back; subclass it for your own keys or namespaces.
 
-    The bytes must tell where they end, and equal values must have equal bytes. Flink: ``TypeSerializer``.
+    The bytes must mark their own end, and equal values must have equal bytes. Flink: ``TypeSerializer``.
 
     Attributes
     ----------
     name : str
-        What a stored queue remembers it by; it does not open with one of another name.
+        The name that a stored queue records; a queue cannot be opened with a serializer of another name.
     """
 
     name: str
 
     @abstractmethod
     def serialize(self, value: Any, /) -> bytes:
-        """Write a value. TypeError, OverflowError or ValueError if it is none of this type."""
+        """Serialize a value; raise a TypeError, OverflowError or ValueError if it has another type."""
 
     @abstractmethod
     def deserialize(self, data: bytes, start: int, /) -> tuple[Any, int]:
-        """Read the value that begins at `start`: the value, and where it ends.
+        """Deserialize the value that starts at `start`; return the value and its end.
 
-        ValueError, IndexError or struct.error if there is none.
+        Raise a ValueError, IndexError or struct.error if the data is invalid.
         """
 
     def serialize_many(self, values: Sequence[Any], /) -> Iterable[bytes]:
-        """Write many values, as `serialize` does one."""
+        """Serialize many values; see `serialize`."""
         return [self.serialize(value) for value in values]
 
     def serialize_column(self, values: Sequence[Any], /) -> Rows | None:
-        """Write many values, a row each. None if not all have one form; then `serialize_many` is asked."""
+        """Serialize many values, one per row; return None for values of different forms.
+
+        The caller then uses `serialize_many`.
+        """
         return None
 
     def deserialize_column(self, rows: Rows, start: int, /) -> tuple[list[Any], int] | None:
-        """Read the values that begin at `start` in every row: the values, and where all of them end.
+        """Deserialize the values that start at `start` in each row; return the values and their common end.
 
-        None if they do not all have one form, and always None where the lengths differ; then `deserialize`
-        gets each.
+        Return None if their forms or lengths differ. The caller then uses `deserialize` for each.
         """
         return None
 
@@ -78,7 +80,7 @@ _int64 = _integer("long", 64)
 
 
 class _Fixed(TypeSerializer):
-    """What `form` writes, always in as many bytes."""
+    """Serializes values with a `struct.Struct`, always in the same number of bytes."""
 
     def __init__(self, name: str, form: struct.Struct, check: Callable[[Any], Any]) -> None:
         self.name = name
@@ -100,7 +102,7 @@ class _Long(_Fixed):
         try:
             return _LONG.pack(value) if type(value) is int else super().serialize(value)
         except struct.error:
-            return super().serialize(value)  # which says what is wrong
+            return super().serialize(value)  # raises the appropriate error
 
     def serialize_column(self, values: Sequence[Any]) -> Rows | None:
         if set(map(type, values)) != {int}:
@@ -108,7 +110,7 @@ class _Long(_Fixed):
         try:
             return np.array(values, ">i8").view(np.uint8).reshape(-1, 8)
         except OverflowError:
-            return None  # the other way tells which one
+            return None  # serialize_many then raises an error that names the value
 
     def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
         if start + 8 > rows.shape[1]:
@@ -127,12 +129,12 @@ class _Boolean(TypeSerializer):
 
     def deserialize(self, data: bytes, start: int) -> tuple[bool, int]:
         if data[start] > 1:
-            raise ValueError(f"a boolean is 0 or 1, got {data[start]}")
+            raise ValueError(f"a boolean must be 0 or 1, got {data[start]}")
         return data[start] == 1, start + 1
 
 
 class _Void(TypeSerializer):
-    """None, which is Flink's ``VoidNamespace``: a zero."""
+    """Serializes None, Flink's ``VoidNamespace``, as a zero byte."""
 
     name = "void"
 
@@ -143,7 +145,7 @@ class _Void(TypeSerializer):
 
     def deserialize(self, data: bytes, start: int) -> tuple[None, int]:
         if data[start]:
-            raise ValueError(f"a void is 0, got {data[start]}")
+            raise ValueError(f"a void must be 0, got {data[start]}")
         return None, start + 1
 
     def serialize_column(self, values: Sequence[Any]) -> Rows | None:
@@ -156,7 +158,7 @@ class _Void(TypeSerializer):
 
 
 class _TimeWindow(TypeSerializer):
-    """A window ``(start, end)``, as Flink's ``TimeWindow.Serializer``."""
+    """Serializes a window ``(start, end)`` like Flink's ``TimeWindow.Serializer``."""
 
     name = "time_window"
 
@@ -176,7 +178,7 @@ class _TimeWindow(TypeSerializer):
 
 
 class _Bytes(TypeSerializer):
-    """The length and the bytes, as Flink's ``BytePrimitiveArraySerializer``."""
+    """Serializes bytes with their length, like Flink's ``BytePrimitiveArraySerializer``."""
 
     name = "bytes"
 
@@ -189,12 +191,12 @@ class _Bytes(TypeSerializer):
         (length,) = _INT.unpack_from(data, start)
         begin, left = start + 4, len(data) - start - 4
         if not 0 <= length <= left:
-            raise ValueError(f"there are {left} bytes, which cannot hold {length}")
+            raise ValueError(f"the length of bytes must be from 0 to {left}, the bytes left, got {length}")
         return data[begin : begin + length], begin + length
 
 
 class _String(TypeSerializer):
-    """Flink's ``StringValue``: the length plus one and the UTF-16 units, each in groups of seven bits."""
+    """Serializes a str like Flink's ``StringValue``: length plus 1 and UTF-16 units, in 7-bit groups."""
 
     name = "string"
 
@@ -215,7 +217,7 @@ class _String(TypeSerializer):
             return text.decode(), start + size
         size, at = _read_sevens(data, start)
         if size == 0:
-            raise ValueError("a null is no string")
+            raise ValueError("a string must not be null, got length 0")
         units = bytearray()
         for _ in range(size - 1):
             unit, at = _read_sevens(data, at)
@@ -242,14 +244,14 @@ def _read_sevens(data: bytes, at: int) -> tuple[int, int]:
         number |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if shift > 28:
-            raise ValueError("a number of more than 32 bits")
+            raise ValueError("a variable-length number must fit into 32 bits, got more than 5 groups")
     if shift and not data[at]:
-        raise ValueError("a number in more groups than it needs")
+        raise ValueError("a variable-length number must end with a nonzero group, got 0")
     return number | data[at] << shift, at + 1
 
 
 class _Any(TypeSerializer):
-    """A byte that names the type and the value: for values of many types beside each other, and tuples."""
+    """Serializes values of several types, and tuples of them, each after a byte that names its type."""
 
     name = "any"
 
@@ -267,14 +269,16 @@ class _Any(TypeSerializer):
 
     def serialize(self, value: Any) -> bytes:
         if value is None:
-            return b"n\0"  # what comes out below, too
+            return b"n\0"  # the general case below returns the same
         tag, part = self._parts.get(type(value)) or self._part_of(value)
         return tag + part.serialize(value)
 
     def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
         part = self._by_tag.get(data[start])
         if part is None:
-            raise ValueError(f"no type is called {data[start : start + 1]!r}")
+            raise ValueError(
+                f"a type tag must be one of {bytes(self._by_tag)!r}, got {data[start : start + 1]!r}"
+            )
         return part.deserialize(data, start + 1)
 
     def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
@@ -299,20 +303,20 @@ class _Any(TypeSerializer):
         return self._parts.get(kinds.pop(), (b"", None)) if len(kinds) == 1 else (b"", None)
 
     def _part_of(self, value: Any) -> tuple[bytes, TypeSerializer]:
-        """Serve named tuples, enums, NumPy's scalars: what derives from a known type, or acts as an int."""
+        """Return the part for subclasses such as named tuples and enums, and for NumPy integers."""
         for kind, part in self._parts.items():
             if isinstance(value, kind):
                 return part
         if hasattr(value, "__index__"):
             return self._parts[int]
         raise TypeError(
-            "value must be None, a bool, int, float, str, bytes or a tuple of these, or else have a "
+            "value must be None, a bool, int, float, str, bytes or a tuple of these, or have a "
             f"serializer of its own; got {value!r} of type {type(value).__name__}"
         )
 
 
 class _Tuple(TypeSerializer):
-    """The number of fields, and the fields."""
+    """Serializes a tuple as its number of fields and the fields."""
 
     name = "tuple"
 
@@ -325,7 +329,7 @@ class _Tuple(TypeSerializer):
     def deserialize(self, data: bytes, start: int) -> tuple[tuple[Any, ...], int]:
         (size,) = _INT.unpack_from(data, start)
         if size < 0:
-            raise ValueError(f"a tuple has 0 or more fields, got {size}")
+            raise ValueError(f"a tuple must have 0 or more fields, got {size}")
         at, fields = start + 4, []
         for _ in range(size):
             field, at = self._field.deserialize(data, at)
@@ -355,12 +359,12 @@ def _double(value: Any) -> float:
 
 
 def _sizes(values: Sequence[Any]) -> set[int]:
-    """The sizes of tuples, or none if there is another thing among them."""
+    """Return the sizes of the values if all are tuples; otherwise an empty set."""
     return set(map(len, values)) if set(map(type, values)) == {tuple} else set()
 
 
 def _fields_column(field: TypeSerializer, values: Sequence[Any]) -> Rows | None:
-    """Write tuples of one size by their fields' columns."""
+    """Serialize tuples of one size, field by field."""
     columns = []
     for fields in zip(*values, strict=True):
         column = field.serialize_column(fields)
@@ -371,7 +375,7 @@ def _fields_column(field: TypeSerializer, values: Sequence[Any]) -> Rows | None:
 
 
 def _read_fields(field: TypeSerializer, size: int, rows: Rows, at: int) -> tuple[list[Any], int] | None:
-    """Read tuples of one size by their fields' columns."""
+    """Deserialize tuples of one size, field by field."""
     columns = []
     for _ in range(size):
         column = field.deserialize_column(rows, at)

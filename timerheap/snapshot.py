@@ -1,4 +1,4 @@
-"""The timers of one key group, of any number of services, as bytes: versioned, checksummed."""
+"""The timers of one key group, for any number of services, as versioned and checksummed bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LENGTH = struct.Struct("<I")
 
 
 class ServiceSnapshot(NamedTuple):
-    """What one service has in a key group: the timers as the named serializers wrote them."""
+    """The timers of one service in a key group, as the named serializers wrote them."""
 
     name: str
     key_serializer: str
@@ -26,12 +26,12 @@ class ServiceSnapshot(NamedTuple):
 
 
 class KeyGroupSnapshot(NamedTuple):
-    """What all services have in a key group.
+    """The timers of all services in a key group.
 
-    The bytes are the envelope of all that timerheap stores around parts: a length in 4 bytes, then so many
-    bytes. The first part is the key group and the maximum parallelism, 2 bytes each; each further one is a
-    service, whose own parts are its name, its serializers' names, and the timers of either time in turn as
-    parts of a part. All little-endian.
+    The bytes are timerheap's usual envelope around a list of parts; each part is preceded by its length in 4
+    bytes. The first part is the key group and the maximum parallelism, 2 bytes each. Every further part is a
+    service. Its own parts are its name, its serializers' names, and the event-time and the processing-time
+    timers, each of which is again a list of parts. All numbers are little-endian.
     """
 
     key_group: int
@@ -39,7 +39,7 @@ class KeyGroupSnapshot(NamedTuple):
     services: list[ServiceSnapshot]
 
     def to_bytes(self) -> bytes:
-        """Write the snapshot. O(its size)."""
+        """Serialize the snapshot. O(its size)."""
         services = [
             _join(
                 [
@@ -54,21 +54,21 @@ class KeyGroupSnapshot(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyGroupSnapshot:
-        """Read a snapshot. O(its size).
+        """Deserialize a snapshot. O(its size).
 
         Raises
         ------
         TypeError
-            If `data` is no buffer.
+            If `data` is not a buffer.
         ValueError
-            If it is none that `to_bytes` wrote.
+            If `to_bytes` did not write `data`, or it is damaged.
         """
         head, *services = _split(bytes(unseal(_KIND, data)))
         try:
             key_group, max_parallelism = _HEAD.unpack(head)
             return cls(key_group, max_parallelism, [_service(*_split(service)) for service in services])
         except (struct.error, TypeError, UnicodeDecodeError) as error:
-            raise ValueError(f"data holds no timers of a key group: {error}") from error
+            raise ValueError(f"data must be the timers of a key group, got invalid bytes: {error}") from error
 
 
 def _service(name: bytes, key: bytes, namespace: bytes, event: bytes, processing: bytes) -> ServiceSnapshot:
@@ -88,6 +88,6 @@ def _split(data: bytes) -> Iterator[bytes]:
             (length,) = _LENGTH.unpack_from(data, at)
             at, end = end, end + length
         if end > len(data):
-            raise ValueError(f"data holds no timers of a key group: {end - len(data)} bytes are missing")
+            raise ValueError(f"data must be the timers of a key group, got {end - len(data)} bytes too few")
         yield data[at:end]
         at = end

@@ -1,4 +1,4 @@
-"""What a timer is: a row of the heaps, columns of such rows, or, in a queue, a timer of any key."""
+"""The types of timers: rows of the heaps, batches of rows as columns, and timers of any key in queues."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ __all__ = [
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 
-MIN_WATERMARK = -(2**63)  # no watermark yet
-MAX_WATERMARK = 2**63 - 1  # nothing more will come
+MIN_WATERMARK = -(2**63)  # before the first watermark
+MAX_WATERMARK = 2**63 - 1  # the end of the input
 
 
 class Timer(NamedTuple):
-    """A timer: when it fires, whose it is, and what for.
+    """A timer of the heaps: its timestamp, key and namespace.
 
-    Timers compare as tuples, which is the order in which they fire.
+    Timers compare as tuples, which is also their firing order.
 
     Parameters
     ----------
     timestamp : int
         Epoch milliseconds, int64.
-    key_hash : int
+        The id or hash of the key, int64.
         The key's id or hash, int64.
-    namespace : int, default 0
+        The id of the namespace, such as a window, int64.
         The namespace's id (a window, say), int64.
     """
 
@@ -51,21 +51,21 @@ class Timer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TimerBatch:
-    """Timers as three columns of one length, such as `pop_due` returns.
+    """Timers as three columns of equal length, as `pop_due` returns them.
 
-    A batch is a sequence of `Timer`; whoever has many timers works on its columns instead.
+    A batch is a sequence of `Timer`; for many timers, work on its columns instead.
 
     Parameters
     ----------
     timestamps, key_hashes, namespaces : ndarray of int64, shape (n,)
-        Epoch milliseconds, key ids and namespace ids. They are kept, not copied, and only read.
+        Epoch milliseconds, key ids and namespace ids. The arrays are not copied, and only read.
 
     Raises
     ------
     TypeError
-        A column is not an array of int64.
+        If a column is not an array of int64.
     ValueError
-        A column is not one-dimensional, or the lengths differ.
+        If a column is not one-dimensional, or the lengths differ.
 
     Examples
     --------
@@ -88,7 +88,9 @@ class TimerBatch:
             if column.ndim != 1:
                 raise ValueError(f"{name} must be one-dimensional, got shape {column.shape}")
             if len(column) != len(self.timestamps):
-                raise ValueError(f"{name} has {len(column)} rows, timestamps has {len(self.timestamps)}")
+                raise ValueError(
+                    f"{name} must have {len(self.timestamps)} rows, like timestamps, got {len(column)}"
+                )
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -119,16 +121,16 @@ class TimerBatch:
 
 
 class InternalTimer(NamedTuple, Generic[K, N]):
-    """One timer of one key; the three fields together are its identity.
+    """One timer of one key; its three fields are its identity.
 
     Attributes
     ----------
     timestamp : int
-        When it is due, epoch milliseconds, int64.
+        The firing time in epoch milliseconds, int64.
     key : hashable
-        The key it belongs to.
+        The key of the timer.
     namespace : hashable
-        What else tells a key's timers apart: a window, a name, or None, which is Flink's ``VoidNamespace``.
+        Distinguishes timers of one key: a window, a name, or None, which is Flink's ``VoidNamespace``.
     """
 
     timestamp: int
@@ -137,57 +139,57 @@ class InternalTimer(NamedTuple, Generic[K, N]):
 
 
 class KeyedTimerQueue(Protocol[K, N]):
-    """What a timer service asks of a queue; whoever keeps timers elsewhere implements this.
+    """The interface between a timer service and a queue; implement it to keep timers elsewhere.
 
-    A `timer` that is handed in is any ``(timestamp, key, namespace)``; what comes back is an
-    `InternalTimer`. Flink: ``KeyGroupedInternalPriorityQueue``.
+    Methods accept any tuple ``(timestamp, key, namespace)`` as a `timer` and return `InternalTimer`. Flink:
+    ``KeyGroupedInternalPriorityQueue``.
     """
 
     def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is there; True if the head changed, so False on a tie with the head."""
+        """Add a timer unless it is present; return True if the lowest timestamp changed."""
 
     def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is there; True if it was the head."""
+        """Remove a timer if it is present; return True if it was the head."""
 
     def peek(self) -> InternalTimer[K, N] | None:
         """Return the head, a timer with the lowest timestamp, or None."""
 
     def poll(self) -> InternalTimer[K, N] | None:
-        """Remove and return the head that `peek` shows, or None."""
+        """Remove and return the head, which `peek` returns, or return None."""
 
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not there: all of them or, on an error, none."""
+        """Add every timer that is not present; on an error, add none."""
 
     def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
         """Remove and return the timers with timestamp <= `time`, earliest first, at most `limit`."""
 
     def remove_keys(self, keys: Iterable[K], /) -> int:
-        """Remove all timers of many keys in one scan; give how many there were."""
+        """Remove all timers of many keys in one scan; return their number."""
 
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key, in the order in which they would fire. A scan."""
+        """Return the timers of one key in firing order. A scan."""
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
         """Return the timers of one key group."""
 
     def __iter__(self) -> Iterator[InternalTimer[K, N]]:
-        """Go over the timers as they are now, in any order; the queue may change meanwhile."""
+        """Iterate over the current timers in any order; the queue may change during the iteration."""
 
     def __contains__(self, timer: tuple[int, K, N], /) -> bool:
-        """Tell whether a timer is there."""
+        """Return whether a timer is present."""
 
     def __len__(self) -> int:
-        """Count the timers."""
+        """Return the number of timers."""
 
 
 @contextmanager
 def all_or_none(*parts: tuple[KeyedTimerQueue[K, N], Iterable[tuple[int, K, N]]]) -> Iterator[None]:
-    """Add timers to several queues; on an error, also one of the ``with`` block, take them out again.
+    """Add timers to several queues; on an error, also in the ``with`` block, remove them again.
 
     Parameters
     ----------
     *parts : (KeyedTimerQueue, iterable of timers)
-        A queue, and the timers for it. Those that it holds already stay in it in any case.
+        A queue, and the timers to add to it. Timers that it already holds are kept in any case.
     """
     added: list[tuple[KeyedTimerQueue[K, N], list[tuple[int, K, N]]]] = []
     try:
@@ -210,30 +212,30 @@ def coalesce(timestamp: ArrayLike, resolution: int) -> NDArray[np.int64]: ...
 def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.int64]:
     """Round timestamps up to multiples of a resolution, so that nearby timers become one.
 
-    A key that asks for a timer at every element has as many timers as elements. Where a little later is
-    soon enough, it registers the rounded timestamp, and registering a timer that is there costs nothing.
-    No timer fires earlier for it, and none as much as `resolution` later.
+    A key that registers a timer for every element has as many timers as elements. If firing slightly later is
+    acceptable, register the rounded timestamp: registering a timer that exists costs nothing. A rounded timer
+    never fires earlier, and always fires less than `resolution` later.
 
     Parameters
     ----------
     timestamp : int or array_like of int
-        Epoch milliseconds, int64; negative ones lie before 1970.
+        Epoch milliseconds, int64; negative before 1970.
     resolution : int
-        Milliseconds, 1 or more. Multiples count from the epoch: with 60_000 they are whole minutes.
+        Milliseconds, 1 or more, counted from the epoch: 60_000 rounds up to whole minutes.
 
     Returns
     -------
     int or ndarray of int64
-        As `timestamp`; an array is a new one of its shape. O(n).
+        The rounded timestamps, in a new array of the same shape. O(n).
 
     Raises
     ------
     TypeError
-        If `timestamp` holds anything but integers, or `resolution` is no int.
+        If `timestamp` contains anything but integers, or `resolution` is not an int.
     ValueError
         If `resolution` is less than 1.
     OverflowError
-        If `timestamp` is no int64, or rounded up is none any more.
+        If `timestamp`, or the result, does not fit into int64.
 
     Examples
     --------
@@ -242,7 +244,7 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
     >>> coalesce(np.array([1, 999, 1_000, 1_001]), 1_000)
     array([1000, 1000, 1000, 2000])
 
-    In a function, whose key then has one timer a minute, however many elements come:
+    In a function, a key then has one timer per minute, however many elements arrive:
 
     >>> from timerheap import InternalTimerService, ManualProcessingTimeService, TimerService
     >>> internal = InternalTimerService(None, ManualProcessingTimeService())
@@ -262,7 +264,7 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
     timestamps = np.asarray(timestamp)
     if timestamps.dtype.kind not in "iu" and timestamps.size:
         for value in timestamps.flat:
-            if type(value) is int:  # an array of objects: this one may have been too large for NumPy
+            if type(value) is int:  # in an array of objects, it may be too large for NumPy
                 int64("timestamp", value)
         raise TypeError(f"timestamp must hold integers, got {timestamps.dtype}")
     if timestamps.dtype.kind == "u" and (timestamps > np.uint64(MAX_WATERMARK)).any():
@@ -275,11 +277,11 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
 
 
 def _no_multiple(timestamp: object, resolution: int) -> str:
-    return f"timestamp must have a multiple of {resolution} above it in 64 bits, got {timestamp}"
+    return f"timestamp must fit into 64 bits when rounded up to a multiple of {resolution}, got {timestamp}"
 
 
 def int64(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int; a TypeError or OverflowError names the argument."""
+    """Return `value` as an int; raise a TypeError or OverflowError that names the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
     number = index(value)
@@ -289,7 +291,7 @@ def int64(name: str, value: SupportsIndex) -> int:
 
 
 def positive(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int of 1 or more; a TypeError, OverflowError or ValueError names the argument."""
+    """Return `value` as an int of 1 or more; raise an error that names the argument."""
     number = int64(name, value)
     if number < 1:
         raise ValueError(f"{name} must be 1 or more, got {value!r}")

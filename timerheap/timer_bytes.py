@@ -1,4 +1,4 @@
-"""Timers as bytes, and back: Flink's ``TimerSerializer``, whose bytes sort as the timestamps do."""
+"""Flink's ``TimerSerializer``: timers as bytes that sort by timestamp."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ __all__ = ["TimerSerializer", "timestamp_bytes"]
 _SIGN = 1 << 63
 _TIMESTAMP = struct.Struct(">Q")
 _WITH_HASH_CODE = struct.Struct(">QI")
-_new_timer = partial(tuple.__new__, InternalTimer)  # as InternalTimer._make, at half the price
+_new_timer = partial(tuple.__new__, InternalTimer)  # twice as fast as InternalTimer._make
 
 
 def timestamp_bytes(timestamp: int) -> bytes:
-    """Write an int64 as 8 bytes that sort as it does: big-endian, the sign bit flipped."""
+    """Serialize an int64 to 8 bytes that sort in the same order: big-endian, with the sign bit flipped."""
     return _TIMESTAMP.pack(timestamp + _SIGN)
 
 
 class TimerSerializer:
-    """Timers to bytes and back: the timestamp in 8 bytes that sort as it does, the key, the namespace.
+    """Serializes timers: the timestamp in 8 sortable bytes, then the key, then the namespace.
 
     Parameters
     ----------
     key_serializer, namespace_serializer : str or TypeSerializer, default "any"
-        How keys and namespaces are written. Flink's own forms are called ``"long"``, ``"int"``, ``"short"``,
+        The serializers. Flink's own formats are ``"long"``, ``"int"``, ``"short"``,
         ``"byte"``, ``"double"``, ``"boolean"``, ``"string"``, ``"bytes"``, ``"void"`` (None, Flink's
-        ``VoidNamespace``) and ``"time_window"`` (a tuple of start and end). ``"any"`` is timerheap's own:
-        None, bools, ints of 64 bits, floats, strings, bytes and tuples of these beside each other, each
-        after a byte that names its type. Or a `TypeSerializer` of your own.
+        ``VoidNamespace``) and ``"time_window"`` (a tuple of start and end). ``"any"`` is timerheap's own
+        format for values of different types: None, bools, ints of 64 bits, floats, strings, bytes and tuples
+        of these, each after a byte that names its type. A `TypeSerializer` is used as it is.
 
     Raises
     ------
     TypeError, ValueError
-        If a serializer is none of these.
+        If a serializer is not a known name or a `TypeSerializer`.
 
     Notes
     -----
     Flink: ``TimerSerializer``, ``LongSerializer``, ``StringSerializer``, ``TimeWindow.Serializer``, ... The
-    bytes are Flink's where both serializers are. O(length of the key and the namespace) a timer.
+    bytes equal Flink's if both serializers are Flink's. O(length of the key and the namespace) per timer.
 
     Examples
     --------
@@ -73,19 +73,19 @@ class TimerSerializer:
     def serialize(
         self, timer: tuple[int, Any, Any], hash_code_of: Callable[[Any], int] | None = None
     ) -> bytes:
-        """Write a timer.
+        """Serialize a timer.
 
         Parameters
         ----------
         timer : InternalTimer or tuple
-            Its timestamp, key and namespace.
+            The timestamp, the key and the namespace.
         hash_code_of : callable, optional
-            key -> an uint32 to put between the timestamp and the key, in 4 bytes.
+            A function from the key to a uint32, stored in 4 bytes between the timestamp and the key.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If the timestamp is no int64, or a serializer does not take the key or the namespace.
+            If the timestamp is not an int64, or a serializer cannot write the key or the namespace.
         """
         try:
             timestamp, key, namespace = timer
@@ -106,19 +106,19 @@ class TimerSerializer:
         return _WITH_HASH_CODE.pack(timestamp + _SIGN, hash_code) + key_bytes + namespace_bytes
 
     def serialize_key(self, key: Any) -> bytes:
-        """Write a key, as `serialize` does."""
+        """Serialize a key as `serialize` does."""
         try:
             return self.key_serializer.serialize(key)
         except _REFUSALS as error:
             raise _refused("key", self.key_serializer, error) from error
 
     def deserialize(self, data: bytes, start: int = 8) -> InternalTimer[Any, Any]:
-        """Read a timer, whose key begins at `start`.
+        """Deserialize a timer whose key starts at `start`.
 
         Raises
         ------
         ValueError
-            If the bytes are no timer, or there are more than one needs.
+            If the bytes are not exactly one timer.
         """
         try:
             (timestamp,) = _TIMESTAMP.unpack_from(data)
@@ -137,7 +137,7 @@ class TimerSerializer:
         namespaces: Sequence[Any],
         hash_codes: npt.NDArray[np.uint32] | None = None,
     ) -> list[bytes]:
-        """Write timers that are given by the column, as `serialize` does one; they come out sorted."""
+        """Serialize timers given as columns, and return them in sorted order; see `serialize`."""
         column = _int64_column(timestamps)
         heads = (column.view(np.uint64) ^ np.uint64(_SIGN)).astype(">u8").view(np.uint8).reshape(-1, 8)
         if hash_codes is not None:
@@ -151,13 +151,13 @@ class TimerSerializer:
             raise _refused(part, serializer, error) from error
         if isinstance(written_keys, np.ndarray) and isinstance(written_namespaces, np.ndarray):
             rows = np.hstack((heads, written_keys, written_namespaces))
-            return sorted(_each(rows[np.argsort(column)]))  # little is left to be sorted
+            return sorted(_each(rows[np.argsort(column)]))  # already sorted by timestamp
         parts = zip(_each(heads), _each(written_keys), _each(written_namespaces), strict=True)
         return sorted(head + key + namespace for head, key, namespace in parts)
 
     def deserialize_many(self, data: Sequence[bytes], start: int = 8) -> list[InternalTimer[Any, Any]]:
-        """Read timers, as `deserialize` does one."""
-        few = len(data) < 16  # a column's fixed cost is that of some timers
+        """Deserialize many timers; see `deserialize`."""
+        few = len(data) < 16  # for a few timers, columns are not worth their fixed cost
         columns = None if few or len(set(map(len, data))) > 1 else self._columns(data, start)
         if columns is None:
             return list(map(self.deserialize, data, repeat(start)))
@@ -168,7 +168,7 @@ class TimerSerializer:
         return ValueError(f"data must be a timer of {self}, got {len(data)} bytes {shown}: {why}")
 
     def _columns(self, data: Sequence[bytes], start: int) -> tuple[list[Any], ...] | None:
-        """Read timers by the column, if all have one form."""
+        """Deserialize timers as columns; return None if their forms differ."""
         rows = np.frombuffer(b"".join(data), np.uint8).reshape(len(data), -1)
         keys = self.key_serializer.deserialize_column(rows, start)
         namespaces = None if keys is None else self.namespace_serializer.deserialize_column(rows, keys[1])
@@ -194,7 +194,7 @@ def _int64_column(timestamps: Sequence[int]) -> npt.NDArray[np.int64]:
         if set(map(type, timestamps)) <= {int}:
             return np.array(timestamps, np.int64)
     except OverflowError:
-        pass  # the other way tells which one
+        pass  # the fallback names the value
     return np.array([int64("timestamp", timestamp) for timestamp in timestamps], np.int64)
 
 
@@ -204,7 +204,7 @@ def _written(serializer: TypeSerializer, values: Sequence[Any]) -> Rows | Iterab
 
 
 def _each(written: Rows | Iterable[bytes]) -> Iterable[bytes]:
-    """Bytes for each value, if they are the rows of a column."""
+    """Return the bytes of each value, whether given as rows of a column or one by one."""
     if not isinstance(written, np.ndarray):
         return written
     each: list[bytes] = np.ascontiguousarray(written).view(f"V{written.shape[1]}").ravel().tolist()
@@ -215,6 +215,6 @@ _REFUSALS = (TypeError, OverflowError, ValueError, RecursionError)
 
 
 def _refused(part: str, serializer: TypeSerializer, error: Exception) -> Exception:
-    """Say whether it was the key or the namespace."""
+    """Return an error that names the key or the namespace."""
     kind = next((kind for kind in (TypeError, OverflowError) if isinstance(error, kind)), ValueError)
     return kind(f"{part} must be what the serializer {serializer.name!r} takes: {error}")

@@ -1,4 +1,4 @@
-"""Types of state and keys: Flink's ``Types``, Spark's DDL, and the Arrow types both stand for."""
+"""Types of state and keys: Flink's ``Types``, Spark DDL, and the corresponding Arrow types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TypeInformation", "Types", "arrow_type"]
 
-# Spark's names; the Arrow factory that keeps a value of that type unchanged.
+# Spark's type names, and factories of the Arrow types that represent their values exactly.
 _PRIMITIVES: dict[str, Callable[[Any], Any]] = {
     "boolean": lambda pa: pa.bool_(),
     "tinyint": lambda pa: pa.int8(),
@@ -41,9 +41,9 @@ _TOKEN = re.compile(r"\s*(`[^`]*`|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])")
 
 
 class TypeInformation:
-    """The type of a value in state, written as Spark DDL; equal where the DDL is equal.
+    """The type of a value in state, written as Spark DDL. Types with equal DDL are equal.
 
-    Made by `Types`; a DDL string, a Spark type or a pyarrow type may stand in its place.
+    `Types` creates it; a DDL string, a Spark type or a pyarrow type can be used instead.
     """
 
     __slots__ = ("ddl",)
@@ -62,11 +62,11 @@ class TypeInformation:
 
 
 class Types:
-    """Flink's type factories (``pyflink.common.Types``), each giving a `TypeInformation`.
+    """Flink's type factories (``pyflink.common.Types``), each of which returns a `TypeInformation`.
 
-    Values: BYTE, SHORT, INT, LONG are int; BIG_DEC is Decimal(38, 18); SQL_DATE, SQL_TIME and SQL_TIMESTAMP
-    are ``datetime`` objects without a zone; INSTANT is a datetime in UTC; PRIMITIVE_ARRAY(BYTE()) is bytes;
-    ROW, ROW_NAMED and TUPLE come back as a ``pyspark.sql.Row``, which is a tuple.
+    Values of BYTE, SHORT, INT and LONG are int; of BIG_DEC Decimal(38, 18); of SQL_DATE, SQL_TIME and
+    SQL_TIMESTAMP ``datetime`` objects without a time zone; of INSTANT a datetime in UTC; of
+    PRIMITIVE_ARRAY(BYTE()) bytes; of ROW, ROW_NAMED and TUPLE a ``pyspark.sql.Row``, which is a tuple.
 
     Examples
     --------
@@ -76,127 +76,130 @@ class Types:
 
     @staticmethod
     def STRING() -> TypeInformation:
-        """Text."""
+        """Return the type of strings."""
         return TypeInformation("string")
 
     @staticmethod
     def CHAR() -> TypeInformation:
-        """One character; kept as text."""
+        """Return the type of single characters, stored as strings."""
         return TypeInformation("string")
 
     @staticmethod
     def BOOLEAN() -> TypeInformation:
-        """True or False."""
+        """Return the type of booleans."""
         return TypeInformation("boolean")
 
     @staticmethod
     def BYTE() -> TypeInformation:
-        """A signed integer of 8 bits."""
+        """Return the type of signed 8-bit integers."""
         return TypeInformation("tinyint")
 
     @staticmethod
     def SHORT() -> TypeInformation:
-        """A signed integer of 16 bits."""
+        """Return the type of signed 16-bit integers."""
         return TypeInformation("smallint")
 
     @staticmethod
     def INT() -> TypeInformation:
-        """A signed integer of 32 bits."""
+        """Return the type of signed 32-bit integers."""
         return TypeInformation("int")
 
     @staticmethod
     def LONG() -> TypeInformation:
-        """A signed integer of 64 bits."""
+        """Return the type of signed 64-bit integers."""
         return TypeInformation("bigint")
 
     @staticmethod
     def FLOAT() -> TypeInformation:
-        """A float of 32 bits."""
+        """Return the type of 32-bit floats."""
         return TypeInformation("float")
 
     @staticmethod
     def DOUBLE() -> TypeInformation:
-        """A float of 64 bits."""
+        """Return the type of 64-bit floats."""
         return TypeInformation("double")
 
     @staticmethod
     def BIG_INT() -> TypeInformation:
-        """An integer of up to 38 decimal digits."""
+        """Return the type of integers of up to 38 decimal digits."""
         return TypeInformation("decimal(38,0)")
 
     @staticmethod
     def BIG_DEC() -> TypeInformation:
-        """A decimal with 18 digits behind the point, Flink's default scale."""
+        """Return the type of decimals with 18 fractional digits, Flink's default scale."""
         return TypeInformation("decimal(38,18)")
 
     @staticmethod
     def SQL_DATE() -> TypeInformation:
-        """``datetime.date``."""
+        """Return the type of ``datetime.date``."""
         return TypeInformation("date")
 
     @staticmethod
     def SQL_TIME() -> TypeInformation:
-        """``datetime.time``."""
+        """Return the type of ``datetime.time``."""
         return TypeInformation("time")
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:
-        """``datetime.datetime`` without a zone."""
+        """Return the type of ``datetime.datetime`` without a time zone."""
         return TypeInformation("timestamp")
 
     @staticmethod
     def INSTANT() -> TypeInformation:
-        """``datetime.datetime`` in UTC."""
+        """Return the type of ``datetime.datetime`` in UTC."""
         return TypeInformation("instant")
 
     @staticmethod
     def LIST(element_type: TypeInformation) -> TypeInformation:
-        """A list."""
+        """Return the type of lists."""
         return TypeInformation(f"array<{element_type.ddl}>")
 
     BASIC_ARRAY = OBJECT_ARRAY = LIST
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
-        """A list of numbers; of BYTE: bytes."""
+        """Return the type of lists of numbers; of BYTE, the type of bytes."""
         return TypeInformation("binary") if element_type.ddl == "tinyint" else Types.LIST(element_type)
 
     @staticmethod
     def MAP(key_type: TypeInformation, value_type: TypeInformation) -> TypeInformation:
-        """A dict."""
+        """Return the type of dicts."""
         return TypeInformation(f"map<{key_type.ddl},{value_type.ddl}>")
 
     @staticmethod
     def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
-        """A row with named fields."""
+        """Return the type of rows with named fields."""
         if len(field_names) != len(field_types):
-            raise ValueError(f"field_names: {len(field_names)} names for {len(field_types)} field_types")
+            raise ValueError(
+                f"field_names must have one name per field type, got {len(field_names)} names for "
+                f"{len(field_types)} field_types"
+            )
         fields = ",".join(f"`{n}`:{t.ddl}" for n, t in zip(field_names, field_types, strict=True))
         return TypeInformation(f"struct<{fields}>")
 
     @staticmethod
     def ROW(field_types: Sequence[TypeInformation]) -> TypeInformation:
-        """A row whose fields are f0, f1, ..."""
+        """Return the type of rows with the fields f0, f1, ..."""
         return Types.ROW_NAMED([f"f{i}" for i in range(len(field_types))], field_types)
 
     TUPLE = ROW
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:
-        """Refused: state is never pickled."""
+        """Raise NotImplementedError: state is never pickled."""
         raise NotImplementedError(
-            "Types.PICKLED_BYTE_ARRAY: timerheap keeps no pickles in state; name the value's type, "
-            "e.g. Types.STRING() or Types.ROW_NAMED([...], [...])"
+            "Types.PICKLED_BYTE_ARRAY is not supported, because state is never pickled; use the type of the "
+            "value, such as Types.STRING() or Types.ROW_NAMED([...], [...])"
         )
 
 
 def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
-    """Give the Arrow type that a `TypeInformation`, a DDL string, a Spark type or an Arrow type stands for.
+    """Return the Arrow type of a `TypeInformation`, a DDL string, a Spark type or an Arrow type.
 
     Raises
     ------
     TypeError, ValueError
-        What is no type, or no DDL; the message names `argument`.
+        If `type_` is not a type, or not valid DDL; the message starts with `argument`.
 
     Examples
     --------
@@ -215,14 +218,14 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
         ddl = type_.simpleString()  # type: ignore[attr-defined]
     else:
         raise TypeError(
-            f"{argument}: {type_!r} is no type; "
-            "give Types.*, a DDL string such as 'bigint', a Spark or a pyarrow type"
+            f"{argument}: the type must be one of Types.*, a DDL string such as 'bigint', a Spark type or a "
+            f"pyarrow type, got {type_!r}"
         )
     return _Parser(ddl, argument).parse()
 
 
 class _Parser:
-    """Recursive descent over Spark's type DDL; small, because a worker has no JVM to ask."""
+    """A recursive descent parser for Spark's type DDL; workers have no JVM to parse it."""
 
     def __init__(self, ddl: str, argument: str) -> None:
         self.ddl = ddl
@@ -237,7 +240,9 @@ class _Parser:
             at = match.end()
 
     def error(self, why: str) -> ValueError:
-        return ValueError(f"{self.argument}: {self.ddl!r} is no type that timerheap can keep: {why}")
+        return ValueError(
+            f"{self.argument}: the type must be one that timerheap can store, got {self.ddl!r}: {why}"
+        )
 
     def parse(self) -> pa.DataType:
         type_ = self.type()

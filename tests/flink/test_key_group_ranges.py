@@ -1,4 +1,4 @@
-"""KeyGroupRangeAssignment: ranges of operators, operators of key groups, default max parallelism."""
+"""Key group ranges, operators and default parallelism compared with Flink's KeyGroupRangeAssignment."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from timerheap import (
 )
 
 
-def test_ranges_and_operators(trace: dict[str, Any]) -> None:
+def test_ranges_and_operators_equal_flinks(trace: dict[str, Any]) -> None:
     if trace["kind"] == "default_max_parallelism":
         for parallelism, max_parallelism in trace["pairs"]:
             assert compute_default_max_parallelism(parallelism) == max_parallelism, parallelism

@@ -1,4 +1,4 @@
-"""KeyGroupRangeAssignment.assignToKeyGroup over keys of many types."""
+"""Key groups of keys of many types compared with Flink's KeyGroupRangeAssignment."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ def from_json(key: Any) -> Any:
     return tuple(map(from_json, key)) if isinstance(key, list) else key
 
 
-def test_hash_codes_and_key_groups(traces: list[Any]) -> None:
+def test_hash_codes_and_key_groups_equal_flinks(traces: list[Any]) -> None:
     max_parallelisms = traces[0]["max_parallelisms"]
     assert len(traces) > 1
     for java_type, written, hash_code, key_groups in traces[1:]:
@@ -21,7 +21,7 @@ def test_hash_codes_and_key_groups(traces: list[Any]) -> None:
             "boolean",
             "double",
             "tuple2<long,string>",
-        }:  # what Python's types are
+        }:  # the defaults for Python's types
             assert java_hash_code(key) == hash_code, (java_type, key)
         assert [assign_to_key_group(key, n, java_type) for n in max_parallelisms] == key_groups, (
             java_type,

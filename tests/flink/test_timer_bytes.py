@@ -1,4 +1,4 @@
-"""TimerSerializer: the bytes under which Flink's RocksDB queue keeps a timer, and the timer that they are."""
+"""Serialized timers compared with the bytes in Flink's RocksDB queue."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from timerheap import InternalTimer, TimerSerializer
 NAMESPACES = {type(None): "void", list: "time_window", str: "string"}
 
 
-def test_bytes(traces: list[Any]) -> None:
+def test_bytes_equal_flinks(traces: list[Any]) -> None:
     for number, (key_type, key, namespace, timestamp, data) in enumerate(traces, 1):
         timer = InternalTimer(timestamp, key, tuple(namespace) if isinstance(namespace, list) else namespace)
         serializer = TimerSerializer(key_type, NAMESPACES[type(namespace)])
@@ -18,13 +18,13 @@ def test_bytes(traces: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("key_type", ["long", "string"])
-def test_bytes_sort_as_timestamps_do(traces: list[Any], key_type: str) -> None:
+def test_bytes_sort_by_timestamp(traces: list[Any], key_type: str) -> None:
     lines = [line for line in traces if line[0] == key_type]
     by_bytes = sorted(lines, key=lambda line: bytes.fromhex(line[4]))
     assert [line[3] for line in by_bytes] == sorted(line[3] for line in lines)
 
 
-def test_what_is_cut_off_or_goes_on_is_no_timer(traces: list[Any]) -> None:
+def test_truncated_or_extended_bytes_raise(traces: list[Any]) -> None:
     for key_type, _, namespace, _, data in traces[:60]:
         serializer = TimerSerializer(key_type, NAMESPACES[type(namespace)])
         whole = bytes.fromhex(data)

@@ -353,11 +353,11 @@ RUNS: dict[str, tuple[Any, str]] = {
     ),
     "strange type": (
         Rows(lambda rc, row, ctx: value_state(rc, "long long")),
-        "state 'last': 'long long' is no type that",
+        "state 'last': the type must be one that timerheap can store, got 'long long'",
     ),
     "no type": (
         Rows(lambda rc, row, ctx: value_state(rc, int)),
-        "state 'last': <class 'int'> is no type; give Types",
+        "state 'last': the type must be one of Types",
     ),
     "reducing state": (
         Rows(lambda rc, row, ctx: rc.get_reducing_state(None)),

@@ -113,8 +113,8 @@ def value(type_: object) -> Open:
 
 BAD: list[tuple[Open, type[Exception], str]] = [
     (lasting, NotImplementedError, "state 'last': timerheap has no state time-to-live"),
-    (value(int), TypeError, "state 'last': <class 'int'> is no type"),
-    (value("long long"), ValueError, "state 'last': 'long long' is no type"),
+    (value(int), TypeError, "state 'last': the type must be one of"),
+    (value("long long"), ValueError, "state 'last': the type must be one that"),
     (lambda rc: rc.get_list_state("last"), TypeError, "'last' is no ListStateDescriptor"),
     (lambda rc: rc.get_map_state(MapStateDescriptor("m", BAD_KEY, "int")), ValueError, "cannot be a key"),
     (lambda rc: rc.get_reducing_state(None), NotImplementedError, "ReducingState is not supported"),

@@ -1,4 +1,4 @@
-"""Flink's timer queue in plain Python, slow and plain to see: what tests hold `TimerQueue` against."""
+"""A slow and simple model of Flink's timer queue, with which tests compare `TimerQueue`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Timer = InternalTimer[Any, Any]
 
 
 class QueueModel:
-    """A set of timers, looked through for the first.
+    """A set of timers that is searched for the first.
 
-    Among timers of one timestamp the first is the one whose key and namespace got a timer earlier; a key and
-    namespace that lost its last timer begins anew.
+    Timers with equal timestamps are ordered by when their key and namespace got their first timer; a key and
+    namespace that lose their last timer start again.
     """
 
     def __init__(self, max_parallelism: int = 128, owned: Iterable[int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The interval join against all pairs that there are; and at the edges, where it does what Flink does."""
+"""The interval join compared with all pairs of rows, and Flink's behaviour in edge cases."""
 
 from collections import Counter
 from datetime import timedelta
@@ -29,7 +29,7 @@ class Arrived(NamedTuple):
 
 
 class Pairs(ProcessJoinFunction):
-    """Gives the two rows' numbers and the three timestamps."""
+    """Yields the numbers of the two rows and the three timestamps."""
 
     def __init__(self):
         self.life = []
@@ -65,15 +65,15 @@ def numbers(elements):
     return [element.value[:2] for element in elements if isinstance(element, StreamRecord)]
 
 
-# ---- against all pairs ----
+# ---- comparison with all pairs ----
 
 
 KEYS = st.sampled_from("ab")
 SIDES = st.sampled_from([LEFT, RIGHT])
 OPS = st.lists(
     st.one_of(
-        st.tuples(st.just("row"), SIDES, KEYS, st.integers(-3, 12)),  # behind the watermark or ahead of it
-        st.tuples(st.just("watermark"), SIDES, st.integers(0, 8)),  # ahead of the input's last
+        st.tuples(st.just("row"), SIDES, KEYS, st.integers(-3, 12)),  # before or after the watermark
+        st.tuples(st.just("watermark"), SIDES, st.integers(0, 8)),  # after the input's last watermark
         st.tuples(st.just("status"), SIDES, st.sampled_from(WatermarkStatus)),
     ),
     max_size=60,
@@ -83,7 +83,9 @@ BOUNDS = st.tuples(st.integers(-10, 10), st.integers(-10, 10)).map(sorted)
 
 @settings(max_examples=500)
 @given(BOUNDS, st.booleans(), st.booleans(), OPS)
-def test_every_pair_within_the_bounds_once_and_nothing_is_left(bounds, lower_inclusive, upper_inclusive, ops):
+def test_every_pair_within_the_bounds_is_emitted_once_and_all_rows_are_removed(
+    bounds, lower_inclusive, upper_inclusive, ops
+):
     lower, upper = bounds
     function = join(lower, upper, lower_inclusive=lower_inclusive, upper_inclusive=upper_inclusive)
 
@@ -92,10 +94,12 @@ def test_every_pair_within_the_bounds_once_and_nothing_is_left(bounds, lower_inc
         above = distance >= lower if lower_inclusive else distance > lower
         return above and (distance <= upper if upper_inclusive else distance < upper)
 
-    assume(any(within(0, distance) for distance in range(lower, upper + 1)))  # there is such a test below
+    assume(
+        any(within(0, distance) for distance in range(lower, upper + 1))
+    )  # a test below covers empty intervals
 
     def wanted(kept, watermark):
-        """Whether a row that may still come, above the watermark, could be joined with this one."""
+        """Return whether a row above the watermark could still be joined with this one."""
         later = range(watermark + 1, 200)
         if kept.side == LEFT:
             return any(within(kept.timestamp, timestamp) for timestamp in later)
@@ -109,7 +113,7 @@ def test_every_pair_within_the_bounds_once_and_nothing_is_left(bounds, lower_inc
             if op == "row":
                 key, ahead = arguments
                 if ahead == 0:
-                    continue  # on the watermark: see below
+                    continue  # rows on the watermark have a test below
                 arrived = Arrived(side, key, watermark + ahead, number)
                 elements = feed(operator, arrived)
                 if ahead < 0:
@@ -131,7 +135,7 @@ def test_every_pair_within_the_bounds_once_and_nothing_is_left(bounds, lower_inc
                     watermark = element.timestamp
             records += [element for element in elements if isinstance(element, StreamRecord)]
 
-            # What is kept: at least what may still be joined, and no row longer than its own time.
+            # A row is kept while it can be joined, and until the watermark reaches its timestamp.
             kept = {
                 (row.side, row.key) for row in taken if row.timestamp > watermark or wanted(row, watermark)
             }
@@ -166,10 +170,10 @@ def test_every_pair_within_the_bounds_once_and_nothing_is_left(bounds, lower_inc
     event(f"pairs: {min(len(expected), 5)}")
 
 
-# ---- what Flink's class does at the edges ----
+# ---- edge cases, as in Flink ----
 
 
-def test_a_row_on_the_watermark_is_taken_though_partners_may_be_gone():
+def test_a_row_on_the_watermark_is_joined_with_the_rows_still_buffered():
     with run(join(0, 5)) as operator:
         feed(operator, Arrived(LEFT, "a", 5, 1))
         feed(operator, Arrived(LEFT, "a", 6, 2))
@@ -183,7 +187,7 @@ def test_a_row_on_the_watermark_is_taken_though_partners_may_be_gone():
         assert operator.num_keyed_state_entries() == 0
 
 
-def test_the_end_of_time():
+def test_timestamps_near_the_last_watermark_are_joined():
     late = MAX_WATERMARK - 1
     with run(join(-(2**62), 2**62)) as operator:
         for timestamp in (late - 2**62 - 1, late - 2**62, late):
@@ -210,7 +214,7 @@ def test_bounds_may_be_exclusive(lower_inclusive, upper_inclusive, joined):
         assert numbers(feed(operator, Arrived(LEFT, "a", 5, 0))) == [(0, number) for number in joined]
 
 
-def test_an_open_interval_around_one_point_holds_nothing():
+def test_exclusive_bounds_at_one_point_join_nothing():
     with run(join(0, 0, lower_inclusive=False, upper_inclusive=False)) as operator:
         feed(operator, Arrived(LEFT, "a", 5, 1))
         assert feed(operator, Arrived(RIGHT, "a", 5, 2)) == []
@@ -223,14 +227,14 @@ def test_an_open_interval_around_one_point_holds_nothing():
 # ---- functions and errors ----
 
 
-def test_rows_of_one_time_come_as_they_arrived_and_times_in_order():
+def test_matches_are_ordered_by_time_and_then_by_arrival():
     with run(join(-9, 9)) as operator:
         for number, timestamp in enumerate([7, 3, 7, 5]):
             feed(operator, Arrived(RIGHT, "a", timestamp, number))
         assert numbers(feed(operator, Arrived(LEFT, "a", 5, 9))) == [(9, 1), (9, 3), (9, 0), (9, 2)]
 
 
-def test_a_callable_gives_the_one_row_of_a_pair():
+def test_a_callable_returns_one_row_per_pair():
     function = join(0, 0, lambda left, right: (left["number"], right["number"]))
     with run(function) as operator:
         feed(operator, Arrived(LEFT, "a", 5, 1))
@@ -238,7 +242,7 @@ def test_a_callable_gives_the_one_row_of_a_pair():
 
 
 class Spoils(ProcessJoinFunction):
-    """Yields where the left number is even, and changes what it is given."""
+    """Yields a row if the left number is even, and modifies its arguments."""
 
     def process_element(self, left, right, ctx):
         result = left["number"], right["number"]
@@ -246,7 +250,7 @@ class Spoils(ProcessJoinFunction):
         return [result] if result[0] % 2 == 0 else None
 
 
-def test_a_function_may_yield_nothing_and_changes_nothing_that_is_kept():
+def test_a_function_may_yield_nothing_and_cannot_modify_buffered_rows():
     with run(join(0, 0, Spoils())) as operator:
         feed(operator, Arrived(LEFT, "a", 5, 2))
         feed(operator, Arrived(LEFT, "b", 5, 1))
@@ -255,7 +259,7 @@ def test_a_function_may_yield_nothing_and_changes_nothing_that_is_kept():
             assert feed(operator, Arrived(RIGHT, "b", 5, number)) == []
 
 
-def test_late_rows_have_functions_of_their_own():
+def test_late_rows_are_passed_to_their_functions():
     function = join(
         0,
         0,
@@ -273,7 +277,7 @@ def test_late_rows_have_functions_of_their_own():
         join(0, 0, late_right="late")
 
 
-def test_the_function_lives_as_long_as_the_join():
+def test_the_function_is_opened_and_closed_with_the_join():
     function = Pairs()
     with run(join(0, 0, function)):
         assert function.life == ["open"]
@@ -288,9 +292,9 @@ def test_bounds_may_be_timedeltas():
 
 
 @pytest.mark.parametrize("timestamp", [None, MIN_WATERMARK])
-def test_rows_need_event_time(timestamp):
+def test_a_row_without_event_time_raises(timestamp):
     with run(join(0, 0)) as operator:
-        with pytest.raises(ValueError, match=f"needs rows with event time, got timestamp {timestamp}"):
+        with pytest.raises(ValueError, match=f"must have event time, got timestamp {timestamp}"):
             operator.process_element1({"key": "a", "number": 1}, timestamp)
         assert operator.num_keyed_state_entries() == 0
 
@@ -305,19 +309,19 @@ def test_rows_need_event_time(timestamp):
         (timedelta(microseconds=-1), 0, ValueError, "lower_bound must be a whole number of milliseconds"),
     ],
 )
-def test_bounds_that_are_none(lower, upper, error, message):
+def test_an_invalid_bound_raises(lower, upper, error, message):
     with pytest.raises(error, match=message):
         join(lower, upper)
 
 
-def test_a_function_that_is_none():
-    for wrong in ("left.number", ProcessJoinFunction):  # a class is none, either
+def test_an_invalid_function_raises():
+    for wrong in ("left.number", ProcessJoinFunction):  # not even the class itself
         with pytest.raises(TypeError, match="function must be a ProcessJoinFunction"):
             join(0, 1, wrong)
 
 
 @pytest.mark.parametrize("spell", ["ddl", "types", "arrow", "spark"])
-def test_types_are_spelt_as_elsewhere(spell):
+def test_every_kind_of_type_is_accepted(spell):
     pa = pytest.importorskip("pyarrow")
     arrow_type = pytest.importorskip("timerheap.types").arrow_type
     sql = pytest.importorskip("pyspark.sql.types")
@@ -343,7 +347,7 @@ def test_types_are_spelt_as_elsewhere(spell):
     assert [descriptor.name for descriptor in descriptors] == ["left_buffer", "right_buffer"]
 
 
-def test_a_type_that_is_none():
+def test_an_invalid_type_raises():
     pytest.importorskip("pyarrow")
     with pytest.raises(TypeError, match="right_type: the type must be one of"):
         IntervalJoin(0, 0, Pairs(), left_type=ROW, right_type=5)

@@ -1,4 +1,4 @@
-"""The manager: services in order, the watermark behind them, snapshots that move between operators."""
+"""The manager of timer services: order of services and watermarks, snapshots and rescaling."""
 
 import struct
 from contextlib import ExitStack
@@ -23,7 +23,7 @@ from timerheap.snapshot import KeyGroupSnapshot, ServiceSnapshot
 
 
 class Operator:
-    """Services that write down what fires, and where downstream is by then."""
+    """An operator whose services log the timers that fire and the watermarks emitted downstream."""
 
     def __init__(self, names, *, clock=None, then=lambda name, timer: None, **options):
         self.log = []
@@ -56,7 +56,7 @@ class Named:
     on_processing_time = on_event_time
 
 
-def test_services_are_advanced_in_the_order_of_their_creation_then_downstream():
+def test_services_advance_in_order_of_creation_before_the_watermark_is_emitted():
     operator = Operator(["z", "a", "m"])
     for name in "amz":
         operator.register(name, "key", 5)
@@ -73,7 +73,7 @@ def test_services_are_advanced_in_the_order_of_their_creation_then_downstream():
     assert operator.manager.current_output_watermark() == 7
 
 
-def test_a_name_is_one_service_with_the_first_triggerable():
+def test_a_name_returns_the_same_service_with_its_first_triggerable():
     operator = Operator(["a"])
     service = operator.services["a"]
     assert operator.manager.get_internal_timer_service("a", None) is service
@@ -98,21 +98,21 @@ def test_services_share_the_key_context_and_the_clock():
     assert manager.num_processing_time_timers() == 0
 
 
-def test_a_watermark_that_says_nothing_new_does_not_go_downstream():
+def test_a_watermark_that_does_not_rise_is_not_emitted():
     operator = Operator(["a"])
     for watermark in (MIN_WATERMARK, 5, 5, 3, 6, MAX_WATERMARK):
         operator.manager.advance_watermark(watermark)
     assert operator.log == [("downstream", 5), ("downstream", 6), ("downstream", MAX_WATERMARK)]
 
 
-def test_without_services_a_watermark_passes_through():
+def test_a_watermark_is_emitted_without_services():
     operator = Operator([])
     operator.manager.advance_watermark(5)
     assert operator.manager.try_advance_watermark(7, limit=1) is True
     assert operator.log == [("downstream", 5), ("downstream", 7)]
 
 
-def test_an_error_holds_the_watermark_and_the_next_advance_goes_on_from_there():
+def test_an_error_in_a_callback_holds_the_watermark_until_the_next_advance():
     def fail(name, timer):
         if (name, timer.timestamp) == ("a", 2):
             raise KeyError("in a callback")
@@ -131,7 +131,7 @@ def test_an_error_holds_the_watermark_and_the_next_advance_goes_on_from_there():
     ]
 
 
-def test_an_error_downstream_leaves_the_watermark_to_go_there_again():
+def test_a_watermark_is_emitted_again_after_an_error_downstream():
     told = []
 
     def emit(watermark):
@@ -148,7 +148,7 @@ def test_an_error_downstream_leaves_the_watermark_to_go_there_again():
 
 
 @pytest.mark.parametrize("nested", ["advance_watermark", "try_advance_watermark"])
-def test_a_watermark_that_a_callback_advances_to_follows(nested):
+def test_a_watermark_from_a_callback_follows_the_current_one(nested):
     def advance_further(name, timer):
         if timer.timestamp == 1:
             limit = [1] if nested == "try_advance_watermark" else []
@@ -165,7 +165,7 @@ def test_a_watermark_that_a_callback_advances_to_follows(nested):
     ]
 
 
-def test_a_watermark_that_downstream_advances_to_follows():
+def test_a_watermark_from_downstream_follows_the_current_one():
     told = []
 
     def emit(watermark):
@@ -178,7 +178,7 @@ def test_a_watermark_that_downstream_advances_to_follows():
     assert (told, manager.current_output_watermark()) == ([10, 20, 30], 30)
 
 
-def test_a_service_that_joins_later_does_not_hold_what_has_gone():
+def test_a_new_service_starts_at_the_lowest_watermark():
     operator = Operator(["a"])
     operator.manager.advance_watermark(5)
     operator.services["b"] = operator.get("b")
@@ -191,7 +191,7 @@ def test_a_service_that_joins_later_does_not_hold_what_has_gone():
     assert operator.log == [*[("downstream", 5), ("b", "key", 6), ("b", "key", 8), ("downstream", 9)]]
 
 
-def test_a_service_that_a_callback_asks_for_joins_at_the_next_advance():
+def test_a_service_created_in_a_callback_takes_part_in_the_next_advance():
     def ask(name, timer):
         operator.services["b"] = operator.get("b")
         operator.register("b", "key", 4)
@@ -208,7 +208,7 @@ def test_a_service_that_a_callback_asks_for_joins_at_the_next_advance():
 
 
 class Draining(Operator):
-    """Checks at each watermark that goes downstream that no timer which came in time is left below it."""
+    """An operator that checks, at each watermark, that every timer registered in time has fired."""
 
     def __init__(self, rules):
         super().__init__("abc", then=self.follow)
@@ -232,7 +232,7 @@ class Draining(Operator):
 
 
 def endless(rules):
-    """Whether a timer's callback leads to the same timestamp again."""
+    """Return whether a timer's callback may register the same timestamp again."""
     return any(
         timestamp + delta in rules and delta <= 0 for timestamp, acts in rules.items() for _, delta in acts
     )
@@ -255,7 +255,7 @@ rules = st.dictionaries(
     ),
     limits=st.lists(st.integers(1, 5), min_size=1, max_size=10),
 )
-def test_any_limits_do_what_no_limit_does(rules, steps, limits):
+def test_limited_advances_fire_timers_in_the_same_order(rules, steps, limits):
     whole, pieces = Draining(rules), Draining(rules)
     for timers, watermarks in steps:
         for name, key, timestamp in timers:
@@ -263,7 +263,7 @@ def test_any_limits_do_what_no_limit_does(rules, steps, limits):
             pieces.register(name, key, timestamp)
         for watermark in sorted(watermarks):
             whole.manager.advance_watermark(watermark)
-        for watermark in sorted(watermarks)[:-1]:  # each may come before the one before it is done
+        for watermark in sorted(watermarks)[:-1]:  # each may come before the last one has finished
             pieces.manager.try_advance_watermark(watermark, limits[0])
         for limit in limits:
             fired = len([entry for entry in pieces.log if entry[0] != "downstream"])
@@ -278,17 +278,17 @@ def test_any_limits_do_what_no_limit_does(rules, steps, limits):
 
 
 @pytest.mark.parametrize(
-    ("watermark", "limit", "error", "says"),
+    ("watermark", "limit", "error", "message"),
     [
         (5, 0, ValueError, "limit must be 1 or more, got 0"),
         (5, None, TypeError, "limit must be an int, got None"),
         ("5", 1, TypeError, "watermark must be an int, got '5'"),
     ],
 )
-def test_a_bad_drain_changes_nothing(watermark, limit, error, says):
+def test_an_invalid_advance_raises_and_changes_nothing(watermark, limit, error, message):
     operator = Operator(["a"])
     operator.register("a", "key", 1)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         operator.manager.try_advance_watermark(watermark, limit)
     with pytest.raises(TypeError, match="watermark must be an int"):
         operator.manager.advance_watermark(None)
@@ -332,14 +332,14 @@ def timers_of(operator):
 
 
 @given(timers=st.lists(entries, max_size=30), cut=st.integers(1, 7), again=st.integers(1, 7))
-def test_key_groups_move_to_operators_of_any_range(timers, cut, again):
+def test_key_groups_can_be_restored_by_operators_of_any_range(timers, cut, again):
     whole = Operator("ab", max_parallelism=8)
     fill(whole, timers)
     before = timers_of(whole)
     snapshot = whole.manager.snapshot()
     assert timers_of(whole) == before
     assert list(snapshot) == list(range(8))
-    for at in (cut, again):  # first the whole is split, then the parts are split elsewhere
+    for at in (cut, again):  # split the operator, and then split the parts at another key group
         parts = []
         for owned in (KeyGroupRange(0, at - 1), KeyGroupRange(at, 7)):
             part = Operator([], max_parallelism=8, key_group_range=owned)
@@ -353,7 +353,7 @@ def test_key_groups_move_to_operators_of_any_range(timers, cut, again):
         snapshot = {**parts[0].manager.snapshot(), **parts[1].manager.snapshot()}
 
 
-def test_values_come_back_as_they_were():
+def test_keys_and_namespaces_keep_their_types_in_a_snapshot():
     operator = Operator(["a"])
     values = [True, 7, 1.5, "1", (1, (2, "x")), -0.0]
     for timestamp, value in enumerate(values):
@@ -365,7 +365,7 @@ def test_values_come_back_as_they_were():
     assert sorted(map(repr, found)) == sorted(map(repr, values))
 
 
-def test_restored_timers_wait_until_their_service_is_asked_for():
+def test_restored_timers_do_not_fire_before_their_service_is_requested():
     operator = Operator("ab")
     fill(operator, [(name, time, 50, "key", None) for name in "ab" for time in ("event", "processing")])
     clock = ManualProcessingTimeService(now=100)
@@ -380,44 +380,46 @@ def test_restored_timers_wait_until_their_service_is_asked_for():
     clock.advance(1)
     restored.manager.advance_watermark(60)
     assert restored.log[1:] == [("b", "key", 50), ("b", "key", 50)]
-    again = Operator([])  # what nobody asked for goes on to the next snapshot, and what was asked for once
+    again = Operator([])  # unrequested services are in the next snapshot
     again.manager.restore(restored.manager.snapshot())
     again.services = {name: again.get(name) for name in "ab"}
     assert timers_of(again) == {("a", time, 50, "key", None) for time in ("event", "processing")}
 
 
-def test_restore_comes_first_and_takes_each_key_group_once():
+def test_restore_raises_for_a_repeated_key_group_or_after_a_service():
     snapshot = Operator("a").manager.snapshot()
     operator = Operator([])
     operator.manager.restore({key_group: snapshot[key_group] for key_group in range(64)})
-    with pytest.raises(ValueError, match="snapshot must hold no key group twice, got 5 again"):
+    with pytest.raises(ValueError, match="snapshot must not contain restored key groups, got 5 again"):
         operator.manager.restore({100: snapshot[100], 5: snapshot[5]})
     operator.manager.restore({key_group: snapshot[key_group] for key_group in range(64, 128)})
     operator.get("a")
-    with pytest.raises(RuntimeError, match=r"restore must come before the services \['a'\] are asked for"):
+    with pytest.raises(
+        RuntimeError, match=r"restore must be called before services are requested, got \['a'\]"
+    ):
         operator.manager.restore({})
 
 
-def test_snapshots_of_others_are_refused():
+def test_a_foreign_or_invalid_snapshot_raises():
     def snapshot(**options):
         return Operator("a", **options).manager.snapshot()
 
     operator = Operator([])
-    for wrong, says in [
+    for wrong, message in [
         (snapshot(max_parallelism=256), "key group 0 of 256"),
-        ({3: snapshot()[4]}, "snapshot must hold, for key group 3, .* got key group 4 of 128"),
+        ({3: snapshot()[4]}, "snapshot must contain key group 3 of 128 at that key, got key group 4 of 128"),
     ]:
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             operator.manager.restore(wrong)
     for wrong in ([snapshot()[0]], None, b"", "snapshot"):
         with pytest.raises(TypeError, match="snapshot must be a mapping of key groups to bytes"):
             operator.manager.restore(wrong)
-    with pytest.raises(TypeError, match="key groups, which are ints, got '5'"):
+    with pytest.raises(TypeError, match="key groups, which are ints, to bytes, got '5'"):
         operator.manager.restore({"5": snapshot()[5]})
     for wrong in ("bytes", 7, None):
         with pytest.raises(TypeError, match="data must be bytes"):
             operator.manager.restore({0: wrong})
-    operator.manager.restore(snapshot())  # none of the refused ones is in the way
+    operator.manager.restore(snapshot())  # the failed calls have restored nothing
 
 
 class Colour(str):
@@ -435,7 +437,7 @@ class ColourSerializer(TypeSerializer):
         return Colour(data[start + 1 : end].decode()), end
 
 
-def test_serializers_of_ones_own_always_the_same():
+def test_a_custom_serializer_is_used_and_must_stay_the_same():
     operator = Operator([])
     service = operator.manager.get_internal_timer_service("a", None, "long", ColourSerializer())
     operator.manager.key_context.current_key = 7
@@ -452,7 +454,7 @@ def test_serializers_of_ones_own_always_the_same():
     assert (timer, type(timer.namespace)) == ((5, 7, "red"), Colour)
 
 
-def test_what_a_serializer_does_not_take_is_named():
+def test_a_snapshot_of_an_unsupported_namespace_raises():
     operator = Operator(["a"])
     operator.register("a", "key", 5, namespace=frozenset({1}))
     with pytest.raises(TypeError, match=r"namespace must be what the serializer 'any' takes.*frozenset"):
@@ -460,7 +462,7 @@ def test_what_a_serializer_does_not_take_is_named():
     assert operator.services["a"].num_event_time_timers() == 1
 
 
-def test_a_queue_of_ones_own():
+def test_a_custom_queue_is_used():
     made = {}
 
     def create_queue(name):
@@ -476,16 +478,16 @@ def test_a_queue_of_ones_own():
     assert [g for g, (service,) in services.items() if service.event_time_timers] == [key_group]
 
 
-def test_a_queue_that_was_not_given():
+def test_a_create_queue_that_returns_none_raises():
     manager = InternalTimeServiceManager(ManualProcessingTimeService(), create_queue=lambda name: None)
     with pytest.raises(
-        TypeError, match="create_queue must give a KeyedTimerQueue, got None for 'a/event_time'"
+        TypeError, match="create_queue must return a KeyedTimerQueue, got None for 'a/event_time'"
     ):
         manager.get_internal_timer_service("a", None)
     assert set(map(len, manager.snapshot().values())) == {len(KeyGroupSnapshot(0, 128, []).to_bytes())}
 
 
-def test_queues_on_disk_keep_their_timers_and_a_snapshot_moves_them_to_memory(tmp_path):
+def test_queues_on_disk_keep_their_timers_and_their_snapshot_restores_into_memory(tmp_path):
     pytest.importorskip("rocksdict")
     timers = [("a", time, 50, key, None) for time in ("event", "processing") for key in ("x", "y")]
     for attempt in range(2):
@@ -506,7 +508,7 @@ def test_queues_on_disk_keep_their_timers_and_a_snapshot_moves_them_to_memory(tm
     assert timers_of(restored) == set(timers)
 
 
-def test_a_service_that_cannot_be_restored_is_not_there():
+def test_a_service_that_cannot_be_restored_is_not_created():
     operator = Operator("a", max_parallelism=4)
     fill(operator, [("a", "event", 5, 1, None), ("a", "processing", 5, 1, None)])
     clock = ManualProcessingTimeService()
@@ -536,7 +538,7 @@ def test_a_service_that_cannot_be_restored_leaves_nothing_in_its_queues(backend)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "says"),
+    ("arguments", "error", "message"),
     [
         ({"max_parallelism": 0}, ValueError, "max_parallelism must be from 1 to 32768"),
         ({"key_group_range": (0, 3)}, TypeError, "key_group_range must be a KeyGroupRange"),
@@ -545,13 +547,13 @@ def test_a_service_that_cannot_be_restored_leaves_nothing_in_its_queues(backend)
         ({"emit_watermark": 5}, TypeError, "emit_watermark must be callable, got 5"),
     ],
 )
-def test_constructor_errors(arguments, error, says):
-    with pytest.raises(error, match=says):
+def test_an_invalid_constructor_argument_raises(arguments, error, message):
+    with pytest.raises(error, match=message):
         InternalTimeServiceManager(ManualProcessingTimeService(), **arguments)
 
 
 @pytest.mark.parametrize("name", [None, 7, b"a"])
-def test_a_name_is_a_string(name):
+def test_a_service_name_that_is_not_a_str_raises(name):
     with pytest.raises(TypeError, match="name must be a str"):
         Operator([]).get(name)
 
@@ -568,7 +570,7 @@ EXAMPLE = KeyGroupSnapshot(
 )
 
 
-def test_the_format():
+def test_the_snapshot_format_is_as_documented():
     service = b"".join(
         struct.pack("<I", len(part)) + part for part in (b"a", b"any", b"void", b"\2\0\0\0xy\0\0\0\0", b"")
     )
@@ -579,7 +581,7 @@ def test_the_format():
     assert KeyGroupSnapshot.from_bytes(EXAMPLE.to_bytes()) == EXAMPLE
 
 
-def test_damaged_bytes_are_refused():
+def test_damaged_bytes_raise():
     data = EXAMPLE.to_bytes()
     for at in range(len(data)):
         damaged = bytearray(data)
@@ -591,19 +593,19 @@ def test_damaged_bytes_are_refused():
 
 
 @given(cut=st.integers(0, 400), at=st.integers(0, 400), byte=st.integers(0, 255), more=st.binary(max_size=12))
-def test_hostile_bytes_with_a_right_checksum_are_an_error_or_a_snapshot(cut, at, byte, more):
+def test_malformed_bytes_with_a_valid_checksum_raise_or_are_a_snapshot(cut, at, byte, more):
     payload = bytearray(EXAMPLE.to_bytes()[24:])
     payload[at % len(payload)] = byte
-    hostile = seal(3, bytes(payload[: cut or len(payload)]) + more)
+    malformed = seal(3, bytes(payload[: cut or len(payload)]) + more)
     try:
-        snapshot = KeyGroupSnapshot.from_bytes(hostile)
+        snapshot = KeyGroupSnapshot.from_bytes(malformed)
     except ValueError:
         return
-    assert snapshot.to_bytes() == hostile
+    assert snapshot.to_bytes() == malformed
 
 
 @given(timers=st.lists(st.binary(max_size=20), min_size=1, max_size=3))
-def test_hostile_timers_are_an_error_when_their_service_is_asked_for(timers):
+def test_malformed_timers_raise_when_their_service_is_requested(timers):
     data = KeyGroupSnapshot(0, 1, [ServiceSnapshot("a", "any", "any", timers, [])]).to_bytes()
     operator = Operator([], max_parallelism=1)
     operator.manager.restore({0: data})

@@ -1,4 +1,4 @@
-"""The timer queue: against its model after every step of any calls, and what a model cannot show."""
+"""The timer queue compared with a model under any sequence of calls, and further behaviour."""
 
 import gc
 import weakref
@@ -13,7 +13,7 @@ from timerheap import InternalTimer, KeyGroupRange, TimerQueue, create_timer_que
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-# Few values, so that calls meet.
+# Few values, so that calls often use the same timers.
 timestamps = st.one_of(st.integers(-2, 12), st.sampled_from([INT64_MIN, INT64_MAX, -(2**32), 2**32]))
 keys = st.one_of(
     st.integers(-4, 4),
@@ -25,7 +25,7 @@ wrong_timestamps = st.sampled_from([2**63, -(2**63) - 1, 1.0, "1", None])
 
 
 def outcome(call, *arguments):
-    """What a call returns, or which of the three errors it raises."""
+    """Return the result of a call, or the type of the error that it raises."""
     try:
         return call(*arguments)
     except (TypeError, ValueError, OverflowError) as error:
@@ -33,7 +33,7 @@ def outcome(call, *arguments):
 
 
 class AgainstTheModel(RuleBasedStateMachine):
-    """Both are given what is right and what is not; an error of the one must be an error of the other."""
+    """Calls the queue and the model with the same arguments, and expects equal results and errors."""
 
     @initialize(owned=st.sampled_from([(0, 3), (0, 1), (2, 3)]))
     def start(self, owned):
@@ -124,7 +124,7 @@ class AgainstTheModel(RuleBasedStateMachine):
 TestAgainstTheModel = AgainstTheModel.TestCase
 
 
-def test_what_comes_back_is_what_went_in():
+def test_the_head_has_the_fields_of_the_added_timer():
     queue = TimerQueue()
     key, namespace = ("N14228", 7), (0, 60_000)
     queue.add((5, key, namespace))
@@ -135,7 +135,7 @@ def test_what_comes_back_is_what_went_in():
     assert head.namespace is namespace
 
 
-def test_numpy_scalars_are_numbers_like_others():
+def test_numpy_integers_are_accepted_as_ints():
     queue = TimerQueue()
     assert queue.add((np.int64(5), np.int64(-7), None)) is True
     assert (5, -7, None) in queue
@@ -145,7 +145,7 @@ def test_numpy_scalars_are_numbers_like_others():
 
 
 class Key:
-    """A key that the garbage collector can be asked about."""
+    """A key that supports weak references."""
 
 
 def key_hash_code(key):
@@ -162,7 +162,7 @@ LEAVE = {
 
 
 @pytest.mark.parametrize("leave", LEAVE)
-def test_a_key_and_a_namespace_leave_with_their_last_timer(leave):
+def test_a_key_and_a_namespace_are_released_with_their_last_timer(leave):
     queue = TimerQueue(hash_code=key_hash_code)
     for _ in range(3):
         key, namespace = Key(), Key()
@@ -177,7 +177,7 @@ def test_a_key_and_a_namespace_leave_with_their_last_timer(leave):
         assert [reference() for reference in gone] == [None, None]
 
 
-def test_a_key_that_was_refused_is_not_kept():
+def test_a_key_of_an_invalid_timer_is_not_kept():
     queue = TimerQueue(hash_code=key_hash_code)
     key = Key()
     gone = weakref.ref(key)
@@ -194,7 +194,7 @@ def test_a_key_that_was_refused_is_not_kept():
     assert not queue
 
 
-def test_add_many_takes_all_or_none():
+def test_add_many_adds_all_timers_or_none():
     queue = TimerQueue(max_parallelism=128, key_group_range=KeyGroupRange(72, 72))
     queue.add((3, "key", None))
     for wrong in [(1, "other", None), (1, "key"), (1.5, "key", None), (1, ["key"], None), None]:
@@ -213,7 +213,7 @@ def test_add_many_takes_all_or_none():
     assert sorted(queue) == [(3, "key", None), (4, "key", None)]
 
 
-def test_iteration_is_over_the_timers_of_the_moment():
+def test_a_queue_may_change_during_iteration():
     queue = TimerQueue()
     queue.add_many((timestamp, "key", None) for timestamp in range(10))
     for timer in queue:
@@ -223,7 +223,7 @@ def test_iteration_is_over_the_timers_of_the_moment():
 
 
 @pytest.mark.parametrize(
-    ("timer", "error", "says"),
+    ("timer", "error", "message"),
     [
         ((1, ["a"], None), TypeError, "hashable"),
         ((1, "a", {}), TypeError, "hashable"),
@@ -240,9 +240,9 @@ def test_iteration_is_over_the_timers_of_the_moment():
     ],
 )
 @pytest.mark.parametrize("method", ["add", "remove"])
-def test_errors_name_what_is_wrong(method, timer, error, says):
+def test_an_invalid_timer_raises_an_error_that_names_it(method, timer, error, message):
     queue = TimerQueue()
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         getattr(queue, method)(timer)
     assert len(queue) == 0
 
@@ -257,7 +257,7 @@ def test_errors_name_what_is_wrong(method, timer, error, says):
         ("remove_keys", ["b", "key"]),
     ],
 )
-def test_a_key_outside_the_owned_range_is_an_error(method, argument):
+def test_a_key_outside_the_owned_range_raises(method, argument):
     queue = TimerQueue(128, KeyGroupRange(0, 71))
     queue.add((5, "b", None))
     with pytest.raises(ValueError, match=r"key must belong to KeyGroupRange.*'key' of key group 72"):
@@ -268,7 +268,7 @@ def test_a_key_outside_the_owned_range_is_an_error(method, argument):
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments", "error", "says"),
+    ("method", "arguments", "error", "message"),
     [
         ("poll_many", ("5",), TypeError, "time must be an int, got '5'"),
         ("poll_many", (2**63,), OverflowError, "time must fit into 64 bits, got 9223372036854775808"),
@@ -282,15 +282,15 @@ def test_a_key_outside_the_owned_range_is_an_error(method, argument):
         ("timers_of_key", (float("nan"),), ValueError, "key must equal itself"),
     ],
 )
-def test_errors_of_bulk_calls_lose_nothing(method, arguments, error, says):
+def test_an_invalid_bulk_call_raises_and_leaves_the_queue_unchanged(method, arguments, error, message):
     queue = TimerQueue()
     queue.add((5, "key", None))
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         getattr(queue, method)(*arguments)
     assert list(queue) == [(5, "key", None)]
 
 
-def test_constructor_errors():
+def test_an_invalid_constructor_argument_raises():
     with pytest.raises(ValueError, match="max_parallelism must be from 1 to 32768, got 0"):
         TimerQueue(0)
     with pytest.raises(TypeError, match=r"max_parallelism must be an int, got 1\.5"):
@@ -305,11 +305,11 @@ def test_constructor_errors():
         TimerQueue(4, KeyGroupRange(0, 4))
 
 
-def test_factory():
+def test_create_timer_queue_passes_its_arguments_to_the_heap_queue():
     owned = KeyGroupRange(8, 15)
     queue = create_timer_queue(max_parallelism=16, key_group_range=owned, hash_code=key_hash_code)
     assert isinstance(queue, TimerQueue)
-    queue.add((1, Key(), None))  # which has no hash code of Java's
+    queue.add((1, Key(), None))  # without a Java hash code
     assert [len(queue.get_subset_for_key_group(key_group)) for key_group in owned] == [0, 0, 0, 0, 0, 0, 1, 0]
     for unknown in ("rocks", "", None, ["heap"]):
         with pytest.raises(ValueError, match="backend must be one of heap, rocksdb, got"):

@@ -529,7 +529,7 @@ def test_a_missing_rocksdict_raises_an_error_with_the_install_command():
 
 
 def test_create_timer_queue_rejects_arguments_of_another_backend(path):
-    with pytest.raises(TypeError, match="path is for backend 'rocksdb' alone"):
+    with pytest.raises(TypeError, match="path must be used with backend 'rocksdb' only"):
         create_timer_queue("heap", path=path)
     with pytest.raises(TypeError, match="colour"):
         create_timer_queue("rocksdb", colour="red")

@@ -1,4 +1,4 @@
-"""Rows of two inputs that belong to one key and lie close in time: Flink's interval join."""
+"""Flink's interval join: joins rows of two inputs with equal keys and nearby times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["IntervalJoin", "ProcessJoinFunction"]
 
 
 class ProcessJoinFunction(Function, ABC):
-    """Makes output rows of each pair of rows that `IntervalJoin` finds (Flink's ``ProcessJoinFunction``).
+    """Computes output rows from each pair of rows of an `IntervalJoin` (Flink's ``ProcessJoinFunction``).
 
     Examples
     --------
@@ -28,32 +28,32 @@ class ProcessJoinFunction(Function, ABC):
     """
 
     class Context(ABC):
-        """What `process_element` is handed; valid only during the call."""
+        """The context of one call of `process_element`; invalid after it."""
 
         @abstractmethod
         def get_left_timestamp(self) -> int:
-            """Give the left row's event time, epoch ms."""
+            """Return the left row's event time, epoch ms."""
 
         @abstractmethod
         def get_right_timestamp(self) -> int:
-            """Give the right row's event time, epoch ms."""
+            """Return the right row's event time, epoch ms."""
 
         @abstractmethod
         def get_timestamp(self) -> int:
-            """Give the pair's event time, epoch ms: the greater of the two."""
+            """Return the pair's event time, epoch ms: the greater of the two."""
 
     @abstractmethod
     def process_element(
         self, left: Any, right: Any, ctx: ProcessJoinFunction.Context
     ) -> Iterable[Any] | None:
-        """Take one pair; yield output rows."""
+        """Process one pair; yield output rows."""
 
 
 LateRows = Callable[[Any, KeyedCoProcessFunction.Context], Iterable[Any] | None]
 
 
 class _Each(ProcessJoinFunction):
-    """One output row of each pair."""
+    """Calls a function that returns one output row for each pair."""
 
     def __init__(self, join: Callable[[Any, Any], Any]) -> None:
         self._join = join
@@ -80,51 +80,50 @@ class _Context(ProcessJoinFunction.Context):
 class IntervalJoin(KeyedCoProcessFunction):
     """Joins rows of one key where ``left time + lower_bound <= right time <= left time + upper_bound``.
 
-    An inner join, in event time: each such pair comes once, when its second row arrives, and its timestamp
-    is the greater of the two. A row is kept until the watermark says that nothing it could be joined with
-    will come any more.
+    This is an inner join in event time. Each pair is emitted once, when its second row arrives, with the
+    greater timestamp of the two. A row is kept until the watermark shows that no row to join it with can
+    arrive.
 
     Parameters
     ----------
     lower_bound, upper_bound : int or timedelta
-        Milliseconds from the left row to the right one; either may be negative.
+        The distance from the left row to the right row in ms; either bound may be negative.
     function : ProcessJoinFunction or callable
-        Takes each pair. A callable is handed ``(left, right)`` and gives the one output row.
+        Processes each pair. A callable receives ``(left, right)`` and returns one output row.
     lower_inclusive, upper_inclusive : bool, default True
-        Whether a right row that lies just on the bound is joined.
+        Whether a right row exactly on the bound is joined.
     late_left, late_right : callable, optional
-        ``late_left(row, ctx)`` takes a left row that has come too late to be joined, and gives output rows,
-        or None (Flink's ``sideOutputLeftLateData``). Without it such rows are dropped, and counted. On Spark
-        no late row gets here with ``order="event_time"``; ``late_by=True`` shows them there.
+        ``late_left(row, ctx)`` receives a left row that is too late to be joined, and returns output rows or
+        None (Flink's ``sideOutputLeftLateData``). By default late rows are dropped and counted. On Spark no
+        late row arrives here with ``order="event_time"``; use ``late_by=True`` to see late rows there.
     left_type, right_type
-        The type of a left and of a right row, as they are kept in state: a ``Types.*``, a DDL string, a Spark
-        or a pyarrow type; of a DataFrame ``df.schema``.
+        The types of the left and right rows in state: a ``Types.*``, a DDL string, a Spark or a pyarrow type,
+        such as the ``schema`` of a DataFrame.
 
     Attributes
     ----------
     num_late_records_dropped : int
-        Rows that came too late since the function was made; on Spark, so, in this task.
+        The number of late rows dropped since the function was created; on Spark, in this task.
 
     Raises
     ------
     TypeError, OverflowError
-        If an argument is no such thing.
+        If an argument has the wrong type or does not fit into int64.
     ValueError
-        If `lower_bound` is above `upper_bound`, or a timedelta is no whole number of milliseconds.
+        If `lower_bound` is above `upper_bound`, or a timedelta is not a whole number of milliseconds.
 
     Notes
     -----
-    Flink: ``IntervalJoinOperator``. Like there, a row is late where its timestamp is below the watermark:
-    one that lies just on it is taken, though rows it belongs with may have been dropped by then. A row
-    without event time is a ValueError.
+    Flink: ``IntervalJoinOperator``. As there, a row is late if its timestamp is below the watermark. A row
+    exactly on the watermark is joined, although rows that it matches may already have been removed. A row
+    without event time raises ValueError.
 
-    A row costs O(b + r) for the b distinct timestamps that the other input's buffer holds for the key and
-    the r rows of its own timestamp, and what its pairs cost. Each buffered timestamp has one timer, at the
-    moment when it can go.
+    A row costs O(b + r) for the b distinct timestamps in the other input's buffer for the key and the r rows
+    of its own timestamp, plus the cost of its pairs. Each buffered timestamp has one timer, which removes it.
 
     Examples
     --------
-    Each departure with the weather reports of the hour before it:
+    Join each departure with the weather reports of the hour before it:
 
     >>> from timerheap.operators import KeyedCoProcessOperator
     >>> HOUR = 3_600_000
@@ -178,7 +177,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         self._late_left, self._late_right = late_left, late_right
         self._lower = lower if lower_inclusive else lower + 1
         self._upper = upper if upper_inclusive else upper - 1
-        self._left_outlives = max(self._upper, 0)  # how long a left row's partners may come after it
+        self._left_outlives = max(self._upper, 0)  # how long after a left row its matches may arrive
         self._right_outlives = max(-self._lower, 0)
         self._function = function
         self._left_rows = _rows_by_time("left", left_type)
@@ -196,7 +195,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         self._function.close()
 
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
-        """Join a left row with the right ones that are there."""
+        """Join a left row with the buffered right rows."""
         timestamp = _event_time(value, ctx)
         if timestamp < ctx.timer_service().current_watermark():
             yield from self._too_late(self._late_left, value, ctx)
@@ -207,7 +206,7 @@ class IntervalJoin(KeyedCoProcessFunction):
                 yield from self._join(value, row, _Context(timestamp, other), ctx)
 
     def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
-        """Join a right row with the left ones that are there."""
+        """Join a right row with the buffered left rows."""
         timestamp = _event_time(value, ctx)
         if timestamp < ctx.timer_service().current_watermark():
             yield from self._too_late(self._late_right, value, ctx)
@@ -218,11 +217,11 @@ class IntervalJoin(KeyedCoProcessFunction):
                 yield from self._join(row, value, _Context(other, timestamp), ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> None:
-        """Let go of the rows that nothing will be joined with any more."""
-        if timestamp == MAX_WATERMARK:  # of all that would have outlived it, too
+        """Remove the rows that can no longer be joined."""
+        if timestamp == MAX_WATERMARK:  # the timer of all rows with a later removal time
             self._left.clear()
             self._right.clear()
-        else:  # a timer is of one buffer or both, but at this time each of these rows can go
+        else:  # the timer belongs to one buffer or both; the rows below can be removed from either
             self._left.remove(timestamp - self._left_outlives)
             self._right.remove(timestamp - self._right_outlives)
 
@@ -246,7 +245,7 @@ class IntervalJoin(KeyedCoProcessFunction):
 
 
 def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:
-    """Describe the state: event time -> the rows of that time."""
+    """Return the descriptor of a state that maps event times to rows."""
     rows: object
     if isinstance(row_type, TypeInformation):
         rows = Types.LIST(row_type)
@@ -262,12 +261,14 @@ def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:
 def _event_time(row: Any, ctx: KeyedCoProcessFunction.Context) -> int:
     timestamp = ctx.timestamp()
     if timestamp is None or timestamp == MIN_WATERMARK:
-        raise ValueError(f"an interval join needs rows with event time, got timestamp {timestamp} of {row!r}")
+        raise ValueError(
+            f"rows of an interval join must have event time, got timestamp {timestamp} of {row!r}"
+        )
     return timestamp
 
 
 def _keep(row: Any, ctx: KeyedCoProcessFunction.Context, buffer: MapState, outlives: int) -> None:
-    """Put a row into its buffer, and set the timer of its last moment there."""
+    """Add a row to its buffer, and register the timer that removes it."""
     timestamp = ctx.timestamp()
     buffer.put(timestamp, [*(buffer.get(timestamp) or ()), row])
     ctx.timer_service().register_event_time_timer(min(timestamp + outlives, MAX_WATERMARK))

@@ -1,4 +1,4 @@
-"""The timer services of one operator: advanced together, snapshot and restored together."""
+"""The timer services of one operator, which share watermarks and snapshots."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ _Timers = tuple[list[InternalTimer[K, Any]], list[InternalTimer[K, Any]]]
 
 
 class InternalTimeServiceManager(Generic[K]):
-    """Named timer services of one operator, on one key context and one clock.
+    """Named timer services of one operator, with a common key context and clock.
 
-    Timers come first: a watermark goes to every service, in the order of their creation, and downstream when
-    all that it makes due has fired.
+    A watermark advances every service in order of creation, and is emitted downstream after all timers that
+    it makes due have fired.
 
     Parameters
     ----------
     processing_time_service : ProcessingTimeService
         The clock of all services.
     key_context : KeyContext, optional
-        Where the operator's current key is; by default one of its own, as `key_context`.
+        The current key of the operator; by default a new one, available as `key_context`.
     max_parallelism : int, default 128
         The number of key groups, 1 to 32768.
     key_group_range : KeyGroupRange, optional
-        The key groups of this operator; by default all.
+        The key groups of this operator; by default all of them.
     hash_code : callable, default java_hash_code
-        key -> int, whose low 32 bits give the key group, as in `TimerQueue`.
+        A function from a key to an int, whose low 32 bits determine the key group, as in `TimerQueue`.
     create_queue : callable, optional
-        name -> a `KeyedTimerQueue` of the same key groups and hash code; called for
-        ``<service>/event_time`` and ``<service>/processing_time``. By default a `TimerQueue`; on disk
-        ``lambda name: create_timer_queue("rocksdb", path=directory / name)``, for instance.
+        A function from a name to a `KeyedTimerQueue` with the same key groups and hash code. It is called for
+        ``<service>/event_time`` and ``<service>/processing_time``. The default creates a `TimerQueue`; for
+        timers on disk, use ``lambda name: create_timer_queue("rocksdb", path=directory / name)``.
     emit_watermark : callable, optional
-        Takes each watermark that goes downstream, epoch ms, each higher than the one before.
+        Receives each watermark emitted downstream, epoch ms; each is higher than the one before.
 
     Raises
     ------
     TypeError, ValueError
-        If `max_parallelism` or `key_group_range` is no such thing, or they do not go together.
+        If `max_parallelism` or `key_group_range` is invalid, or the range exceeds `max_parallelism`.
 
     Notes
     -----
-    Flink: ``InternalTimeServiceManagerImpl``, and ``AbstractStreamOperator.processWatermark``, which has
-    the order: timers, then the watermark. One thread at a time: with a `SystemProcessingTimeService` hold its
-    ``lock``.
+    Flink: ``InternalTimeServiceManagerImpl``, and ``AbstractStreamOperator.processWatermark``, which also
+    fires timers before it emits the watermark. A manager must be used by one thread at a time; with a
+    `SystemProcessingTimeService`, hold its ``lock``.
 
     Examples
     --------
-    An operator with two services; what the timers print comes before the watermark:
+    Create an operator with two services; the timers fire before the watermark is emitted:
 
     >>> from timerheap import InternalTimeServiceManager, KeyGroupRange, ManualProcessingTimeService
     >>> class Fires:
@@ -82,7 +82,7 @@ class InternalTimeServiceManager(Generic[K]):
     forget N14228 2000
     downstream 5000
 
-    Two operators take over, with half of the key groups each:
+    Split the operator into two, with half of the key groups each:
 
     >>> silence.register_event_time_timer(None, 9_000)
     >>> snapshot = manager.snapshot()
@@ -120,10 +120,10 @@ class InternalTimeServiceManager(Generic[K]):
         )
         self._emit_watermark = emit_watermark
         self._services: dict[str, InternalTimerService[K, Any]] = {}
-        self._stored: dict[str, tuple[TimerSerializer, _Queues[K]]] = {}  # of each service
-        self._restored: dict[int, list[ServiceSnapshot]] = {}  # by key group: what nobody has asked for yet
+        self._stored: dict[str, tuple[TimerSerializer, _Queues[K]]] = {}  # by service
+        self._restored: dict[int, list[ServiceSnapshot]] = {}  # by key group: services not yet requested
         self._is_advancing = False
-        self._unfinished: deque[tuple[InternalTimerService[K, Any] | None, int]] = deque()  # None: downstream
+        self._unfinished: deque[tuple[InternalTimerService[K, Any] | None, int]] = deque()  # None: emit
         self._current_watermark = MIN_WATERMARK
         self._output_watermark = MIN_WATERMARK
 
@@ -134,26 +134,26 @@ class InternalTimeServiceManager(Generic[K]):
         key_serializer: str | TypeSerializer = "any",
         namespace_serializer: str | TypeSerializer = "any",
     ) -> InternalTimerService[K, Any]:
-        """Give the service of that name: a new one at first, with the timers that were restored for it.
+        """Return the service with that name; create it with its restored timers if it does not exist.
 
         Parameters
         ----------
         name : str
         triggerable : Triggerable
-            Who is called when a timer fires. The first one stays: a service that is there already keeps
-            its own, as Flink's does.
+            The object to call when a timer fires. An existing service keeps its first one, as in Flink.
         key_serializer, namespace_serializer : str or TypeSerializer, default "any"
-            How a snapshot writes keys and namespaces: as in `TimerSerializer`. Always the same for a name.
+            The serializers of keys and namespaces in snapshots, as in `TimerSerializer`. They must be the
+            same in every call for a name.
 
         Raises
         ------
         TypeError
-            If `name` is no string, or a serializer none, or `create_queue` gives no queue.
+            If `name` is not a str, a serializer is invalid, or `create_queue` does not return a queue.
         ValueError
-            If the service, or the snapshot it was restored from, has other serializers; or if a restored
-            timer's key is none of this operator's.
+            If the service, or the restored snapshot, has other serializers, or the key of a restored timer
+            does not belong to this operator.
         RuntimeError
-            If restored processing-time timers find the clock shut down.
+            If there are restored processing-time timers and the clock is shut down.
         """
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, got {name!r}")
@@ -177,46 +177,46 @@ class InternalTimeServiceManager(Generic[K]):
         return self._services[name]
 
     def advance_watermark(self, watermark: int) -> None:
-        """Advance every service, in the order of their creation; then the watermark goes downstream.
+        """Advance every service in order of creation, and then emit the watermark downstream.
 
-        A timer that a callback registers for another service, whose turn is over, fires at the next
-        advance. A higher watermark that a callback advances to follows when this one is done.
+        If a callback registers a timer for a service that has already advanced, the timer fires at the next
+        advance. If a callback advances to a higher watermark, that advance follows this one.
 
         Raises
         ------
         TypeError, OverflowError
-            If `watermark` is no int64.
+            If `watermark` is not an int64.
         Exception
-            What a callback raises; then the watermark is held, and the next advance goes on from there.
+            If a callback raises; the watermark is then not emitted, and the next advance continues there.
         """
         self._begin(int64("watermark", watermark))
         self._go_on(None)
 
     def try_advance_watermark(self, watermark: int, limit: int) -> bool:
-        """Do what `advance_watermark` does, but fire at most `limit` timers of all services together.
+        """Advance like `advance_watermark`, but fire at most `limit` timers of all services together.
 
-        Call it again until it says True; then the watermark has gone downstream. Limits change nothing but
-        when: the same timers fire in the same order, and watermarks go downstream between the same ones. A
-        higher watermark that comes too early waits until the one before it is done.
+        Call it until it returns True, when the watermark has been emitted. A limit only changes when timers
+        fire: their order, and the order of timers and watermarks, stays the same. A higher watermark waits
+        until the advance in progress has finished.
 
         Parameters
         ----------
         watermark : int
             As in `advance_watermark`.
         limit : int
-            1 or more.
+            The maximum number of timers to fire, 1 or more.
 
         Returns
         -------
         bool
-            Whether all that is due has fired.
+            Whether all due timers have fired.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If `watermark` is no int64, or `limit` no such number.
+            If `watermark` is not an int64, or `limit` is not an int of 1 or more.
         Exception
-            As `advance_watermark`.
+            As for `advance_watermark`.
 
         Examples
         --------
@@ -244,34 +244,35 @@ class InternalTimeServiceManager(Generic[K]):
         return not self._unfinished
 
     def current_output_watermark(self) -> int:
-        """Return the watermark that has gone downstream, epoch ms; before the first, ``MIN_WATERMARK``.
+        """Return the last watermark emitted downstream, epoch ms, or ``MIN_WATERMARK`` before the first.
 
-        All timers up to it have fired, but those that came when their service had passed it already.
+        All timers up to it have fired, except those registered after their service had passed them.
         """
         return self._output_watermark
 
     def num_event_time_timers(self) -> int:
-        """Count the event-time timers of all services. O(services)."""
+        """Return the number of event-time timers of all services. O(services)."""
         return sum(service.num_event_time_timers() for service in self._services.values())
 
     def num_processing_time_timers(self) -> int:
-        """Count the processing-time timers of all services. O(services)."""
+        """Return the number of processing-time timers of all services. O(services)."""
         return sum(service.num_processing_time_timers() for service in self._services.values())
 
     def snapshot(self) -> dict[int, bytes]:
-        """Return the timers of all services as bytes, for each key group of this operator; all go on.
+        """Return the timers of all services as bytes, for each key group of this operator.
 
-        Restored services that nobody has asked for are in it as they came. The watermark is not.
+        The services keep their timers. Restored services that have not been requested are included as they
+        were restored. The watermark is not included.
 
         Returns
         -------
         dict
-            key group -> bytes: versioned, checksummed, no pickle. O(n log n).
+            Bytes by key group, versioned and checksummed, without pickle. O(n log n).
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If a service's serializers do not take a key or a namespace.
+            If a service's serializers cannot write a key or a namespace.
         """
         services: dict[int, list[ServiceSnapshot]] = {key_group: [] for key_group in self._key_groups.range}
         for name, (serializer, queues) in self._stored.items():
@@ -285,34 +286,36 @@ class InternalTimeServiceManager(Generic[K]):
         return {group: KeyGroupSnapshot(group, count, found).to_bytes() for group, found in services.items()}
 
     def restore(self, snapshot: Mapping[int, bytes]) -> None:
-        """Take over the timers of this operator's key groups, before its services are asked for.
+        """Restore the timers of this operator's key groups, before its services are requested.
 
-        Each service gets its timers when it is asked for; until then they wait, whatever the watermark.
-        Watermarks begin at ``MIN_WATERMARK``. May be called again with further key groups.
+        Each service receives its timers when it is requested; until then none of them fire. Watermarks start
+        at ``MIN_WATERMARK``. Further calls may restore other key groups.
 
         Parameters
         ----------
         snapshot : mapping
-            key group -> bytes, what one or many operators gave as `snapshot`; other operators' key groups
-            are passed over.
+            Bytes by key group, from the `snapshot` of one or more operators; key groups of other operators
+            are ignored.
 
         Raises
         ------
         RuntimeError
-            If a service has been asked for already.
+            If a service has already been requested.
         TypeError, ValueError
-            If `snapshot` is no such mapping, its bytes are damaged or of another key group, a newer format
-            or another `max_parallelism`, or a key group has been restored already. Then nothing has been
+            If `snapshot` is not a mapping, its bytes are damaged or belong to another key group, to a newer
+            format or to another `max_parallelism`, or a key group has already been restored. Nothing is then
             restored.
         """
         if self._services:
-            raise RuntimeError(f"restore must come before the services {list(self._services)} are asked for")
+            raise RuntimeError(
+                f"restore must be called before services are requested, got {list(self._services)}"
+            )
         if not isinstance(snapshot, Mapping):
             raise TypeError(f"snapshot must be a mapping of key groups to bytes, got {snapshot!r}")
         for key_group in snapshot:
             if not isinstance(key_group, int):
                 raise TypeError(
-                    f"snapshot must be a mapping of key groups, which are ints, got {key_group!r}"
+                    f"snapshot must be a mapping of key groups, which are ints, to bytes, got {key_group!r}"
                 )
         owned = [key_group for key_group in self._key_groups.range if key_group in snapshot]
         read = {key_group: self._read(key_group, snapshot[key_group]) for key_group in owned}
@@ -321,7 +324,7 @@ class InternalTimeServiceManager(Generic[K]):
     def _by_key_group(
         self, queue: KeyedTimerQueue[K, Any], serializer: TimerSerializer
     ) -> dict[int, list[bytes]]:
-        """Write a queue's timers in one scan; those of a key group are sorted."""
+        """Serialize the timers of a queue in one scan, sorted within each key group."""
         timers = list(queue)
         key_groups = self._key_groups.of_many([timer.key for timer in timers]).tolist()
         found = defaultdict(list)
@@ -331,17 +334,17 @@ class InternalTimeServiceManager(Generic[K]):
 
     def _read(self, key_group: int, data: bytes) -> list[ServiceSnapshot]:
         if key_group in self._restored:
-            raise ValueError(f"snapshot must hold no key group twice, got {key_group} again")
+            raise ValueError(f"snapshot must not contain restored key groups, got {key_group} again")
         found, count, services = KeyGroupSnapshot.from_bytes(data)
         if (found, count) != (key_group, self._key_groups.max_parallelism):
             raise ValueError(
-                f"snapshot must hold, for key group {key_group}, that of {self._key_groups.max_parallelism} "
-                f"key groups, got key group {found} of {count}"
+                f"snapshot must contain key group {key_group} of {self._key_groups.max_parallelism} at that "
+                f"key, got key group {found} of {count}"
             )
         return services
 
     def _restored_timers(self, name: str, serializer: TimerSerializer) -> _Timers[K]:
-        """Read the event-time and the processing-time timers that were restored for a service."""
+        """Return the restored event-time and processing-time timers of a service."""
         event: list[InternalTimer[K, Any]] = []
         processing: list[InternalTimer[K, Any]] = []
         for services in self._restored.values():
@@ -354,8 +357,8 @@ class InternalTimeServiceManager(Generic[K]):
 
     def _new_queue(self, name: str) -> KeyedTimerQueue[K, Any]:
         queue = self._create_queue(name)
-        if queue is None:  # for which a service would take a queue of its own
-            raise TypeError(f"create_queue must give a KeyedTimerQueue, got None for {name!r}")
+        if queue is None:  # otherwise the service would create its own queue
+            raise TypeError(f"create_queue must return a KeyedTimerQueue, got None for {name!r}")
         return queue
 
     def _begin(self, watermark: int) -> None:
@@ -365,7 +368,7 @@ class InternalTimeServiceManager(Generic[K]):
             self._unfinished.append((None, watermark))
 
     def _go_on(self, limit: int | None) -> None:
-        if self._is_advancing:  # a callback called: whoever called it goes on
+        if self._is_advancing:  # called from a callback; the outer call continues
             return
         self._is_advancing = True
         try:

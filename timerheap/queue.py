@@ -1,4 +1,4 @@
-"""Timers of any keys and namespaces, in time order: Flink's keyed timer queue on the native heap."""
+"""Flink's keyed timer queue on the native heap: timers of any keys and namespaces in time order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 
 
-_NOBODY = 0  # no identity has this id
+_NO_ID = 0  # the id of no identity
 
 
 class _Identity(Generic[K, N]):
-    """A key and a namespace that have timers, and the number they go by in the heap."""
+    """A key and a namespace that have timers, and their id in the heap."""
 
     __slots__ = ("id", "key_group", "pair", "timers")
 
@@ -41,34 +41,34 @@ class _Identity(Generic[K, N]):
 
 
 class TimerQueue(Generic[K, N]):
-    """Timers of any hashable keys and namespaces, each at most once, with the answers of Flink's queue.
+    """A queue of timers with any hashable keys and namespaces, with the behaviour of Flink's queue.
 
     Parameters
     ----------
     max_parallelism : int, default 128
         The number of key groups, 1 to 32768.
     key_group_range : KeyGroupRange, optional
-        The key groups whose keys may come in; by default all of them.
+        The key groups whose keys are accepted; by default all of them.
     hash_code : callable, default java_hash_code
-        key -> int, whose low 32 bits give the key group. The default takes bools, ints (as Java's long),
-        floats, strings and tuples of these. Where Flink's key is an int it is ``lambda key:
-        java_hash_code(key, "int")``; for keys of other types give your own, the same in every process that
-        reads a snapshot.
+        A function from a key to an int, whose low 32 bits determine the key group. The default accepts bools,
+        ints (as Java's long), floats, strings and tuples of these. If Flink's key is a Java int, pass
+        ``lambda key: java_hash_code(key, "int")``. For keys of other types, pass a function that returns the
+        same in every process that reads a snapshot.
 
     Raises
     ------
     TypeError, ValueError
-        If `max_parallelism` or `key_group_range` is no such thing, or they do not go together.
+        If `max_parallelism` or `key_group_range` is invalid, or the range exceeds `max_parallelism`.
 
     Notes
     -----
-    Flink: ``HeapPriorityQueueSet`` of ``TimerHeapInternalTimer``. Among timers of one timestamp Flink
-    leaves the order free; here the key and namespace that got its first timer earlier comes first. Keys and
-    namespaces are told apart by Python's ``==``, so 1, 1.0 and True are one key. Each is held only while it
-    has a timer.
+    Flink: ``HeapPriorityQueueSet`` of ``TimerHeapInternalTimer``. A queue holds each timer at most once.
+    Flink does not define the order of timers with equal timestamps; here they are ordered by when their key
+    and namespace got their first timer. Keys and namespaces are compared with ``==``, so 1, 1.0 and True are
+    one key. The queue references them only while they have timers.
 
-    `add`, `remove` and `poll` cost O(log n), `peek`, ``in`` and ``len`` O(1), all else O(n). An operation
-    that raises leaves the queue as it was. One thread at a time.
+    `add`, `remove` and `poll` cost O(log n), `peek`, ``in`` and ``len`` O(1), and all else O(n). An operation
+    that raises leaves the queue unchanged. A queue must be used by one thread at a time.
 
     Examples
     --------
@@ -90,28 +90,28 @@ class TimerQueue(Generic[K, N]):
         hash_code: Callable[[K], int] = java_hash_code,
     ) -> None:
         self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, hash_code)
-        self._heap = TimerHeap()  # of (timestamp, identity's id, its key group)
+        self._heap = TimerHeap()  # rows of (timestamp, identity's id, its key group)
         self._by_pair: dict[tuple[K, N], _Identity[K, N]] = {}
         self._by_id: dict[int, _Identity[K, N]] = {}
-        self._last_id = _NOBODY
+        self._last_id = _NO_ID
 
     def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is there.
+        """Add a timer unless it is present.
 
         Parameters
         ----------
         timer : InternalTimer or tuple
-            The timer's timestamp, key and namespace.
+            The timestamp, the key and the namespace.
 
         Returns
         -------
         bool
-            Whether the head changed: the timer is new and earlier than all others.
+            Whether the lowest timestamp changed: the timer is new and earlier than all others.
 
         Raises
         ------
         TypeError, OverflowError
-            If the timestamp is no int64, the key or namespace cannot be hashed, or the key has no hash
+            If the timestamp is not an int64, the key or namespace is not hashable, or the key has no hash
             code.
         ValueError
             If the key belongs to a key group outside `key_group_range`.
@@ -127,22 +127,22 @@ class TimerQueue(Generic[K, N]):
         return head is None or bool(timestamp < head.timestamp)  # NumPy's bool is not Python's
 
     def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is there.
+        """Remove a timer if it is present.
 
         Returns
         -------
         bool
-            Whether it was the head: the timer that `peek` showed.
+            Whether it was the head, which `peek` returns.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As `add`.
+            As for `add`.
         """
         timestamp, pair, identity = self._look_up(timer)
         if identity is None:
-            self._key_groups.of(pair[0])  # for its check of the key
-            self._heap.remove(timestamp, _NOBODY)  # and of the timestamp
+            self._key_groups.of(pair[0])  # checks the key
+            self._heap.remove(timestamp, _NO_ID)  # checks the timestamp
             return False
         was_head = self._heap.peek() == (timestamp, identity.id, identity.key_group)
         if self._heap.remove(timestamp, identity.id, identity.key_group):
@@ -155,7 +155,7 @@ class TimerQueue(Generic[K, N]):
         return None if head is None else InternalTimer(head.timestamp, *self._by_id[head.key_hash].pair)
 
     def poll(self) -> InternalTimer[K, N] | None:
-        """Remove and return the head that `peek` shows, or None."""
+        """Remove and return the head, which `peek` returns, or return None."""
         if not self._heap:
             return None
         head = self._heap.pop()
@@ -164,17 +164,17 @@ class TimerQueue(Generic[K, N]):
         return InternalTimer(head.timestamp, *identity.pair)
 
     def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not there, in bulk.
+        """Add every timer that is not present, in bulk.
 
         Parameters
         ----------
         timers : iterable of InternalTimer or tuple
-            The timers' timestamps, keys and namespaces.
+            The timestamps, keys and namespaces of the timers.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As `add`; then none of the timers has been added.
+            As for `add`; no timer is then added.
         """
         timestamps: list[int] = []
         identities: list[_Identity[K, N]] = []
@@ -197,24 +197,24 @@ class TimerQueue(Generic[K, N]):
                 self._hold(identity)
 
     def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
-        """Remove and return the timers that are due, in bulk.
+        """Remove and return all timers up to a time, in bulk.
 
         Parameters
         ----------
         time : int
-            Epoch milliseconds, int64: timers with timestamp <= `time` are due.
+            Epoch milliseconds, int64; timers with timestamp <= `time` are removed.
         limit : int, optional
-            Take the first `limit` of them, 0 or more; by default all.
+            The maximum number of timers to remove, 0 or more; by default all.
 
         Returns
         -------
         list of InternalTimer
-            In the order in which `poll` would give them.
+            The timers, in the order of `poll`.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If `time` is no int64, or `limit` no such number.
+            If `time` is not an int64, or `limit` is not an int64 of 0 or more.
         """
         due = self._heap.pop_due(int64("time", time), limit)
         timers = self._timers(due.timestamps, due.key_hashes)
@@ -228,18 +228,18 @@ class TimerQueue(Generic[K, N]):
         Parameters
         ----------
         keys : iterable
-            The keys, whether they have timers or not.
+            The keys, with or without timers.
 
         Returns
         -------
         int
-            How many timers were removed. O(n), however many keys there are.
+            The number of timers removed. O(n), whatever the number of keys.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If a key cannot be hashed or has no hash code, or belongs to a key group outside
-            `key_group_range`; then no timer has been removed.
+            If a key is not hashable, has no hash code, or belongs to a key group outside `key_group_range`;
+            no timer is then removed.
         """
         identities = self._identities_of(keys)
         for identity in identities:
@@ -247,12 +247,12 @@ class TimerQueue(Generic[K, N]):
         return self._heap.remove_keys([identity.id for identity in identities])
 
     def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key, in the order in which they would fire. A scan, O(n).
+        """Return the timers of one key in firing order. A scan, O(n).
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As `remove_keys`.
+            As for `remove_keys`.
         """
         ids = [identity.id for identity in self._identities_of((key,))]
         return self._in_order(np.isin(self._heap.key_hashes, ids))
@@ -264,11 +264,11 @@ class TimerQueue(Generic[K, N]):
         self._by_id.clear()
 
     def is_empty(self) -> bool:
-        """Tell whether there is no timer, as ``not queue`` does."""
+        """Return whether the queue has no timers, as ``not queue`` does."""
         return not self._heap
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key group, in the order in which they would fire.
+        """Return the timers of one key group in firing order.
 
         Raises
         ------
@@ -311,7 +311,7 @@ class TimerQueue(Generic[K, N]):
             return timestamp, pair, self._by_pair.get(pair)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"timer must be (timestamp, key, namespace), the key and namespace hashable, got {timer!r}"
+                f"timer must be (timestamp, key, namespace) with a hashable key and namespace, got {timer!r}"
             ) from error
 
     def _identities_of(self, keys: Iterable[K]) -> list[_Identity[K, N]]:
@@ -378,24 +378,24 @@ def create_timer_queue(
     hash_code: Callable[[Any], int] = java_hash_code,
     **rocksdb: Any,
 ) -> TimerQueue[Any, Any] | RocksDBTimerQueue[Any, Any]:
-    """Create a timer queue on the named back end.
+    """Create a timer queue in memory or on disk.
 
     Parameters
     ----------
     backend : {"heap", "rocksdb"}
-        Where the timers live: ``heap`` is memory, a `TimerQueue`; ``rocksdb`` is disk, a
-        `RocksDBTimerQueue`, which needs the extra ``timerheap[rocksdb]``.
+        The storage: ``heap`` is a `TimerQueue` in memory; ``rocksdb`` is a `RocksDBTimerQueue` on disk, which
+        requires the extra ``timerheap[rocksdb]``.
     max_parallelism, key_group_range, hash_code
         As in `TimerQueue`.
     path, key_serializer, namespace_serializer, sync
-        As in `RocksDBTimerQueue`, for ``rocksdb`` alone. What `path` holds is there at once.
+        As in `RocksDBTimerQueue`, for ``rocksdb`` only. The queue holds the timers stored in `path`.
 
     Raises
     ------
     TypeError, ValueError
-        If there is no such back end, it has no such parameter, or an argument is none that it takes.
+        If `backend` is unknown, or an argument is invalid or not a parameter of that queue.
     ImportError
-        If ``rocksdb`` is asked for and not installed.
+        If `backend` is ``rocksdb`` and rocksdict is not installed.
     OSError
         If `path` cannot be opened.
 
@@ -404,7 +404,7 @@ def create_timer_queue(
     >>> create_timer_queue("heap", max_parallelism=16)
     <TimerQueue of 0 timers, head None, KeyGroupRange(start_key_group=0, end_key_group=15)>
 
-    A timer service whose event-time timers are on disk, where they outlive the process:
+    Keep the event-time timers of a timer service on disk, where they survive the end of the process:
 
     >>> import tempfile
     >>> from timerheap import InternalTimerService, ManualProcessingTimeService
@@ -429,5 +429,5 @@ def create_timer_queue(
     if backend != "heap":
         raise ValueError(f"backend must be one of heap, rocksdb, got {backend!r}")
     if rocksdb:
-        raise TypeError(f"{', '.join(rocksdb)} is for backend 'rocksdb' alone, got backend 'heap'")
+        raise TypeError(f"{', '.join(rocksdb)} must be used with backend 'rocksdb' only, got backend 'heap'")
     return TimerQueue(max_parallelism, key_group_range, hash_code)

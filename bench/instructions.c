@@ -12,7 +12,7 @@
 
 static int64_t ts[N], key[N], moved[N], old_ts[N], old_key[N], out_ts[N], out_key[N], out_ns[N];
 static uint8_t done[N];
-static uint32_t scratch[N + TH_ARITY];
+static uint32_t where[N];
 static int64_t table[(1 << 17) + 1];
 static const int64_t zero;
 static const th_column ns = {&zero, 0};
@@ -62,7 +62,7 @@ static th_heap empty(bool by_key) {
 
 static void push_many(th_heap *h, const int64_t *times, const int64_t *keys) {
     size_t need;
-    if (th_heap_push_many(h, column(times), column(keys), ns, N, done, scratch, &need) != TH_YES) abort();
+    if (th_heap_push_many(h, column(times), column(keys), ns, N, done, where, &need) != TH_YES) abort();
 }
 
 static th_heap filled(bool by_key) {
@@ -72,9 +72,12 @@ static th_heap filled(bool by_key) {
 }
 
 static void pop_due(th_heap *h, int64_t watermark) {
-    th_due due = {.watermark = watermark, .most = N, .rows = scratch, .room = sizeof scratch / sizeof *scratch};
-    if (!th_heap_collect_due(h, &due) || th_heap_due_room(due.n, due.n) > N) abort();
-    th_heap_pop_due(h, &due, due.n, out_ts, out_key, out_ns);
+    static uint64_t words[N];
+    th_due due = {.watermark = watermark, .limit = SIZE_MAX, .scratch = words, .words = N, .room = SIZE_MAX};
+    due.ts = out_ts, due.key = out_key, due.ns = out_ns;
+    if (th_heap_pop_due(h, &due) != TH_FULL || due.need) abort();
+    due.room = due.n;
+    if (th_heap_pop_due(h, &due) != TH_YES) abort();
 }
 
 #define COUNT(name, heap, call)                                                                                        \
@@ -107,6 +110,7 @@ int main(void) {
           (th_heap_count_keys(&h, column(old_key), N / 10, table, sizeof table / sizeof *table - 1),
            th_heap_remove_keys(&h, table, sizeof table / sizeof *table - 1)));
     COUNT("pop_due, all due", filled(false), pop_due(&h, SPAN));
+    COUNT("pop_due, 30 % due", filled(false), pop_due(&h, SPAN / 10 * 3));
     COUNT("pop_due, 10 % due", filled(false), pop_due(&h, SPAN / 10));
     COUNT("pop_due, 1 % due", filled(false), pop_due(&h, SPAN / 100));
     COUNT("reindex", filled(false), (memset(h.line, 0, h.lines * sizeof *h.line), th_heap_reindex(&h)));

@@ -13,33 +13,54 @@ size_t th_heap_count_due(const th_heap *h, int64_t watermark) {
     return h->len && h->ts[0] <= watermark ? count_below(h, 0, watermark) : 0;
 }
 
-/* Breadth first: a queue of rows whose children are still to be looked at is what is wanted in the end. */
-bool th_heap_collect_due(const th_heap *h, th_due *due) {
-    if (!due->n) {
-        if (!h->len || h->ts[0] > due->watermark) return true;
-        due->rows[due->n++] = 0;
-    }
-    for (; due->seen < due->n && due->n < due->most; due->seen++) {
-        size_t c = TH_ARITY * (size_t)due->rows[due->seen] + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
-        if (c >= h->len) break; /* nor has any row behind it children */
-        if (due->room < due->n + TH_ARITY) return false;
-        if (due->seen + TH_GROUP < due->n) th_prefetch_children(h, due->rows[due->seen + TH_GROUP]);
-        for (; c < end; c++) {
-            due->rows[due->n] = (uint32_t)c; /* without a branch: the last guess is not counted */
-            due->n += h->ts[c] <= due->watermark;
-        }
-    }
-    return true;
-}
-
 /* From this many due for each one taken, and for a few, sifting them out one by one beats handling all that are due. */
 #define MANY 16
 
 static bool singly(size_t due, size_t take) { return take < 10 || take < due / MANY; }
 
-size_t th_heap_due_most(size_t take) { return take < SIZE_MAX / MANY - 1 ? (take + 1) * MANY : SIZE_MAX; }
+/* As many due rows as make a difference. */
+static size_t enough(size_t limit) { return limit < SIZE_MAX / MANY - 1 ? (limit + 1) * MANY : SIZE_MAX; }
 
-size_t th_heap_due_room(size_t due, size_t take) { return singly(due, take) ? take : due; }
+/* Collects the due rows in the scratch, ascending, until there are enough; false if they need more of it. Breadth
+ * first: a queue of rows whose children are still to be looked at is what is wanted in the end. */
+static bool collect(const th_heap *h, th_due *due) {
+    uint32_t *rows = (uint32_t *)due->scratch;
+    size_t room = 2 * due->words, most = enough(due->limit);
+    if (!due->found || due->changes != h->changes) {
+        due->changes = h->changes;
+        due->found = due->seen = 0;
+        if (!h->len || h->ts[0] > due->watermark) return true;
+        if (!room) return false;
+        rows[due->found++] = 0;
+    }
+    for (; due->seen < due->found && due->found < most; due->seen++) {
+        size_t c = TH_ARITY * (size_t)rows[due->seen] + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
+        if (c >= h->len) break; /* nor has any row behind it children */
+        if (room < due->found + TH_ARITY) return false;
+        if (due->seen + TH_GROUP < due->found) th_prefetch_children(h, rows[due->seen + TH_GROUP]);
+        for (; c < end; c++) {
+            rows[due->found] = (uint32_t)c; /* without a branch: the last guess is not counted */
+            due->found += h->ts[c] <= due->watermark;
+        }
+    }
+    return true;
+}
+
+/* Writes the rows in their order. A column of the result may hold `sorted`: each record is read before its row is
+ * written over it. */
+static void gather(const th_heap *h, const uint64_t *sorted, const th_due *due) {
+    for (size_t i = 0; i < due->n; i++) {
+        size_t row = sorted[i];
+        if (i + TH_GROUP < due->n) {
+            TH_PREFETCH(h->ts + sorted[i + TH_GROUP]);
+            TH_PREFETCH(h->key + sorted[i + TH_GROUP]);
+            TH_PREFETCH(h->ns + sorted[i + TH_GROUP]);
+        }
+        due->ts[i] = h->ts[row];
+        due->key[i] = h->key[row];
+        due->ns[i] = h->ns[row];
+    }
+}
 
 /* Takes the rows out of the index, a group of cache misses at a time. */
 static void unindex(th_heap *h, const uint32_t *rows, size_t n) {
@@ -63,6 +84,17 @@ static void fill_holes(th_heap *h, const uint32_t *rows, size_t n) {
     th_sink(h, &s);
 }
 
+/* The same for many holes: the order is made when they are filled. */
+static void fill_many_holes(th_heap *h, const uint32_t *rows, size_t n) {
+    unindex(h, rows, n);
+    for (size_t k = n; k--;) {
+        size_t last = --h->len;
+        if (last >= TH_GROUP) TH_PREFETCH(&h->line[h->slot[last - TH_GROUP] >> 4]);
+        if (rows[k] != last) th_put(h, rows[k], th_get(h, last));
+    }
+    th_heapify(h);
+}
+
 /* Closes the holes by moving up what stays, and makes index and order anew. */
 static void close_holes(th_heap *h, const uint32_t *rows, size_t n) {
     size_t to = rows[0];
@@ -80,39 +112,49 @@ static void close_holes(th_heap *h, const uint32_t *rows, size_t n) {
     th_heapify(h);
 }
 
-void th_heap_pop_due(th_heap *h, const th_due *due, size_t take, int64_t *ts, int64_t *key, int64_t *ns) {
-    uint32_t *rows = due->rows;
-    if (singly(due->n, take)) {
-        for (size_t i = 0; i < take; i++) {
-            ts[i] = h->ts[0];
-            key[i] = h->key[0];
-            ns[i] = h->ns[0];
-            th_heap_pop(h);
-        }
-        return;
+static void pop_singly(th_heap *h, const th_due *due) {
+    for (size_t i = 0; i < due->n; i++) {
+        due->ts[i] = h->ts[0];
+        due->key[i] = h->key[0];
+        due->ns[i] = h->ns[0];
+        th_heap_pop(h);
     }
-    /* Two output columns are scratch for the sort; each record is read before its row is written over it. */
-    uint64_t *sorted = (uint64_t *)key;
-    th_sort_rows(h, rows, due->n, sorted, (uint64_t *)ts);
-    th_row bound = th_get(h, sorted[take - 1]);
-    for (size_t i = 0; i < take; i++) {
-        size_t row = sorted[i];
-        if (i + TH_GROUP < take) {
-            TH_PREFETCH(h->ts + sorted[i + TH_GROUP]);
-            TH_PREFETCH(h->key + sorted[i + TH_GROUP]);
-            TH_PREFETCH(h->ns + sorted[i + TH_GROUP]);
-        }
-        ts[i] = h->ts[row];
-        key[i] = h->key[row];
-        ns[i] = h->ns[row];
+}
+
+th_status th_heap_pop_due(th_heap *h, th_due *due) {
+    due->need = 0;
+    if (!collect(h, due)) {
+        due->need = 4 * due->words + TH_ARITY;
+        return TH_FULL;
     }
-    if (take < due->n) { /* the earliest are a top of the tree as well */
+    size_t found = due->found, take = found < due->limit ? found : due->limit;
+    size_t rows_end = (found + 1) / 2, all = rows_end + 2 * found;
+    if (take < found && !singly(found, take) && due->words < all) {
+        due->need = all;
+        return TH_FULL;
+    }
+    due->n = take;
+    if (due->room != take) return TH_FULL;
+
+    if (singly(found, take)) {
+        pop_singly(h, due);
+        return TH_YES;
+    }
+    /* To sort takes two words a row: of the result's, when it has as many rows. */
+    uint32_t *rows = (uint32_t *)due->scratch;
+    uint64_t *sorted = take < found ? due->scratch + rows_end : (uint64_t *)due->key;
+    th_sort_rows(h, rows, found, sorted, take < found ? sorted + found : (uint64_t *)due->ts);
+    if (take < found) { /* the earliest are a top of the tree as well */
+        th_row bound = th_get(h, sorted[take - 1]);
         size_t n = 0;
-        for (size_t k = 0; k < due->n; k++)
+        for (size_t k = 0; k < found; k++)
             if (!th_less_row(h, bound, rows[k])) rows[n++] = rows[k];
     }
+    gather(h, sorted, due);
     if (take == h->len) th_heap_clear(h);
     else if (take > h->len / 4 * 3) close_holes(h, rows, take);
+    else if (take > h->len / 8) fill_many_holes(h, rows, take);
     else fill_holes(h, rows, take);
     h->changes++;
+    return TH_YES;
 }

@@ -110,26 +110,23 @@ void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size);
 /* Counts the timers with timestamp <= watermark. */
 size_t th_heap_count_due(const th_heap *h, int64_t watermark);
 
-/* The rows of timers that are due: n of them so far, the children of the first `seen` looked at. */
+/* A pop_due on its way: what is asked for, and the memory that it works in and writes to. */
 typedef struct th_due {
     int64_t watermark;
-    size_t most; /* enough of them */
-    uint32_t *rows;
-    size_t room, n, seen;
+    size_t limit;
+    uint64_t *scratch; /* `words` of them */
+    size_t words, need;
+    int64_t *ts, *key, *ns; /* the result, `room` rows of it */
+    size_t room, n;
+    size_t found, seen; /* the heap's own: due rows, and those of them whose children have been looked at */
+    uint64_t changes;
 } th_due;
 
-/* Collects rows with timestamp <= watermark, ascending: true when there are no more, or `most` or a few more are
- * there; false to be called again with `room` larger by 8 at least. Begin with n = seen = 0 and room for 1. */
-bool th_heap_collect_due(const th_heap *h, th_due *due);
-
-/* As many due timers as make a difference to a pop_due of `take`: its `most`. */
-size_t th_heap_due_most(size_t take);
-
-/* Rows of room that th_heap_pop_due needs in each output column. */
-size_t th_heap_due_room(size_t due, size_t take);
-
-/* Removes the first `take` timers in total order, and writes them, of those collected with due_most(take) or more. */
-void th_heap_pop_due(th_heap *h, const th_due *due, size_t take, int64_t *ts, int64_t *key, int64_t *ns);
+/* Removes the first timers with timestamp <= watermark, at most `limit` of them, and writes them in total order:
+ * TH_YES. Or TH_FULL, the heap as before, until there is memory: where `need` is not 0, scratch of so many words that
+ * holds what it has held; else a result with room for exactly n rows. Begin with found = 0, and a room that no result
+ * has. */
+th_status th_heap_pop_due(th_heap *h, th_due *due);
 
 /* Validates every invariant: TH_YES, or the first that is broken. Leaves the heap as it was. */
 th_status th_heap_check(th_heap *h);

@@ -2,7 +2,7 @@
 
 cdef enum:
     _SMALL = 48  # a heap of this room keeps it
-    _FEW = 64  # rows due, room for which is made at once
+    _FEW = 32  # words of scratch on the stack: for 64 rows due
     _LARGE = 4096  # up to here heaps double, then they grow by a third: 47 bytes a timer at most
 
 cdef uint64_t _seeds = int.from_bytes(os.urandom(8), "little")
@@ -249,19 +249,6 @@ cdef class _Heap:
         """
         return th_heap_count_due(&self.h, _int64(watermark, "watermark"))
 
-    cdef cnp.ndarray collect(self, th_due *due):
-        """Collects the rows that are due, and returns the memory they lie in, which grows with them."""
-        cdef cnp.ndarray rows, more
-        due.room = _FEW
-        rows = _empty(due.room, cnp.NPY_UINT32)
-        due.rows = <uint32_t *>cnp.PyArray_DATA(rows)
-        while not th_heap_collect_due(&self.h, due):
-            due.room *= 4
-            more = _empty(due.room, cnp.NPY_UINT32)
-            due.rows = <uint32_t *>memcpy(cnp.PyArray_DATA(more), due.rows, due.n * sizeof(uint32_t))
-            rows = more
-        return rows
-
     def pop_due(self, watermark, limit=None):
         """Remove and return all timers with timestamp <= `watermark`, in total order.
 
@@ -289,34 +276,24 @@ cdef class _Heap:
             There is no room for the result. The heap is as before.
         """
         cdef int64_t until = _int64(watermark, "watermark"), most = INT64_MAX
+        cdef uint64_t[_FEW] few
         cdef th_due due
-        cdef size_t take, room
-        cdef uint64_t changes
-        cdef cnp.ndarray rows, ts, key, ns, first_ts, first_key, first_ns
+        cdef cnp.ndarray scratch, ts, key, ns
         if limit is not None:
             most = _int64(limit, "limit")
             if most < 0:
                 raise ValueError(f"limit must not be negative, got {limit}")
-        while True:
-            changes = self.h.changes
-            due = th_due(watermark=until, most=th_heap_due_most(most), rows=NULL, room=0, n=0, seen=0)
-            rows = self.collect(&due)
-            take = min(due.n, <size_t>most)
-            room = th_heap_due_room(due.n, take)
-            ts, key, ns = _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64), _empty(room, cnp.NPY_INT64)
-            first_ts, first_key, first_ns = ts, key, ns
-            if take < room:
-                first_ts, first_key = _empty(take, cnp.NPY_INT64), _empty(take, cnp.NPY_INT64)
-                first_ns = _empty(take, cnp.NPY_INT64)
-            batch = _batch(first_ts, first_key, first_ns)
-            if changes == self.h.changes:  # else allocating has let another thread in
-                break
-        th_heap_pop_due(&self.h, &due, take, <int64_t *>cnp.PyArray_DATA(ts), <int64_t *>cnp.PyArray_DATA(key),
-                        <int64_t *>cnp.PyArray_DATA(ns))
-        if take < room:
-            memcpy(cnp.PyArray_DATA(first_ts), cnp.PyArray_DATA(ts), take * sizeof(int64_t))
-            memcpy(cnp.PyArray_DATA(first_key), cnp.PyArray_DATA(key), take * sizeof(int64_t))
-            memcpy(cnp.PyArray_DATA(first_ns), cnp.PyArray_DATA(ns), take * sizeof(int64_t))
+        due = th_due(watermark=until, limit=most, scratch=&few[0], words=_FEW, room=SIZE_MAX, found=0)
+        while th_heap_pop_due(&self.h, &due) == TH_FULL:
+            if due.need:
+                more = _empty(due.need, cnp.NPY_UINT64)
+                memcpy(cnp.PyArray_DATA(more), due.scratch, due.words * sizeof(uint64_t))
+                scratch, due.scratch, due.words = more, <uint64_t *>cnp.PyArray_DATA(more), due.need
+            else:
+                ts, key, ns = _empty(due.n, cnp.NPY_INT64), _empty(due.n, cnp.NPY_INT64), _empty(due.n, cnp.NPY_INT64)
+                batch = _batch(ts, key, ns)
+                due.ts, due.key = <int64_t *>cnp.PyArray_DATA(ts), <int64_t *>cnp.PyArray_DATA(key)
+                due.ns, due.room = <int64_t *>cnp.PyArray_DATA(ns), due.n
         self.give_back()
         return batch
 

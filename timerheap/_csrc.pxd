@@ -56,16 +56,18 @@ cdef extern from "th_heap.h" nogil:
 
     ctypedef struct th_due:
         int64_t watermark
-        size_t most
-        uint32_t *rows
+        size_t limit
+        uint64_t *scratch
+        size_t words
+        size_t need
+        int64_t *ts
+        int64_t *key
+        int64_t *ns
         size_t room
         size_t n
-        size_t seen
+        size_t found
 
-    bint th_heap_collect_due(const th_heap *h, th_due *due)
-    size_t th_heap_due_most(size_t take)
-    size_t th_heap_due_room(size_t due, size_t take)
-    void th_heap_pop_due(th_heap *h, const th_due *due, size_t take, int64_t *ts, int64_t *key, int64_t *ns)
+    th_status th_heap_pop_due(th_heap *h, th_due *due)
     th_status th_heap_check(th_heap *h)
 
     ctypedef struct th_xxh64:

@@ -199,19 +199,24 @@ static void pop_due(int64_t watermark, size_t limit) {
     size_t due = 0;
     while (due < model_len && model[due].ts <= watermark) due++;
     CHECK(th_heap_count_due(&h, watermark) == due);
-    th_due found = {
-        .watermark = watermark, .most = below(2) ? th_heap_due_most(limit) : SIZE_MAX, .room = 1 + below(99)};
-    found.rows = memory(found.room * 4);
-    while (!th_heap_collect_due(&h, &found)) found.rows = realloc(found.rows, (found.room += 8 + below(99)) * 4);
-    CHECK(found.n <= due && found.n >= (found.most < due ? found.most : due));
-    for (size_t i = 1; i < found.n; i++) CHECK(found.rows[i - 1] < found.rows[i]);
-    size_t take = limit < found.n ? limit : found.n, room = th_heap_due_room(found.n, take);
-    int64_t *ts = memory(room * 8), *key = memory(room * 8), *ns = memory(room * 8);
-    th_heap_pop_due(&h, &found, take, ts, key, ns);
-    for (size_t i = 0; i < take; i++) CHECK(ts[i] == model[i].ts && key[i] == model[i].key && ns[i] == model[i].ns);
+    size_t take = limit < due ? limit : due, len = h.len;
+    th_due d = {.watermark = watermark, .limit = limit, .words = below(99), .room = SIZE_MAX};
+    d.scratch = memory(d.words * 8);
+    while (th_heap_pop_due(&h, &d) == TH_FULL) {
+        CHECK(h.len == len);
+        if (d.need) {
+            CHECK(d.need > d.words);
+            d.scratch = realloc(d.scratch, (d.words = d.need) * 8);
+        } else {
+            CHECK(d.n == take && d.n != d.room);
+            d.ts = memory(d.n * 8), d.key = memory(d.n * 8), d.ns = memory(d.n * 8), d.room = d.n;
+        }
+    }
+    for (size_t i = 0; i < take; i++)
+        CHECK(d.ts[i] == model[i].ts && d.key[i] == model[i].key && d.ns[i] == model[i].ns);
+    free(d.ts), free(d.key), free(d.ns), free(d.scratch);
     memmove(model, model + take, (model_len - take) * sizeof *model);
     model_len -= take;
-    free(ts), free(key), free(ns), free(found.rows);
 }
 
 static void remove_many(batch b) {

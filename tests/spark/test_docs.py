@@ -9,9 +9,15 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+import timerheap
+import timerheap.spark
+import timerheap.tvf
+import timerheap.windows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -102,3 +108,15 @@ def settings_restored(spark: Any) -> Iterator[None]:
 def test_no_block_of_code_hides_behind_another_name(page: Path) -> None:
     named = {fence["language"] for fence in FENCE.finditer(page.read_text(encoding="utf-8"))}
     assert {name for name in named if not name.startswith("{")} <= LANGUAGES
+
+
+@pytest.mark.parametrize(
+    "module",
+    [timerheap, timerheap.spark, timerheap.windows, timerheap.tvf],
+    ids=lambda module: module.__name__,
+)
+def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
+    reference = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/reference").glob("*.md"))
+    listed = set(re.findall(r"^   (?:\w+\.)*(\w+)$", reference, re.MULTILINE))
+    constants = set(re.findall(r"`timerheap\.(\w+)`", reference))
+    assert set(module.__all__) <= listed | constants

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from timerheap._heap import seal
 from timerheap.spark.chunks import KEYS, ROWS, pieces, read_chunk, write_chunk
+from timerheap.spark.offsets import widen
 
 BATCH = pa.record_batch(
     {"id": np.arange(5), "key": ["a", None, "", "Zoë", "b"], "seen": [[1], [], None, [2, None], [3]]}
@@ -47,8 +48,15 @@ def test_sealed_nonsense(payload):
 
 def test_pieces():
     batch = pa.record_batch({"id": np.arange(200_000), "text": ["some text"] * 200_000})
-    cut = list(pieces(batch))
+    cut = list(pieces(batch, batch.schema))
     assert pa.Table.from_batches(cut).combine_chunks().to_batches()[0].equals(batch)
     assert len(cut) > 8
     assert all(len(write_chunk(ROWS, piece)) < 1 << 20 for piece in cut)
-    assert list(pieces(batch.slice(0, 0))) == []
+    assert list(pieces(batch.slice(0, 0), batch.schema)) == []
+
+
+def test_rows_of_unequal_size_are_cut_by_size():
+    text = ["x"] * 20_000 + ["y" * 1_000_000] * 5 + ["z"] * 20_000
+    cut = list(pieces(widen(pa.record_batch({"text": text})), pa.schema([("text", pa.string())])))
+    assert [value for piece in cut for value in piece["text"].to_pylist()] == text
+    assert all(piece.nbytes < 2_000_000 for piece in cut)

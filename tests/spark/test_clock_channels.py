@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
@@ -37,12 +37,14 @@ class Model:
             counts = own >= self.outputs[number] if back else channels[name][2]
             channels[name] = [own, True, counts, now]
         self.combine()
+        risen = set()
         for number, name, timestamp, _ in seen:
             channel = self.inputs[number][name]
-            if timestamp is not None:
-                channel[0] = max(channel[0], timestamp - DELAY - 1)
+            if timestamp is not None and timestamp - DELAY - 1 > channel[0]:
+                channel[0] = timestamp - DELAY - 1
                 channel[2] = channel[2] or channel[0] >= self.outputs[number]
-        for number in (0, 1):
+                risen.add(number)
+        for number in risen:  # a channel that is back, with no watermark yet, moves nothing
             self.settle(number)
         self.combine()
         if self.timeout is not None:
@@ -69,6 +71,14 @@ class Model:
 
 
 @given(BATCHES, st.booleans())
+@example(
+    [
+        ([(0, None, None, 1), (1, "", 1, 1), (1, "JFK", 0, 1)], 0, False),
+        ([(1, None, None, 1)], 31, False),
+        ([(1, "", None, 1)], 0, False),
+    ],
+    True,
+)
 def test_it_is_the_model(batches: list[Any], idle: bool) -> None:
     strategy = STRATEGY.with_idleness(TIMEOUT) if idle else STRATEGY
     columns = ("airport", None)

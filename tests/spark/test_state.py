@@ -19,6 +19,7 @@ from timerheap.spark.chunks import ROWS as ROWS_KIND
 from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.handles import SparkRuntimeContext
 from timerheap.spark.observed import OBSERVED
+from timerheap.spark.offsets import widen
 from timerheap.spark.state import Cache, Manifest, Owner, Stored
 from timerheap.spark.waiting import ORDER, RowOrder, WaitingRows
 
@@ -150,7 +151,7 @@ class Machine(RuleBasedStateMachine):
         if time > self.group.clock.watermark:
             self.at(name)
             row = pa.record_batch([[name], [n], [n]], schema=SPEC.schema)
-            self.group.rows.append(WaitingRows(row, np.array([self.ids[name]]), np.array([time])))
+            self.group.rows.append(WaitingRows(widen(row), np.array([self.ids[name]]), np.array([time])))
             self.waiting.append((time, name, n))
 
     @rule(watermark=TIMES)
@@ -229,7 +230,7 @@ def saved_rows(watermark: int) -> Store:
     for time in (5, 6):
         ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
         row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.spec.schema)
-        group.rows.append(WaitingRows(row, ids, np.array([time])))
+        group.rows.append(WaitingRows(widen(row), ids, np.array([time])))
         stored.save(store, group.parts())
     group.rows.release(group.clock.follow(watermark))
     stored.save(store, group.parts())
@@ -272,9 +273,9 @@ def test_rows_may_change_once_none_waits(case: str) -> None:
     if HASHED in fields:  # a run of both kinds of rows
         columns = [pa.nulls(1, field.type) for field in fields[:-1]]
         row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
-        group.rows.append(WaitingRows(row, np.array([5]), np.array([8])))
+        group.rows.append(WaitingRows(widen(row), np.array([5]), np.array([8])))
         Stored(store.read_manifest()).save(store, group.parts())
-        assert reloaded(store, *fields).rows.release(8).rows.equals(row)
+        assert reloaded(store, *fields).rows.release(8).rows.equals(widen(row))
 
 
 def test_waiting_rows_may_come_in_another_order_of_columns() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from timerheap.spark.offsets import wide
 from timerheap.spark.tables import IdTable, members
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -62,7 +63,7 @@ def test_is_a_dict(name: str) -> None:
         @rule(ids=st.lists(IDS, max_size=20))
         def get(self, ids: list[int]) -> None:
             found = self.table.get(int64s(ids))
-            assert found.type == type_
+            assert found.type == wide(type_)
             assert found.to_pylist() == [self.model.get(id_) for id_ in ids]
             assert self.table.find(int64s(ids)).tolist() == [id_ in self.model for id_ in ids]
 

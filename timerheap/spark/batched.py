@@ -14,6 +14,7 @@ from timerheap.service import KeyContext, TimeDomain
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.handles import SparkRuntimeContext
 from timerheap.spark.keyed import no_processing_time
+from timerheap.spark.offsets import fitting, narrow
 from timerheap.spark.output import Output
 from timerheap.spark.timers import JournalledTimers
 from timerheap.spark.waiting import ORDER, WaitingRows
@@ -176,8 +177,12 @@ class BatchRunner:
         self._step_to(watermark)
 
     def process(self, waiting: WaitingRows) -> None:
-        """Take rows as they came."""
-        rows = waiting.rows
+        """Take rows as they came, in one call if they are not more than Arrow's columns can hold."""
+        for start, stop in fitting(waiting.rows):
+            self._process(waiting.slice(start, stop))
+
+    def _process(self, waiting: WaitingRows) -> None:
+        rows = narrow(waiting.rows, self._group.spec.schema)
         if rows.schema.get_field_index(ORDER) >= 0:
             rows = rows.drop_columns([ORDER])
         self._turn_to(waiting.ids)

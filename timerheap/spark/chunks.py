@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from timerheap._heap import seal, unseal
+from timerheap.spark.offsets import fitting, narrow
 
 __all__ = [
     "CLOCK",
@@ -54,9 +55,10 @@ def read_chunk(kind: int, data: bytes) -> pa.RecordBatch:
     return batch
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut `batch` into pieces of about 256 KiB, so that no single chunk grows with the state."""
-    count = max(1, -(-batch.nbytes // _TARGET_BYTES))
-    rows = max(1, -(-batch.num_rows // count))
-    for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Cut `batch` into pieces of about 256 KiB, so that no single chunk grows with the state.
+
+    They have the given schema; `batch` may have 64-bit offsets instead (`timerheap.spark.offsets`).
+    """
+    for start, stop in fitting(batch, _TARGET_BYTES, 4 * _TARGET_BYTES):
+        yield narrow(batch.slice(start, stop - start), schema)

@@ -161,6 +161,7 @@ class Clock:
 
     kind = CLOCK
     name = ""
+    schema = _SCHEMA
 
     def __init__(self, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]) -> None:
         self.notices: set[str] = set()  # for the user, about what a checkpoint held

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from timerheap.spark.offsets import wide_rows
 from timerheap.spark.tables import IdTable
 from timerheap.spark.values import Misfit, checker, reader
 
@@ -64,6 +65,7 @@ class Family:
         self.name = name
         self.shape = shape
         self.type = type_
+        self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(shape, type_)])
         self._table = IdTable(type_)
         self._cache: dict[int, Any] = {}
         self._dirty: set[int] = set()
@@ -92,7 +94,7 @@ class Family:
             self._cache.setdefault(key_id, value)
 
     def get_many(self, ids: np.ndarray) -> pa.Array:
-        """Give the values of many keys, null where there is none: shape (n,)."""
+        """Give the values of many keys, null where there is none: shape (n,), with 64-bit offsets."""
         self._settle()
         return self._table.get(ids)
 
@@ -118,7 +120,7 @@ class Family:
                 contents = (list(c.items()) if c else None for c in contents)
             elif self.shape == "list":
                 contents = (c or None for c in contents)
-            self._table.put(ids, pa.array(list(contents), self.type))
+            self._table.put(ids, pa.array(list(contents), self._table.type))
             self._unsaved.append(ids)
             self._dirty.clear()
 
@@ -140,9 +142,9 @@ class Family:
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Take back what `changes` or `snapshot` gave."""
-        if batch.schema != self._schema() or batch.column(0).null_count:
+        if wide_rows(batch.schema) != wide_rows(self.schema) or batch.column(0).null_count:
             raise ValueError(
-                f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self._schema()}"
+                f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"
             )
         self._table.put(batch.column(0).to_numpy(), batch.column(1))
 
@@ -150,8 +152,5 @@ class Family:
         """Give the size of a snapshot, roughly."""
         return self._table.nbytes()
 
-    def _schema(self) -> pa.Schema:
-        return pa.schema([pa.field("key_hash", pa.int64()), pa.field(self.shape, self.type)])
-
     def _batch(self, ids: np.ndarray, values: pa.Array) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.array(ids), values], schema=self._schema())
+        return pa.RecordBatch.from_arrays([pa.array(ids), values], schema=wide_rows(self.schema))

@@ -15,6 +15,7 @@ from timerheap.service import KeyContext
 from timerheap.spark.families import Codec, Family
 from timerheap.spark.group import KeyGroup
 from timerheap.spark.keys import KeyTable
+from timerheap.spark.offsets import narrow_column, wide
 from timerheap.spark.values import cast as to_type
 from timerheap.state import (
     ListState,
@@ -73,13 +74,15 @@ class _ValueHandle(_Handle, ValueState):
         self._store(self._codec.encode(value))
 
     def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
-        return self._family.get_many(_ids(key_hashes))
+        return narrow_column(self._family.get_many(_ids(key_hashes)), self.type)
 
     def update_many(self, key_hashes: npt.ArrayLike, values: object) -> None:
         ids = _ids(key_hashes)
         try:
             column = values if isinstance(values, pa.Array) else pa.array(values)
-            column = to_type(column, self.type)
+            column = to_type(column, wide(self.type))
+            if isinstance(column, pa.ChunkedArray):  # of more than 2 GiB
+                column = column.combine_chunks()
         except (pa.ArrowException, TypeError, ValueError) as e:
             raise ValueError(
                 f"values: what was given for state {self.name!r} does not fit {self.type}: {e}"

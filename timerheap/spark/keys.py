@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap.spark.chunks import KEYS
+from timerheap.spark.offsets import narrow, wide_rows
 from timerheap.spark.tables import IdTable, members
 
 __all__ = ["KeyTable"]
@@ -37,10 +38,12 @@ class KeyTable:
     name = ""
 
     def __init__(self, fields: list[pa.Field]) -> None:
-        self.names = [field.name for field in fields]
+        self._fields = fields
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
-        self.type = pa.struct([pa.field("hash", pa.int64()), *columns])
-        self.table = IdTable(self.type)
+        stored = pa.struct([pa.field("hash", pa.int64()), *columns])
+        self.schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", stored)])
+        self.table = IdTable(stored)
+        self.type = self.table.type
         self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
         self._added: list[tuple[np.ndarray, pa.Array]] = []
         self._dropped: list[np.ndarray] = []
@@ -134,7 +137,8 @@ class KeyTable:
         rows = self.table.get(ids)
         if rows.null_count:
             _expect_all(ids, rows.is_valid().to_numpy(zero_copy_only=False))
-        return pa.RecordBatch.from_arrays(_columns(rows), names=self.names)
+        keys = pa.RecordBatch.from_arrays(_columns(rows), schema=wide_rows(pa.schema(self._fields)))
+        return narrow(keys, pa.schema(self._fields))
 
     def hashes(self, ids: np.ndarray) -> np.ndarray:
         """Give the hashes of keys that there are: shape (n,), int64."""
@@ -184,8 +188,8 @@ class KeyTable:
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Take back what `changes` or `snapshot` gave."""
-        if batch.schema != self._schema():
-            was, now = batch.schema.field(1).type, self.type
+        if wide_rows(batch.schema) != wide_rows(self.schema):
+            was, now = batch.schema.field(1).type, self.schema.field(1).type
             raise ValueError(
                 f"key: the checkpoint's keys are {was}, and the query's {now}; their types must not change"
             )
@@ -202,14 +206,12 @@ class KeyTable:
         """Give the size of a snapshot, roughly."""
         return self.table.nbytes()
 
-    def _schema(self) -> pa.Schema:
-        return pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", self.type)])
-
     def _batch(self, ids: np.ndarray, rows: pa.Array) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.array(ids), rows], schema=self._schema())
+        return pa.RecordBatch.from_arrays([pa.array(ids), rows], schema=wide_rows(self.schema))
 
     def _rows(self, hashes: pa.Array, columns: list[pa.Array], rows: np.ndarray) -> pa.Array:
-        picked = [column.take(pa.array(rows)) for column in columns]
+        _, *fields = self.type
+        picked = [c.take(pa.array(rows)).cast(f.type) for c, f in zip(columns, fields, strict=True)]
         return pa.StructArray.from_arrays([hashes, *picked], fields=list(self.type))
 
 

@@ -25,6 +25,7 @@ from timerheap.spark.group import GroupSpec, KeyGroup
 from timerheap.spark.keyed import KeyedRunner
 from timerheap.spark.labels import partition_of
 from timerheap.spark.notices import Notices
+from timerheap.spark.offsets import wide_rows
 from timerheap.spark.output import Output, frame
 from timerheap.spark.pack import HASH, event_millis, unpack
 from timerheap.spark.state import (
@@ -137,7 +138,8 @@ def _run(
 
 def _admit(plan: Plan, group: KeyGroup, rows: pa.RecordBatch, output: Output) -> WaitingRows:
     """Give the rows that may reach the function, now or in their order."""
-    schema, timed = plan.spec.schema, plan.event_time in plan.spec.schema.names
+    schema = wide_rows(plan.spec.schema)
+    timed = plan.event_time in schema.names
     columns = [rows.column(field.name).cast(field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     hashes = rows.column(HASH).to_numpy()
@@ -268,8 +270,8 @@ class StreamingOperator(StatefulProcessor):
         group.forget_dead_keys()
         stored.save(self._store, group.parts())
         _cache.put(owner, int(label), stored.manifest.token, (group, stored))
-        if table.num_rows:
-            yield frame(table)
+        for batch in table.to_batches():
+            yield frame(batch)
 
     def _load(self, owner: Owner, label: int, partition: int) -> tuple[KeyGroup, Stored]:
         spec = self._plan.spec

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from timerheap.returned import records
+from timerheap.spark.offsets import FITS, fitting, narrow, wide_rows
 from timerheap.spark.values import cast, column_of
 
 __all__ = ["LATE_BY", "LATE_ROW", "Output", "frame"]
@@ -82,7 +83,9 @@ class Output:
                 _column(values, field)
                 for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
             ]
-            self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+            gathered = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
+            for start, stop in fitting(gathered):
+                self._batches.append(narrow(gathered.slice(start, stop - start), self._schema))
 
     @property
     def takes_late(self) -> bool:
@@ -91,11 +94,15 @@ class Output:
 
     def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
         """Take late rows, whose columns are the fields of `late_row`, and how late each is, in ms."""
-        struct = pa.StructArray.from_arrays(rows.columns, fields=self._late_fields)
-        self._late.append(pa.table([pa.array(late_by, pa.int64()), struct], [LATE_BY, LATE_ROW]))
+        for start, stop in fitting(rows):
+            part = narrow(rows.slice(start, stop - start), pa.schema(self._late_fields))
+            struct = pa.StructArray.from_arrays(part.columns, fields=self._late_fields)
+            self._late.append(
+                pa.table([pa.array(late_by[start:stop], pa.int64()), struct], [LATE_BY, LATE_ROW])
+            )
 
     def table(self) -> pa.Table:
-        """Give all that was taken, in one chunk: the results, then the late rows."""
+        """Give all that was taken: the results, then the late rows; in one chunk unless it is too large."""
         self._gather()
         table = pa.Table.from_batches(self._batches, self._schema)
         if self._late_fields:
@@ -103,7 +110,7 @@ class Output:
             names = [*self._schema.names, *columns.names]
             parts = [table, columns.empty_table(), *self._late]
             table = pa.concat_tables(parts, promote_options="default").select(names)
-        return table.combine_chunks()
+        return table.combine_chunks() if table.nbytes <= FITS else table
 
 
 def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
@@ -143,14 +150,14 @@ def _is_text(type_: pa.DataType) -> bool:
     )
 
 
-def frame(table: pa.Table) -> pd.DataFrame:
-    """Give a table, of one chunk, as the DataFrame that Spark turns back into the same columns, bit for bit.
+def frame(batch: pa.RecordBatch) -> pd.DataFrame:
+    """Give a batch as the DataFrame that Spark turns back into the same columns, bit for bit.
 
     Flat columns stay Arrow's (plain pandas would lose large ints beside nulls, and years outside 1677-2262);
     nested ones become Python objects, the only form that Spark takes them in.
     """
     columns: dict[int, Any] = {}  # Spark takes numbered columns by position, which is quicker than by name
-    for number, column in enumerate(table.columns):
+    for number, column in enumerate(batch.columns):
         if pa.types.is_nested(column.type):
             columns[number] = pd.Series(_objects(column.to_pylist(), column.type), dtype=object)
         else:

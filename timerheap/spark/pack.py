@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from timerheap.spark.observed import OBSERVED, merged
+from timerheap.spark.offsets import widen
 
 __all__ = ["AHEAD", "CHANNEL", "HASH", "INPUT", "KEPT", "PACKED", "Packer", "event_millis", "unpack"]
 
@@ -156,6 +157,8 @@ def _blob(batch: pa.RecordBatch) -> bytes:
 def unpack(packed: Iterable[tuple[int, bytes]]) -> tuple[pa.RecordBatch | None, pa.Table]:
     """Give a key group's rows in the order of reading (None: there are none), and what all tasks have seen.
 
+    The rows have 64-bit offsets: together they may have more text than a blob.
+
     Parameters
     ----------
     packed : iterable of (sequence, blob)
@@ -165,4 +168,4 @@ def unpack(packed: Iterable[tuple[int, bytes]]) -> tuple[pa.RecordBatch | None, 
     batches = [(sequence, pa.ipc.open_stream(blob).read_next_batch()) for sequence, blob in ordered]
     rows = [batch for sequence, batch in batches if sequence != _OBSERVED]
     seen = [pa.Table.from_batches([batch]) for sequence, batch in batches if sequence == _OBSERVED]
-    return (pa.concat_batches(rows) if rows else None), merged(seen)
+    return (pa.concat_batches(map(widen, rows)) if rows else None), merged(seen)

@@ -111,6 +111,7 @@ class SlicesPart:
         self.name = spec.name
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
         self.columns = PartialColumns(spec)
+        self.schema = self.columns.schema
         self.losses = 0  # slices that are no more
         self._stored = self.windows.aggregation.empty()  # while chunks are replayed
 

@@ -54,11 +54,15 @@ class Part(Protocol):
     def name(self) -> str:
         """The user state's name; for the other parts what they are, where a restart must agree."""
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of its chunks."""
+
     def changes(self) -> pa.RecordBatch | None:
-        """Give what was done since the last call, None where nothing was."""
+        """Give what was done since the last call, None where nothing was; its offsets may be of 64 bits."""
 
     def snapshot(self) -> pa.RecordBatch:
-        """Give everything."""
+        """Give everything, likewise."""
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Do again what one of them recorded; ValueError where the batch is none of its own."""
@@ -181,7 +185,7 @@ class Stored:
                 changes = part.snapshot()
             elif changes is None:
                 continue
-            for piece in pieces(changes):
+            for piece in pieces(changes, part.schema):
                 data = write_chunk(run.kind, piece)
                 store.write(run.kind, run.count, data)
                 run.count += 1

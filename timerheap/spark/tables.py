@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._heap import KeyTimerHeap
+from timerheap.spark.offsets import wide
 
 __all__ = ["IdTable", "members"]
 
@@ -28,12 +29,17 @@ class IdTable:
     ----------
     type_ : pyarrow.DataType
         Type of the values; no value is null.
+
+    Attributes
+    ----------
+    type : pyarrow.DataType
+        The same with 64-bit offsets: what comes out, so that a table may hold more than 2 GiB.
     """
 
     def __init__(self, type_: pa.DataType) -> None:
-        self.type = type_
+        self.type = wide(type_)
         self._rows = KeyTimerHeap()
-        self._values = pa.array([], type_)
+        self._values = pa.array([], self.type)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,10 +68,10 @@ class IdTable:
         Parameters
         ----------
         ids : ndarray of int64, shape (n,)
-        values : pyarrow.Array of `type`, shape (n,)
+        values : pyarrow.Array of either type, shape (n,)
         """
         rows = np.arange(len(self._values), len(self._values) + len(ids))
-        self._values = pa.concat_arrays([self._values, values])
+        self._values = pa.concat_arrays([self._values, values.cast(self.type)])
         self._rows.push_many(rows, ids)
         if values.null_count:
             removed = np.asarray(values.is_null().to_numpy(zero_copy_only=False))

@@ -32,6 +32,8 @@ class JournalledTimers:
         Which heap.
     """
 
+    schema = _SCHEMA
+
     def __init__(self, kind: int, one_timer_per_key: bool) -> None:
         self.kind = kind
         self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
+from timerheap.spark.offsets import wide
+
 __all__ = ["Misfit", "cast", "checker", "column_of", "reader"]
 
 Convert = Callable[[Any], Any]
@@ -204,13 +206,15 @@ _EXACT: dict[pa.DataType, set[type]] = {
 def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """Give values as a column, shape (n,), each checked as by `checker`; ValueError where one does not fit.
 
+    The column has 64-bit offsets (`timerheap.spark.offsets`).
+
     Where all have the one class that Arrow takes as it is, Arrow's own look at them is enough; what it finds
     is named by `checker`.
     """
     if set(map(type, values)) <= _EXACT.get(type_, set()):
         with suppress(pa.ArrowException, OverflowError):
-            return pa.array(values, type_)
-    return pa.array(list(map(checker(type_), values)), type_)
+            return pa.array(values, wide(type_))
+    return pa.array(list(map(checker(type_), values)), wide(type_))
 
 
 def cast(column: Any, type_: pa.DataType) -> Any:
@@ -240,9 +244,14 @@ def _replaced(
     if pa.types.is_map(type_) and pa.types.is_map(wanted):
         key = _replaced(type_.key_type, wanted.key_type, by)
         return pa.map_(key, _replaced(type_.item_type, wanted.item_type, by))
-    if pa.types.is_list(type_) and pa.types.is_list(wanted):
-        return pa.list_(type_.value_field.with_type(_replaced(type_.value_type, wanted.value_type, by)))
+    if _is_list(type_) and _is_list(wanted):
+        element = type_.value_field.with_type(_replaced(type_.value_type, wanted.value_type, by))
+        return pa.list_(element) if pa.types.is_list(type_) else pa.large_list(element)
     return type_
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
 def _show(value: Any) -> str:

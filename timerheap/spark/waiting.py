@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap.spark.chunks import ROWS
+from timerheap.spark.offsets import wide_rows
 
 __all__ = ["ORDER", "RowBuffer", "RowOrder", "WaitingRows"]
 
@@ -31,6 +32,7 @@ class WaitingRows:
     Parameters
     ----------
     rows : pyarrow.RecordBatch, n rows
+        With 64-bit offsets.
     ids : ndarray of int64, shape (n,)
     timestamps : ndarray of int64, shape (n,)
         Epoch ms; zeros in a query without event time.
@@ -70,10 +72,10 @@ class RowBuffer:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._stored = pa.schema([*schema, *_OWN])
+        self.schema = pa.schema([*schema, *_OWN])
         self._replayed: list[pa.RecordBatch] = []
         empty = np.empty(0, np.int64)
-        self._waiting = WaitingRows(_empty(schema), empty, empty)
+        self._waiting = WaitingRows(_empty(wide_rows(schema)), empty, empty)
         self.losses = 0  # rows released
         self._saved = 0  # rows at the front that a checkpoint holds
 
@@ -149,9 +151,11 @@ class RowBuffer:
             )
 
     def _unpack(self, batch: pa.RecordBatch) -> WaitingRows:
-        columns = [batch.column(field.name).cast(field.type) for field in self._stored]  # in another order
-        *columns, ids, timestamps = columns
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        *columns, ids, timestamps = (
+            batch.column(field.name).cast(field.type)  # their order may be another
+            for field in wide_rows(self.schema)
+        )
+        rows = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
         return WaitingRows(rows, ids.to_numpy(), timestamps.to_numpy())
 
     def nbytes(self) -> int:
@@ -160,7 +164,7 @@ class RowBuffer:
 
     def _pack(self, waiting: WaitingRows) -> pa.RecordBatch:
         columns = [*waiting.rows.columns, pa.array(waiting.ids), pa.array(waiting.timestamps)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._stored)
+        return pa.RecordBatch.from_arrays(columns, schema=wide_rows(self.schema))
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -1,0 +1,74 @@
+"""Columns of more than 2 GiB: 64-bit offsets in memory, the declared types in chunks and for the user."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from timerheap.spark import offsets
+from timerheap.spark.families import Family
+from timerheap.spark.keys import KeyTable
+from timerheap.spark.offsets import fitting, narrow, wide, wide_rows, widen
+from timerheap.spark.waiting import RowBuffer
+
+TEXT = pa.field("element", pa.string())
+TYPES = {
+    pa.string(): (pa.large_string(), ["a", None, "Zoë"]),
+    pa.binary(): (pa.large_binary(), [b"a", None, b""]),
+    pa.list_(TEXT): (pa.large_list(pa.field("element", pa.large_string())), [["a", None], None, []]),
+    pa.map_(pa.string(), pa.list_(TEXT)): (
+        pa.map_(pa.large_string(), pa.large_list(pa.field("element", pa.large_string()))),
+        [[("a", ["b"])], None, [("c", None)]],
+    ),
+    pa.struct([("n", pa.int64()), ("text", pa.string())]): (
+        pa.struct([("n", pa.int64()), ("text", pa.large_string())]),
+        [{"n": 1, "text": "a"}, None, {"n": None, "text": None}],
+    ),
+    pa.timestamp("us", "UTC"): (pa.timestamp("us", "UTC"), [1, None, 2]),
+}
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_a_wide_column_holds_the_same(type_: pa.DataType) -> None:
+    wanted, values = TYPES[type_]
+    assert wide(type_) == wide(wanted) == wanted
+    rows = pa.record_batch([pa.array(values, type_)], names=["c"])
+    widened = widen(rows)
+    assert widened.schema.field(0).type == wanted
+    assert narrow(widened, rows.schema).equals(rows)
+    assert narrow(widened.slice(1), rows.schema).equals(rows.slice(1))
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_what_a_group_keeps_has_offsets_of_64_bits(type_: pa.DataType) -> None:
+    wanted, values = TYPES[type_]
+    column, ids = pa.array(values[:1], type_), np.array([5])
+    family = Family(64, "s", "value", type_)
+    family.put_many(ids, column)
+    assert family.get_many(ids).type == family.snapshot().schema.field(1).type == wanted
+    keys = KeyTable([pa.field("k", type_)])
+    keys.table.put(ids, pa.array([{"hash": None, "k0": values[0]}], keys.type))
+    assert keys.type.field(1).type == wanted
+    assert keys.keys(ids).schema.field(0).type == type_, "what the user sees"
+    rows = RowBuffer(pa.schema([("c", type_)]))
+    assert rows.release(0).rows.schema == rows.snapshot().schema.remove(2).remove(1)
+    assert rows.release(0).rows.schema.field(0).type == wanted
+
+
+def test_a_slice_that_begins_beyond_2_gib_is_narrowed() -> None:
+    size, n = 1 << 20, 2_100  # 2.05 GiB that nobody has touched, and that take no memory
+    places = pa.py_buffer(np.arange(0, size * n + 1, size))
+    text = pa.py_buffer(np.zeros(size * n, np.uint8))
+    column = pa.LargeStringArray.from_buffers(n, places, text)
+    rows = pa.record_batch([column], names=["text"])
+    schema = pa.schema([("text", pa.string())])
+    last = narrow(rows.slice(n - 1), schema)
+    assert last.schema == schema
+    assert last.column(0)[0].as_py() == "\0" * size
+    spans = list(fitting(rows))
+    assert spans[0][0] == 0
+    assert spans[-1][1] == n
+    assert all((stop - start) * size < offsets.FITS for start, stop in spans)
+    assert list(fitting(rows.slice(0, 0))) == []
+    assert wide_rows(schema) == rows.schema

@@ -36,7 +36,7 @@ class SessionsPart:
         )
         self.columns = PartialColumns(spec)
         self.losses = 0  # keys without a session any more
-        self._schema = self.columns.schema.append(pa.field(_START, pa.int64()))
+        self.schema = self.columns.schema.append(pa.field(_START, pa.int64()))
         self._starts = np.empty(0, np.int64)  # while chunks are replayed
         self._stored = self.windows.aggregation.empty()
 
@@ -62,9 +62,9 @@ class SessionsPart:
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Take back what `changes` or `snapshot` gave."""
-        if batch.schema != self._schema:
+        if batch.schema != self.schema:
             raise ValueError(
-                f"a chunk of sessions has the columns {batch.schema}, not {self._schema}; go back to "
+                f"a chunk of sessions has the columns {batch.schema}, not {self.schema}; go back to "
                 "the old aggregates, or start a new checkpoint"
             )
         starts = batch.column(_START)
@@ -79,8 +79,8 @@ class SessionsPart:
         return self.windows.snapshot()[1].nbytes
 
     def _batch(self, starts: np.ndarray, sessions: Partials, forgotten: np.ndarray) -> pa.RecordBatch:
-        marks = [pa.nulls(len(forgotten), field.type) for field in self._schema]
+        marks = [pa.nulls(len(forgotten), field.type) for field in self.schema]
         marks[0] = pa.array(forgotten)
         columns = [*self.columns.to_arrow(sessions), pa.array(starts)]
         both = [pa.concat_arrays(pair) for pair in zip(marks, columns, strict=True)]
-        return pa.RecordBatch.from_arrays(both, schema=self._schema)
+        return pa.RecordBatch.from_arrays(both, schema=self.schema)

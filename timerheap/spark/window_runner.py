@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from timerheap.spark.bounds import EARLY, WINDOW
 from timerheap.spark.group import KeyGroup
+from timerheap.spark.offsets import narrow_column
 from timerheap.spark.output import Output
 from timerheap.spark.pack import event_millis
 from timerheap.spark.slices import KEY_HASH, SLICE_END, input_column
@@ -178,8 +179,9 @@ def _result(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Array:
     if data.dtype.kind == "O":
         values = zip(data.tolist(), mask.tolist(), strict=True)
         try:
-            return column_of([None if null else value for value, null in values], type_)
+            column = column_of([None if null else value for value, null in values], type_)
         except Misfit as e:
             raise ValueError(f"agg: the result {field.name!r}: {e}") from None
+        return narrow_column(column, type_)
     column = pa.array(data, mask=mask)
     return column.cast(pa.int32()).cast(type_) if pa.types.is_date32(type_) else column.cast(type_)

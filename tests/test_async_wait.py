@@ -501,7 +501,7 @@ backoff = partial(
 )
 
 BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "no function": (lambda: AsyncWaitOperator(5), TypeError, "function must be a coroutine .*, got 5"),  # type: ignore[arg-type]
+    "not a function": (lambda: AsyncWaitOperator(5), TypeError, "function must be a coroutine .*, got 5"),  # type: ignore[arg-type]
     "plain function": (lambda: AsyncWaitOperator(len), TypeError, "got .*len.*; write it"),  # type: ignore[arg-type]
     "generator": (lambda: AsyncWaitOperator(generates), TypeError, "function must be .*, got .*generates"),  # type: ignore[arg-type]
     "plain method": (lambda: AsyncWaitOperator(Plain()), TypeError, "function must be .*Plain.async_invoke"),
@@ -515,21 +515,21 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "retry": (lambda: AsyncWaitOperator(fine, retry=3), TypeError, "retry must be an AsyncRetryStr"),  # type: ignore[arg-type]
     "attempts": (lambda: fixed(0, 10), ValueError, "max_attempts must be 1 or more, got 0"),
     "attempts text": (lambda: fixed("3", 10), TypeError, "max_attempts must be an int, got '3'"),
-    "wait": (lambda: fixed(3, 0), ValueError, "backoff_time_millis must be more than 0 ms, got 0"),
-    "no predicate": (
+    "delay 0": (lambda: fixed(3, 0), ValueError, "backoff_time_millis must be more than 0 ms, got 0"),
+    "predicates missing": (
         lambda: AsyncRetryStrategy.fixed_delay(3, 10),
         ValueError,
         "got None for both, which would never retry",
     ),
-    "no predicates": (
+    "predicate not callable": (
         lambda: fixed(3, 10, exception_predicate=OSError("gone")),
         TypeError,
         r"exception_predicate must be a function .* got OSError\('gone'\)",
     ),
-    "first wait": (lambda: backoff(initial_delay=0), ValueError, "initial_delay must be more than 0"),
-    "last wait": (lambda: backoff(max_retry_delay=1.5), TypeError, "max_retry_delay must be an int of mill"),
-    "factor": (lambda: backoff(multiplier=float("nan")), ValueError, "multiplier must be more than 0"),
-    "factor text": (lambda: backoff(multiplier="2"), TypeError, "multiplier must be a number, got '2'"),
+    "initial delay": (lambda: backoff(initial_delay=0), ValueError, "initial_delay must be more than 0"),
+    "maximum delay": (lambda: backoff(max_retry_delay=1.5), TypeError, "max_retry_delay must be an int of"),
+    "multiplier nan": (lambda: backoff(multiplier=float("nan")), ValueError, "multiplier must be more than"),
+    "multiplier text": (lambda: backoff(multiplier="2"), TypeError, "multiplier must be a number, got '2'"),
 }  # fmt: skip
 
 

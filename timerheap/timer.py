@@ -259,7 +259,7 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
     if isinstance(timestamp, int | np.integer):
         rounded = -(-int64("timestamp", timestamp) // resolution) * resolution
         if rounded > MAX_WATERMARK:
-            raise OverflowError(_no_multiple(timestamp, resolution))
+            raise OverflowError(_out_of_range(timestamp, resolution))
         return rounded
     timestamps = np.asarray(timestamp)
     if timestamps.dtype.kind not in "iu" and timestamps.size:
@@ -272,11 +272,11 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
     timestamps = timestamps.astype(np.int64)
     missing = (resolution - timestamps % resolution) % resolution
     if (timestamps > MAX_WATERMARK - missing).any():
-        raise OverflowError(_no_multiple(timestamps.max(), resolution))
+        raise OverflowError(_out_of_range(timestamps.max(), resolution))
     return np.asarray(timestamps + missing)
 
 
-def _no_multiple(timestamp: object, resolution: int) -> str:
+def _out_of_range(timestamp: object, resolution: int) -> str:
     return f"timestamp must fit into 64 bits when rounded up to a multiple of {resolution}, got {timestamp}"
 
 

@@ -99,8 +99,8 @@ class TimerSerializer:
             key_bytes = serializer.serialize(key)
             part, serializer = "namespace", self.namespace_serializer
             namespace_bytes = serializer.serialize(namespace)
-        except _REFUSALS as error:
-            raise _refused(part, serializer, error) from error
+        except _SERIALIZER_ERRORS as error:
+            raise _error_naming(part, serializer, error) from error
         if hash_code is None:
             return _TIMESTAMP.pack(timestamp + _SIGN) + key_bytes + namespace_bytes
         return _WITH_HASH_CODE.pack(timestamp + _SIGN, hash_code) + key_bytes + namespace_bytes
@@ -109,8 +109,8 @@ class TimerSerializer:
         """Serialize a key as `serialize` does."""
         try:
             return self.key_serializer.serialize(key)
-        except _REFUSALS as error:
-            raise _refused("key", self.key_serializer, error) from error
+        except _SERIALIZER_ERRORS as error:
+            raise _error_naming("key", self.key_serializer, error) from error
 
     def deserialize(self, data: bytes, start: int = 8) -> InternalTimer[Any, Any]:
         """Deserialize a timer whose key starts at `start`.
@@ -125,9 +125,9 @@ class TimerSerializer:
             key, at = self.key_serializer.deserialize(data, start)
             namespace, end = self.namespace_serializer.deserialize(data, at)
         except (ValueError, IndexError, OverflowError, RecursionError, struct.error) as error:
-            raise self._no_timer(data, str(error)) from error
+            raise self._invalid_data(data, str(error)) from error
         if end != len(data):
-            raise self._no_timer(data, f"it ends at {end}")
+            raise self._invalid_data(data, f"it ends at {end}")
         return InternalTimer(timestamp - _SIGN, key, namespace)
 
     def serialize_many(
@@ -147,8 +147,8 @@ class TimerSerializer:
             written_keys = _written(serializer, keys)
             part, serializer = "namespace", self.namespace_serializer
             written_namespaces = _written(serializer, namespaces)
-        except _REFUSALS as error:
-            raise _refused(part, serializer, error) from error
+        except _SERIALIZER_ERRORS as error:
+            raise _error_naming(part, serializer, error) from error
         if isinstance(written_keys, np.ndarray) and isinstance(written_namespaces, np.ndarray):
             rows = np.hstack((heads, written_keys, written_namespaces))
             return sorted(_each(rows[np.argsort(column)]))  # already sorted by timestamp
@@ -163,7 +163,7 @@ class TimerSerializer:
             return list(map(self.deserialize, data, repeat(start)))
         return list(map(_new_timer, zip(*columns, strict=True)))
 
-    def _no_timer(self, data: bytes, why: str) -> ValueError:
+    def _invalid_data(self, data: bytes, why: str) -> ValueError:
         shown = data[:40].hex() + "..." * (len(data) > 40)
         return ValueError(f"data must be a timer of {self}, got {len(data)} bytes {shown}: {why}")
 
@@ -211,10 +211,10 @@ def _each(written: Rows | Iterable[bytes]) -> Iterable[bytes]:
     return each
 
 
-_REFUSALS = (TypeError, OverflowError, ValueError, RecursionError)
+_SERIALIZER_ERRORS = (TypeError, OverflowError, ValueError, RecursionError)
 
 
-def _refused(part: str, serializer: TypeSerializer, error: Exception) -> Exception:
+def _error_naming(part: str, serializer: TypeSerializer, error: Exception) -> Exception:
     """Return an error that names the key or the namespace."""
     kind = next((kind for kind in (TypeError, OverflowError) if isinstance(error, kind)), ValueError)
     return kind(f"{part} must be what the serializer {serializer.name!r} takes: {error}")

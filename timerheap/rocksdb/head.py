@@ -72,7 +72,7 @@ class CachedHead:
         near = len(entries) if self._through is None else bisect_right(entries, self._through)
         try:
             self.store.add_many(entries)
-            self._take(entries[:near])
+            self._add_to_cache(entries[:near])
             if near < len(entries):
                 self._beyond = None
         except BaseException:
@@ -148,7 +148,7 @@ class CachedHead:
             self._beyond = sum(map(len, self.store.scan((self._through or b"") + b"\0")))
         return len(self._cache) + self._beyond
 
-    def _take(self, near: list[bytes]) -> None:
+    def _add_to_cache(self, near: list[bytes]) -> None:
         """Add sorted new entries to the cache, as many as fit."""
         taken = near[:_MOST_CACHED]
         self._cache = sorted({*self._cache, *taken})

@@ -68,7 +68,7 @@ class Store:
             raise TypeError(f"path must be a str or a path, got {path!r}")
         self.path = Path(path)
         self._open = ExitStack()
-        self._let_go = weakref.finalize(self, self._open.close)
+        self._finalizer = weakref.finalize(self, self._open.close)
         try:
             if temporary is not None:
                 self._open.enter_context(temporary)
@@ -82,7 +82,7 @@ class Store:
             self._db.set_write_options(how)
             self._pending: dict[bytes, int] = {}
             self._sync = sync
-            self._generation = self._enter(properties)
+            self._generation = self._check_properties(properties)
             self._journal: Journal | None = None
             if temporary is None:
                 self._journal = Journal(self.path / _JOURNAL, self._generation)
@@ -90,10 +90,10 @@ class Store:
                 self._pending.update((entry, kind) for kind, entry in self._journal.entries())
                 self.flush()
         except BaseException:
-            self._let_go()
+            self._finalizer()
             raise
 
-    def _enter(self, properties: dict[str, Any]) -> int:
+    def _check_properties(self, properties: dict[str, Any]) -> int:
         """Check the stored properties, or store those of a new store; return the journal's generation."""
         wanted = {"format": _FORMAT_NAME, "version": _FORMAT_VERSION, **properties}
         with self._errors("read"):
@@ -123,7 +123,7 @@ class Store:
             finally:
                 self.is_closed = True
                 with self._errors("closed"):
-                    self._let_go()
+                    self._finalizer()
 
     def add(self, entry: bytes) -> None:
         """Add one entry unless it is present."""

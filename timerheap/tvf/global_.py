@@ -100,7 +100,7 @@ class GlobalWindowAggregate:
         slice_ends = self.assigner.assign_slice_ends(times)
         partials = self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)
         late = self._late(slice_ends)
-        self._take(partials, len(late.rows))
+        self._merge_partials(partials, len(late.rows))
         return late
 
     def merge(self, partials: Partials) -> LateRows:
@@ -112,7 +112,7 @@ class GlobalWindowAggregate:
             The partials that were dropped as late.
         """
         late = self._late(partials.slice_ends)
-        self._take(partials, int(partials.rows[late.rows].sum()))
+        self._merge_partials(partials, int(partials.rows[late.rows].sum()))
         return late
 
     def late_by(self, slice_ends: Int64s) -> NDArray[np.int64]:
@@ -260,7 +260,7 @@ class GlobalWindowAggregate:
             late_by = how_late(self.watermark, self.assigner.timers(last))
         return LateRows(rows, late_by)
 
-    def _take(self, partials: Partials, late_rows: int) -> None:
+    def _merge_partials(self, partials: Partials, late_rows: int) -> None:
         passed = self.assigner.last_passed(self.watermark)
         late = self._late(partials.slice_ends)
         if len(late.rows):

@@ -1,4 +1,4 @@
-"""SESSION: windows of rows of one key that are less than a gap apart."""
+"""SESSION: windows of rows of one key that follow each other within a gap."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SessionUnsliceAssigner:
 
 
 class SessionWindowAggregate:
-    """Keyed windows that end when no row has arrived for a gap; each fires when the watermark passes its end.
+    """Keyed windows that end a gap after their last row; each fires at a watermark of its end minus 1 ms.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Slices for TUMBLE, HOP and CUMULATE: a row is stored once, and windows share slices.
 
 A slice is identified by its end, and so is a window. Ends are exclusive and in local ms (`LocalClock`),
-because windows follow the wall clock. A timestamp is in epoch ms. All methods convert columns of int64; each
-``get_...`` method is the variant for one number.
+because windows follow the wall clock. A timestamp is in epoch ms. Methods accept and return columns of int64;
+each ``get_...`` method is the variant for one number.
 """
 
 from __future__ import annotations
@@ -189,8 +189,8 @@ class TumblingSliceAssigner(SliceAssigner):
     Raises
     ------
     TypeError, ValueError, OverflowError
-        If a duration is not a duration, not positive, not a whole number of ms or too long; if the offset is
-        too large; if the time zone is unknown.
+        If a duration has the wrong type, is not positive, not a whole number of ms or too long; if the offset
+        is too large; if the time zone is unknown.
 
     Examples
     --------

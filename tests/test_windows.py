@@ -1,4 +1,4 @@
-"""Assigners and merging windows against slow definitions; what does not fit is named."""
+"""Window assigners and merging windows compared with simple models; errors for invalid arguments."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ from timerheap.windows import (
 from timerheap.windows.merging import MergingWindowSet
 from timerheap.windows.states import WindowStates
 
+LONG = Types.LONG()
 TIMES = st.integers(-300, 300)
 
 
@@ -63,15 +64,15 @@ class Clock(WindowAssigner.WindowAssignerContext):
 
 
 def on_the_grid(time: int, size: int, slide: int, offset: int) -> set[TimeWindow]:
-    """All windows that contain a time, found by trying every start."""
+    """Return all windows that contain a time, found by trying every start."""
     starts = (start for start in range(time - size + 1, time + 1) if (start - offset) % slide == 0)
     return {TimeWindow(start, start + size) for start in starts}
 
 
 @given(TIMES, st.integers(1, 50), st.integers(-60, 60))
-def test_tumbling(time: int, size: int, offset: int) -> None:
+def test_tumbling_windows_contain_the_time(time: int, size: int, offset: int) -> None:
     if abs(offset) >= size:
-        with pytest.raises(ValueError, match=r"offset: .* abs\(offset\) < size"):
+        with pytest.raises(ValueError, match=r"offset must satisfy abs\(offset\) < size"):
             TumblingEventTimeWindows.of(size, offset)
         return
     by_event = TumblingEventTimeWindows.of(size, offset).assign_windows(None, time, Clock(0))
@@ -80,9 +81,9 @@ def test_tumbling(time: int, size: int, offset: int) -> None:
 
 
 @given(TIMES, st.integers(1, 50), st.integers(1, 50), st.integers(-60, 60))
-def test_sliding(time: int, size: int, slide: int, offset: int) -> None:
+def test_sliding_windows_contain_the_time(time: int, size: int, slide: int, offset: int) -> None:
     if abs(offset) >= slide:
-        with pytest.raises(ValueError, match=r"offset: .* abs\(offset\) < slide"):
+        with pytest.raises(ValueError, match=r"offset must satisfy abs\(offset\) < slide"):
             SlidingEventTimeWindows.of(size, slide, offset)
         return
     by_event = SlidingEventTimeWindows.of(size, slide, offset).assign_windows(None, time, Clock(0))
@@ -90,13 +91,13 @@ def test_sliding(time: int, size: int, slide: int, offset: int) -> None:
     assert by_event == by_clock == sorted(on_the_grid(time, size, slide, offset), reverse=True)
 
 
-def test_durations_of_numpy() -> None:
+def test_durations_may_be_numpy_integers() -> None:
     of_ints = TumblingEventTimeWindows.of(10, -3).assign_windows(None, 5, Clock(0))
     numbers: Any = np.array([10, -3])
     assert TumblingEventTimeWindows.of(*numbers).assign_windows(None, 5, Clock(0)) == of_ints
 
 
-def test_durations_and_names() -> None:
+def test_assigners_have_a_readable_repr_and_windows_compare() -> None:
     of_a_day = TumblingEventTimeWindows.of(timedelta(days=1), timedelta(hours=-8))
     assert repr(of_a_day) == "TumblingEventTimeWindows(86400000, -28800000)"
     assert repr(SlidingProcessingTimeWindows.of(10, 5, 1)) == "SlidingProcessingTimeWindows(10, 5, 1)"
@@ -119,13 +120,15 @@ def test_durations_and_names() -> None:
     ],
     ids=repr,
 )
-def test_defaults(assigner: WindowAssigner, trigger: type[Trigger], event_time: bool) -> None:
+def test_the_default_trigger_has_the_time_of_the_assigner(
+    assigner: WindowAssigner, trigger: type[Trigger], event_time: bool
+) -> None:
     assert type(assigner.get_default_trigger()) is trigger
     assert assigner.is_event_time() is event_time
 
 
 def sessions_of(windows: list[TimeWindow]) -> set[TimeWindow]:
-    """Put together whatever touches, again and again."""
+    """Merge windows that touch until none do."""
     left = set(windows)
     for one in windows:
         together = {other for other in left if other.intersects(one)}
@@ -138,7 +141,7 @@ def sessions_of(windows: list[TimeWindow]) -> set[TimeWindow]:
 
 
 @given(st.lists(st.tuples(TIMES, st.integers(1, 60)), max_size=40), st.integers(1, 41))
-def test_merging_window_set(added: list[tuple[int, int]], reload_after: int) -> None:
+def test_a_merging_window_set_merges_sessions(added: list[tuple[int, int]], reload_after: int) -> None:
     keys: KeyContext[str] = KeyContext()
     keys.current_key = "key"
     window_type = Types.ROW([Types.LONG(), Types.LONG()])
@@ -178,43 +181,43 @@ class Gap(SessionWindowTimeGapExtractor):
 @pytest.mark.parametrize(
     "sessions", [EventTimeSessionWindows, ProcessingTimeSessionWindows], ids=lambda s: s.__name__
 )
-def test_dynamic_gaps(sessions: Any) -> None:
+def test_each_element_has_its_own_gap(sessions: Any) -> None:
     assigner = sessions.with_dynamic_gap(Gap())
     assert assigner.assign_windows(7, 100, Clock(100)) == [TimeWindow(100, 107)]
-    with pytest.raises(ValueError, match="gap: 0 must be more than 0 ms"):
+    with pytest.raises(ValueError, match="gap must be more than 0 ms, got 0"):
         assigner.assign_windows(0, 100, Clock(100))
     with pytest.raises(TypeError, match=r"gap must be an int of milliseconds or a timedelta, got 1\.5"):
         assigner.assign_windows(1.5, 100, Clock(100))
-    with pytest.raises(TypeError, match=r"extractor: .* is no SessionWindowTimeGapExtractor"):
+    with pytest.raises(TypeError, match=r"extractor must be a SessionWindowTimeGapExtractor, got"):
         sessions.with_dynamic_gap(lambda element: 5)
 
 
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: TumblingEventTimeWindows.of(0), ValueError, "size: 0 must be more than 0 ms"),
-        (lambda: TumblingProcessingTimeWindows.of(-5), ValueError, "size: -5 must be more than 0 ms"),
+        (lambda: TumblingEventTimeWindows.of(0), ValueError, "size must be more than 0 ms, got 0"),
+        (lambda: TumblingProcessingTimeWindows.of(-5), ValueError, "size must be more than 0 ms, got -5"),
         (
             lambda: TumblingEventTimeWindows.of("1h"),
             TypeError,
             "size must be an int of milliseconds or a timedelta",
         ),
         (lambda: TumblingEventTimeWindows.of(5, None), TypeError, "offset must be an int of milliseconds"),
-        (lambda: SlidingEventTimeWindows.of(5, 0), ValueError, "slide: 0 must be"),
-        (lambda: SlidingEventTimeWindows.of(0, 5), ValueError, "size: 0 must be"),
-        (lambda: SlidingProcessingTimeWindows.of(5, -1), ValueError, "slide: -1 must be"),
-        (lambda: EventTimeSessionWindows.with_gap(0), ValueError, "size: 0 must be"),
-        (lambda: ProcessingTimeSessionWindows.with_gap(timedelta(-1)), ValueError, "size: .* must be"),
+        (lambda: SlidingEventTimeWindows.of(5, 0), ValueError, "slide must be .*, got 0"),
+        (lambda: SlidingEventTimeWindows.of(0, 5), ValueError, "size must be .*, got 0"),
+        (lambda: SlidingProcessingTimeWindows.of(5, -1), ValueError, "slide must be .*, got -1"),
+        (lambda: EventTimeSessionWindows.with_gap(0), ValueError, "size must be .*, got 0"),
+        (lambda: ProcessingTimeSessionWindows.with_gap(timedelta(-1)), ValueError, "size must be .*, got .*"),
         (lambda: EventTimeSessionWindows.with_gap(True), TypeError, "size must be an int of milliseconds"),
-        (lambda: CountTrigger.of(0), ValueError, "window_size: 0 elements; give 1 or more"),
-        (lambda: CountTrigger.of(2.0), TypeError, r"window_size: 2\.0 is no number"),
-        (lambda: ContinuousEventTimeTrigger.of(0), ValueError, "interval: 0 must be more"),
+        (lambda: CountTrigger.of(0), ValueError, "window_size must be 1 or more, got 0"),
+        (lambda: CountTrigger.of(2.0), TypeError, r"window_size must be an int, .*, got 2\.0"),
+        (lambda: ContinuousEventTimeTrigger.of(0), ValueError, "interval must be more than 0 ms, got 0"),
         (lambda: ContinuousProcessingTimeTrigger.of(-1), ValueError, "interval must be 0 or more, got -1"),
-        (lambda: PurgingTrigger.of(EventTimeTrigger), TypeError, "nested_trigger: .* is no Trigger"),
-        (lambda: ReducingStateDescriptor("n", 5, Types.LONG()), TypeError, "reduce_function: 5 is no"),
+        (lambda: PurgingTrigger.of(EventTimeTrigger), TypeError, "nested_trigger must be a Trigger, got"),
+        (lambda: ReducingStateDescriptor("n", 5, LONG), TypeError, "reduce_function must be .*, got 5"),
     ],
 )
-def test_refused(make: Any, error: type[Exception], message: str) -> None:
+def test_invalid_parameters_raise(make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
 
@@ -241,42 +244,65 @@ class Whole(ProcessWindowFunction):
 
 
 TUMBLING, SESSIONS = TumblingEventTimeWindows.of(5), EventTimeSessionWindows.with_gap(5)
-LONG = Types.LONG()
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"assigner": TumblingEventTimeWindows}, TypeError, "assigner: TumblingEventTimeWindows is a class"),
-        ({"assigner": 5}, TypeError, "assigner: 5 is no WindowAssigner"),
-        ({"function": len}, TypeError, "function: .* is no AggregateFunction or ReduceFunction or"),
-        ({"function": Count}, TypeError, "function: Count is a class; give an instance of it"),
-        ({"trigger": "count"}, TypeError, "trigger: 'count' is no Trigger"),
+        (
+            {"assigner": TumblingEventTimeWindows},
+            TypeError,
+            "assigner must be an instance, got the class TumblingEventTimeWindows",
+        ),
+        ({"assigner": 5}, TypeError, "assigner must be a WindowAssigner, got 5"),
+        (
+            {"function": len},
+            TypeError,
+            "function must be an AggregateFunction, ReduceFunction, .* or .*, got",
+        ),
+        ({"function": Count}, TypeError, "function must be an instance, got the class Count; pass"),
+        ({"trigger": "count"}, TypeError, "trigger must be a Trigger, got 'count'"),
         (
             {"assigner": SESSIONS, "trigger": NeverTrigger()},
             ValueError,
-            "trigger: a merging window assigner cannot be used with a trigger that does not support merging",
+            r"trigger must support merging, because EventTimeSessionWindows\(5\) merges windows, got Never",
         ),
         (
             {"assigner": SESSIONS, "trigger": PurgingTrigger.of(NeverTrigger())},
             ValueError,
-            "trigger: a merging",
+            "trigger must support merging",
         ),
-        ({"accumulator_type": None}, TypeError, "accumulator_type: Count needs one"),
-        ({"element_type": LONG}, ValueError, "element_type: Count keeps none; give accumulator_type"),
-        ({"function": Larger()}, ValueError, "accumulator_type: Larger keeps none; give element_type"),
-        ({"function": Whole(), "accumulator_type": None}, TypeError, "element_type: Whole needs one"),
-        ({"window_function": Count()}, TypeError, "window_function: .* is no ProcessWindowFunction or"),
+        ({"accumulator_type": None}, TypeError, "accumulator_type must be a type for Count, .*, got None"),
+        (
+            {"element_type": LONG},
+            ValueError,
+            "element_type must be None for Count, .*; pass accumulator_type",
+        ),
+        (
+            {"function": Larger()},
+            ValueError,
+            "accumulator_type must be None for Larger, .*; pass element_type",
+        ),
+        (
+            {"function": Whole(), "accumulator_type": None},
+            TypeError,
+            "element_type must be a type for Whole, .*, got None",
+        ),
+        (
+            {"window_function": Count()},
+            TypeError,
+            "window_function must be a ProcessWindowFunction or WindowFunction, got",
+        ),
         (
             {"function": Whole(), "window_function": Whole(), "element_type": LONG, "accumulator_type": None},
             ValueError,
-            "window_function: Whole takes whole windows already",
+            "window_function must be None with Whole, which is one itself, got",
         ),
         ({"allowed_lateness": -1}, ValueError, "allowed_lateness must be 0 or more, got -1"),
-        ({"late": []}, TypeError, r"late: \[\] is no callable"),
+        ({"late": []}, TypeError, r"late must be a callable \(value, ctx\) -> results, got \[\]"),
     ],
 )
-def test_operator_refuses(arguments: Any, error: type[Exception], message: str) -> None:
+def test_invalid_operator_arguments_raise(arguments: Any, error: type[Exception], message: str) -> None:
     good = {"assigner": TUMBLING, "function": Count(), "accumulator_type": LONG}
     with pytest.raises(error, match=message):
         WindowOperator(**{**good, **arguments})
@@ -300,7 +326,7 @@ def test_a_window_keeps_states_of_all_kinds() -> None:
     for window in (one, other):
         logs[window] = states.of(log, window)
         logs[window].add_all([window.start, window.end])
-    with pytest.raises(ValueError, match="a list state takes no None"):
+    with pytest.raises(ValueError, match="an element of a list state must not be None"):
         logs[one].add(None)
     states.merge(log, union, [other, one])
     assert [list(states.of(log, window)) for window in (one, other, union)] == [[], [], [5, 9, 0, 5]]
@@ -325,15 +351,15 @@ def test_a_window_keeps_states_of_all_kinds() -> None:
         states.of(total, window).add(window.end)
     states.merge(total, union, [one, TimeWindow(99, 100), other])
     assert [states.of(total, window).get() for window in (one, other, union)] == [None, None, 19]
-    with pytest.raises(TypeError, match="cannot be merged; only a reducing or a list state can"):
+    with pytest.raises(TypeError, match="must be the descriptor of a reducing or a list state, which"):
         states.merge(ValueStateDescriptor("value", LONG), union, [one])
-    with pytest.raises(TypeError, match="is no descriptor of a value, list, map or reducing state"):
+    with pytest.raises(TypeError, match="must be the descriptor of a value, list, map or reducing state"):
         states.of("value", one)
     with pytest.raises(ValueError, match="already in use"):
         states.of(ListStateDescriptor("value", LONG), one)
 
 
-def test_types_of_lists_and_maps_in_windows() -> None:
+def test_the_types_of_list_and_map_states_are_nested() -> None:
     pa = pytest.importorskip("pyarrow")
     from timerheap.windows.states import _nested
 
@@ -343,8 +369,8 @@ def test_types_of_lists_and_maps_in_windows() -> None:
     assert _nested(pa.string(), "bigint") == pa.map_(pa.string(), pa.int64())
 
 
-def test_an_element_without_a_timestamp() -> None:
+def test_an_element_without_a_timestamp_raises() -> None:
     for timestamp in (None, MIN_WATERMARK):
         for assigner in (TUMBLING, SESSIONS, SlidingEventTimeWindows.of(5, 2)):
-            with pytest.raises(ValueError, match="the element has no timestamp"):
+            with pytest.raises(ValueError, match="the element must have a timestamp, got"):
                 assigner.assign_windows("row", timestamp, Clock(0))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Evictors, count windows, and triggers by distance and by timeout: Flink's own cases, and their like."""
+"""Evictors, count windows, delta and timeout triggers: the cases of Flink's own tests, and similar ones."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def running(assigner: Any, function: Any, *args: Any, **options: Any) -> KeyedPr
 
 
 def fed(operator: KeyedProcessOperator, elements: list[Any]) -> list[Any]:
-    """What comes out for (key, value, timestamp)."""
+    """Process elements (key, value, timestamp) and return the output."""
     found = [operator.process_element((key, value), timestamp) for key, value, timestamp in elements]
     return [tuple(record) for emitted in found for record in emitted]
 
 
 # ---- EvictingWindowOperatorTest ----
 
-FIRST = [3000, 3999, 20, 0, 999, 1998, 1999, 1000]  # of key 2, 2, 1, 1, 1, 2, 2, 2
+FIRST = [3000, 3999, 20, 0, 999, 1998, 1999, 1000]
 KEYS = ["key2", "key2", "key1", "key1", "key1", "key2", "key2", "key2"]
 END = MAX_WATERMARK
 
@@ -167,15 +167,15 @@ LATER = ["key1", "key2"]
             ],
         ),
     ],
-    ids=["count after", "count", "time after", "no time", "delta", "delta after"],
+    ids=["count after", "count before", "time after", "no time", "delta before", "delta after"],
 )
-def test_evictors_as_in_flinks_tests(evictor: Evictor, rounds: list[Any]) -> None:
+def test_evictors_keep_the_elements_that_flinks_keep(evictor: Evictor, rounds: list[Any]) -> None:
     with running(GLOBAL, Sum(), trigger=CountTrigger.of(2), evictor=evictor) as operator:
         for given, expected in rounds:
             assert fed(operator, given) == [(result, END) for result in expected]
 
 
-def test_a_time_evictor_before_the_function_in_time_windows() -> None:
+def test_a_time_evictor_evicts_before_the_function_of_a_time_window() -> None:
     tumbling = TumblingEventTimeWindows.of(4_000)
     with running(tumbling, Sum(), trigger=CountTrigger.of(2), evictor=TimeEvictor.of(2_000)) as operator:
         keys = ["key2", "key2", "key1", "key1", "key1", "key1", "key2", "key2", "key2"]
@@ -186,7 +186,7 @@ def test_a_time_evictor_before_the_function_in_time_windows() -> None:
         assert later == [(("key1", 2), 7999), (("key2", 3), 3999)]
 
 
-def test_a_tumbling_window_with_a_count_evictor() -> None:
+def test_a_tumbling_window_with_a_count_evictor_deletes_its_state() -> None:
     tumbling = TumblingEventTimeWindows.of(4_000)
     with running(tumbling, Sum(), trigger=EventTimeTrigger.create(), evictor=CountEvictor.of(4)) as operator:
         assert fed(operator, [("key1", 1, 10), ("key1", 1, 100)]) == []
@@ -200,7 +200,7 @@ def test_a_tumbling_window_with_a_count_evictor() -> None:
 
 @pytest.mark.parametrize("function", [Add(), Total()], ids=["reduce", "aggregate"])
 @pytest.mark.parametrize("shown", [False, True])
-def test_other_functions_see_what_an_evictor_leaves(function: Any, shown: bool) -> None:
+def test_incremental_functions_aggregate_the_remaining_elements(function: Any, shown: bool) -> None:
     behind = [Sum()] if shown else []
     options: Any = {"trigger": CountTrigger.of(2), "evictor": CountEvictor.of(3)}
     with running(GLOBAL, function, *behind, **options) as operator:
@@ -210,7 +210,7 @@ def test_other_functions_see_what_an_evictor_leaves(function: Any, shown: bool) 
 
 
 class Nothing(Evictor):
-    """Leaves nothing, and checks what it is handed."""
+    """Evicts all elements, and checks its arguments."""
 
     def evict_before(self, elements: Any, size: int, window: Any, evictor_context: Any) -> None:
         assert [element.timestamp for element in elements] == [5] * size
@@ -223,14 +223,14 @@ class Nothing(Evictor):
 
 
 @pytest.mark.parametrize(("function", "expected"), [(Add(), []), (Total(), [0, 0]), (Sum(), [("a", 0)] * 2)])
-def test_an_evictor_may_leave_nothing(function: Any, expected: list[Any]) -> None:
+def test_an_evictor_may_evict_all_elements(function: Any, expected: list[Any]) -> None:
     with running(GLOBAL, function, trigger=CountTrigger.of(2), evictor=Nothing()) as operator:
         operator.set_processing_time(7)
         operator.process_watermark(3)
         assert [result for result, _ in fed(operator, [("a", 1, 5)] * 4)] == expected
 
 
-def test_sessions_that_merge_keep_their_elements_for_the_evictor() -> None:
+def test_an_evictor_receives_the_elements_of_merged_sessions() -> None:
     sessions = EventTimeSessionWindows.with_gap(10)
     with running(sessions, All(), evictor=TimeEvictor.of(6)) as operator:
         assert fed(operator, [("a", 1, 0), ("a", 3, 16), ("a", 2, 8)]) == []
@@ -239,7 +239,7 @@ def test_sessions_that_merge_keep_their_elements_for_the_evictor() -> None:
         assert operator.num_keyed_state_entries() == operator.num_event_time_timers() == 0
 
 
-def test_a_function_that_fails_leaves_the_window_as_it_was() -> None:
+def test_a_failing_function_leaves_the_elements_of_the_window() -> None:
     class Failing(WindowFunction):
         fails = True
 
@@ -260,11 +260,11 @@ def test_a_function_that_fails_leaves_the_window_as_it_was() -> None:
 # ---- count windows ----
 
 
-def test_windows_of_so_many_elements() -> None:
+def test_a_count_window_fires_when_it_is_full() -> None:
     given = [(key, value, None) for value in range(1, 8) for key in "ab"]
     with running(count_window(3), All()) as operator:
         found = [result for result, at in fed(operator, given) if at == END]
-        assert operator.num_keyed_state_entries() == 2 * 4  # 7 in window 2, how many it has, and both counts
+        assert operator.num_keyed_state_entries() == 2 * 4  # element 7, the size of window 2, two counts
     assert found == [
         (CountWindow(0), [1, 2, 3]),
         (CountWindow(0), [1, 2, 3]),
@@ -281,13 +281,13 @@ def test_windows_of_so_many_elements() -> None:
         (2, 3, [(0, [1, 2]), (1, [4, 5]), (2, [7, 8])]),
     ],
 )
-def test_count_windows_that_slide(size: int, slide: int, expected: list[Any]) -> None:
+def test_sliding_count_windows_fire_when_they_are_full(size: int, slide: int, expected: list[Any]) -> None:
     with running(count_window(size, slide), All()) as operator:
         found = fed(operator, [("a", value, None) for value in range(1, 10)])
     assert found == [((CountWindow(number), values), END) for number, values in expected]
 
 
-def test_what_count_window_gives() -> None:
+def test_count_window_returns_an_assigner_of_count_windows() -> None:
     assert isinstance(count_window(3), CountTumblingWindowAssigner)
     assert isinstance(count_window(3, 2), CountSlidingWindowAssigner)
     assert repr(count_window(3)) == repr(CountTumblingWindowAssigner.of(3))
@@ -323,10 +323,10 @@ def test_a_delta_trigger_fires_beyond_the_threshold(function: Any) -> None:
     with running(GLOBAL, All(), trigger=DeltaTrigger.of(10, function, LONG)) as operator:
         given = [("a", value, 0) for value in (100, 105, 110, 111, 121, 122, 90, 133)]
         found = [values[-1] for (_, values), _ in fed(operator, given)]
-        assert found == [111, 122, 133]  # each from the one that fired last, and never at the threshold
+        assert found == [111, 122, 133]  # a distance of exactly the threshold does not fire
 
 
-def test_a_delta_trigger_starts_again_in_each_window() -> None:
+def test_a_delta_trigger_has_its_own_state_in_each_window() -> None:
     tumbling = TumblingEventTimeWindows.of(10)
     with running(tumbling, All(), trigger=DeltaTrigger.of(0, Difference())) as operator:
         assert fed(operator, [("a", 1, 0), ("a", 5, 11), ("b", 9, 0)]) == []
@@ -346,8 +346,8 @@ def test_a_delta_trigger_needs_the_type_of_an_element() -> None:
         assert fed(operator, [("a", 1, 0), ("a", 5, 0)]) == [(6, END)]
 
 
-def test_top_speed_windowing() -> None:
-    """Flink's example: at each 50 metres more, the top speed of the last ten seconds."""
+def test_top_speed_windowing_emits_every_50_metres() -> None:
+    """Flink's example: the top speed of the last ten seconds, every 50 metres."""
     row = Types.ROW_NAMED(["speed", "metres"], [LONG, LONG])
     trigger = DeltaTrigger.of(50, lambda old, new: new[1] - old[1], row)
     options: Any = {"trigger": trigger, "evictor": TimeEvictor.of(10_000), "element_type": row}
@@ -375,7 +375,7 @@ def counts(emitted: list[Any]) -> list[int]:
     return [len(record.value[1]) for record in emitted if isinstance(record, StreamRecord)]
 
 
-def test_a_timeout_fires_where_the_nested_trigger_does_not() -> None:
+def test_a_timeout_fires_when_the_nested_trigger_does_not() -> None:
     with timing_out(CountTrigger.of(3), 50, False, True) as operator:
         assert fed(operator, [("a", 1, None)]) == []
         assert counts(operator.set_processing_time(40)) == []
@@ -383,13 +383,13 @@ def test_a_timeout_fires_where_the_nested_trigger_does_not() -> None:
         assert operator.num_processing_time_timers() == 1
         assert counts(operator.set_processing_time(50)) == [2]
         assert operator.num_processing_time_timers() == 0
-        # The count has begun again.
+        # The timeout has cleared the count.
         assert fed(operator, [("a", 1, None)] * 2) == []
         assert counts(operator.process_element(("a", 1))) == [5]
         assert operator.num_processing_time_timers() == 0
 
 
-def test_a_timeout_may_begin_again_with_each_element() -> None:
+def test_each_element_may_restart_the_timeout() -> None:
     with timing_out(CountTrigger.of(3), 50, True, True) as operator:
         fed(operator, [("a", 1, None)])
         operator.set_processing_time(10)
@@ -400,7 +400,7 @@ def test_a_timeout_may_begin_again_with_each_element() -> None:
         assert operator.num_processing_time_timers() == 0
 
 
-def test_a_timeout_may_leave_the_nested_trigger_as_it_is() -> None:
+def test_a_timeout_may_keep_the_state_of_the_nested_trigger() -> None:
     with timing_out(CountTrigger.of(3), 50, False, False) as operator:
         fed(operator, [("a", 1, None)] * 2)
         assert counts(operator.set_processing_time(50)) == [2]
@@ -408,12 +408,12 @@ def test_a_timeout_may_leave_the_nested_trigger_as_it_is() -> None:
         assert counts(operator.process_element(("a", 1))) == [3]  # the third of the count
 
 
-def test_a_timeout_purges_where_the_nested_trigger_purges() -> None:
+def test_a_timeout_purges_only_if_the_nested_trigger_purges() -> None:
     purging = PurgingTrigger.of(CountTrigger.of(3))
     with timing_out(purging, 50, False, False) as operator:
         assert counts([record for _ in range(3) for record in operator.process_element(("a", 1))]) == [3]
         assert operator.process_element(("a", 1)) == []
-        assert counts(operator.set_processing_time(50)) == [1]  # a timeout of the count purges nothing
+        assert counts(operator.set_processing_time(50)) == [1]  # the timeout of a CountTrigger does not purge
         assert counts(operator.set_processing_time(100)) == []
     with running(
         GLOBAL, All(), trigger=PurgingTrigger.of(ProcessingTimeoutTrigger.of(CountTrigger.of(3), 50))
@@ -424,7 +424,7 @@ def test_a_timeout_purges_where_the_nested_trigger_purges() -> None:
         assert counts(operator.set_processing_time(100)) == [1]
 
 
-def test_a_timeout_over_a_trigger_of_processing_time_purges_with_it() -> None:
+def test_a_timeout_purges_with_a_nested_trigger_of_processing_time() -> None:
     nested = PurgingTrigger.of(ProcessingTimeTrigger.create())
     assigner = TumblingProcessingTimeWindows.of(1_000)
     with timing_out(nested, 50, False, False, assigner=assigner) as operator:
@@ -437,11 +437,11 @@ def test_a_timeout_over_a_trigger_of_processing_time_purges_with_it() -> None:
         assert operator.num_keyed_state_entries() == operator.num_processing_time_timers() == 0
 
 
-# ---- what does not fit ----
+# ---- invalid arguments ----
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "says"),
+    ("make", "error", "message"),
     [
         (lambda: CountEvictor.of(0), ValueError, "max_count must be 1 or more, got 0"),
         (lambda: CountEvictor.of(1.5), TypeError, "max_count must be an int"),  # type: ignore[arg-type]
@@ -449,27 +449,27 @@ def test_a_timeout_over_a_trigger_of_processing_time_purges_with_it() -> None:
         (lambda: TimeEvictor.of("1s"), TypeError, "window_size"),  # type: ignore[arg-type]
         (lambda: DeltaEvictor.of("1", Difference()), TypeError, "threshold must be a number, got '1'"),
         (lambda: DeltaEvictor.of(float("nan"), Difference()), ValueError, "threshold must be a number"),
-        (lambda: DeltaEvictor.of(1, Difference), TypeError, "delta_function must be .* give an instance"),
+        (lambda: DeltaEvictor.of(1, Difference), TypeError, "delta_function must be .* pass an instance"),
         (lambda: DeltaTrigger.of(1, "difference"), TypeError, "delta_function must be a DeltaFunction or a"),
         (lambda: ProcessingTimeoutTrigger.of(5, 5), TypeError, "nested_trigger must be a Trigger, got 5"),
         (lambda: ProcessingTimeoutTrigger.of(CountTrigger.of(1), -5), ValueError, "timeout"),
         (lambda: count_window(0), ValueError, "window_size must be 1 or more, got 0"),
         (lambda: count_window(2, -1), ValueError, "window_slide must be 1 or more, got -1"),
         (lambda: count_window("2"), TypeError, "window_size must be an int, a number of elements, got '2'"),
-        (lambda: running(GLOBAL, Sum(), evictor=CountTrigger.of(1)), TypeError, "evictor: .* is no Evictor"),
-        (lambda: running(GLOBAL, Sum(), evictor=CountEvictor), TypeError, "evictor: CountEvictor is a class"),
+        (lambda: running(GLOBAL, Sum(), evictor=CountTrigger.of(1)), TypeError, "evictor must be an Evictor"),
+        (lambda: running(GLOBAL, Sum(), evictor=CountEvictor), TypeError, "got the class CountEvictor"),
         (
             lambda: running(GLOBAL, Total(), evictor=CountEvictor.of(1), element_type=None),
             TypeError,
-            "element_type: Total with an evictor needs one",
+            "element_type must be a type for Total with an evictor",
         ),
         (
             lambda: running(EventTimeSessionWindows.with_gap(1), Sum(), trigger=DeltaTrigger.of(1, max)),
             ValueError,
-            "does not support merging",
+            "trigger must support merging",
         ),
     ],
 )
-def test_what_does_not_fit_is_named(make: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_invalid_arguments_raise(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         make()

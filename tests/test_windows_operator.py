@@ -1,4 +1,4 @@
-"""The window operator against a slow one, and what a function that hosts it gets and gives."""
+"""The window operator compared with a simple model, and its use inside a function."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LONG = Types.LONG()
 
 
 class Host(KeyedProcessFunction):
-    """Elements are (key, ...); the operator is handed what comes behind the key."""
+    """A function whose elements are (key, ...) and that passes them to the operator without the key."""
 
     def __init__(self, windows: WindowOperator) -> None:
         self.windows = windows
@@ -86,7 +86,7 @@ class Gap(SessionWindowTimeGapExtractor):
 
 
 class Budget(Trigger):
-    """Fires early, 3 ms behind each element; fires and purges once the values since then reach a limit."""
+    """Fires 3 ms after each element; fires and purges when the sum of the values reaches a limit."""
 
     spent = ReducingStateDescriptor("spent", lambda a, b: a + b, LONG)
     early = ListStateDescriptor("early", LONG)
@@ -112,7 +112,7 @@ class Budget(Trigger):
         return TriggerResult.FIRE if due or time == window.max_timestamp() else TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
-        raise AssertionError("nobody asked for it")
+        raise AssertionError("no processing-time timer has been registered")
 
     def can_merge(self) -> bool:
         return True
@@ -139,7 +139,7 @@ class SlowPane:
 
 
 class SlowOperator:
-    """Panes and their timers in plain sight, with the trigger `Budget` written into it."""
+    """A simple model of the operator with the trigger `Budget`: panes and their timers in plain lists."""
 
     def __init__(self, assign: Callable[[Any, int], list[TimeWindow]], merges: bool, **parameters: int):
         self.assign = assign
@@ -215,14 +215,14 @@ ASSIGNERS = st.one_of(
     st.integers(1, 15).map(EventTimeSessionWindows.with_gap),
     st.just(EventTimeSessionWindows.with_dynamic_gap(Gap())),
 )
-# An element's time is relative to the watermark, so that few are late and many meet.
+# The timestamp of an element is relative to the watermark, so that few are late and many share a window.
 ELEMENTS = st.tuples(st.just("e"), st.sampled_from("aab"), st.integers(0, 9), st.integers(-15, 40))
 EVENTS = st.lists(ELEMENTS | ELEMENTS | st.tuples(st.just("w"), st.integers(0, 12)), min_size=15, max_size=40)
 
 
 @settings(max_examples=120, deadline=None)
 @given(ASSIGNERS, EVENTS, st.integers(0, 12), st.integers(5, 60))
-def test_any_assigner_with_a_custom_trigger(
+def test_results_with_a_custom_trigger_equal_the_model(
     assigner: WindowAssigner, events: list[Any], lateness: int, limit: int
 ) -> None:
     slow = SlowOperator(
@@ -231,7 +231,7 @@ def test_any_assigner_with_a_custom_trigger(
         limit=limit,
         lateness=lateness,
     )
-    watermark = -40  # where none has come yet, the operators' is lower still
+    watermark = -40  # the operators start with a lower one
     with running(
         assigner,
         Pane(),
@@ -274,7 +274,7 @@ class Bounds(WindowFunction):
         return [(key, *window, *inputs)]
 
 
-def test_a_result_has_its_windows_last_timestamp_whoever_fires_it() -> None:
+def test_the_timestamp_of_a_result_is_the_last_of_its_window() -> None:
     tumbling = TumblingEventTimeWindows.of(2_000)
 
     def timestamps(emitted: list[Any]) -> list[Any]:
@@ -301,12 +301,12 @@ def test_a_result_has_its_windows_last_timestamp_whoever_fires_it() -> None:
         assert timestamps(operator.process_element(("a", "row"), 100)) == [MAX_WATERMARK]
 
 
-def test_what_is_no_result_keeps_its_timestamp() -> None:
+def test_records_of_the_function_and_late_elements_keep_their_timestamp() -> None:
     class Talkative(Host):
         def process_element(self, value: Any, ctx: Any) -> Any:
             yield "before"
             yield from super().process_element(value, ctx)
-            yield "behind"
+            yield "after"
 
     windows = WindowOperator(
         TumblingEventTimeWindows.of(10),
@@ -316,13 +316,13 @@ def test_what_is_no_result_keeps_its_timestamp() -> None:
         accumulator_type=LONG,
     )
     with KeyedProcessOperator(Talkative(windows), key_selector=lambda value: value[0]) as operator:
-        assert operator.process_element(("a", "row"), 3) == [("before", 3), (1, 9), ("behind", 3)]
+        assert operator.process_element(("a", "row"), 3) == [("before", 3), (1, 9), ("after", 3)]
         operator.process_watermark(9)
-        assert operator.process_element(("a", "row"), 4) == [("before", 4), ("late", 4), ("behind", 4)]
+        assert operator.process_element(("a", "row"), 4) == [("before", 4), ("late", 4), ("after", 4)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), max_size=30), st.integers(2, 50))
-def test_sessions_in_processing_time(steps: list[tuple[str, int]], gap: int) -> None:
+def test_sessions_in_processing_time_equal_the_model(steps: list[tuple[str, int]], gap: int) -> None:
     sessions: dict[str, list[list[int]]] = {"a": [], "b": []}
     found, now = [], 0
     assigner = ProcessingTimeSessionWindows.with_gap(gap)
@@ -331,7 +331,7 @@ def test_sessions_in_processing_time(steps: list[tuple[str, int]], gap: int) -> 
             now += step
             found += operator.set_processing_time(now)
             found += operator.process_element((key, "row"))
-            # A session is over once the manual clock shows its last millisecond, its end less one.
+            # A session ends when the manual clock reaches its last millisecond, end - 1.
             if not sessions[key] or sessions[key][-1][-1] + gap - 1 <= now:
                 sessions[key].append([])
             sessions[key][-1].append(now)
@@ -341,7 +341,7 @@ def test_sessions_in_processing_time(steps: list[tuple[str, int]], gap: int) -> 
     assert sorted(results(found)) == sorted(expected)
 
 
-def test_early_results_in_processing_time() -> None:
+def test_a_continuous_trigger_fires_early_in_processing_time() -> None:
     trigger = ContinuousProcessingTimeTrigger.of(10)
     assigner = TumblingProcessingTimeWindows.of(25)
     with running(assigner, Count(), Bounds(), trigger=trigger, accumulator_type=LONG) as operator:
@@ -353,7 +353,7 @@ def test_early_results_in_processing_time() -> None:
     assert seen == [(10, ("a", 0, 25, 2)), (20, ("a", 0, 25, 3)), (24, ("a", 0, 25, 3))]
 
 
-def test_a_reduced_global_window_that_counts() -> None:
+def test_a_count_trigger_fires_a_reduced_global_window() -> None:
     class Latest(ReduceFunction):
         def reduce(self, value1: Any, value2: Any) -> Any:
             return max(value1, value2)
@@ -376,7 +376,7 @@ def test_a_global_window_may_fire_at_the_end_of_the_input() -> None:
         assert results(operator.process_watermark(MAX_WATERMARK)) == [2]
 
 
-def test_late_elements_are_counted() -> None:
+def test_dropped_late_elements_are_counted() -> None:
     with running(TumblingEventTimeWindows.of(10), Count(), accumulator_type=LONG) as operator:
         operator.process_watermark(9)
         for timestamp in (9, 10, 3):
@@ -386,7 +386,7 @@ def test_late_elements_are_counted() -> None:
 
 
 class Memory(ProcessWindowFunction):
-    """How often a window has fired, and the windows of its key."""
+    """Counts the firings of a window and of all windows of its key."""
 
     fired = ValueStateDescriptor("fired", LONG)
     book = MapStateDescriptor("book", Types.STRING(), LONG)
@@ -415,7 +415,7 @@ class Memory(ProcessWindowFunction):
         context.window_state().get_map_state(self.book).clear()
 
 
-def test_states_of_a_window_function() -> None:
+def test_a_window_function_has_state_per_window_and_per_key() -> None:
     function = Memory()
     with running(
         TumblingEventTimeWindows.of(10), function, allowed_lateness=5, element_type=Types.TUPLE([LONG])
@@ -433,13 +433,13 @@ def test_merging_windows_have_no_state_of_their_own() -> None:
     element = Types.TUPLE([LONG])
     with running(EventTimeSessionWindows.with_gap(5), Memory(), element_type=element) as operator:
         operator.process_element(("a", 1), 1)
-        with pytest.raises(ValueError, match="per-window state is not allowed with merging windows"):
+        with pytest.raises(ValueError, match="per-window state is not supported with merging windows"):
             operator.process_watermark(10)
 
 
-def test_a_timer_is_deleted_when_no_window_waits_for_it() -> None:
+def test_a_timer_is_deleted_when_no_window_needs_it() -> None:
     sessions = EventTimeSessionWindows.with_gap(5)
-    for lateness, timers in ((0, 1), (7, 2)):  # the end, and where it is another time the cleanup
+    for lateness, timers in ((0, 1), (7, 2)):  # the end of the window, and the cleanup if it is later
         with running(sessions, Count(), allowed_lateness=lateness, accumulator_type=LONG) as operator:
             for timestamp in range(100):
                 operator.process_element(("a",), timestamp)
@@ -447,7 +447,7 @@ def test_a_timer_is_deleted_when_no_window_waits_for_it() -> None:
     hour = SlidingEventTimeWindows.of(60, 1)
     with running(hour, Count(), trigger=Budget(10**9), element_type=None, accumulator_type=LONG) as operator:
         operator.process_element(("a", 0, 0), 0)
-        assert operator.num_event_time_timers() == 60, "60 ends; the early one, at 3, is the end of one"
+        assert operator.num_event_time_timers() == 60, "60 ends of windows; the timer at 3 is one of them"
 
 
 class Bad(WindowAssigner):
@@ -461,7 +461,7 @@ class Bad(WindowAssigner):
         return True
 
 
-def test_answers_that_make_no_sense_are_named() -> None:
+def test_invalid_return_values_of_assigners_and_triggers_raise() -> None:
     class Forgetful(EventTimeTrigger):
         def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> Any:
             ctx.register_event_time_timer(window.max_timestamp())
@@ -471,27 +471,27 @@ def test_answers_that_make_no_sense_are_named() -> None:
 
     with (
         running(Bad(), Count(), accumulator_type=LONG) as operator,
-        pytest.raises(TypeError, match=r"has assigned \(0, 5\), which is no TimeWindow or GlobalWindow"),
+        pytest.raises(TypeError, match=r"must assign a TimeWindow, a CountWindow .*, got \(0, 5\)"),
     ):
         operator.process_element(("a",), 1)
     tumbling, sessions = TumblingEventTimeWindows.of(5), EventTimeSessionWindows.with_gap(5)
     with (
         running(tumbling, Count(), trigger=Forgetful(), accumulator_type=LONG) as operator,
-        pytest.raises(TypeError, match=r"Forgetful\(\) has answered None, which is no TriggerResult"),
+        pytest.raises(TypeError, match=r"Forgetful\(\) must return a TriggerResult, got None"),
     ):
         operator.process_element(("a",), 1)
     with running(sessions, Count(), trigger=Unmerged(), accumulator_type=LONG) as operator:
         operator.process_element(("a",), 1)
-        with pytest.raises(NotImplementedError, match=r"Unmerged\.can_merge\(\) says yes, so it must have"):
+        with pytest.raises(NotImplementedError, match=r"Unmerged must have on_merge\(\), because"):
             operator.process_element(("a",), 2)
     with (
         running(sessions, Count(), accumulator_type=LONG) as operator,
-        pytest.raises(ValueError, match="the element has no timestamp"),
+        pytest.raises(ValueError, match="the element must have a timestamp, got None"),
     ):
         operator.process_element(("a",))
 
 
-def test_a_window_does_not_become_late_by_merging() -> None:
+def test_merging_into_a_late_or_an_unknown_window_raises() -> None:
     class Shrinking(EventTimeSessionWindows):
         def merge_windows(self, windows: Any, callback: Any) -> None:
             if len(windows) > 1:
@@ -504,17 +504,16 @@ def test_a_window_does_not_become_late_by_merging() -> None:
     with running(Shrinking(5), Count(), accumulator_type=LONG) as operator:
         operator.process_element(("a",), 10)
         operator.process_watermark(5)
-        with pytest.raises(ValueError, match=r"must not become late .* before the current watermark, 5"):
+        with pytest.raises(ValueError, match=r"must not merge .* before the current watermark, 5"):
             operator.process_element(("a",), 20)
     with (
         running(Foreign(5), Count(), accumulator_type=LONG) as operator,
-        pytest.raises(ValueError, match=r"has merged .* are in flight"),
+        pytest.raises(ValueError, match=r"merge_windows must merge windows in flight"),
     ):
         operator.process_element(("a",), 10)
 
 
-def test_windows_in_a_function_of_ones_own() -> None:
-    """The operator beside state and output of the function itself; its generators need no care."""
+def test_a_function_may_use_the_operator_beside_its_own_state() -> None:
 
     class Alerts(KeyedProcessFunction):
         def open(self, runtime_context: Any) -> None:

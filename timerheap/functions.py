@@ -1,4 +1,4 @@
-"""What a user writes: functions over keyed streams, and what they are handed."""
+"""User-defined functions over keyed streams, and the contexts and services passed to them."""
 
 from __future__ import annotations
 
@@ -35,58 +35,60 @@ __all__ = [
 
 
 class RuntimeContext(ABC):
-    """Where a function asks for its state (``pyflink.datastream.RuntimeContext``).
+    """Gives a function access to its state (``pyflink.datastream.RuntimeContext``).
 
-    Asking twice for a name gives the same state; asking for it with another kind or type is a ValueError.
+    Two requests for the same name return the same state. A request for an existing name with another kind
+    or type of state raises ValueError.
     """
 
     @abstractmethod
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
-        """Give the handle of a value state."""
+        """Return the handle of a value state."""
 
     @abstractmethod
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
-        """Give the handle of a list state."""
+        """Return the handle of a list state."""
 
     @abstractmethod
     def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
-        """Give the handle of a map state."""
+        """Return the handle of a map state."""
 
     @abstractmethod
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """Give ``max_parallelism``: the number of key groups."""
+        """Return ``max_parallelism``, the number of key groups."""
 
     def get_reducing_state(self, state_descriptor: object) -> NoReturn:
-        """Refused by name."""
+        """Raise NotImplementedError: reducing state is not supported."""
         raise NotImplementedError("ReducingState is not supported; keep the reduced value in a ValueState")
 
     def get_aggregating_state(self, state_descriptor: object) -> NoReturn:
-        """Refused by name."""
+        """Raise NotImplementedError: aggregating state is not supported."""
         raise NotImplementedError("AggregatingState is not supported; keep the accumulator in a ValueState")
 
 
 class Function:
     """Life cycle of a function.
 
-    A fresh copy is made from the query's closure for every task, so for every partition of every
-    micro-batch: `open` must be cheap, and what must last belongs into state, not into ``self``. On Spark one
-    more copy is opened and closed on the driver when the query is planned, so that a state that does not fit
-    is refused before the query starts. What only workers can reach belongs behind
+    Every task uses a new copy of the function, and Spark runs one task for every partition of every
+    micro-batch. Keep `open` cheap, and keep everything that must persist in state, not in ``self``.
+
+    On Spark, one more copy is opened and closed on the driver when the query is planned, so that an invalid
+    state raises an error before the query starts. Guard code that works only on the workers with
     ``if pyspark.TaskContext.get() is not None``.
     """
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Prepare: ask `runtime_context` for state."""
+        """Prepare the function; get the handles of its states from `runtime_context`."""
 
     def close(self) -> None:
-        """Release what `open` took; called once when the task ends well."""
+        """Release what `open` acquired; called once when the task ends without an error."""
 
 
 class KeyedProcessFunction(Function, ABC):
-    """Rows one by one, with timers for each key (``pyflink.datastream.KeyedProcessFunction``).
+    """Processes rows one by one, with timers for each key (``pyflink.datastream.KeyedProcessFunction``).
 
-    Timers fire as Flink's InternalTimerServiceImpl fires them: peek, poll, call, and what a callback
-    registers joins at once.
+    Timers fire one at a time, as in Flink's ``InternalTimerServiceImpl``: a timer that a callback registers
+    fires in the same pass if it is already due.
 
     Examples
     --------
@@ -98,54 +100,54 @@ class KeyedProcessFunction(Function, ABC):
     """
 
     class Context(ABC):
-        """What `process_element` is handed; valid only during the call."""
+        """Context of `process_element`; valid only during the call."""
 
         @abstractmethod
         def get_current_key(self) -> Any:
-            """Give the key: the column's value, None for null; a tuple where the key has several columns."""
+            """Return the key: the column's value, None for null; a tuple if there are several key columns."""
 
         @abstractmethod
         def timestamp(self) -> int:
-            """Give the row's event time or the timer's timestamp, epoch ms; None without event_time."""
+            """Return the row's event time or the timer's timestamp, in epoch ms; None without event_time."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Give the timer service of the current key."""
+            """Return the timer service of the current key."""
 
         def set_output_timestamp(self, timestamp: int | None) -> None:
-            """Choose the timestamp of the records that are yielded next, until the call ends.
+            """Set the timestamp of the records that are yielded next, until the call ends.
 
-            By default it is the element's own or the event-time timer's; of a processing-time timer there
-            is none. Where records carry no timestamp, as on Spark, nothing happens. Flink:
-            ``TimestampedCollector.setAbsoluteTimestamp``.
+            The default is the timestamp of the element or of the event-time timer; records from a
+            processing-time timer have none. On Spark, where records have no timestamp, this has no effect.
+            Flink: ``TimestampedCollector.setAbsoluteTimestamp``.
             """
             return None
 
     class OnTimerContext(Context, ABC):
-        """What `on_timer` is handed; valid only during the call."""
+        """Context of `on_timer`; valid only during the call."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Tell whether the timer is of event time or of processing time."""
+            """Return the time domain of the timer: event time or processing time."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        """Take one row, a ``pyspark.sql.Row``; yield output rows: tuples, Rows or dicts.
+        """Process one row, a ``pyspark.sql.Row``, and yield output rows: tuples, Rows or dicts.
 
-        To return a list of them will do, too; to return one by itself is an error. An int stands for a
+        The method may also return a list of output rows, but not a single row. An int stands for a
         timestamp, in epoch ms.
         """
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """Take one timer that fires; `timestamp` is the one it was registered for, in epoch ms."""
+        """Handle a timer that fires; `timestamp` is the time it was registered for, in epoch ms."""
         return None
 
 
 class KeyedCoProcessFunction(Function, ABC):
-    """Rows of two inputs with one key, one state and one set of timers.
+    """Processes the rows of two inputs that share the key, the state and the timers.
 
     PyFlink: ``pyflink.datastream.KeyedCoProcessFunction``. Event-time timers fire on the combined
-    watermark: the lesser of the two inputs'.
+    watermark, which is the minimum of the watermarks of the two inputs.
 
     Examples
     --------
@@ -159,43 +161,47 @@ class KeyedCoProcessFunction(Function, ABC):
     """
 
     class Context(KeyedProcessFunction.Context, ABC):
-        """What both `process_element1` and `process_element2` are handed; valid only during the call."""
+        """Context of `process_element1` and `process_element2`; valid only during the call."""
 
     class OnTimerContext(KeyedProcessFunction.OnTimerContext, Context, ABC):
         """What `on_timer` is handed; valid only during the call."""
 
     @abstractmethod
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any] | None:
-        """Take one row of the first input; yield output rows."""
+        """Process one row of the first input and yield output rows."""
 
     @abstractmethod
     def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any] | None:
-        """Take one row of the second input; yield output rows."""
+        """Process one row of the second input and yield output rows."""
 
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """Take one timer that fires; `timestamp` is the one it was registered for, in epoch ms."""
+        """Handle a timer that fires; `timestamp` is the time it was registered for, in epoch ms."""
         return None
 
 
 class BatchTimerService(ABC):
-    """Timers of many keys at once; all arguments broadcast to shape (n,), all are int64.
+    """Registers and deletes timers of many keys at once.
 
-    Each call costs O(n log timers). Timestamps are epoch ms. Namespaces are ints.
+    All arguments are int64 and are broadcast to shape (n,). Each call costs O(n log timers). Timestamps are
+    in epoch ms. Namespaces are ints.
     """
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Give the event-time watermark, in epoch ms."""
+        """Return the event-time watermark, in epoch ms."""
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Give the micro-batch's own time, in epoch ms; needs ``processing_time=True``."""
+        """Return the time of the micro-batch, in epoch ms; needs ``processing_time=True``."""
 
     @abstractmethod
     def register_event_time_timers(
         self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
-        """Register; gives a bool array: which timers are new (with one timer per key: not moved)."""
+        """Register timers; return a bool array that is True where the timer is new.
+
+        With `BatchProcessFunction.one_timer_per_key`, a timer that was moved is not new.
+        """
 
     @abstractmethod
     def delete_event_time_timers(
@@ -204,16 +210,16 @@ class BatchTimerService(ABC):
         timestamps: npt.ArrayLike | None = None,
         namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
-        """Delete; gives a bool array: which timers were there.
+        """Delete timers; return a bool array that is True where there was a timer.
 
-        With `BatchProcessFunction.one_timer_per_key` `timestamps` must be left out, else it must be given.
+        `timestamps` must be omitted with `BatchProcessFunction.one_timer_per_key`, and is required otherwise.
         """
 
     @abstractmethod
     def register_processing_time_timers(
         self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
-        """The processing-time twin of `register_event_time_timers`."""
+        """Register processing-time timers; see `register_event_time_timers`."""
 
     @abstractmethod
     def delete_processing_time_timers(
@@ -222,22 +228,21 @@ class BatchTimerService(ABC):
         timestamps: npt.ArrayLike | None = None,
         namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
-        """The processing-time twin of `delete_event_time_timers`."""
+        """Delete processing-time timers; see `delete_event_time_timers`."""
 
 
 class BatchProcessFunction(Function, ABC):
-    """`KeyedProcessFunction` in columns: this is where the native heap's speed reaches a user.
+    """Processes rows and timers in columns; the fastest way to use the native heap.
 
-    Timers fire in rounds: all that is due comes in one call, in the total order (timestamp, key hash,
-    namespace); what the call registers and is already due comes in the next round, and its deletes do
-    not reach back into the round. In event-time order there is one `process_batch` call for every
-    distinct timestamp.
+    Timers fire in rounds. A call receives all due timers, ordered by (timestamp, key hash, namespace). Timers
+    that the call registers and that are already due fire in the next round. Deleting a timer of the current
+    round has no effect. In event-time order, `process_batch` is called once for every distinct timestamp.
 
     Attributes
     ----------
     one_timer_per_key : bool
-        True: a key (and namespace) has at most one timer, and registering moves it
-        (`timerheap.KeyTimerHeap`): no need to know the old timestamp.
+        If True, each key and namespace has at most one timer, and registering moves it
+        (`timerheap.KeyTimerHeap`), so the function need not know the old timestamp.
 
     Examples
     --------
@@ -253,15 +258,16 @@ class BatchProcessFunction(Function, ABC):
     one_timer_per_key: ClassVar[bool] = False
 
     class Context(ABC):
-        """What both methods are handed; valid only during the call.
+        """Context of `process_batch` and `on_timers`; valid only during the call.
 
         Attributes
         ----------
         key_hashes : ndarray of int64, shape (n,)
-            The key id of each row (of each timer in `on_timers`); read-only. Timers and state can be set for
-            the ids of keys alone: another id is a KeyError, and nothing is set.
+            The key id of each row, or of each timer in `on_timers`; read-only. Timers and state can be set
+            only for ids of known keys: an unknown id raises KeyError, and nothing is set.
         timestamps : ndarray of int64, shape (n,), or None
-            Event time of each row (in `on_timers`: of each timer), epoch ms; None without ``event_time``.
+            The event time of each row, or the timestamp of each timer in `on_timers`, in epoch ms; None
+            without ``event_time``.
         """
 
         key_hashes: np.ndarray
@@ -269,41 +275,42 @@ class BatchProcessFunction(Function, ABC):
 
         @abstractmethod
         def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
-            """Give the keys of n key ids: a record batch of the key columns; O(n).
+            """Return the keys of n key ids as a record batch of the key columns; O(n).
 
-            An id that no key holds is a KeyError.
+            An unknown id raises KeyError.
             """
 
         @abstractmethod
         def set_current_key(self, key_hash: int) -> None:
-            """Choose the key that single-key state methods speak of, until the call ends."""
+            """Set the key that the single-key state methods use, until the call ends."""
 
         @abstractmethod
         def timer_service(self) -> BatchTimerService:
-            """Give the timer service."""
+            """Return the timer service."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Tell, in `on_timers`, whether the timers are of event time or of processing time."""
+            """Return, in `on_timers`, the time domain of the timers: event time or processing time."""
 
     @abstractmethod
     def process_batch(
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterable[pa.RecordBatch] | None:
-        """Take all rows that a micro-batch has for one key group; yield record batches."""
+        """Process all rows of one key group in a micro-batch and yield record batches."""
 
     def on_timers(
         self, due: TimerBatch, ctx: BatchProcessFunction.Context
     ) -> Iterable[pa.RecordBatch] | None:
-        """Take one round of due timers; yield record batches."""
+        """Handle one round of due timers and yield record batches."""
         return None
 
 
 class AggregateFunction(ABC):
-    """Adds up elements as they come; only the accumulator is kept (``pyflink.datastream.AggregateFunction``).
+    """Aggregates elements into an accumulator (``pyflink.datastream.AggregateFunction``).
 
-    A method may change the accumulator that it is given and return it. One that is to take rows back in a
-    window table function has ``retract(value, accumulator)``, too, which returns the accumulator.
+    Only the accumulator is kept, not the elements. A method may modify the accumulator and return it. A
+    function that must retract rows in a window table function also has ``retract(value, accumulator)``, which
+    returns the accumulator.
 
     Examples
     --------
@@ -320,16 +327,16 @@ class AggregateFunction(ABC):
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """Give the accumulator of no elements."""
+        """Return a new accumulator, without elements."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
-        """Give the accumulator with `value` added; the old one may be changed and given back."""
+        """Return the accumulator with `value` added; may modify and return `accumulator`."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
-        """Give the result; the accumulator goes on after an early firing. None: there is none."""
+        """Return the result, or None for no result; after an early firing, the accumulator is used again."""
 
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Give the accumulator of both; only windows that merge need it."""
-        raise NotImplementedError(f"{type(self).__name__} needs merge(): the windows of a session become one")
+        """Return the accumulator of the elements of both; only merging windows need this method."""
+        raise NotImplementedError(f"{type(self).__name__} must have merge(), because session windows merge")

@@ -1,4 +1,4 @@
-"""Keyed state as PyFlink spells it: descriptors, and the handles that a function holds."""
+"""Keyed state with PyFlink's names: descriptors, and the handles that functions use."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ __all__ = [
 
 
 class StateDescriptor:
-    """A state's name and the type of what it keeps.
+    """The name of a state and the type of its values.
 
     Parameters
     ----------
     name : str
-        Unique within the function; it is the state's name in the checkpoint.
+        Unique within the function; also the name of the state in the checkpoint.
     type_info
-        A ``Types.*``, a DDL string, a Spark type or a pyarrow type. Values are kept as Arrow of that type. An
-        int stands for a timestamp, in epoch ms.
+        A ``Types.*``, a DDL string, a Spark type or a pyarrow type. Values are stored as Arrow values of that
+        type. An int stands for a timestamp, in epoch ms.
     """
 
     def __init__(self, name: str, type_info: object) -> None:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"name: {name!r} is no state name; give a non-empty str")
+            raise TypeError(f"name must be a non-empty str, got {name!r}")
         self.name = name
         self.type_info = type_info
 
     def get_name(self) -> str:
-        """Give the state's name."""
+        """Return the name of the state."""
         return self.name
 
     def enable_time_to_live(self, ttl_config: object) -> NoReturn:
-        """Refused: register a timer that clears the state instead."""
+        """Raise NotImplementedError; register a timer that clears the state instead."""
         raise NotImplementedError(
             f"StateTtlConfig on state {self.name!r}: timerheap has no state time-to-live; "
             "register a timer and clear() the state in on_timer"
@@ -78,11 +78,11 @@ class MapStateDescriptor(StateDescriptor):
 
 
 class State(ABC):
-    """State of the current key. A value that does not fit the descriptor's type is a ValueError."""
+    """State of the current key. A value that does not fit the type of the descriptor raises ValueError."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove what the current key has here."""
+        """Remove the state of the current key."""
 
 
 class ValueState(State):
@@ -90,7 +90,7 @@ class ValueState(State):
 
     @abstractmethod
     def value(self) -> Any:
-        """Give the current key's value, None where there is none; a fresh copy, so mutate and ``update``."""
+        """Return a copy of the current key's value, or None; call `update` to store a changed copy."""
 
     @abstractmethod
     def update(self, value: Any) -> None:
@@ -98,9 +98,9 @@ class ValueState(State):
 
     @abstractmethod
     def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
-        """Give the values of many keys as an Arrow array: shape (n,), null where a key has none.
+        """Return the values of many keys as an Arrow array of shape (n,), null for a key without a value.
 
-        For a `BatchProcessFunction`. Costs O(n), and no Python object a row.
+        For a `BatchProcessFunction`. Costs O(n) and creates no Python object for each row.
 
         Parameters
         ----------
@@ -109,35 +109,37 @@ class ValueState(State):
 
     @abstractmethod
     def update_many(self, key_hashes: npt.ArrayLike, values: object) -> None:
-        """Set the values of many keys; of a key that comes twice the last one counts, a null clears.
+        """Set the values of many keys.
+
+        A null clears the state of its key. If a key occurs more than once, its last value is kept.
 
         Parameters
         ----------
         key_hashes : array_like of int64, shape (n,)
-        values : pyarrow Array, or what ``pyarrow.array`` takes, shape (n,)
+        values : pyarrow Array, or an argument of ``pyarrow.array``, shape (n,)
         """
 
 
 class ListState(State):
     """A list for each key (Flink's ``ListState``).
 
-    A key's list is one value in the checkpoint: a batch that touches it writes it whole.
+    The list of a key is one value in the checkpoint: a batch that changes it writes the whole list.
     """
 
     @abstractmethod
     def get(self) -> Iterator[Any]:
-        """Iterate over the elements that the current key has now; over nothing where there are none.
+        """Iterate over the current elements of the current key; the iterator is empty without elements.
 
-        The list is not copied, and what is added later is not seen.
+        The list is not copied. Elements added later are not included.
         """
 
     @abstractmethod
     def add(self, value: Any) -> None:
-        """Append an element; None is refused, as in Flink."""
+        """Append an element; None raises ValueError, as in Flink."""
 
     @abstractmethod
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append all elements, or none where one does not fit."""
+        """Append all elements; if one does not fit the type, append none."""
 
     @abstractmethod
     def update(self, values: Iterable[Any]) -> None:
@@ -148,14 +150,14 @@ class ListState(State):
 
 
 class MapState(State):
-    """A dict for each key (Flink's ``MapState``); the order of iteration is that of insertion.
+    """A dict for each key (Flink's ``MapState``), iterated in insertion order.
 
-    A key's map is one value in the checkpoint: a batch that touches it writes it whole.
+    The map of a key is one value in the checkpoint: a batch that changes it writes the whole map.
     """
 
     @abstractmethod
     def get(self, key: Any) -> Any:
-        """Give the value of `key`, None where there is none."""
+        """Return the value of `key`, or None if it has no entry."""
 
     @abstractmethod
     def put(self, key: Any, value: Any) -> None:
@@ -163,15 +165,15 @@ class MapState(State):
 
     @abstractmethod
     def put_all(self, dict_value: Mapping[Any, Any]) -> None:
-        """Set all entries, or none where one does not fit."""
+        """Set all entries; if one does not fit the type, set none."""
 
     @abstractmethod
     def remove(self, key: Any) -> None:
-        """Remove `key`; nothing happens where it is missing."""
+        """Remove `key` if it has an entry."""
 
     @abstractmethod
     def contains(self, key: Any) -> bool:
-        """Tell whether `key` has an entry."""
+        """Return whether `key` has an entry."""
 
     @abstractmethod
     def items(self) -> Iterator[tuple[Any, Any]]:
@@ -187,7 +189,7 @@ class MapState(State):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Tell whether the current key has no entry."""
+        """Return whether the current key has no entries."""
 
     def __getitem__(self, key: Any) -> Any:
         return self.get(key)

@@ -1,4 +1,4 @@
-"""WindowOperator: assigners, triggers, allowed lateness, late elements, against what Flink put out."""
+"""WindowOperator compared with Flink's output for assigners, triggers, allowed lateness and late elements."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def result(key: str, window: Any, total: int, ids: list[int], watermark: int) ->
 
 
 def shown(emitted: list[Any]) -> list[Any]:
-    """Give what came out as the traces have it: a result and its timestamp, or a late element."""
+    """Return the output in the form of the traces: a result and its timestamp, or a late element."""
     found = []
     for value, timestamp in emitted:
         if value[0] == "late":
@@ -127,7 +127,7 @@ class Host(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("whole_windows", [True, False], ids=["elements", "accumulators"])
-def test_answers(traces: list[dict[str, Any]], whole_windows: bool) -> None:
+def test_results_equal_flinks(traces: list[dict[str, Any]], whole_windows: bool) -> None:
     for line, trace in enumerate(traces, 1):
         where = f"line {line}: {trace['assigner']}, {trace['trigger']}"
         host = Host(trace, whole_windows)
@@ -141,7 +141,7 @@ def test_answers(traces: list[dict[str, Any]], whole_windows: bool) -> None:
                     continue
                 *fired, watermark = operator.process_watermark(event[1])
                 assert [["w", watermark.timestamp]] == expected[-1:], f"{where}, event {number}"
-                # Timers of one timestamp fire in any order.
+                # Timers with equal timestamps fire in any order.
                 assert sorted(shown(fired)) == sorted(expected[:-1]), f"{where}, event {number}"
             if trace["assigner"] != "global":
                 assert operator.num_keyed_state_entries() == 0, f"{where}: state is left"

@@ -362,13 +362,13 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
     by_clock, sessions = TumblingProcessingTimeWindows.of(5), EventTimeSessionWindows.with_gap(5)
     refused(TypeError, r"df: .* is no pyspark\.sql\.DataFrame", df=[])
     refused(ValueError, "key: there is no column 'x'", key="x")
-    refused(TypeError, "assigner: 60000 is no WindowAssigner", assigner=60000)
-    refused(TypeError, "function: Total is a class", function=Total)
-    refused(TypeError, "accumulator_type: Total needs one", accumulator_type=None)
-    refused(ValueError, "accumulator_type: Shown keeps none", function=Shown())
-    refused(ValueError, "window_function: Shown takes whole windows already", function=Shown(),
+    refused(TypeError, "assigner must be a WindowAssigner, got 60000", assigner=60000)
+    refused(TypeError, "function must be an instance, got the class Total", function=Total)
+    refused(TypeError, "accumulator_type must be a type for Total", accumulator_type=None)
+    refused(ValueError, "accumulator_type must be None for Shown", function=Shown())
+    refused(ValueError, "window_function must be None with Shown", function=Shown(),
             accumulator_type=None, window_function=Shown())  # fmt: skip
-    refused(TypeError, "trigger: 5 is no Trigger", trigger=5)
+    refused(TypeError, "trigger must be a Trigger, got 5", trigger=5)
     refused(ValueError, "event_time: Tumbling.* needs the name", event_time=None, watermark=None)
     refused(TypeError, "watermark: None is no WatermarkStrategy", watermark=None)
     refused(ValueError, "processing_time: TumblingProc.* needs processing_time=True", assigner=by_clock)
@@ -380,7 +380,7 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
         allowed_lateness=5,
         order="event_time",
     )
-    refused(ValueError, "trigger: a merging window assigner", assigner=sessions, trigger=Never())
+    refused(ValueError, "trigger must support merging", assigner=sessions, trigger=Never())
     refused(ValueError, "output_schema: column 'k' is there already", output_schema="k string")
     refused(ValueError, "output_schema: column 'window_end'", output_schema="n int, window_end timestamp")
     refused(ValueError, "output_schema: column 'late_by'", output_schema="late_by bigint", late_by=True)

@@ -1,4 +1,4 @@
-"""Which windows an element belongs to: Flink's window assigners."""
+"""Flink's window assigners, which assign elements to windows."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ __all__ = [
 class WindowAssigner(ABC):
     """Assigns an element to windows (``pyflink.datastream.window.WindowAssigner``).
 
-    One of your own has these three methods; it keeps no state in ``self``.
+    A subclass implements these three methods and keeps no state in ``self``.
 
     Examples
     --------
-    Windows of a minute for the odd, of an hour for the even:
+    Windows of one minute for odd elements, and of one hour for even ones:
 
     >>> class ByParity(WindowAssigner):
     ...     def assign_windows(self, element, timestamp, context):
@@ -59,64 +59,64 @@ class WindowAssigner(ABC):
     """
 
     class WindowAssignerContext(ABC):
-        """What `assign_windows` is handed."""
+        """Context of `assign_windows`."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Give the processing time, epoch ms."""
+            """Return the processing time, epoch ms."""
 
         @abstractmethod
         def get_runtime_context(self) -> RuntimeContext:
-            """Give the function's runtime context."""
+            """Return the runtime context of the function."""
 
     @abstractmethod
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[Window]:
-        """Give the windows of an element: any number of `TimeWindow` or `CountWindow`, or the `GlobalWindow`.
+        """Return the windows of an element: `TimeWindow` or `CountWindow` objects, or the `GlobalWindow`.
 
         Parameters
         ----------
         element : object
         timestamp : int
-            Its event time, epoch ms; None where elements have none.
+            The event time of the element, epoch ms; None for an element without event time.
         context : WindowAssignerContext
         """
 
     @abstractmethod
     def get_default_trigger(self, env: object = None) -> Trigger:
-        """Give the trigger where none is asked for; `env` is PyFlink's parameter, always None."""
+        """Return the default trigger; `env` is a parameter of PyFlink's method and is always None."""
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Tell whether windows end in event time; else in processing time."""
+        """Return True if windows end in event time, and False if they end in processing time."""
 
 
 class MergingWindowAssigner(WindowAssigner, ABC):
-    """An assigner whose windows may become one (``pyflink.datastream.window.MergingWindowAssigner``)."""
+    """An assigner whose windows can merge (``pyflink.datastream.window.MergingWindowAssigner``)."""
 
     class MergeCallback(ABC):
-        """Is told by `merge_windows` what becomes one."""
+        """Receives the merges of `merge_windows`."""
 
         @abstractmethod
         def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
-            """Say that the windows `to_be_merged` become `merge_result`; the first one's state is kept."""
+            """Merge the windows `to_be_merged` into `merge_result`; the state of the first one stays."""
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergingWindowAssigner.MergeCallback) -> None:
-        """Call ``callback.merge(to_be_merged, merge_result)`` for each set of windows that become one."""
+        """Call ``callback.merge(to_be_merged, merge_result)`` for each set of windows to merge."""
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Gives each element's session gap (``pyflink.datastream.window.SessionWindowTimeGapExtractor``)."""
+    """Extracts session gaps from elements (``pyflink.datastream.window.SessionWindowTimeGapExtractor``)."""
 
     @abstractmethod
     def extract(self, element: Any) -> int:
-        """Give the gap after `element`, in ms, more than 0."""
+        """Return the gap after `element`, in ms, more than 0."""
 
 
 class _Grid(WindowAssigner):
-    """Windows of one size whose starts lie on a grid."""
+    """Windows of one size that start at regular intervals."""
 
     def __init__(self, size: int, slide: int, offset: int) -> None:
         self._size = size
@@ -130,21 +130,21 @@ class _Grid(WindowAssigner):
 
 class _EventTime(WindowAssigner):
     def get_default_trigger(self, env: object = None) -> Trigger:
-        """Give an `EventTimeTrigger`."""
+        """Return an `EventTimeTrigger`."""
         return EventTimeTrigger()
 
     def is_event_time(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
 
 class _ProcessingTime(WindowAssigner):
     def get_default_trigger(self, env: object = None) -> Trigger:
-        """Give a `ProcessingTimeTrigger`."""
+        """Return a `ProcessingTimeTrigger`."""
         return ProcessingTimeTrigger()
 
     def is_event_time(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
 
@@ -167,18 +167,18 @@ class _Sliding(_Grid):
 
 
 class TumblingEventTimeWindows(_EventTime, _Tumbling):
-    """Windows of event time, one behind the other.
+    """Consecutive windows of event time.
 
     Parameters
     ----------
     size, offset : int or timedelta
-        In ms. Windows start at `offset` modulo `size`, counted from 1970 UTC; days that start at midnight in
-        Shanghai have the offset -8 h.
+        In ms. Windows start at `offset` modulo `size`, counted from 1970 UTC. For example, windows of one day
+        with an offset of -8 hours start at midnight in Shanghai.
 
     Raises
     ------
     TypeError, ValueError
-        `size` must be more than 0, and ``abs(offset)`` less than `size`.
+        If `size` is not more than 0, or ``abs(offset)`` is not less than `size`.
 
     Examples
     --------
@@ -188,33 +188,33 @@ class TumblingEventTimeWindows(_EventTime, _Tumbling):
 
     @staticmethod
     def of(size: int | timedelta, offset: int | timedelta = 0) -> TumblingEventTimeWindows:
-        """Make one."""
+        """Return a new assigner."""
         return TumblingEventTimeWindows(size, offset)
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[TimeWindow]:
-        """Give the one window; O(1)."""
+        """Return the window that contains `timestamp`; O(1)."""
         return self._windows(_timestamp(self, timestamp))
 
 
 class TumblingProcessingTimeWindows(_ProcessingTime, _Tumbling):
-    """Windows of processing time, one behind the other; parameters as `TumblingEventTimeWindows`."""
+    """Consecutive windows of processing time; see `TumblingEventTimeWindows` for the parameters."""
 
     @staticmethod
     def of(size: int | timedelta, offset: int | timedelta = 0) -> TumblingProcessingTimeWindows:
-        """Make one."""
+        """Return a new assigner."""
         return TumblingProcessingTimeWindows(size, offset)
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[TimeWindow]:
-        """Give the window of the current time; O(1)."""
+        """Return the window that contains the current time; O(1)."""
         return self._windows(context.get_current_processing_time())
 
 
 class SlidingEventTimeWindows(_EventTime, _Sliding):
-    """Windows of event time that start every `slide`, and so overlap where `size` is more than that.
+    """Windows of event time that start every `slide`, and overlap if `size` is more than `slide`.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class SlidingEventTimeWindows(_EventTime, _Sliding):
     Raises
     ------
     TypeError, ValueError
-        `size` and `slide` must be more than 0, and ``abs(offset)`` less than `slide`.
+        If `size` or `slide` is not more than 0, or ``abs(offset)`` is not less than `slide`.
 
     Examples
     --------
@@ -236,35 +236,35 @@ class SlidingEventTimeWindows(_EventTime, _Sliding):
     def of(
         size: int | timedelta, slide: int | timedelta, offset: int | timedelta = 0
     ) -> SlidingEventTimeWindows:
-        """Make one."""
+        """Return a new assigner."""
         return SlidingEventTimeWindows(size, slide, offset)
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[TimeWindow]:
-        """Give the windows, the latest first; O(size / slide)."""
+        """Return the windows that contain `timestamp`, the latest first; O(size / slide)."""
         return self._windows(_timestamp(self, timestamp))
 
 
 class SlidingProcessingTimeWindows(_ProcessingTime, _Sliding):
-    """Windows of processing time that start every `slide`; parameters as `SlidingEventTimeWindows`."""
+    """Windows of processing time that start every `slide`; see `SlidingEventTimeWindows`."""
 
     @staticmethod
     def of(
         size: int | timedelta, slide: int | timedelta, offset: int | timedelta = 0
     ) -> SlidingProcessingTimeWindows:
-        """Make one."""
+        """Return a new assigner."""
         return SlidingProcessingTimeWindows(size, slide, offset)
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[TimeWindow]:
-        """Give the windows of the current time, the latest first; O(size / slide)."""
+        """Return the windows that contain the current time, the latest first; O(size / slide)."""
         return self._windows(context.get_current_processing_time())
 
 
 class _Sessions(MergingWindowAssigner):
-    """Sessions with a gap that is fixed, or each element's own."""
+    """Sessions with a fixed gap, or with a gap for each element."""
 
     def __init__(self, gap: int | timedelta | SessionWindowTimeGapExtractor) -> None:
         self._gap: int | SessionWindowTimeGapExtractor
@@ -276,7 +276,7 @@ class _Sessions(MergingWindowAssigner):
     def merge_windows(
         self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback
     ) -> None:
-        """Make one of all that overlap or touch; O(n log n)."""
+        """Merge the windows that overlap or touch; O(n log n)."""
         merge_time_windows(windows, callback)
 
     def _session(self, element: Any, timestamp: int) -> list[TimeWindow]:
@@ -288,12 +288,12 @@ class _Sessions(MergingWindowAssigner):
 
 
 class EventTimeSessionWindows(_EventTime, _Sessions):
-    """Sessions in event time: elements of a key with less than the gap between them, or just that.
+    """Sessions in event time: elements of a key with at most `gap` between them.
 
     Raises
     ------
     TypeError, ValueError
-        The gap must be more than 0 ms.
+        If the gap is not more than 0 ms.
 
     Examples
     --------
@@ -303,47 +303,47 @@ class EventTimeSessionWindows(_EventTime, _Sessions):
 
     @staticmethod
     def with_gap(size: int | timedelta) -> EventTimeSessionWindows:
-        """Make one with a gap in ms."""
+        """Return a new assigner with a fixed gap, in ms."""
         return EventTimeSessionWindows(_positive("size", size))
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicEventTimeSessionWindows:
-        """Make one whose gap is each element's own."""
+        """Return a new assigner that extracts the gap of each element."""
         return DynamicEventTimeSessionWindows(_extractor(extractor))
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[TimeWindow]:
-        """Give the session of the element alone; O(1)."""
+        """Return a session with only this element; O(1)."""
         return self._session(element, _timestamp(self, timestamp))
 
 
 class DynamicEventTimeSessionWindows(EventTimeSessionWindows):
-    """What `EventTimeSessionWindows.with_dynamic_gap` gives."""
+    """The type of assigner that `EventTimeSessionWindows.with_dynamic_gap` returns."""
 
 
 class ProcessingTimeSessionWindows(_ProcessingTime, _Sessions):
-    """Sessions in processing time; otherwise as `EventTimeSessionWindows`."""
+    """Sessions in processing time; see `EventTimeSessionWindows`."""
 
     @staticmethod
     def with_gap(size: int | timedelta) -> ProcessingTimeSessionWindows:
-        """Make one with a gap in ms."""
+        """Return a new assigner with a fixed gap, in ms."""
         return ProcessingTimeSessionWindows(_positive("size", size))
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows:
-        """Make one whose gap is each element's own."""
+        """Return a new assigner that extracts the gap of each element."""
         return DynamicProcessingTimeSessionWindows(_extractor(extractor))
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[TimeWindow]:
-        """Give the session of the element alone, from the current time on; O(1)."""
+        """Return a session with only this element, which starts at the current time; O(1)."""
         return self._session(element, context.get_current_processing_time())
 
 
 class DynamicProcessingTimeSessionWindows(ProcessingTimeSessionWindows):
-    """What `ProcessingTimeSessionWindows.with_dynamic_gap` gives."""
+    """The type of assigner that `ProcessingTimeSessionWindows.with_dynamic_gap` returns."""
 
 
 class GlobalWindows(WindowAssigner):
@@ -352,8 +352,8 @@ class GlobalWindows(WindowAssigner):
     Parameters
     ----------
     default_trigger : Trigger, optional
-        By default one that never fires; `CountTrigger` does, and `EndOfStreamTrigger` at the end of the
-        input.
+        The default trigger never fires. For results, use `CountTrigger`, or `EndOfStreamTrigger` for one
+        result at the end of the input.
     """
 
     def __init__(self, default_trigger: Trigger | None = None) -> None:
@@ -361,18 +361,18 @@ class GlobalWindows(WindowAssigner):
 
     @staticmethod
     def create() -> GlobalWindows:
-        """Make one whose default trigger never fires."""
+        """Return an assigner whose default trigger never fires."""
         return GlobalWindows()
 
     @staticmethod
     def create_with_end_of_stream_trigger() -> GlobalWindows:
-        """Make one whose default trigger fires at the end of the input, the watermark ``MAX_WATERMARK``."""
+        """Return an assigner whose default trigger fires at the end of the input, ``MAX_WATERMARK``."""
         return GlobalWindows(EndOfStreamTrigger())
 
     def assign_windows(
         self, element: Any, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> list[GlobalWindow]:
-        """Give the one window."""
+        """Return the global window."""
         return [GlobalWindow()]
 
     def get_default_trigger(self, env: object = None) -> Trigger:
@@ -380,7 +380,7 @@ class GlobalWindows(WindowAssigner):
         return self._default_trigger
 
     def is_event_time(self) -> bool:
-        """Say no, as Flink does."""
+        """Return False, as in Flink."""
         return False
 
     def __repr__(self) -> str:
@@ -389,14 +389,14 @@ class GlobalWindows(WindowAssigner):
 
 def _positive(argument: str, duration: int | timedelta) -> int:
     if _is_negative(duration) or not duration:
-        raise ValueError(f"{argument}: {duration!r} must be more than 0 ms")
+        raise ValueError(f"{argument} must be more than 0 ms, got {duration!r}")
     return not_negative(argument, duration)
 
 
 def _offset(offset: int | timedelta, bound: str, ms: int) -> int:
     size = not_negative("offset", -offset) if _is_negative(offset) else not_negative("offset", offset)
     if size >= ms:
-        raise ValueError(f"offset: {offset!r} must satisfy abs(offset) < {bound}, which is {ms} ms")
+        raise ValueError(f"offset must satisfy abs(offset) < {bound}, which is {ms} ms, got {offset!r}")
     return -size if _is_negative(offset) else size
 
 
@@ -407,8 +407,8 @@ def _is_negative(duration: int | timedelta) -> bool:
 def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:
     if not isinstance(extractor, SessionWindowTimeGapExtractor):
         raise TypeError(
-            f"extractor: {extractor!r} is no SessionWindowTimeGapExtractor; "
-            "give an object of a class with extract(element) -> ms that derives from it"
+            f"extractor must be a SessionWindowTimeGapExtractor, got {extractor!r}; "
+            "derive from it a class with extract(element) -> ms and pass an instance"
         )
     return extractor
 
@@ -416,6 +416,7 @@ def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:
 def _timestamp(assigner: object, timestamp: int | None) -> int:
     if timestamp is None or timestamp == MIN_WATERMARK:
         raise ValueError(
-            f"{assigner!r}: the element has no timestamp; name the column or give its event time"
+            f"{assigner!r}: the element must have a timestamp, got {timestamp!r}; name the column of the "
+            "event time, or pass the timestamp with the element"
         )
     return timestamp

@@ -1,4 +1,4 @@
-"""What windows hold for the current key: one accumulator each, or their elements."""
+"""The contents of the current key's windows: an accumulator for each window, or its elements."""
 
 from __future__ import annotations
 
@@ -27,37 +27,39 @@ class Contents(ABC):
 
     @abstractmethod
     def firing(self, window: Window, kept: Window) -> AbstractContextManager[Any]:
-        """Give what the window function is handed, for as long as it is called; None where there is nothing.
+        """Return a context manager for a call of the window function, whose value is the function's input.
+
+        The value is None for an empty window.
 
         Parameters
         ----------
         window : Window
-            Which fires.
+            The window that fires.
         kept : Window
-            Under which its contents are kept.
+            The window under which its contents are kept.
         """
 
     @abstractmethod
     def clear(self, window: Window) -> None:
-        """Forget what a window holds."""
+        """Delete the contents of a window."""
 
     @abstractmethod
     def merge(self, window: Window, sources: Iterable[Window]) -> None:
-        """Move what `sources` hold to `window`, behind what is there."""
+        """Move the contents of `sources` to `window`, after its own contents."""
 
 
 class Accumulators(Contents):
-    """One accumulator a window.
+    """One accumulator for each window.
 
     Parameters
     ----------
     runtime_context : RuntimeContext
     name : str
-        Of the state.
+        The name of the state.
     type_info
-        Of an accumulator.
+        The type of an accumulator.
     function : AggregateFunction or ReduceFunction
-        The accumulator of a ReduceFunction is an element.
+        The accumulator of a ReduceFunction has the type of an element.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Accumulators(Contents):
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `Contents.firing`; the result of the aggregate."""
+        """See `Contents.firing`; the value is the result of the aggregate."""
         accumulator = self._state.get(kept)
         yield None if accumulator is None else self._function.get_result(accumulator)
 
@@ -101,7 +103,7 @@ class Accumulators(Contents):
 
 
 def as_aggregate(function: AggregateFunction | ReduceFunction) -> AggregateFunction:
-    """Return the AggregateFunction that does what the function does."""
+    """Return an AggregateFunction that is equivalent to the function."""
     return _Reduced(function) if isinstance(function, ReduceFunction) else function
 
 
@@ -123,18 +125,17 @@ class _Reduced(AggregateFunction):
 
 
 class Elements(Contents):
-    """All elements of each window, in the order in which they came.
+    """All elements of each window, in order of arrival.
 
-    An element has an entry of its own, so that adding one does not touch the others: O(1); reading a window
-    is O(its elements).
+    Each element has its own entry in the state, so adding one is O(1). Reading a window is O(its elements).
 
     Parameters
     ----------
     runtime_context : RuntimeContext
     name : str
-        Of the state.
+        The name of the state.
     type_info
-        Of an element.
+        The type of an element.
     """
 
     def __init__(self, runtime_context: RuntimeContext, name: str, type_info: object) -> None:
@@ -147,7 +148,7 @@ class Elements(Contents):
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `Contents.firing`; the elements."""
+        """See `Contents.firing`; the value is the list of elements."""
         yield self._held(kept) or None
 
     def clear(self, window: Window) -> None:

@@ -1,4 +1,4 @@
-"""What assigners, triggers and window functions are handed."""
+"""The contexts passed to assigners, triggers, evictors and window functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AssignerContext", "EvictorContext", "TriggerContext", "WindowContext
 
 
 class AssignerContext(WindowAssigner.WindowAssignerContext):
-    """What an assigner is handed; `timer_service` is set before each call."""
+    """Context of an assigner; the operator sets `timer_service` before each call."""
 
     timer_service: TimerService
 
@@ -37,7 +37,7 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
 
 
 class EvictorContext(Evictor.EvictorContext):
-    """What an evictor is handed; `timer_service` is set before each call."""
+    """Context of an evictor; the operator sets `timer_service` before each call."""
 
     timer_service: TimerService
 
@@ -51,7 +51,7 @@ class EvictorContext(Evictor.EvictorContext):
 
 
 class TriggerContext(Trigger.OnMergeContext):
-    """What a trigger is handed; `timer_service`, `window` and `merged` are set before each call.
+    """Context of a trigger; the operator sets `timer_service`, `window` and `merged` before each call.
 
     Parameters
     ----------
@@ -105,13 +105,13 @@ class TriggerContext(Trigger.OnMergeContext):
 
 
 class WindowContext(ProcessWindowFunction.Context):
-    """What a ProcessWindowFunction is handed; `timer_service` and `current` are set before each call.
+    """Context of a ProcessWindowFunction; the operator sets `timer_service` and `current` before each call.
 
     Parameters
     ----------
     runtime_context : RuntimeContext
     states : WindowStates or None
-        None: the windows merge.
+        None for merging windows.
     """
 
     timer_service: TimerService

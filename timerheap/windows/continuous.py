@@ -1,4 +1,4 @@
-"""Triggers that fire again and again before a window ends."""
+"""Triggers that fire repeatedly before a window ends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]
 
 
 class _Continuous(QuietTrigger):
-    """What the two share: the next time to fire, in state, and the timer for it."""
+    """Base of the continuous triggers: keeps the next time to fire in state and registers its timer."""
 
     _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
 
     def __init__(self, interval: int | timedelta) -> None:
         self.interval = not_negative("interval", interval)
         if self.interval == 0:
-            raise ValueError(f"interval: {interval!r} must be more than 0 ms")
+            raise ValueError(f"interval must be more than 0 ms, got {interval!r}")
 
     @abstractmethod
     def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
@@ -52,9 +52,9 @@ class _Continuous(QuietTrigger):
             state.clear()
 
     def _start(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """Have the window fire at the next multiple of the interval, if it is not waiting for one."""
+        """Let the window fire at the next multiple of the interval, unless it already has a time to fire."""
         if ctx.get_partitioned_state(self._fire_time).get() is None:
-            # The multiple before goes toward 1970, as Java's % has it.
+            # Java's % rounds toward zero, so the previous multiple is the one nearer to 1970.
             before = time - (time % self.interval if time >= 0 else -(-time % self.interval))
             self._next(before, window, ctx)
 
@@ -78,9 +78,9 @@ class _Continuous(QuietTrigger):
 
 
 class ContinuousEventTimeTrigger(_Continuous):
-    """Fires whenever the watermark has gone on by an interval, and at the window's end: early results.
+    """Fires early results each time the watermark passes an interval, and the result at the window's end.
 
-    Where several multiples of the interval lie below one watermark, it fires once for each of them.
+    If one watermark passes several multiples of the interval, the trigger fires once for each of them.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class ContinuousEventTimeTrigger(_Continuous):
 
     @staticmethod
     def of(interval: int | timedelta) -> ContinuousEventTimeTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return ContinuousEventTimeTrigger(interval)
 
     def on_element(
@@ -115,7 +115,7 @@ class ContinuousEventTimeTrigger(_Continuous):
 
 
 class ContinuousProcessingTimeTrigger(_Continuous):
-    """Fires at every interval of processing time, and at the window's end: early results.
+    """Fires early results at every interval of processing time, and the result at the window's end.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class ContinuousProcessingTimeTrigger(_Continuous):
 
     @staticmethod
     def of(interval: int | timedelta) -> ContinuousProcessingTimeTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return ContinuousProcessingTimeTrigger(interval)
 
     def on_element(

@@ -1,4 +1,4 @@
-"""Windows of so many elements: PyFlink's count windows."""
+"""Windows of a fixed number of elements: PyFlink's count windows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["CountSlidingWindowAssigner", "CountTumblingWindowAssigner", "CountWi
 
 
 class CountWindowAssigner(WindowAssigner):
-    """Windows by the number of an element of its key, counted in a state that lasts.
+    """Assigns windows by the position of an element among those of its key, which is counted in state.
 
     Parameters
     ----------
     name : str
-        Of the state.
+        The name of the state.
     window_size, window_slide : int
-        1 or more elements.
+        Numbers of elements, 1 or more.
     """
 
     def __init__(self, name: str, window_size: int, window_slide: int) -> None:
@@ -45,26 +45,26 @@ class CountWindowAssigner(WindowAssigner):
         return [CountWindow(id) for id in range(latest, max(earliest, 0) - 1, -1)]
 
     def get_default_trigger(self, env: object = None) -> Trigger:
-        """Return a trigger that fires and purges a window when it is full."""
+        """Return a trigger that fires a full window and purges it."""
         return PurgingTrigger.of(CountTrigger.of(self._size))
 
     def is_event_time(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
 
 class CountTumblingWindowAssigner(CountWindowAssigner):
-    """Windows of so many elements of a key, one behind the other.
+    """Consecutive windows of `window_size` elements of a key.
 
     Parameters
     ----------
     window_size : int
-        1 or more.
+        Number of elements, 1 or more.
 
     Notes
     -----
-    ``pyflink.datastream.window.CountTumblingWindowAssigner``, whose windows keep their elements when they
-    have fired, which nobody sees; here they go.
+    PyFlink: ``pyflink.datastream.window.CountTumblingWindowAssigner``. PyFlink's windows keep their elements
+    after they have fired, although nothing uses them any more; here they are deleted.
     """
 
     def __init__(self, window_size: int) -> None:
@@ -72,7 +72,7 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
     @staticmethod
     def of(window_size: int) -> CountTumblingWindowAssigner:
-        """Make one."""
+        """Return a new assigner."""
         return CountTumblingWindowAssigner(window_size)
 
     def __repr__(self) -> str:
@@ -80,21 +80,21 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner):
-    """Windows of so many elements of a key; one begins at every `window_slide` elements.
+    """Windows of `window_size` elements of a key, which start every `window_slide` elements.
 
-    A window fires when it is full. In Flink's Java API, ``countWindow(size, slide)`` fires at every `slide`
-    elements with the last `size`, so first with fewer: that is `GlobalWindows` with
+    A window fires when it is full. In Flink's Java API, ``countWindow(size, slide)`` fires every `slide`
+    elements with the last `size` elements, or fewer at first. For that behaviour, use `GlobalWindows` with
     ``CountTrigger.of(slide)`` and ``CountEvictor.of(size)``.
 
     Parameters
     ----------
     window_size, window_slide : int
-        1 or more.
+        Numbers of elements, 1 or more.
 
     Notes
     -----
-    ``pyflink.datastream.window.CountSlidingWindowAssigner``, whose windows keep their elements when they
-    have fired, which nobody sees; here they go.
+    PyFlink: ``pyflink.datastream.window.CountSlidingWindowAssigner``. PyFlink's windows keep their elements
+    after they have fired, although nothing uses them any more; here they are deleted.
     """
 
     def __init__(self, window_size: int, window_slide: int) -> None:
@@ -102,7 +102,7 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
     @staticmethod
     def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
-        """Make one."""
+        """Return a new assigner."""
         return CountSlidingWindowAssigner(window_size, window_slide)
 
     def __repr__(self) -> str:
@@ -110,14 +110,14 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
 
 def count_window(size: int, slide: int = 0) -> CountTumblingWindowAssigner | CountSlidingWindowAssigner:
-    """Return the assigner of tumbling or, with a slide, of sliding count windows.
+    """Return an assigner of tumbling count windows or, with a slide, of sliding ones.
 
     Parameters
     ----------
     size : int
         Number of elements, 1 or more.
     slide : int, default 0
-        Number of elements between the beginnings of two windows; 0: tumbling windows.
+        Number of elements between the starts of two windows; 0 for tumbling windows.
 
     Notes
     -----

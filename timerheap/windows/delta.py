@@ -1,4 +1,4 @@
-"""Firing and evicting by how far an element is from another: Flink's delta trigger and delta evictor."""
+"""Flink's delta trigger and delta evictor, which compare elements by a distance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["DeltaEvictor", "DeltaFunction", "DeltaTrigger"]
 
 
 class DeltaFunction(ABC):
-    """Measures how far one element is from another (Flink's ``DeltaFunction``)."""
+    """Measures the distance between two elements (Flink's ``DeltaFunction``)."""
 
     @abstractmethod
     def get_delta(self, old_data_point: Any, new_data_point: Any) -> float:
@@ -26,7 +26,9 @@ Delta = DeltaFunction | Callable[[Any, Any], float]
 
 
 class DeltaTrigger(QuietTrigger):
-    """Fires when an element is further than a threshold from the one that fired last, or from the first.
+    """Fires when the distance of an element from the last one that fired exceeds a threshold.
+
+    Before the first firing, the distance is measured from the first element.
 
     Parameters
     ----------
@@ -34,12 +36,13 @@ class DeltaTrigger(QuietTrigger):
     delta_function : DeltaFunction or callable
         ``(old_data_point, new_data_point) -> delta``.
     type_info : optional
-        Of an element, of which one is kept in state: a ``Types.*``, a DDL string, a Spark or a pyarrow type.
-        By default the operator's `element_type`; an AggregateFunction without an evictor has none.
+        The type of an element, because the trigger keeps one in state: a ``Types.*``, a DDL string, a Spark
+        or a pyarrow type. The default is the operator's `element_type`, which an AggregateFunction without an
+        evictor does not have.
 
     Examples
     --------
-    Each 50 metres, the top speed of the last ten seconds, as in Flink's ``TopSpeedWindowing``:
+    The top speed of the last ten seconds, every 50 metres, as in Flink's ``TopSpeedWindowing``:
 
     >>> from timerheap.windows import GlobalWindows, TimeEvictor
     >>> top_speed = dict(
@@ -55,7 +58,7 @@ class DeltaTrigger(QuietTrigger):
 
     @staticmethod
     def of(threshold: float, delta_function: Delta, type_info: object = None) -> DeltaTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return DeltaTrigger(threshold, delta_function, type_info)
 
     def on_element(
@@ -80,7 +83,7 @@ class DeltaTrigger(QuietTrigger):
 
 
 class DeltaEvictor(OneSidedEvictor):
-    """Evicts elements that are as far as a threshold from the last one, or further.
+    """Evicts elements whose distance to the last one is at least a threshold.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ class DeltaEvictor(OneSidedEvictor):
 
     @staticmethod
     def of(threshold: float, delta_function: Delta, do_evict_after: bool = False) -> DeltaEvictor:
-        """Make one."""
+        """Return a new evictor."""
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 
     def evict(self, elements: list[TimestampedValue]) -> None:
@@ -116,12 +119,12 @@ def _checked(threshold: float, delta_function: Delta) -> tuple[float, Delta]:
     if not isinstance(threshold, Real) or isinstance(threshold, bool):
         raise TypeError(f"threshold must be a number, got {threshold!r}")
     if threshold != threshold:
-        raise ValueError("threshold must be a number that others are less or more than, got nan")
+        raise ValueError("threshold must be a number other than nan, got nan")
     is_class = isinstance(delta_function, type)
     if is_class or not (isinstance(delta_function, DeltaFunction) or callable(delta_function)):
         raise TypeError(
             "delta_function must be a DeltaFunction or a callable (old_data_point, new_data_point) -> delta, "
-            f"got {delta_function!r}{'; give an instance of it' if is_class else ''}"
+            f"got {delta_function!r}{'; pass an instance of it' if is_class else ''}"
         )
     return threshold, delta_function
 

@@ -1,4 +1,4 @@
-"""What windows hold whose elements an evictor takes out."""
+"""The contents of windows with an evictor."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["EvictableElements"]
 
 
 class EvictableElements(Elements):
-    """All elements of each window with their timestamps; an AggregateFunction sees them at a firing.
+    """All elements of each window, with their timestamps; they are aggregated when the window fires.
 
     Parameters
     ----------
     runtime_context : RuntimeContext
     name : str
-        Of the state.
+        The name of the state.
     type_info
-        Of an element.
+        The type of an element.
     evictor : Evictor
     evictor_context : EvictorContext
     function : AggregateFunction, ReduceFunction or other
-        Others get the elements.
+        Any other function receives the elements.
 
     Notes
     -----
-    Flink: ``EvictingWindowOperator``. A firing is O(elements): those that stay are written again.
+    Flink: ``EvictingWindowOperator``. A firing is O(elements), because it writes the remaining ones again.
     """
 
     def __init__(

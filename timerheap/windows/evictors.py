@@ -1,4 +1,4 @@
-"""Which elements leave a window when it fires: Flink's evictors."""
+"""Flink's evictors, which remove elements from a window when it fires."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "Timesta
 
 
 class TimestampedValue(NamedTuple):
-    """An element of a window, and its event time (Flink's ``TimestampedValue``).
+    """An element of a window, with its event time (Flink's ``TimestampedValue``).
 
     Attributes
     ----------
     value : object
     timestamp : int or None
-        Epoch milliseconds; None where elements have none.
+        Epoch milliseconds; None for an element without event time.
     """
 
     value: Any
@@ -26,16 +26,17 @@ class TimestampedValue(NamedTuple):
 
 
 class Evictor(ABC):
-    """Takes elements out of a window when it fires, before or after the window function.
+    """Removes elements from a window when it fires, before or after the window function.
 
     Flink: ``Evictor``.
 
-    With an evictor a window keeps all its elements, also for an AggregateFunction or a ReduceFunction, which
-    then sees those that are left. One of your own has these two methods; it keeps no state in ``self``.
+    With an evictor, a window keeps all its elements, even for an AggregateFunction or a ReduceFunction, which
+    then aggregates the elements that remain. A subclass implements the two methods and keeps no state in
+    ``self``.
 
     Examples
     --------
-    Hand only the elements above 0 to the window function:
+    Pass only the elements above 0 to the window function:
 
     >>> class Positive(Evictor):
     ...     def evict_before(self, elements, size, window, evictor_context):
@@ -45,7 +46,7 @@ class Evictor(ABC):
     """
 
     class EvictorContext(ABC):
-        """What an evictor is handed."""
+        """Context of `evict_before` and `evict_after`."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
@@ -63,14 +64,14 @@ class Evictor(ABC):
         window: Any,
         evictor_context: Evictor.EvictorContext,
     ) -> None:
-        """Remove from the list `elements` what the window function is not to see.
+        """Remove from the list `elements` those that the window function must not process.
 
         Parameters
         ----------
         elements : list of TimestampedValue
-            In the order in which they came.
+            In order of arrival.
         size : int
-            How many there are.
+            The number of elements.
         window : TimeWindow, CountWindow or GlobalWindow
         evictor_context : EvictorContext
         """
@@ -83,11 +84,11 @@ class Evictor(ABC):
         window: Any,
         evictor_context: Evictor.EvictorContext,
     ) -> None:
-        """Remove from the list `elements` what the window is not to keep after this firing."""
+        """Remove from the list `elements` those that the window must not keep after this firing."""
 
 
 class OneSidedEvictor(Evictor):
-    """Evicts in one way, either before the window function or after it.
+    """Evicts elements either before the window function or after it.
 
     Parameters
     ----------
@@ -125,19 +126,19 @@ class OneSidedEvictor(Evictor):
 
 
 class CountEvictor(OneSidedEvictor):
-    """Keeps the last elements, so many of them.
+    """Keeps the last `max_count` elements.
 
     Parameters
     ----------
     max_count : int
-        1 or more.
+        Number of elements, 1 or more.
     do_evict_after : bool, default False
         Evict after the window function instead of before it.
 
     Examples
     --------
-    Every second element, the last four: Flink's ``countWindow(4, 2)``. ``WindowOperator`` and
-    ``timerheap.spark.window_operator`` take
+    Fire every two elements with the last four, as Flink's ``countWindow(4, 2)`` does; these are arguments of
+    ``WindowOperator`` and ``timerheap.spark.window_operator``:
 
     >>> from timerheap.windows import CountTrigger, GlobalWindows
     >>> sliding = dict(
@@ -155,7 +156,7 @@ class CountEvictor(OneSidedEvictor):
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
-        """Make one."""
+        """Return a new evictor."""
         return CountEvictor(max_count, do_evict_after)
 
     def evict(self, elements: list[TimestampedValue]) -> None:
@@ -167,14 +168,14 @@ class CountEvictor(OneSidedEvictor):
 
 
 class TimeEvictor(OneSidedEvictor):
-    """Keeps the elements of the last so many milliseconds before the latest one's event time.
+    """Keeps the elements that are less than `window_size` older than the latest element, in event time.
 
-    Where elements have no event time, all of them stay.
+    Elements without event time are kept.
 
     Parameters
     ----------
     window_size : int or timedelta
-        In ms: an element that is that much older than the latest one, or more, goes.
+        In ms. An element that is older than the latest one by this much or more is removed.
     do_evict_after : bool, default False
         Evict after the window function instead of before it.
     """
@@ -185,7 +186,7 @@ class TimeEvictor(OneSidedEvictor):
 
     @staticmethod
     def of(window_size: int | timedelta, do_evict_after: bool = False) -> TimeEvictor:
-        """Make one."""
+        """Return a new evictor."""
         return TimeEvictor(window_size, do_evict_after)
 
     def evict(self, elements: list[TimestampedValue]) -> None:

@@ -1,4 +1,4 @@
-"""What a window's elements become: aggregates, and functions over whole windows."""
+"""Window functions: incremental aggregates, and functions over all elements of a window."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["AggregateFunction", "ProcessWindowFunction", "ReduceFunction", "Wind
 
 
 class ReduceFunction(ABC):
-    """Makes one element of two; only that one is kept (``pyflink.datastream.ReduceFunction``)."""
+    """Combines two elements into one; only the result is kept (``pyflink.datastream.ReduceFunction``)."""
 
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """Give one value of the elements' type for both."""
+        """Return one value, of the type of the elements, for both."""
 
 
 class WindowFunction(Function, ABC):
-    """Takes a window's elements at once (``pyflink.datastream.WindowFunction``)."""
+    """Processes all elements of a window (``pyflink.datastream.WindowFunction``)."""
 
     @abstractmethod
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
-        """Take all elements in the order in which they came; yield results."""
+        """Process all elements, in order of arrival, and yield results."""
 
 
 class ProcessWindowFunction(Function, ABC):
-    """Takes a window's elements at once, and a context (``pyflink.datastream.ProcessWindowFunction``).
+    """Processes all elements of a window, with a context (``pyflink.datastream.ProcessWindowFunction``).
 
     Examples
     --------
@@ -39,36 +39,36 @@ class ProcessWindowFunction(Function, ABC):
     """
 
     class Context(ABC):
-        """What `process` is handed; valid only during the call."""
+        """Context of `process`; valid only during the call."""
 
         @abstractmethod
         def window(self) -> Any:
-            """Give the window: a `TimeWindow`, a `CountWindow` or the `GlobalWindow`."""
+            """Return the window: a `TimeWindow`, a `CountWindow` or the `GlobalWindow`."""
 
         @abstractmethod
         def current_processing_time(self) -> int:
-            """Give the processing time, epoch ms."""
+            """Return the processing time, epoch ms."""
 
         @abstractmethod
         def current_watermark(self) -> int:
-            """Give the watermark, epoch ms."""
+            """Return the watermark, epoch ms."""
 
         @abstractmethod
         def window_state(self) -> WindowStateStore:
-            """Give where to ask for state of this key and window; `clear` must clear it.
+            """Return the store of the states of this key and window; `clear` must clear them.
 
-            Windows that merge have none: asking for a state is a ValueError.
+            Merging windows have no state of their own: getting one raises ValueError.
             """
 
         @abstractmethod
         def global_state(self) -> RuntimeContext:
-            """Give where to ask for state of this key, over all windows."""
+            """Return the store of the states of this key, which all its windows share."""
 
     @abstractmethod
     def process(
         self, key: Any, context: ProcessWindowFunction.Context, elements: Iterable[Any]
     ) -> Iterable[Any] | None:
-        """Take all elements in the order in which they came; yield results."""
+        """Process all elements, in order of arrival, and yield results."""
 
     def clear(self, context: ProcessWindowFunction.Context) -> None:
-        """Clear what `process` has in ``context.window_state()``: the window ends here."""
+        """Clear the states in ``context.window_state()``; called when the window ends."""

@@ -1,4 +1,4 @@
-"""Windows that become one: which do, and where what they hold is kept."""
+"""Merging of windows, and the place where the contents of merged windows are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Assigner(Protocol):
 
 
 def merge_time_windows(windows: Iterable[TimeWindow], callback: _Callback) -> None:
-    """Call ``callback.merge`` for each two or more windows that overlap or touch. O(n log n).
+    """Call ``callback.merge`` for each set of two or more windows that overlap or touch; O(n log n).
 
     Notes
     -----
@@ -42,19 +42,20 @@ def merge_time_windows(windows: Iterable[TimeWindow], callback: _Callback) -> No
 
 
 class MergingWindowSet:
-    """The windows in flight of one key, and for each the window under which its contents are kept.
+    """The windows in flight of one key, each with the window under which its contents are kept.
 
-    When windows merge, the contents of one stay where they are, and those of the others join them.
+    When windows merge, the contents of one of them stay in place, and the contents of the others are added
+    to them.
 
     Parameters
     ----------
     assigner : MergingWindowAssigner
     state : MapState
-        window -> the window whose state it uses.
+        Maps each window to the window whose state it uses.
 
     Notes
     -----
-    Flink: ``MergingWindowSet``. The set is read when it is made, and written by `persist`: O(windows).
+    Flink: ``MergingWindowSet``. The constructor reads the set, and `persist` writes it: O(windows).
     """
 
     def __init__(self, assigner: _Assigner, state: MapState) -> None:
@@ -64,7 +65,7 @@ class MergingWindowSet:
         self._initial = dict(self._mapping)
 
     def persist(self) -> None:
-        """Write what has changed since the set was read."""
+        """Write the changes since the set was read."""
         for window in self._initial.keys() - self._mapping.keys():
             self._state.remove(window)
         changed = {w: kept for w, kept in self._mapping.items() if self._initial.get(w) != kept}
@@ -73,11 +74,11 @@ class MergingWindowSet:
         self._initial = dict(self._mapping)
 
     def get_state_window(self, window: Window) -> Window | None:
-        """Give the window under which the contents of `window` are kept; None: it is not in flight."""
+        """Return the window under which the contents of `window` are kept, or None if it is not in flight."""
         return self._mapping.get(window)
 
     def retire_window(self, window: Window) -> None:
-        """Take a window out."""
+        """Remove a window."""
         del self._mapping[window]
 
     def add_window(
@@ -85,14 +86,14 @@ class MergingWindowSet:
         new_window: Window,
         merge: Callable[[Window, list[Window], Window, list[Window]], object],
     ) -> Window:
-        """Add a window; give the one that it has become.
+        """Add a window and return the window it has been merged into, or the window itself.
 
         Parameters
         ----------
         new_window : TimeWindow
         merge : callable
-            Called for windows that have become one, with: the result, the windows in flight that it replaces,
-            the window whose contents are kept, and those whose contents must join them.
+            Called after each merge with the result, the windows in flight that it replaces, the window whose
+            contents stay in place, and the windows whose contents must be added to them.
         """
         results: dict[Window, list[Window]] = {}
         self._assigner.merge_windows([*self._mapping, new_window], _Results(results))
@@ -105,11 +106,14 @@ class MergingWindowSet:
                 result_window = result
             kept = self._mapping.get(merged[0]) if merged else None
             if kept is None:
-                raise ValueError(f"{self._assigner!r} has merged {windows}; {self._mapping} are in flight")
+                raise ValueError(
+                    f"{self._assigner!r}.merge_windows must merge windows in flight, got {windows}; "
+                    f"the windows in flight are {list(self._mapping)}"
+                )
             absorbed = [self._mapping.pop(window) for window in merged if window in self._mapping]
             absorbed.remove(kept)
             self._mapping[result] = kept
-            if merged != [result]:  # else the new window lies within one that is there
+            if merged != [result]:  # otherwise an existing window covers the new one
                 merge(result, merged, kept, absorbed)
         if not results or (result_window == new_window and not merged_new_window):
             self._mapping.setdefault(result_window, result_window)
@@ -125,10 +129,10 @@ class _Results:
 
 
 def _as_java_iterates(windows: list[TimeWindow]) -> list[TimeWindow]:
-    """Give windows in the order of a java.util.HashSet, into which they go as they come.
+    """Return windows in the iteration order of a ``java.util.HashSet``.
 
-    The first one's contents are kept in their place and the others' join them, so the order of a merged
-    window's elements hangs on it: here it is Flink's.
+    The contents of the first window stay in place and the others are added to them. The same order as in
+    Java therefore results in the same order of elements in a merged window as in Flink.
     """
     buckets = 16
     while len(windows) > buckets * 3 // 4:
@@ -137,7 +141,7 @@ def _as_java_iterates(windows: list[TimeWindow]) -> list[TimeWindow]:
 
 
 def _java_hash(window: TimeWindow) -> int:
-    """Give ``TimeWindow.hashCode()``, 64 bits of start + end mixed, as a HashMap spreads it."""
+    """Return ``TimeWindow.hashCode()``, which mixes the 64 bits of start + end, as a HashMap spreads it."""
     x = (window.start + window.end) & _LONG
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & _LONG
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & _LONG

@@ -1,4 +1,4 @@
-"""The window operator: what a function hosts to have Flink's DataStream windows."""
+"""The window operator, which adds Flink's DataStream windows to a KeyedProcessFunction."""
 
 from __future__ import annotations
 
@@ -38,54 +38,60 @@ WholeWindowFunction = ProcessWindowFunction | WindowFunction
 class WindowOperator:
     """Flink's DataStream windows, inside a `timerheap.KeyedProcessFunction`.
 
-    The function hands over its elements and its timers, and yields what comes back.
+    The function passes its elements and its timers to the operator and yields the results.
 
     Parameters
     ----------
     assigner : WindowAssigner
         Such as ``TumblingEventTimeWindows.of(60_000)``.
     function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
-        The first two keep one value a window, the others all its elements.
+        The first two keep one value for each window, the others keep all its elements.
     window_function : ProcessWindowFunction or WindowFunction, optional
-        Behind an AggregateFunction or a ReduceFunction: takes its result, as the only element, to say of
-        which key and window it is.
+        Receives the result of an AggregateFunction or a ReduceFunction as its only element, for example to
+        add the key and the window.
     trigger : Trigger, optional
-        By default the assigner's own. Early results: ``ContinuousEventTimeTrigger.of(10_000)``.
+        Default: the default trigger of the assigner. ``ContinuousEventTimeTrigger.of(10_000)`` emits early
+        results.
     evictor : Evictor, optional
-        Takes elements out of a window when it fires: ``CountEvictor.of(100)``. All elements are kept then,
-        whatever the function.
+        Removes elements from a window when it fires, such as ``CountEvictor.of(100)``. With an evictor, every
+        function keeps all elements.
     allowed_lateness : int or timedelta, default 0
-        In ms: for so long a window of event time is kept behind its end, and fires again for a late element.
+        In ms: how long a window of event time is kept after its end. A late element fires it again.
     late : callable, optional
-        ``late(value, ctx)`` takes an element that has come too late for all its windows, and gives results,
-        or None (Flink's late side output). Without it such elements are counted, in
+        ``late(value, ctx)`` is called with an element that is too late for all its windows, and returns
+        results or None (Flink's late side output). Without it, such elements are counted in
         `num_late_records_dropped`.
     accumulator_type, element_type
-        Of what is kept: of an AggregateFunction's accumulators, else, and with an evictor, of the elements; a
-        ``Types.*``, a DDL string, a Spark or a pyarrow type.
+        The type of the accumulators of an AggregateFunction, or of the elements for any other function and
+        with an evictor: a ``Types.*``, a DDL string, a Spark or a pyarrow type.
     name : str, default "window"
-        Goes before the names of the states.
+        Prepended to the names of the states.
 
     Attributes
     ----------
     num_late_records_dropped : int
-        Elements that came too late since the operator was made; on Spark, so, in this task.
+        Number of elements dropped as late since the operator was created; on Spark, in the current task.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is no such thing, windows merge and the trigger cannot, or a type is missing.
+        If an argument is invalid, a type is missing, or the trigger of a merging assigner cannot merge.
 
     Notes
     -----
-    Flink: ``WindowOperator``, ``MergingWindowSet``. An element costs O(its windows), and in a merging
-    assigner O(the key's sessions in flight) more; a firing O(1), and O(elements) with all elements kept.
+    Flink: ``WindowOperator``, ``MergingWindowSet``. An element costs O(its windows), and with a merging
+    assigner also O(the key's sessions in flight). A firing costs O(1), or O(elements) if the window keeps all
+    its elements.
 
-    State is kept in map states of the key, window -> contents; on Spark a key's map is one value in the
-    checkpoint, so a batch that touches one window of a key writes all of that key. Timers are those of the
-    function, one for all windows that wait for a timestamp, and deleted when none does: a function that
-    registers timers of its own at the same timestamps would lose them, so have one operator in a function.
-    What a function or a trigger raises comes through; of that element or timer is done what came before.
+    The contents of windows are kept in map states of the key. On Spark, the map of a key is one value in the
+    checkpoint, so a batch that changes one window of a key writes all windows of that key.
+
+    The operator uses the timers of the function. Windows share one timer for each timestamp, which is deleted
+    when no window needs it any more. The function must not register its own timers at the same timestamps,
+    because the operator may delete them; for the same reason, use only one operator in a function.
+
+    An exception of a function or a trigger is raised to the caller. It does not undo the changes that the
+    element or the timer has made before.
 
     Examples
     --------
@@ -134,8 +140,7 @@ class WindowOperator:
         self._merging = assigner if isinstance(assigner, MergingWindowAssigner) else None
         if self._merging is not None and not self._trigger.can_merge():
             raise ValueError(
-                f"trigger: a merging window assigner cannot be used with a trigger that does not support "
-                f"merging, and {self._trigger!r} does not: {assigner!r}"
+                f"trigger must support merging, because {assigner!r} merges windows, got {self._trigger!r}"
             )
         self._function = _instance(
             "function", function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction
@@ -146,13 +151,13 @@ class WindowOperator:
         self._type_info = _state_type(function, evictor, accumulator_type, element_type)
         self._allowed_lateness = not_negative("allowed_lateness", allowed_lateness)
         if late is not None and not callable(late):
-            raise TypeError(f"late: {late!r} is no callable (value, ctx) -> results")
+            raise TypeError(f"late must be a callable (value, ctx) -> results, got {late!r}")
         self._late = late
         self._name = name
         self.num_late_records_dropped = 0
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Ask for the states; call it in the function's ``open``."""
+        """Get the handles of the states; call this in the function's ``open``."""
         name, function = self._name, self._function
         self._evictor_context = EvictorContext()
         self._contents: Contents
@@ -187,29 +192,29 @@ class WindowOperator:
             self._window_function.open(runtime_context)
 
     def close(self) -> None:
-        """Call the window function's ``close``; call it in the function's."""
+        """Close the window function; call this in the function's ``close``."""
         if self._window_function is not None:
             self._window_function.close()
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
-        """Take an element; give the results of the windows that it makes fire.
+        """Process an element and return the results of the windows that fire.
 
-        Yield them one by one: as each is handed over, its timestamp becomes that of the output. A result's is
-        its window's ``max_timestamp()``, a late element's its own.
+        Yield the results one by one, because iterating over them sets the output timestamp of each. The
+        timestamp of a result is ``max_timestamp()`` of its window; a late element keeps its own.
 
         Parameters
         ----------
         value : object
-            Of `element_type`, where elements are kept.
+            The element, of type `element_type` if elements are kept.
         ctx : KeyedProcessFunction.Context
-            What the function's ``process_element`` was handed.
+            The context of the function's ``process_element``.
 
         Raises
         ------
         ValueError
             If the assigner is one of event time and the element has no timestamp.
         TypeError
-            If a custom assigner gives something that is no window.
+            If a custom assigner returns an object that is not a window.
         """
         self._turn_to(ctx)
         timestamp = ctx.timestamp()
@@ -242,16 +247,17 @@ class WindowOperator:
         return results
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> list[Any]:
-        """Take a timer that fires; give the results of the windows that have waited for it, to be yielded.
+        """Handle a timer that fires and return the results of its windows, to be yielded.
 
-        A timer that no window has asked for gives none. Windows fire in the order of their registration.
+        Windows fire in the order in which they registered the timer. There are no results if no window
+        registered it.
 
         Parameters
         ----------
         timestamp : int
             Epoch ms.
         ctx : KeyedProcessFunction.OnTimerContext
-            What the function's ``on_timer`` was handed.
+            The context of the function's ``on_timer``.
         """
         self._turn_to(ctx)
         event_time = ctx.time_domain() is TimeDomain.EVENT_TIME
@@ -262,7 +268,7 @@ class WindowOperator:
         while (window := timers.pop(timestamp)) is not None:
             kept = window if in_flight is None else in_flight.get_state_window(window)
             if kept is None:
-                continue  # merged away, by a trigger that has left a timer behind
+                continue  # the window has been merged, and its trigger did not delete this timer
             self._trigger_context.window = window
             self._follow(fire(timestamp, window, self._trigger_context), window, kept, results)
             if self._assigner.is_event_time() is event_time and timestamp == self._cleanup_time(window):
@@ -285,7 +291,7 @@ class WindowOperator:
 
     def _follow(self, result: TriggerResult, window: Window, kept: Window, results: Results) -> None:
         if not isinstance(result, TriggerResult):
-            raise TypeError(f"{self._trigger!r} has answered {result!r}, which is no TriggerResult")
+            raise TypeError(f"{self._trigger!r} must return a TriggerResult, got {result!r}")
         if result.is_fire():
             with self._contents.firing(window, kept) as contents:
                 if contents is not None:
@@ -304,7 +310,7 @@ class WindowOperator:
         return records("process", function.process(self._key, self._window_context, elements))
 
     def _merge(self, result: Window, merged: list[Window], kept: Window, absorbed: list[Window]) -> None:
-        """Follow windows that have become one: the trigger, the cleanup timers, the contents."""
+        """Update the trigger, the cleanup timers and the contents after windows have merged."""
         now = self._timers.current_watermark()
         if self._assigner.is_event_time():
             if self._is_late(result):
@@ -321,7 +327,7 @@ class WindowOperator:
         self._contents.merge(kept, absorbed)
 
     def _clear(self, window: Window, kept: Window, in_flight: MergingWindowSet | None) -> None:
-        """End a window: contents, the trigger's state and timers, the window function's state."""
+        """Clear the contents, timers and states of a window that ends."""
         self._contents.clear(kept)
         self._trigger.clear(window, self._trigger_context)
         if isinstance(self._window_function, ProcessWindowFunction):
@@ -349,7 +355,7 @@ class WindowOperator:
     def _register_cleanup_timer(self, window: Window) -> None:
         time = self._cleanup_time(window)
         if time == MAX_WATERMARK:
-            return  # kept for ever
+            return  # the window never ends
         if self._assigner.is_event_time():
             self._trigger_context.register_event_time_timer(time)
         else:
@@ -363,27 +369,31 @@ class WindowOperator:
             self._trigger_context.delete_processing_time_timer(time)
 
 
-_BACKWARDS = "{!r}: a window must not become late by merging; {} ends before the current {}, {}"
+_BACKWARDS = "{!r} must not merge windows into one that is late, got {}, which ends before the current {}, {}"
 
 
 def _instance(argument: str, value: Any, *classes: type) -> Any:
     if isinstance(value, classes):
         return value
-    names = " or ".join(class_.__name__ for class_ in classes)
     if isinstance(value, type) and issubclass(value, classes):
-        raise TypeError(f"{argument}: {value.__name__} is a class; give an instance of it")
-    raise TypeError(f"{argument}: {value!r} is no {names}")
+        raise TypeError(
+            f"{argument} must be an instance, got the class {value.__name__}; pass an instance of it"
+        )
+    *others, last = [class_.__name__ for class_ in classes]
+    names = f"{', '.join(others)} or {last}" if others else last
+    article = "an" if names[0] in "AE" else "a"
+    raise TypeError(f"{argument} must be {article} {names}, got {value!r}")
 
 
 def _whole_window(
     function: object, window_function: WholeWindowFunction | None
 ) -> WholeWindowFunction | None:
-    """Give what makes results of a window's contents; None: they are the results."""
+    """Return the function for the contents of a window, or None if the contents are the result."""
     if isinstance(function, (ProcessWindowFunction, WindowFunction)):
         if window_function is not None:
             raise ValueError(
-                f"window_function: {type(function).__name__} takes whole windows already; "
-                "give one only behind an AggregateFunction or a ReduceFunction"
+                f"window_function must be None with {type(function).__name__}, which is one itself, "
+                f"got {window_function!r}; pass one only with an AggregateFunction or a ReduceFunction"
             )
         return function
     if window_function is not None:
@@ -401,9 +411,9 @@ def _state_type(
     (unused,) = types
     who = type(function).__name__ if evictor is None else f"{type(function).__name__} with an evictor"
     if types[unused] is not None:
-        raise ValueError(f"{unused}: {who} keeps none; give {needed}")
+        raise ValueError(f"{unused} must be None for {who}, got {types[unused]!r}; pass {needed}")
     if type_info is None:
-        raise TypeError(f"{needed}: {who} needs one, such as Types.LONG()")
+        raise TypeError(f"{needed} must be a type for {who}, such as Types.LONG(), got None")
     return type_info
 
 
@@ -412,6 +422,6 @@ def _windows(assigner: WindowAssigner, windows: Collection[Window]) -> list[Wind
     for window in windows:
         if not isinstance(window, Window):
             raise TypeError(
-                f"{assigner!r} has assigned {window!r}, which is no TimeWindow or GlobalWindow or CountWindow"
+                f"{assigner!r} must assign a TimeWindow, a CountWindow or the GlobalWindow, got {window!r}"
             )
     return windows

@@ -1,4 +1,4 @@
-"""What a call of the window operator gives: results of windows, and their timestamps."""
+"""The results of a call of the window operator, with their timestamps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Results"]
 
 
 class Results(list[Any]):
-    """Results in the order in which they came out; while one is handed over, its timestamp is the output's.
+    """A list of results whose iterator sets the output timestamp to the timestamp of each result.
 
     Parameters
     ----------
     ctx : KeyedProcessFunction.Context
-        Of the call.
+        The context of the call.
     timestamp : int or None
-        Of what the function yields by itself, behind the results.
+        The output timestamp after the last result, for the records that the function itself yields.
 
     Notes
     -----
@@ -32,7 +32,7 @@ class Results(list[Any]):
         self._timestamps: list[int | None] = []
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Add results that have this timestamp."""
+        """Add results with the same timestamp."""
         self.extend(results)
         self._timestamps += [timestamp] * (len(self) - len(self._timestamps))
 

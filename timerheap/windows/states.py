@@ -1,4 +1,4 @@
-"""State of one key and one window: views of map states whose keys are windows."""
+"""State of one key and one window, stored in map states whose keys are windows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ReducingStateDescriptor(StateDescriptor):
     Parameters
     ----------
     name : str
-    reduce_function : callable, or an object with such a ``reduce`` method
-        (value1, value2) -> value: associative.
+    reduce_function : callable, or an object with a ``reduce`` method
+        An associative function ``(value1, value2) -> value``.
     type_info
-        As in other descriptors.
+        The type of the value, as in other descriptors.
 
     Examples
     --------
@@ -43,11 +43,13 @@ class ReducingStateDescriptor(StateDescriptor):
         super().__init__(name, type_info)
         self.reduce_function: Callable[[Any, Any], Any] = getattr(reduce_function, "reduce", reduce_function)
         if not callable(self.reduce_function):
-            raise TypeError(f"reduce_function: {reduce_function!r} is no callable (value1, value2) -> value")
+            raise TypeError(
+                f"reduce_function must be a callable (value1, value2) -> value, got {reduce_function!r}"
+            )
 
 
 class _View(State):
-    """One window's entry in a map state."""
+    """The entry of one window in a map state."""
 
     def __init__(self, entries: MapState, window: Window) -> None:
         self._entries = entries
@@ -58,18 +60,18 @@ class _View(State):
 
 
 class ReducingState(_View):
-    """One value, into which others are reduced (Flink's ``ReducingState``)."""
+    """One value that combines all added values (Flink's ``ReducingState``)."""
 
     def __init__(self, entries: MapState, window: Window, reduce_function: Callable[[Any, Any], Any]) -> None:
         super().__init__(entries, window)
         self._reduce = reduce_function
 
     def get(self) -> Any:
-        """Give the value, None where nothing has been added."""
+        """Return the value, or None if nothing has been added."""
         return self._entries.get(self._window)
 
     def add(self, value: Any) -> None:
-        """Reduce `value` into the state."""
+        """Combine `value` with the value of the state."""
         kept = self.get()
         self._entries.put(self._window, value if kept is None else self._reduce(kept, value))
 
@@ -104,7 +106,7 @@ class _WindowList(_View, ListState):
     def update(self, values: Iterable[Any]) -> None:
         kept = list(values)
         if any(value is None for value in kept):
-            raise ValueError("a list state takes no None")
+            raise ValueError("an element of a list state must not be None")
         if kept:
             self._entries.put(self._window, kept)
         else:
@@ -150,14 +152,14 @@ class _WindowMap(_View, MapState):
 
 
 class WindowStates:
-    """The states that a trigger or a window function has for each window of the current key.
+    """The states of a trigger or a window function, for each window of the current key.
 
     Parameters
     ----------
     runtime_context : RuntimeContext
-        Gives a map state for each descriptor: window -> value, list or map.
+        Provides a map state for each descriptor, from windows to values, lists or maps.
     prefix : str
-        Goes before each descriptor's name.
+        Prepended to the name of each descriptor.
     element_type : optional
         The type of a state whose descriptor has none.
     """
@@ -168,7 +170,7 @@ class WindowStates:
         self._element_type = element_type
 
     def of(self, descriptor: object, window: Window) -> Any:
-        """Give the state of one window. A list or map is read and written whole at each call."""
+        """Return the state of one window. Each call reads or writes the whole of a list or map."""
         if isinstance(descriptor, ReducingStateDescriptor):
             return ReducingState(
                 self._entries(descriptor, descriptor.type_info), window, descriptor.reduce_function
@@ -180,14 +182,16 @@ class WindowStates:
         if isinstance(descriptor, MapStateDescriptor):
             return _WindowMap(self._entries(descriptor, _nested(*descriptor.key_and_value)), window)
         raise TypeError(
-            f"state_descriptor: {descriptor!r} is no descriptor of a value, list, map or reducing state"
+            "state_descriptor must be the descriptor of a value, list, map or reducing state, "
+            f"got {descriptor!r}"
         )
 
     def merge(self, descriptor: object, window: Window, merged: Iterable[Window]) -> None:
-        """Move what `merged` windows have into `window`."""
+        """Move the state of the `merged` windows to `window`."""
         if not isinstance(descriptor, (ReducingStateDescriptor, ListStateDescriptor)):
             raise TypeError(
-                f"state_descriptor: {descriptor!r} cannot be merged; only a reducing or a list state can"
+                "state_descriptor must be the descriptor of a reducing or a list state, which can be merged, "
+                f"got {descriptor!r}"
             )
         target = self.of(descriptor, window)
         for source in (self.of(descriptor, old) for old in merged):
@@ -204,19 +208,19 @@ class WindowStates:
         type_info = self._element_type if type_info is None else type_info
         if type_info is None:
             raise TypeError(
-                f"type_info of the state {descriptor.name!r} must be the type of an element where the window "
-                "keeps none, got None"
+                f"type_info of the state {descriptor.name!r} must be the type of an element if the window "
+                "does not keep its elements, got None"
             )
         return self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW, type_info))
 
 
 class WindowStateStore:
-    """Where a `ProcessWindowFunction` asks for state of the key and the window that it is called for.
+    """Gives a `ProcessWindowFunction` access to the states of the current key and window.
 
     Parameters
     ----------
     states : WindowStates or None
-        None: windows merge, and have no state of their own.
+        None for merging windows, which have no state of their own.
     window : TimeWindow or GlobalWindow
     """
 
@@ -225,30 +229,30 @@ class WindowStateStore:
         self._window = window
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
-        """Give a value state."""
+        """Return a value state."""
         state: ValueState = self._state(state_descriptor, ValueStateDescriptor)
         return state
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
-        """Give a list state; read and written whole at each call."""
+        """Return a list state; each call reads or writes the whole list."""
         state: ListState = self._state(state_descriptor, ListStateDescriptor)
         return state
 
     def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
-        """Give a map state; read and written whole at each call."""
+        """Return a map state; each call reads or writes the whole map."""
         state: MapState = self._state(state_descriptor, MapStateDescriptor)
         return state
 
     def _state(self, descriptor: object, class_: type[StateDescriptor]) -> Any:
         if not isinstance(descriptor, class_):
-            raise TypeError(f"state_descriptor: {descriptor!r} is no {class_.__name__}")
+            raise TypeError(f"state_descriptor must be a {class_.__name__}, got {descriptor!r}")
         if self._states is None:
-            raise ValueError("per-window state is not allowed with merging windows; use global_state()")
+            raise ValueError("per-window state is not supported with merging windows; use global_state()")
         return self._states.of(descriptor, self._window)
 
 
 def _nested(*types: object) -> object:
-    """Give the type of a list of one type, or of a map of two."""
+    """Return the type of a list of one type, or of a map of two types."""
     infos = [TypeInformation(type_) if isinstance(type_, str) else type_ for type_ in types]
     known = [info for info in infos if isinstance(info, TypeInformation)]
     if len(known) == len(infos):

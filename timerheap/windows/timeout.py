@@ -1,4 +1,4 @@
-"""A trigger that does not wait for ever for another one."""
+"""A trigger that adds a timeout to another trigger."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["ProcessingTimeoutTrigger"]
 
 
 class ProcessingTimeoutTrigger(Trigger):
-    """Fires when another trigger does, or when a time has passed since the first element without that.
+    """Fires when another trigger fires, or when a timeout after the first element expires before that.
 
-    As in Flink, any timer of the window fires it, also one that the nested trigger has registered.
+    As in Flink, the trigger fires at any timer of the window, including those of the nested trigger.
 
     Parameters
     ----------
@@ -24,13 +24,13 @@ class ProcessingTimeoutTrigger(Trigger):
     timeout : int or timedelta
         In ms of processing time.
     reset_timer_on_new_record : bool, default False
-        True: the time begins again with each element.
+        Whether each element restarts the timeout.
     should_clear_on_timeout : bool, default True
-        Whether the nested trigger forgets its state when the time has passed.
+        Whether the state of the nested trigger is cleared when the timeout expires.
 
     Examples
     --------
-    Batches of three rows, or of what has come within a minute:
+    Batches of three rows, or of the rows that arrive within a minute of the first:
 
     >>> from timerheap.windows import CountTrigger, GlobalWindows, PurgingTrigger
     >>> batches = dict(
@@ -62,7 +62,7 @@ class ProcessingTimeoutTrigger(Trigger):
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
     ) -> ProcessingTimeoutTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return ProcessingTimeoutTrigger(
             nested_trigger, timeout, reset_timer_on_new_record, should_clear_on_timeout
         )

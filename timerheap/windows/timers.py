@@ -1,4 +1,4 @@
-"""Timers of windows, where the timer service has one for each key and timestamp only."""
+"""Timers of windows, on a timer service with one timer for each key and timestamp."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["WindowTimers"]
 
 
 class WindowTimers:
-    """Which windows of the current key wait for which timestamp, in one time domain.
+    """The timers of the current key's windows, in one time domain.
 
-    The first window that waits for a timestamp has the timer registered, the last that no longer does has it
-    deleted. Each call is O(windows that wait for the timestamp).
+    Windows with the same timestamp share a timer. It is registered for the first of them, and deleted when
+    none of them needs it any more. Each call is O(windows with the timestamp).
 
     Parameters
     ----------
     runtime_context : RuntimeContext
     name : str
-        Of the state: timestamp -> windows, in the order in which they registered.
+        The name of the state, which maps a timestamp to its windows in the order of their registration.
     """
 
     def __init__(self, runtime_context: RuntimeContext, name: str) -> None:
@@ -31,7 +31,7 @@ class WindowTimers:
         )
 
     def register(self, timestamp: int, window: Window, register_timer: Callable[[int], object]) -> None:
-        """Have `window` wait for `timestamp`; ``register_timer(timestamp)`` is called for the first one."""
+        """Register a timer of `window`; call ``register_timer(timestamp)`` for the first one at a time."""
         waiting = self._windows(timestamp)
         if not waiting:
             register_timer(timestamp)
@@ -39,7 +39,7 @@ class WindowTimers:
             self._waiting.put(timestamp, [*waiting, window])
 
     def delete(self, timestamp: int, window: Window, delete_timer: Callable[[int], object]) -> None:
-        """Have `window` no longer wait; ``delete_timer(timestamp)`` is called where no other one does."""
+        """Delete the timer of `window`; call ``delete_timer(timestamp)`` for the last one at a time."""
         waiting = self._windows(timestamp)
         if window in waiting:
             waiting.remove(window)
@@ -48,7 +48,7 @@ class WindowTimers:
                 delete_timer(timestamp)
 
     def pop(self, timestamp: int) -> Window | None:
-        """Take out the first window that waits for `timestamp`, the timer having fired; None: none does."""
+        """Remove and return the first window with a timer at `timestamp`, which has fired, or None."""
         waiting = self._windows(timestamp)
         if not waiting:
             return None

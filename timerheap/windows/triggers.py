@@ -1,4 +1,4 @@
-"""When a window's results come out: Flink's triggers."""
+"""Flink's triggers, which decide when a window emits its result."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 
 
 class TriggerResult(Enum):
-    """What becomes of a window now (``pyflink.datastream.window.TriggerResult``).
+    """The action of a trigger on a window (``pyflink.datastream.window.TriggerResult``).
 
-    FIRE gives out its result, PURGE forgets what it holds, FIRE_AND_PURGE does both, in this order. A window
-    that holds nothing has no result.
+    FIRE emits the result of the window, PURGE deletes its contents, FIRE_AND_PURGE does both in this order,
+    and CONTINUE does nothing. An empty window has no result.
     """
 
     CONTINUE = (False, False)
@@ -37,23 +37,23 @@ class TriggerResult(Enum):
     PURGE = (False, True)
 
     def is_fire(self) -> bool:
-        """Tell whether the result is given out."""
+        """Return whether the window emits its result."""
         return self.value[0]
 
     def is_purge(self) -> bool:
-        """Tell whether the contents are forgotten."""
+        """Return whether the contents of the window are deleted."""
         return self.value[1]
 
 
 class Trigger(ABC):
     """Decides for each key and window when it fires (``pyflink.datastream.window.Trigger``).
 
-    One of your own keeps nothing in ``self`` but its parameters: what it must remember goes into
-    ``ctx.get_partitioned_state(descriptor)``, and each method answers with a `TriggerResult`.
+    A subclass keeps its parameters in ``self`` and its state in ``ctx.get_partitioned_state(descriptor)``.
+    The methods for elements and timers return a `TriggerResult`.
 
     Examples
     --------
-    Fire at each tenth element, and at the window's end:
+    Fire at every tenth element and at the end of the window:
 
     >>> from timerheap import ValueStateDescriptor
     >>> class EachTenth(EventTimeTrigger):
@@ -71,72 +71,74 @@ class Trigger(ABC):
     """
 
     class TriggerContext(ABC):
-        """What a trigger is handed; its timers and its state are those of one key and one window."""
+        """Context of a trigger, with the timers and the state of one key and one window."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
-            """Give the processing time, epoch ms."""
+            """Return the processing time, epoch ms."""
 
         @abstractmethod
         def get_current_watermark(self) -> int:
-            """Give the watermark, epoch ms."""
+            """Return the watermark, epoch ms."""
 
         @abstractmethod
         def register_processing_time_timer(self, time: int) -> None:
-            """Have `Trigger.on_processing_time` called once processing time has passed `time`, epoch ms."""
+            """Register a timer that calls `Trigger.on_processing_time` after `time`, epoch ms."""
 
         @abstractmethod
         def register_event_time_timer(self, time: int) -> None:
-            """Have `Trigger.on_event_time` called once the watermark has reached `time`, epoch ms."""
+            """Register a timer that calls `Trigger.on_event_time` when the watermark reaches `time`."""
 
         @abstractmethod
         def delete_processing_time_timer(self, time: int) -> None:
-            """Delete the window's timer, if there is one."""
+            """Delete the processing-time timer of the window, if there is one."""
 
         @abstractmethod
         def delete_event_time_timer(self, time: int) -> None:
-            """Delete the window's timer, if there is one."""
+            """Delete the event-time timer of the window, if there is one."""
 
         @abstractmethod
         def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-            """Give the window's state: a value, list, map or reducing state, as the descriptor says."""
+            """Return the value, list, map or reducing state of the window that the descriptor describes."""
 
     class OnMergeContext(TriggerContext, ABC):
-        """What `Trigger.on_merge` is handed."""
+        """Context of `Trigger.on_merge`."""
 
         @abstractmethod
         def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-            """Put together what the merged windows have in a reducing or list state, for the new window."""
+            """Merge the reducing or list states of the merged windows into that of the new window."""
 
     @abstractmethod
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """Take an element that the window has just got; `timestamp` is its event time, None without one."""
+        """Handle a new element of the window; `timestamp` is its event time, or None."""
 
     @abstractmethod
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Take a processing-time timer of the window; `time` is the one it was registered for."""
+        """Handle a processing-time timer of the window; `time` is the time it was registered for."""
 
     @abstractmethod
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Take an event-time timer of the window; `time` is the one it was registered for."""
+        """Handle an event-time timer of the window; `time` is the time it was registered for."""
 
     def can_merge(self) -> bool:
-        """Tell whether `on_merge` works, as session windows need it."""
+        """Return whether the trigger implements `on_merge`, which session windows need."""
         return False
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """Register for a window that several have just become what is to be registered."""
-        raise NotImplementedError(f"{type(self).__name__}.can_merge() says yes, so it must have on_merge()")
+        """Merge the state of the merged windows, and register the timers of the new `window`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must have on_merge(), because its can_merge() returns True"
+        )
 
     @abstractmethod
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """Delete the window's timers, and clear its state: it ends here."""
+        """Delete the timers and clear the state of the window, which ends."""
 
 
 class QuietTrigger(Trigger):
-    """Does nothing, whatever happens: what a trigger has no answer to, it has from here."""
+    """Base of triggers whose methods do nothing unless overridden."""
 
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
@@ -163,11 +165,11 @@ class QuietTrigger(Trigger):
 
 
 class NeverTrigger(QuietTrigger):
-    """Never fires: the default of `GlobalWindows`."""
+    """Never fires; the default trigger of `GlobalWindows`."""
 
 
 class EndOfStreamTrigger(QuietTrigger):
-    """Fires at the end of the input: the default of ``GlobalWindows.create_with_end_of_stream_trigger()``."""
+    """Fires at the end of the input; see ``GlobalWindows.create_with_end_of_stream_trigger()``."""
 
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
@@ -182,11 +184,11 @@ class EndOfStreamTrigger(QuietTrigger):
 
 
 class EventTimeTrigger(QuietTrigger):
-    """Fires when the watermark reaches the window's end, and at once for an element that comes later."""
+    """Fires when the watermark reaches the end of the window, and at every later element."""
 
     @staticmethod
     def create() -> EventTimeTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return EventTimeTrigger()
 
     def on_element(
@@ -208,7 +210,7 @@ class EventTimeTrigger(QuietTrigger):
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
         """See `Trigger.on_merge`."""
-        if window.max_timestamp() > ctx.get_current_watermark():  # else the late element fires it by itself
+        if window.max_timestamp() > ctx.get_current_watermark():  # otherwise on_element() fires
             ctx.register_event_time_timer(window.max_timestamp())
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
@@ -217,11 +219,11 @@ class EventTimeTrigger(QuietTrigger):
 
 
 class ProcessingTimeTrigger(QuietTrigger):
-    """Fires when processing time has passed the window's end."""
+    """Fires when processing time passes the end of the window."""
 
     @staticmethod
     def create() -> ProcessingTimeTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return ProcessingTimeTrigger()
 
     def on_element(
@@ -250,26 +252,26 @@ class ProcessingTimeTrigger(QuietTrigger):
 
 
 class CountTrigger(QuietTrigger):
-    """Fires whenever a window has got so many elements more; not at its end.
+    """Fires after every `window_size` elements of a window, but not at the end of the window.
 
     Parameters
     ----------
     window_size : int
-        1 or more.
+        Number of elements, 1 or more.
     """
 
     _count = ReducingStateDescriptor("count", add, Types.LONG())
 
     def __init__(self, window_size: int) -> None:
         if not isinstance(window_size, int) or isinstance(window_size, bool):
-            raise TypeError(f"window_size: {window_size!r} is no number of elements; give an int")
+            raise TypeError(f"window_size must be an int, a number of elements, got {window_size!r}")
         if window_size < 1:
-            raise ValueError(f"window_size: {window_size} elements; give 1 or more")
+            raise ValueError(f"window_size must be 1 or more, got {window_size}")
         self.window_size = window_size
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return CountTrigger(window_size)
 
     def on_element(
@@ -300,7 +302,7 @@ class CountTrigger(QuietTrigger):
 
 
 class PurgingTrigger(Trigger):
-    """Does what another trigger does, and forgets what the window holds whenever that one fires.
+    """Fires when another trigger fires, and then deletes the contents of the window.
 
     Parameters
     ----------
@@ -309,12 +311,12 @@ class PurgingTrigger(Trigger):
 
     def __init__(self, nested_trigger: Trigger) -> None:
         if not isinstance(nested_trigger, Trigger):
-            raise TypeError(f"nested_trigger: {nested_trigger!r} is no Trigger")
+            raise TypeError(f"nested_trigger must be a Trigger, got {nested_trigger!r}")
         self.nested_trigger = nested_trigger
 
     @staticmethod
     def of(nested_trigger: Trigger) -> PurgingTrigger:
-        """Make one."""
+        """Return a new trigger."""
         return PurgingTrigger(nested_trigger)
 
     def on_element(

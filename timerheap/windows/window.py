@@ -1,4 +1,4 @@
-"""What an assigner puts elements into: intervals of time, numbered windows, or one window over all."""
+"""Windows: intervals of time, numbered windows of elements, and the one window over all elements."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from timerheap.types import Types
 __all__ = ["WINDOW", "CountWindow", "GlobalWindow", "TimeWindow", "Window", "window_of"]
 
 WINDOW = Types.ROW_NAMED(["start", "end"], [Types.LONG(), Types.LONG()])
-"""How state keeps a window: a count window has only its id, as the start, the global window has nothing."""
+"""The type of a window in state. A count window has its id as the start; the global window has only nulls."""
 
 
 class TimeWindow(NamedTuple):
-    """From `start` (inclusive) to `end` (exclusive), epoch ms (``pyflink.datastream.window.TimeWindow``).
+    """The interval from `start` to `end` (exclusive), epoch ms (``pyflink.datastream.window.TimeWindow``).
 
-    Windows are ordered by start, then end, and equal where both are.
+    Windows compare by start, then by end.
 
     Examples
     --------
@@ -30,32 +30,32 @@ class TimeWindow(NamedTuple):
     end: int
 
     def max_timestamp(self) -> int:
-        """Give the largest timestamp that belongs to the window: `end` - 1."""
+        """Return the largest timestamp in the window, `end` - 1."""
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Tell whether both have a time in common, or just touch: sessions that touch are one."""
+        """Return whether the windows overlap or touch; sessions that touch are merged."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
-        """Give the smallest window over both."""
+        """Return the smallest window that covers both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """Give the start of the window of `timestamp`, where windows start at `offset` modulo size."""
+        """Return the start of the window that contains `timestamp`; windows start at `offset` modulo size."""
         return timestamp - (timestamp - offset) % window_size
 
 
 class CountWindow(NamedTuple):
-    """A window of so many elements, which has a number (``pyflink.datastream.window.CountWindow``).
+    """A numbered window of a fixed number of elements (``pyflink.datastream.window.CountWindow``).
 
     Its `start` and `end` are None.
 
     Attributes
     ----------
     id : int
-        0, 1, ... for each key.
+        The number of the window: 0, 1, ... for each key.
     """
 
     id: int
@@ -63,11 +63,11 @@ class CountWindow(NamedTuple):
 
     @property
     def start(self) -> None:
-        """None: the window is no interval of time."""
+        """None, because the window is not an interval of time."""
         return None
 
     def max_timestamp(self) -> int:
-        """Return ``MAX_WATERMARK``: no time ends the window."""
+        """Return ``MAX_WATERMARK``, because the window does not end at a time."""
         return MAX_WATERMARK
 
     def __repr__(self) -> str:
@@ -85,11 +85,11 @@ class GlobalWindow(NamedTuple):
 
     @staticmethod
     def get() -> GlobalWindow:
-        """Give the window."""
+        """Return the window."""
         return GlobalWindow()
 
     def max_timestamp(self) -> int:
-        """Give ``MAX_WATERMARK``: the window ends with the input."""
+        """Return ``MAX_WATERMARK``, because the window ends with the input."""
         return MAX_WATERMARK
 
 
@@ -97,7 +97,7 @@ Window = TimeWindow | CountWindow | GlobalWindow
 
 
 def window_of(fields: Iterable[int | None]) -> Window:
-    """Give the window back of what state has kept."""
+    """Return the window that has these fields in state."""
     start, end = fields
     if start is None:
         return GlobalWindow()

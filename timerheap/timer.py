@@ -38,10 +38,10 @@ class Timer(NamedTuple):
     ----------
     timestamp : int
         Epoch milliseconds, int64.
+    key_hash : int
         The id or hash of the key, int64.
-        The key's id or hash, int64.
+    namespace : int, default 0
         The id of the namespace, such as a window, int64.
-        The namespace's id (a window, say), int64.
     """
 
     timestamp: int

@@ -70,7 +70,7 @@ class _Call(AsyncFunction[IN, OUT]):
 
 
 def as_async_function(function: object) -> AsyncFunction[Any, Any]:
-    """Return `function` as an `AsyncFunction`; raise a TypeError if it is not a coroutine function or one."""
+    """Return a coroutine function or an `AsyncFunction` as the latter; otherwise raise a TypeError."""
     if isinstance(function, type):
         raise TypeError(
             f"function must be an instance, got the class {function.__name__}; "

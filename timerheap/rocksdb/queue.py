@@ -69,8 +69,8 @@ class RocksDBTimerQueue(Generic[K, N]):
     groups. Here one scan serves all key groups; to find the timers of one key group, all timers are scanned
     and their key groups are computed from the stored hash codes.
 
-    **Identity** is also that of the bytes: 1, 1.0 and True are three keys, and the queue returns keys as
-    their serializer reads them.
+    **Identity.** Timers are compared by these bytes: 1, 1.0 and True are three keys. The queue returns keys
+    as their serializer reads them.
 
     **Cost.** Up to 2048 of the first timers are kept in memory. `add`, `remove`, `peek` and `poll` cost O(log
     n), plus one read of the disk per 1024 polls. ``len`` is O(1), except after a timer beyond those in memory

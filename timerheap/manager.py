@@ -139,6 +139,7 @@ class InternalTimeServiceManager(Generic[K]):
         Parameters
         ----------
         name : str
+            The name of the service, unique in the operator.
         triggerable : Triggerable
             The object to call when a timer fires. An existing service keeps its first one, as in Flink.
         key_serializer, namespace_serializer : str or TypeSerializer, default "any"

@@ -1,4 +1,4 @@
-"""The window tables of the traces."""
+"""Slice assigners of the traces."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from timerheap.tvf import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAs
 
 
 def assigner(trace: dict[str, Any]) -> SliceAssigner:
-    """The slices of a trace of TUMBLE, HOP or CUMULATE."""
+    """Return the slice assigner of a trace of TUMBLE, HOP or CUMULATE."""
     where = {"offset": trace["offset"] or 0, "time_zone": trace.get("tz", "UTC")}
     match trace["kind"]:
         case "TUMBLE":

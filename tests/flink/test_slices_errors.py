@@ -1,4 +1,4 @@
-"""Which parameters SliceAssigners refuse."""
+"""Invalid parameters of slice assigners compared with Flink's SliceAssigners."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import pytest
 from slice_traces import assigner
 
 
-def test_slices_errors(trace: dict[str, Any]) -> None:
+def test_slice_assigners_raise_where_flinks_do(trace: dict[str, Any]) -> None:
     if trace["error_class"] is None:
         assigner(trace)
         return
     with pytest.raises(ValueError, match="must be") as raised:
         assigner(trace)
     wrong = next(value for value in (trace["offset"], trace["size"], trace["step"]) if value is not None)
-    said = str(raised.value)
-    assert said.startswith(("size", "max_size", "slide", "step", "offset"))
-    assert said.endswith((f"got {trace['size']} ms", f"got {trace['step']} ms", f"got {wrong} ms"))
+    message = str(raised.value)
+    assert message.startswith(("size", "max_size", "slide", "step", "offset"))
+    assert message.endswith((f"got {trace['size']} ms", f"got {trace['step']} ms", f"got {wrong} ms"))

@@ -429,9 +429,12 @@ static void mutate(size_t kind, size_t i) {
     case 12:
         h.line[line].passed++, h.line[(line + 1) % h.lines].passed--;
         break;
-    case 13:
-        h.key[i] ^= 1 << 20;
+    case 13: { /* of another tag: with the same and in the same line it were a heap */
+        uint8_t tag = th_tag(th_hash_row(&h, i));
+        do h.key[i] += 1 << 20;
+        while (th_tag(th_hash_row(&h, i)) == tag);
         break;
+    }
     case 14:
         h.ts[i] = h.ts[parent] - 1, reindex();
         break;

@@ -51,7 +51,7 @@ lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, ja
 	$(venv)/lint/bin/ruff format --check
 	$(venv)/lint/bin/mypy
 	cd tests/typing && $(CURDIR)/$(venv)/lint/bin/mypy --strict --config-file= --cache-dir=/dev/null heaps.py
-	$(call installed,lint) -m mypy.stubtest timerheap._heap --ignore-disjoint-bases --mypy-config-file pyproject.toml
+	$(call installed,lint) -m mypy.stubtest timerheap._native._heap --ignore-disjoint-bases --mypy-config-file pyproject.toml
 	$(venv)/lint/bin/clang-format --dry-run -Werror $(wildcard csrc/*.[ch] tests/c/*.[ch] tests/fuzz/*.c bench/*.c)
 	$(venv)/lint/bin/jactionlint --profile correctness
 
@@ -111,7 +111,7 @@ hooks: $(venv)/lint/.installed ## Run lint before every git commit
 	$(venv)/lint/bin/pre-commit install
 
 clean: ## Remove everything that make has made
-	rm -rf .venv-* dist build timerheap.egg-info timerheap/_heap.c timerheap/*.so \
+	rm -rf .venv-* dist build timerheap.egg-info timerheap/_native/_heap.c timerheap/_native/*.so \
 	  .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks spark-warehouse out docs/reference/generated
 
 $(wheel): $(sources) | $(venv)/build/pyvenv.cfg

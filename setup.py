@@ -30,9 +30,9 @@ else:
         compile_args += ["-fsanitize-coverage=trace-pc,trace-cmp"]
 
 extension = Extension(
-    "timerheap._heap",
-    sources=["timerheap/_heap.pyx", *sorted(glob("csrc/*.c"))],
-    depends=["timerheap/_csrc.pxd", *glob("timerheap/*.pxi"), *glob("csrc/*.h")],
+    "timerheap._native._heap",
+    sources=["timerheap/_native/_heap.pyx", *sorted(glob("csrc/*.c"))],
+    depends=["timerheap/_native/_csrc.pxd", *glob("timerheap/_native/*.pxi"), *glob("csrc/*.h")],
     include_dirs=["csrc", numpy.get_include()],
     define_macros=[
         ("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION"),

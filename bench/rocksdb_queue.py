@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from timerheap import RocksDBTimerQueue, TimerQueue
+from timerheap.flink import RocksDBTimerQueue, TimerQueue
 
 Timers = list[tuple[int, int, None]]
 

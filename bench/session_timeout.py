@@ -39,9 +39,9 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.examples.replay import spark_session
-from timerheap.spark.labels import balanced_labels
-from timerheap.spark.pack import HASH, PACKED, Packer, unpack
+from timerheap._demo.replay import spark_session
+from timerheap.spark._exchange.labels import balanced_labels
+from timerheap.spark._exchange.pack import HASH, PACKED, Packer, unpack
 
 SCHEMA = "key string, at bigint"
 SPAN = 60_000  # event time of one batch, ms

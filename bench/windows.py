@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.examples.replay import spark_session
+from timerheap._demo.replay import spark_session
 
 KEYS, SPAN = 100, 2 * 3_600_000  # event time over all batches, ms
 MINUTE = 60_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from timerheap import InternalTimer, assign_to_key_group
+from timerheap.flink import InternalTimer, assign_to_key_group
 
 Timer = InternalTimer[Any, Any]
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerheap.async_wait import (
+from timerheap.async_io import (
     NO_RETRY_STRATEGY,
     AsyncFunction,
     AsyncRetryStrategy,
     AsyncWaitOperator,
     OrderedStreamElementQueue,
-    StreamElement,
+    QueueElement,
     StreamElementQueue,
     StreamRecord,
     UnorderedStreamElementQueue,
@@ -69,10 +69,10 @@ def ms() -> int:
 async def feed(
     operator: AsyncWaitOperator[Any, Any],
     elements: list[Any],
-    output: Callable[[StreamElement], object] | None = None,
-) -> list[StreamElement]:
+    output: Callable[[QueueElement], object] | None = None,
+) -> list[QueueElement]:
     """Process the elements, ints as watermarks, and return the output."""
-    out: list[StreamElement] = []
+    out: list[QueueElement] = []
     async with operator.open(output or out.append) as stream:
         for timestamp, element in enumerate(elements):
             if isinstance(element, int):
@@ -83,7 +83,7 @@ async def feed(
     return out
 
 
-def values(out: list[StreamElement]) -> list[Any]:
+def values(out: list[QueueElement]) -> list[Any]:
     return [element.timestamp if isinstance(element, Watermark) else element.value for element in out]
 
 
@@ -350,7 +350,7 @@ def test_an_error_in_the_block_or_the_output_is_raised_and_closes_the_function()
             await asyncio.sleep(0.001)
             raise LookupError("of the block")
 
-    def output(element: StreamElement) -> None:
+    def output(element: QueueElement) -> None:
         raise LookupError("of the output")
 
     with pytest.raises(LookupError, match="of the block"):

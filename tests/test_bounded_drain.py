@@ -4,12 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
-    InternalTimerService,
-    ManualProcessingTimeService,
-)
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.flink import InternalTimerService, ManualProcessingTimeService
 
 
 class Recorder:

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import timerheap.clock
-from timerheap import MAX_WATERMARK, ManualProcessingTimeService, SystemProcessingTimeService
+import timerheap.flink.processing_time
+from timerheap import MAX_WATERMARK
+from timerheap.flink import ManualProcessingTimeService, SystemProcessingTimeService
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 LONG = 60  # seconds: what a test waits for at most, and never does
@@ -295,8 +296,8 @@ class StoppedTime:
 def test_many_callbacks_come_in_order_none_lost_none_twice(monkeypatch):
     called = []
     stopped = StoppedTime()
-    monkeypatch.setattr(timerheap.clock, "time", stopped)
-    monkeypatch.setattr(timerheap.clock, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(timerheap.flink.processing_time, "time", stopped)
+    monkeypatch.setattr(timerheap.flink.processing_time, "_LONGEST_WAIT", 0.01)
     with SystemProcessingTimeService() as clock:
         start = clock.get_current_processing_time()
         timestamps = [start + (i * 7919) % 1_000 for i in range(100_000)]
@@ -385,7 +386,7 @@ def test_a_handler_must_be_callable():
 
 
 def test_without_a_handler_errors_are_logged(system, caplog):
-    with caplog.at_level(logging.ERROR, "timerheap.clock"):
+    with caplog.at_level(logging.ERROR, "timerheap.flink.processing_time"):
         with pytest.raises(ZeroDivisionError):
             system.register_timer(0, lambda _: 1 // 0).result(timeout=LONG)
         system.register_timer(0, str).result(timeout=LONG)
@@ -478,8 +479,8 @@ def test_the_thread_ends_with_the_service():
 
 def test_a_clock_that_was_set_is_noticed(monkeypatch):
     now = [10**18]
-    monkeypatch.setattr(timerheap.clock, "time", SimpleNamespace(time_ns=lambda: now[0]))
-    monkeypatch.setattr(timerheap.clock, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(timerheap.flink.processing_time, "time", SimpleNamespace(time_ns=lambda: now[0]))
+    monkeypatch.setattr(timerheap.flink.processing_time, "_LONGEST_WAIT", 0.01)
     with SystemProcessingTimeService() as clock:
         future = clock.register_timer(clock.get_current_processing_time() + FAR, str)
         with pytest.raises(FutureTimeoutError):

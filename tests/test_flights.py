@@ -6,8 +6,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from timerheap.examples.flights import read_flights, write_replay
-from timerheap.examples.overdue_pandas import departed, final_watermark, overdue_planes
+from timerheap._demo.flights import read_flights, write_replay
+from timerheap._demo.overdue_pandas import departed, final_watermark, overdue_planes
 
 NEW_YORK = "America/New_York"
 NEVER = None

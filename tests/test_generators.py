@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from output_recorder import Recorder
 
-from timerheap import MAX_WATERMARK, MIN_WATERMARK, ManualProcessingTimeService
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.flink import ManualProcessingTimeService
+from timerheap.flink.watermarks.ingestion import IngestionTime
 from timerheap.watermarks import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
@@ -19,7 +21,6 @@ from timerheap.watermarks import (
     WatermarksWithIdleness,
     WatermarksWithMaxAhead,
 )
-from timerheap.watermarks.ingestion import IngestionTime
 
 
 class ByBatch(WatermarkGenerator):

@@ -13,7 +13,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import java_hash_code, spark_xxhash64
+from timerheap import spark_xxhash64
+from timerheap.flink import java_hash_code
 
 UTC = datetime.UTC
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._heap import seal, unseal, xxh64
+from timerheap._native._heap import seal, unseal, xxh64
 
 SPECIAL = ["__iter__", "__contains__"]  # whose arguments Python's protocols explain
 NO_RESULT = ["reserve", "clear"]

@@ -13,30 +13,122 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 
-# The deepest first: a room may import itself and the lines above its own. "timerheap" is the package itself.
-LAYERS = [
-    "timer elements",
-    "duration",
-    "_csrc",
-    "_heap",
-    "hashing",
-    "keys types clock snapshot",
-    "key_groups serializers",
-    "timer_bytes",
-    "rocksdb",
-    "queue",
-    "service watermarks state",
-    "timer_service manager",
-    "functions returned",
-    "windows tvf async_wait operators interval_join",
-    "timerheap",
-    "spark",
-    "examples",
-    "__main__",
-]
+# For each package its rooms, the deepest first: a room may import the lines above its own, and no other.
+# A room is a module or a subpackage; "__init__" is the package's own face.
+LAYERS = {
+    "": [
+        "_arguments _returned state time types",
+        "timer",
+        "_native functions watermarks",
+        "hashing interval_join tvf windows",
+        "__init__ flink",
+        "async_io",
+        "spark",
+        "_demo",
+        "__main__",
+    ],
+    "_native": [
+        "__init__ _heap",
+    ],
+    "watermarks": [
+        "output",
+        "generators",
+        "strategy",
+        "__init__",
+    ],
+    "flink": [
+        "elements internal_timer key_groups processing_time serializers snapshot",
+        "owned_key_groups timer_bytes watermarks",
+        "rocksdb timer_queue",
+        "backends internal_timer_service",
+        "simple_timer_service timer_service_manager",
+        "operators",
+        "__init__",
+    ],
+    "flink.rocksdb": [
+        "journal",
+        "store",
+        "head",
+        "queue",
+        "__init__",
+    ],
+    "flink.operators": [
+        "state",
+        "keyed",
+        "co_process process",
+        "__init__",
+    ],
+    "flink.watermarks": [
+        "broadcasting combine explanation ingestion",
+        "multiplexer timestamps_operator valve",
+        "__init__",
+    ],
+    "windows": [
+        "evictors window window_results",
+        "merging states window_timers",
+        "triggers window_functions",
+        "assigners contents continuous delta timeout",
+        "contexts counting",
+        "evicting",
+        "operator",
+        "__init__",
+    ],
+    "tvf": [
+        "arithmetic columns grid",
+        "aggregate zone",
+        "aggregates python_aggregate slices variance",
+        "layout multiset partials",
+        "local results sketch",
+        "global_ session",
+        "__init__",
+    ],
+    "async_io": [
+        "function queue retry",
+        "operator",
+        "__init__",
+    ],
+    "spark": [
+        "_group java stateful_timers",
+        "_exchange inspect",
+        "_worker",
+        "_plan",
+        "async_map process process_two windows",
+        "sql window_operator",
+        "__init__",
+    ],
+    "spark._group": [
+        "__init__ journalled_timers offsets",
+        "chunks id_table values",
+        "checkpoint key_table row_buffer state_table watermark window_slices",
+        "session_windows",
+        "key_group",
+    ],
+    "spark._exchange": [
+        "__init__ labels observed",
+        "pack",
+        "slicing",
+    ],
+    "spark._worker": [
+        "__init__ endless notices output rows state_handles window_columns",
+        "rehearsal row_runner window_runner",
+        "batch_runner",
+        "stateful_operator",
+    ],
+    "spark._plan": [
+        "__init__ arguments flink_nodes",
+        "aggregates flink_grouping flink_ranks query",
+        "flink_sql window_plan",
+        "grouped_windows",
+        "ranking",
+    ],
+}
 
-LEVEL = {room: level for level, line in enumerate(LAYERS) for room in line.split()}
-CORE = {room for room, level in LEVEL.items() if level <= LEVEL["timerheap"]}
+LEVELS = {
+    wing: {room: level for level, line in enumerate(lines) for room in line.split()}
+    for wing, lines in LAYERS.items()
+}
+WITH_PYSPARK = {"spark", "_demo"}
+CORE = LEVELS[""].keys() - WITH_PYSPARK - {"__main__"}
 
 SOURCES = sorted(
     path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".pyi", ".pyx", ".pxd", ".pxi"}
@@ -44,11 +136,17 @@ SOURCES = sorted(
 CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+(\S+)\s+c?import\s+([\w ,]+)|c?import\s+([\w.]+))", re.MULTILINE)
 
 
-def room_of(path: Path) -> str:
-    if path.suffix == ".pxi":
-        return "_heap"  # which includes them
-    first = path.relative_to(PACKAGE).parts[0].partition(".")[0]
-    return "timerheap" if first == "__init__" else first
+def path_in_package(path: Path) -> list[str]:
+    """The rooms on the way to a source, from the outermost."""
+    *folders, name = path.relative_to(PACKAGE).parts
+    return [*folders, "_heap" if path.suffix in {".pxi", ".pxd"} else name.partition(".")[0]]
+
+
+def rooms_of(path: Path) -> Iterator[tuple[str, str]]:
+    """(wing, room) at each depth of a source's path."""
+    parts = path_in_package(path)
+    for depth, room in enumerate(parts):
+        yield ".".join(parts[:depth]), room
 
 
 def imports(path: Path, *, when: str = "ever") -> Iterator[str]:
@@ -73,11 +171,14 @@ def imports(path: Path, *, when: str = "ever") -> Iterator[str]:
             pending.extend(ast.iter_child_nodes(node))
 
 
-def rooms(path: Path) -> set[str]:
-    """The rooms of this package that a source imports from."""
+def imported_rooms(path: Path, wing: str) -> set[str]:
+    """The rooms of a wing that a source imports from; a name that is no room is the wing's face."""
+    prefix = ["timerheap", *(wing.split(".") if wing else [])]
     parts = [name.split(".") for name in imports(path)]
-    named = [names[1] if len(names) > 1 else "timerheap" for names in parts if names[0] == "timerheap"]
-    return {name if name in LEVEL else "timerheap" for name in named}
+    inside = [
+        names[len(prefix)] for names in parts if names[: len(prefix)] == prefix and len(names) > len(prefix)
+    ]
+    return {room if room in LEVELS[wing] else "__init__" for room in inside}
 
 
 def strangers(path: Path, when: str) -> set[str]:
@@ -91,24 +192,34 @@ def by_name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=by_name)
-def test_a_room_has_a_place(path: Path) -> None:
-    assert room_of(path) in LEVEL, "a new room: give it a line in LAYERS"
+def test_every_source_has_a_place(path: Path) -> None:
+    for wing, room in rooms_of(path):
+        if wing in LEVELS:
+            assert room in LEVELS[wing], f"a new room in timerheap/{wing}: give it a line in LAYERS"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=by_name)
 def test_imports_go_down(path: Path) -> None:
-    home = room_of(path)
-    wrong = {room for room in rooms(path) if room != home and LEVEL[room] >= LEVEL[home]}
-    assert not wrong, f"{home} stands below or beside {', '.join(sorted(wrong))}"
+    for wing, home in rooms_of(path):
+        if wing in LEVELS:
+            levels = LEVELS[wing]
+            wrong = {r for r in imported_rooms(path, wing) if r != home and levels[r] >= levels[home]}
+            assert not wrong, f"{home} stands below or beside {', '.join(sorted(wrong))} in timerheap/{wing}"
+
+
+@pytest.mark.parametrize("wing", ["spark", "flink"])
+def test_module_names_inside_a_wing_are_unique(wing: str) -> None:
+    names = [path.stem for path in (PACKAGE / wing).rglob("*.py") if path.stem != "__init__"]
+    assert sorted(names) == sorted(set(names))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=by_name)
-def test_only_spark_and_the_examples_import_pyspark(path: Path) -> None:
-    if room_of(path) not in {"spark", "examples"}:
+def test_only_spark_and_the_demo_import_pyspark(path: Path) -> None:
+    if path_in_package(path)[0] not in WITH_PYSPARK:
         assert not strangers(path, "ever") & {"pyspark", "py4j"}
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if room_of(path) in CORE], ids=by_name)
+@pytest.mark.parametrize("path", [path for path in SOURCES if path_in_package(path)[0] in CORE], ids=by_name)
 def test_the_core_loads_numpy_alone(path: Path) -> None:
     assert strangers(path, "loading") <= {"numpy"}, "import it where it is used"
 

@@ -9,8 +9,9 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, Types
+from timerheap.flink import StreamRecord, Watermark
+from timerheap.flink.operators import KeyedCoProcessOperator
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
-from timerheap.operators import KeyedCoProcessOperator, StreamRecord, Watermark
 from timerheap.watermarks.output import WatermarkStatus
 
 LEFT, RIGHT = 1, 2

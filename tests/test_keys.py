@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import (
+from timerheap.flink import (
     KeyGroupRange,
     assign_key_to_parallel_operator,
     assign_to_key_group,

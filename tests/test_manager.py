@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
+from timerheap import MAX_WATERMARK, MIN_WATERMARK
+from timerheap._native._heap import seal
+from timerheap.flink import (
     InternalTimeServiceManager,
     KeyContext,
     KeyGroupRange,
@@ -17,9 +17,8 @@ from timerheap import (
     assign_to_key_group,
     create_timer_queue,
 )
-from timerheap._heap import seal
-from timerheap.serializers import TypeSerializer
-from timerheap.snapshot import KeyGroupSnapshot, ServiceSnapshot
+from timerheap.flink.serializers import TypeSerializer
+from timerheap.flink.snapshot import KeyGroupSnapshot, ServiceSnapshot
 
 
 class Operator:

@@ -15,25 +15,23 @@ from queue_model import QueueModel
 from timerheap import (
     MAX_WATERMARK,
     MIN_WATERMARK,
-    KeyContext,
     KeyedProcessFunction,
     ListStateDescriptor,
-    ManualProcessingTimeService,
     MapStateDescriptor,
-    SystemProcessingTimeService,
     TimeDomain,
     Types,
     ValueStateDescriptor,
+)
+from timerheap.flink import (
+    KeyContext,
+    ManualProcessingTimeService,
+    StreamRecord,
+    SystemProcessingTimeService,
+    Watermark,
     create_timer_queue,
 )
+from timerheap.flink.operators import KeyedCoProcessOperator, KeyedProcessOperator, MemoryRuntimeContext
 from timerheap.functions import KeyedCoProcessFunction
-from timerheap.operators import (
-    KeyedCoProcessOperator,
-    KeyedProcessOperator,
-    MemoryRuntimeContext,
-    StreamRecord,
-    Watermark,
-)
 from timerheap.watermarks.output import WatermarkStatus
 
 LONG = 60  # seconds: what a test waits for at most, and never does

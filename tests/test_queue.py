@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from queue_model import QueueModel
 
-from timerheap import InternalTimer, KeyGroupRange, TimerQueue, create_timer_queue
+from timerheap.flink import InternalTimer, KeyGroupRange, TimerQueue, create_timer_queue
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import initialize, rule
 from queue_model import QueueModel
 from test_queue import AgainstTheModel
 
-from timerheap import (
+from timerheap.flink import (
     InternalTimer,
     KeyGroupRange,
     RocksDBTimerQueue,
@@ -27,8 +27,8 @@ from timerheap import (
     create_timer_queue,
     java_hash_code,
 )
-from timerheap.rocksdb import head, journal, store
-from timerheap.serializers import SERIALIZERS
+from timerheap.flink.rocksdb import head, journal, store
+from timerheap.flink.serializers import SERIALIZERS
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -202,7 +202,7 @@ def test_a_temporary_directory_is_removed_with_its_queue():
 def test_an_unclosed_queue_is_closed_silently_when_the_process_ends(path):
     program = """
 import sys
-from timerheap import create_timer_queue
+from timerheap.flink import create_timer_queue
 for path in (None, sys.argv[1]):
     queue = create_timer_queue("rocksdb", path=path)
     queue.add_many([(number, "key", None) for number in range(5_000)])

@@ -13,14 +13,14 @@ import sys
 import time
 from typing import Any
 
-from timerheap import InternalTimer, RocksDBTimerQueue
+from timerheap.flink import InternalTimer, RocksDBTimerQueue
 
 KILLS = int(os.environ.get("TIMERHEAP_KILLS", "6"))
 
 # Performs each call that it reads, and then acknowledges it with a line of the numbers affected.
 WORKER = """
 import sys
-from timerheap import RocksDBTimerQueue
+from timerheap.flink import RocksDBTimerQueue
 
 queue = RocksDBTimerQueue(sys.argv[1], namespace_serializer="void")
 print("open", flush=True)

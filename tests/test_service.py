@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queue_model import QueueModel
 
-from timerheap import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, TimeDomain
+from timerheap.flink import (
     InternalTimer,
     InternalTimerService,
     InternalTimersSnapshot,
@@ -18,11 +17,10 @@ from timerheap import (
     KeyGroupRange,
     ManualProcessingTimeService,
     SystemProcessingTimeService,
-    TimeDomain,
-    TimerService,
     assign_to_key_group,
     create_timer_queue,
 )
+from timerheap.flink.simple_timer_service import SimpleTimerService
 
 LONG = 60  # seconds: what a test waits for at most, and never does
 
@@ -391,7 +389,7 @@ def test_next_due(service, clock):
 
 
 def test_a_function_sees_the_timers_of_its_key_and_namespace(service):
-    timers = TimerService(service)
+    timers = SimpleTimerService(service)
     service.register_event_time_timer("another namespace", 1)
     for key in ("a", "b"):
         service.key_context.current_key = key
@@ -567,7 +565,7 @@ def test_any_queue_will_do(steps, jump):
 
 
 def test_the_users_face(service, recorder, clock):
-    timers = TimerService(service)
+    timers = SimpleTimerService(service)
     clock.set_current_time(100)
     assert timers.current_processing_time() == 100
     assert timers.current_watermark() == MIN_WATERMARK

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.watermarks import ChannelState, StatusWatermarkValve, ValveState, WatermarkStatus
+from timerheap.flink import ChannelState, StatusWatermarkValve, ValveState
+from timerheap.watermarks import WatermarkStatus
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 

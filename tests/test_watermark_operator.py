@@ -10,15 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from output_recorder import Recorder
 
-from timerheap import MAX_WATERMARK, MIN_WATERMARK, ManualProcessingTimeService, WatermarkStrategy
-from timerheap.clock import SystemProcessingTimeService
-from timerheap.watermarks import (
-    TimeCharacteristic,
-    TimestampAssigner,
-    TimestampsAndWatermarksOperator,
-    WatermarkGenerator,
-    WatermarkOutput,
-)
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
+from timerheap.flink import ManualProcessingTimeService, TimeCharacteristic, TimestampsAndWatermarksOperator
+from timerheap.flink.processing_time import SystemProcessingTimeService
+from timerheap.watermarks import TimestampAssigner, WatermarkGenerator, WatermarkOutput
 
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps()
 

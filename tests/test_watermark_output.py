@@ -8,7 +8,8 @@ import pytest
 from output_recorder import Recorder
 
 from timerheap import MIN_WATERMARK
-from timerheap.watermarks import BroadcastingOutput, StatusWatermarkValve, WatermarkStatus
+from timerheap.flink import BroadcastingOutput, StatusWatermarkValve
+from timerheap.watermarks import WatermarkStatus
 
 
 def test_every_channel_gets_everything_in_order() -> None:

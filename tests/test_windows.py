@@ -10,15 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import (
-    MIN_WATERMARK,
-    KeyContext,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    Types,
-    ValueStateDescriptor,
-)
-from timerheap.operators.state import MemoryRuntimeContext
+from timerheap import MIN_WATERMARK, ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
+from timerheap.flink import KeyContext
+from timerheap.flink.operators.state import MemoryRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from timerheap import MAX_WATERMARK, KeyedProcessFunction, Types
-from timerheap.operators import KeyedProcessOperator, StreamRecord
+from timerheap.flink import StreamRecord
+from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.windows import (
     AggregateFunction,
     CountEvictor,

@@ -19,7 +19,7 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap.operators import KeyedProcessOperator
+from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.windows import (
     AggregateFunction,
     ContinuousProcessingTimeTrigger,

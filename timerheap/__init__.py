@@ -1,50 +1,24 @@
-"""Flink's timers, watermarks and windows for PySpark, on a native heap."""
+"""Flink's timers, watermarks and windows for PySpark, on a native heap.
 
-from timerheap._heap import KeyTimerHeap, TimerHeap
-from timerheap.async_wait import (
-    AsyncFunction,
-    AsyncRetryPredicate,
-    AsyncRetryStrategy,
-    AsyncWaitOperator,
-    OrderedStreamElementQueue,
-    RetryPredicate,
-    UnorderedStreamElementQueue,
-    empty_result_predicate,
-    exception_type_predicate,
-    has_exception_predicate,
-)
-from timerheap.clock import ManualProcessingTimeService, ProcessingTimeService, SystemProcessingTimeService
-from timerheap.elements import StreamRecord, Watermark
+The heaps, and the vocabulary of functions that run on Spark (`timerheap.spark`). Windows are in
+`timerheap.windows` and `timerheap.tvf`, asynchronous calls in `timerheap.async_io`, Flink's runtime classes in
+`timerheap.flink`.
+"""
+
+from importlib.metadata import version
+
+from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.functions import (
+    AggregateFunction,
     BatchProcessFunction,
     BatchTimerService,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     RuntimeContext,
+    TimerService,
 )
-from timerheap.hashing import java_hash_code, spark_xxhash64
+from timerheap.hashing import spark_xxhash64
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
-from timerheap.keys import (
-    KeyGroupRange,
-    assign_key_to_parallel_operator,
-    assign_to_key_group,
-    compute_default_max_parallelism,
-    compute_key_group_for_key_hash,
-    compute_key_group_range_for_operator_index,
-    compute_operator_index_for_key_group,
-)
-from timerheap.manager import InternalTimeServiceManager
-from timerheap.operators import KeyedCoProcessOperator, KeyedProcessOperator
-from timerheap.queue import TimerQueue, create_timer_queue
-from timerheap.rocksdb import RocksDBTimerQueue
-from timerheap.serializers import TypeSerializer
-from timerheap.service import (
-    InternalTimerService,
-    InternalTimersSnapshot,
-    KeyContext,
-    TimeDomain,
-    Triggerable,
-)
 from timerheap.state import (
     ListState,
     ListStateDescriptor,
@@ -53,195 +27,45 @@ from timerheap.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from timerheap.timer import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
-    InternalTimer,
-    KeyedTimerQueue,
-    Timer,
-    TimerBatch,
-    coalesce,
-)
-from timerheap.timer_bytes import TimerSerializer
-from timerheap.timer_service import TimerService
+from timerheap.time import Duration, Time, TimeDomain
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch, coalesce
 from timerheap.types import TypeInformation, Types
-from timerheap.watermarks import (
-    BroadcastingOutput,
-    Duration,
-    IndexedCombinedWatermarkStatus,
-    StatusWatermarkValve,
-    Time,
-    TimeCharacteristic,
-    TimestampAssigner,
-    TimestampsAndWatermarksOperator,
-    WatermarkGenerator,
-    WatermarkOutput,
-    WatermarkOutputMultiplexer,
-    WatermarkStatus,
-    WatermarkStrategy,
-)
-from timerheap.windows import (
-    AggregateFunction,
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountEvictor,
-    CountSlidingWindowAssigner,
-    CountTrigger,
-    CountTumblingWindowAssigner,
-    CountWindow,
-    DeltaEvictor,
-    DeltaFunction,
-    DeltaTrigger,
-    DynamicEventTimeSessionWindows,
-    DynamicProcessingTimeSessionWindows,
-    EndOfStreamTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    Evictor,
-    GlobalWindow,
-    GlobalWindows,
-    MergingWindowAssigner,
-    NeverTrigger,
-    ProcessingTimeoutTrigger,
-    ProcessingTimeSessionWindows,
-    ProcessingTimeTrigger,
-    ProcessWindowFunction,
-    PurgingTrigger,
-    ReduceFunction,
-    SessionWindowTimeGapExtractor,
-    SlidingEventTimeWindows,
-    SlidingProcessingTimeWindows,
-    TimeEvictor,
-    TimestampedValue,
-    TimeWindow,
-    Trigger,
-    TriggerResult,
-    TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
-    WindowAssigner,
-    WindowFunction,
-    WindowOperator,
-    count_window,
-)
+from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
 __all__ = [
     "MAX_WATERMARK",
     "MIN_WATERMARK",
     "AggregateFunction",
-    "AsyncFunction",
-    "AsyncRetryPredicate",
-    "AsyncRetryStrategy",
-    "AsyncWaitOperator",
     "BatchProcessFunction",
     "BatchTimerService",
-    "BroadcastingOutput",
-    "ContinuousEventTimeTrigger",
-    "ContinuousProcessingTimeTrigger",
-    "CountEvictor",
-    "CountSlidingWindowAssigner",
-    "CountTrigger",
-    "CountTumblingWindowAssigner",
-    "CountWindow",
-    "DeltaEvictor",
-    "DeltaFunction",
-    "DeltaTrigger",
     "Duration",
-    "DynamicEventTimeSessionWindows",
-    "DynamicProcessingTimeSessionWindows",
-    "EndOfStreamTrigger",
-    "EventTimeSessionWindows",
-    "EventTimeTrigger",
-    "Evictor",
-    "GlobalWindow",
-    "GlobalWindows",
-    "IndexedCombinedWatermarkStatus",
-    "InternalTimeServiceManager",
-    "InternalTimer",
-    "InternalTimerService",
-    "InternalTimersSnapshot",
     "IntervalJoin",
-    "KeyContext",
-    "KeyGroupRange",
     "KeyTimerHeap",
     "KeyedCoProcessFunction",
-    "KeyedCoProcessOperator",
     "KeyedProcessFunction",
-    "KeyedProcessOperator",
-    "KeyedTimerQueue",
     "ListState",
     "ListStateDescriptor",
-    "ManualProcessingTimeService",
     "MapState",
     "MapStateDescriptor",
-    "MergingWindowAssigner",
-    "NeverTrigger",
-    "OrderedStreamElementQueue",
     "ProcessJoinFunction",
-    "ProcessWindowFunction",
-    "ProcessingTimeService",
-    "ProcessingTimeSessionWindows",
-    "ProcessingTimeTrigger",
-    "ProcessingTimeoutTrigger",
-    "PurgingTrigger",
-    "ReduceFunction",
-    "RetryPredicate",
-    "RocksDBTimerQueue",
     "RuntimeContext",
-    "SessionWindowTimeGapExtractor",
-    "SlidingEventTimeWindows",
-    "SlidingProcessingTimeWindows",
-    "StatusWatermarkValve",
-    "StreamRecord",
-    "SystemProcessingTimeService",
     "Time",
-    "TimeCharacteristic",
     "TimeDomain",
-    "TimeEvictor",
-    "TimeWindow",
     "Timer",
     "TimerBatch",
     "TimerHeap",
-    "TimerQueue",
-    "TimerSerializer",
     "TimerService",
     "TimestampAssigner",
-    "TimestampedValue",
-    "TimestampsAndWatermarksOperator",
-    "Trigger",
-    "TriggerResult",
-    "Triggerable",
-    "TumblingEventTimeWindows",
-    "TumblingProcessingTimeWindows",
     "TypeInformation",
-    "TypeSerializer",
     "Types",
-    "UnorderedStreamElementQueue",
     "ValueState",
     "ValueStateDescriptor",
-    "Watermark",
-    "WatermarkGenerator",
-    "WatermarkOutput",
-    "WatermarkOutputMultiplexer",
-    "WatermarkStatus",
     "WatermarkStrategy",
-    "WindowAssigner",
-    "WindowFunction",
-    "WindowOperator",
-    "assign_key_to_parallel_operator",
-    "assign_to_key_group",
     "coalesce",
-    "compute_default_max_parallelism",
-    "compute_key_group_for_key_hash",
-    "compute_key_group_range_for_operator_index",
-    "compute_operator_index_for_key_group",
-    "count_window",
-    "create_timer_queue",
-    "empty_result_predicate",
-    "exception_type_predicate",
-    "has_exception_predicate",
-    "java_hash_code",
     "spark_xxhash64",
 ]
+
+__version__ = version("timerheap")
 
 _REFUSED = {
     "OutputTag": "there are no side outputs: yield rows of another kind, and split the result with where()",

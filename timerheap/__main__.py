@@ -41,7 +41,7 @@ def demo(batches: int, directory: Path | None) -> None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timerheap-")))
         directory.mkdir(parents=True, exist_ok=True)
         with _extra():
-            from timerheap.examples.demo import demo as run
+            from timerheap._demo.demo import demo as run
 
             right = run(batches, directory, Console(highlight=False))
     sys.exit(0 if right else 1)
@@ -67,7 +67,7 @@ def demo_windows(batches: int, chart: Path) -> None:
         raise click.BadParameter(f"{chart} does not end in .png", param_hint="--chart")
     chart.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="timerheap-") as directory, _extra():
-        from timerheap.examples.demo_windows import demo_windows as run
+        from timerheap._demo.demo_windows import demo_windows as run
 
         right = run(batches, Path(directory), chart, Console(highlight=False))
     sys.exit(0 if right else 1)

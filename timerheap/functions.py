@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from timerheap.service import TimeDomain
     from timerheap.state import (
         ListState,
         ListStateDescriptor,
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
         ValueState,
         ValueStateDescriptor,
     )
+    from timerheap.time import TimeDomain
     from timerheap.timer import TimerBatch
-    from timerheap.timer_service import TimerService
 
 __all__ = [
     "AggregateFunction",
@@ -31,6 +30,7 @@ __all__ = [
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "RuntimeContext",
+    "TimerService",
 ]
 
 
@@ -177,6 +177,58 @@ class KeyedCoProcessFunction(Function, ABC):
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterable[Any] | None:
         """Handle a timer that fires; `timestamp` is the time it was registered for, in epoch ms."""
         return None
+
+
+class TimerService(ABC):
+    """The time and the timers of the current key (``pyflink.datastream.TimerService``).
+
+    Registering and deleting cost O(log n) in the timers of all keys. Flink has no methods that list a key's
+    timers or return the next one; these scan all timers, O(n), and suit a function that asks seldom.
+    """
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Return the processing time, epoch milliseconds."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Return the watermark, epoch milliseconds."""
+
+    @abstractmethod
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Register a timer that fires when the watermark reaches `timestamp`, epoch milliseconds."""
+
+    @abstractmethod
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Register a timer that fires when the clock has passed `timestamp`, epoch milliseconds."""
+
+    @abstractmethod
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Delete the event-time timer of that timestamp, if there is one."""
+
+    @abstractmethod
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Delete the processing-time timer of that timestamp, if there is one."""
+
+    @abstractmethod
+    def event_time_timers(self) -> list[int]:
+        """Return the timestamps of the event-time timers in ascending order. A scan, O(n)."""
+
+    @abstractmethod
+    def processing_time_timers(self) -> list[int]:
+        """Return the timestamps of the processing-time timers in ascending order. A scan, O(n)."""
+
+    @abstractmethod
+    def next_event_time_timer(self) -> int | None:
+        """Return the timestamp of the next event-time timer, or None. A scan, O(n)."""
+
+    @abstractmethod
+    def next_processing_time_timer(self) -> int | None:
+        """Return the timestamp of the next processing-time timer, or None. A scan, O(n)."""
+
+    @abstractmethod
+    def delete_all_timers(self) -> int:
+        """Delete the key's timers of both domains and return their number. A scan, O(n)."""
 
 
 class BatchTimerService(ABC):

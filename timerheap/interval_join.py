@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from timerheap.duration import milliseconds
+from timerheap._arguments import milliseconds
+from timerheap._returned import records
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
-from timerheap.returned import records
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.types import TypeInformation, Types, arrow_type
@@ -125,7 +125,7 @@ class IntervalJoin(KeyedCoProcessFunction):
     --------
     Join each departure with the weather reports of the hour before it:
 
-    >>> from timerheap.operators import KeyedCoProcessOperator
+    >>> from timerheap.flink.operators import KeyedCoProcessOperator
     >>> HOUR = 3_600_000
     >>> join = IntervalJoin(
     ...     -HOUR,

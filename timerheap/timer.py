@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import index
-from typing import Generic, NamedTuple, Protocol, SupportsIndex, TypeVar, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from timerheap._arguments import int64, positive_int
+
 __all__ = [
     "MAX_WATERMARK",
     "MIN_WATERMARK",
-    "InternalTimer",
-    "KeyedTimerQueue",
     "Timer",
     "TimerBatch",
-    "all_or_none",
     "coalesce",
 ]
 
-K = TypeVar("K", bound=Hashable)
-N = TypeVar("N", bound=Hashable)
 
 MIN_WATERMARK = -(2**63)  # before the first watermark
 MAX_WATERMARK = 2**63 - 1  # the end of the input
@@ -120,91 +115,6 @@ class TimerBatch:
         return f"<TimerBatch of {len(self)} timers: {head}>" if len(self) else "<TimerBatch of 0 timers>"
 
 
-class InternalTimer(NamedTuple, Generic[K, N]):
-    """One timer of one key; its three fields are its identity.
-
-    Attributes
-    ----------
-    timestamp : int
-        The firing time in epoch milliseconds, int64.
-    key : hashable
-        The key of the timer.
-    namespace : hashable
-        Distinguishes timers of one key: a window, a name, or None, which is Flink's ``VoidNamespace``.
-    """
-
-    timestamp: int
-    key: K
-    namespace: N
-
-
-class KeyedTimerQueue(Protocol[K, N]):
-    """The interface between a timer service and a queue; implement it to keep timers elsewhere.
-
-    Methods accept any tuple ``(timestamp, key, namespace)`` as a `timer` and return `InternalTimer`. Flink:
-    ``KeyGroupedInternalPriorityQueue``.
-    """
-
-    def add(self, timer: tuple[int, K, N], /) -> bool:
-        """Add a timer unless it is present; return True if the lowest timestamp changed."""
-
-    def remove(self, timer: tuple[int, K, N], /) -> bool:
-        """Remove a timer if it is present; return True if it was the head."""
-
-    def peek(self) -> InternalTimer[K, N] | None:
-        """Return the head, a timer with the lowest timestamp, or None."""
-
-    def poll(self) -> InternalTimer[K, N] | None:
-        """Remove and return the head, which `peek` returns, or return None."""
-
-    def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
-        """Add every timer that is not present; on an error, add none."""
-
-    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
-        """Remove and return the timers with timestamp <= `time`, earliest first, at most `limit`."""
-
-    def remove_keys(self, keys: Iterable[K], /) -> int:
-        """Remove all timers of many keys in one scan; return their number."""
-
-    def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key in firing order. A scan."""
-
-    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
-        """Return the timers of one key group."""
-
-    def __iter__(self) -> Iterator[InternalTimer[K, N]]:
-        """Iterate over the current timers in any order; the queue may change during the iteration."""
-
-    def __contains__(self, timer: tuple[int, K, N], /) -> bool:
-        """Return whether a timer is present."""
-
-    def __len__(self) -> int:
-        """Return the number of timers."""
-
-
-@contextmanager
-def all_or_none(*parts: tuple[KeyedTimerQueue[K, N], Iterable[tuple[int, K, N]]]) -> Iterator[None]:
-    """Add timers to several queues; on an error, also in the ``with`` block, remove them again.
-
-    Parameters
-    ----------
-    *parts : (KeyedTimerQueue, iterable of timers)
-        A queue, and the timers to add to it. Timers that it already holds are kept in any case.
-    """
-    added: list[tuple[KeyedTimerQueue[K, N], list[tuple[int, K, N]]]] = []
-    try:
-        for queue, timers in parts:
-            new = [timer for timer in timers if timer not in queue]
-            queue.add_many(new)
-            added.append((queue, new))
-        yield
-    except BaseException:
-        for queue, new in added:
-            for timer in new:
-                queue.remove(timer)
-        raise
-
-
 @overload
 def coalesce(timestamp: int, resolution: int) -> int: ...
 @overload
@@ -246,16 +156,17 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
 
     In a function, a key then has one timer per minute, however many elements arrive:
 
-    >>> from timerheap import InternalTimerService, ManualProcessingTimeService, TimerService
+    >>> from timerheap.flink import InternalTimerService, ManualProcessingTimeService
+    >>> from timerheap import TimerService
     >>> internal = InternalTimerService(None, ManualProcessingTimeService())
     >>> internal.key_context.current_key = "N14228"
-    >>> timers = TimerService(internal)
+    >>> timers = SimpleTimerService(internal)
     >>> for at in range(0, 120_000, 10):
     ...     timers.register_event_time_timer(coalesce(at + 1_800_000, 60_000))
     >>> timers.event_time_timers()
     [1800000, 1860000, 1920000]
     """
-    resolution = positive("resolution", resolution)
+    resolution = positive_int("resolution", resolution)
     if isinstance(timestamp, int | np.integer):
         rounded = -(-int64("timestamp", timestamp) // resolution) * resolution
         if rounded > MAX_WATERMARK:
@@ -278,21 +189,3 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
 
 def _out_of_range(timestamp: object, resolution: int) -> str:
     return f"timestamp must fit into 64 bits when rounded up to a multiple of {resolution}, got {timestamp}"
-
-
-def int64(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int; raise a TypeError or OverflowError that names the argument."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
-    number = index(value)
-    if not MIN_WATERMARK <= number <= MAX_WATERMARK:
-        raise OverflowError(f"{name} must fit into 64 bits, got {value!r}")
-    return number
-
-
-def positive(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int of 1 or more; raise an error that names the argument."""
-    number = int64(name, value)
-    if number < 1:
-        raise ValueError(f"{name} must be 1 or more, got {value!r}")
-    return number

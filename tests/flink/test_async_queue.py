@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from timerheap.async_wait import (
+from timerheap.async_io import (
     OrderedStreamElementQueue,
     ResultFuture,
     StreamElement,

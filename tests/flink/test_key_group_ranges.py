@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from timerheap import (
+from timerheap.flink import (
     KeyGroupRange,
     compute_default_max_parallelism,
     compute_key_group_range_for_operator_index,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from timerheap import assign_to_key_group, compute_key_group_for_key_hash, java_hash_code
+from timerheap.flink import assign_to_key_group, compute_key_group_for_key_hash, java_hash_code
 
 
 def from_json(key: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from timerheap import InternalTimer, KeyGroupRange, TimerQueue, create_timer_queue, java_hash_code
+from timerheap.flink import InternalTimer, KeyGroupRange, TimerQueue, create_timer_queue, java_hash_code
 
 
 def timer(timestamp: int, key: Any, namespace: Any) -> InternalTimer[Any, Any]:

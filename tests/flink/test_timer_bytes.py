@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from timerheap import InternalTimer, TimerSerializer
+from timerheap.flink import InternalTimer, TimerSerializer
 
 NAMESPACES = {type(None): "void", list: "time_window", str: "string"}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timerheap import (
+from timerheap.flink import (
     InternalTimer,
     InternalTimerService,
     InternalTimeServiceManager,
@@ -18,7 +18,7 @@ from timerheap import (
     create_timer_queue,
     java_hash_code,
 )
-from timerheap.clock import ProcessingTimeCallback
+from timerheap.flink.processing_time import ProcessingTimeCallback
 
 
 def from_json(value: Any) -> Any:

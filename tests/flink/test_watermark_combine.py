@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from timerheap.watermarks import IndexedCombinedWatermarkStatus
+from timerheap.flink import IndexedCombinedWatermarkStatus
 
 
 def replay(inputs: IndexedCombinedWatermarkStatus, op: list[Any]) -> bool:

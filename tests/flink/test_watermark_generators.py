@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from output_recorder import Recorder
 
-from timerheap import ManualProcessingTimeService
+from timerheap.flink import ManualProcessingTimeService, WatermarkOutputMultiplexer
 from timerheap.watermarks import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
     WatermarkGenerator,
-    WatermarkOutputMultiplexer,
     WatermarksWithIdleness,
 )
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from output_recorder import Recorder
 
-from timerheap.watermarks import StatusWatermarkValve, WatermarkStatus
+from timerheap.flink import StatusWatermarkValve
+from timerheap.watermarks import WatermarkStatus
 
 
 def replay(valve: StatusWatermarkValve, op: list[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, KeyedProcessFunction, RuntimeContext
-from timerheap.operators import KeyedProcessOperator
+from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,

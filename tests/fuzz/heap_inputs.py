@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._heap import seal, xxh64
+from timerheap._native._heap import seal, xxh64
 
 REFUSALS = (TypeError, ValueError, OverflowError)
 KINDS = (TimerHeap, KeyTimerHeap)

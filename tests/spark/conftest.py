@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import anything
 import pytest
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from timerheap.spark.java import ensure_java
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STREAMING = "org.apache.spark.sql.execution.streaming"
 ROCKSDB = f"{STREAMING}.state.RocksDBStateStoreProvider"
 # Spark's default runs two programs, readlink and chmod, for every file of a checkpoint on a local disk.
@@ -54,9 +57,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", autouse=True)
 def carried_to_workers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Functions of the tests travel by value: no worker can import a test module."""
-    for module in (request.module, anything):
+    """Functions of tests and examples are pickled by value: no worker can import their modules."""
+    imported = [value for value in vars(request.module).values() if isinstance(value, ModuleType)]
+    examples = [module for module in imported if EXAMPLES in Path(module.__file__ or "/").parents]
+    modules = [request.module, anything, *examples]
+    for module in modules:
         cloudpickle.register_pickle_by_value(module)
     yield
-    for module in (request.module, anything):
+    for module in modules:
         cloudpickle.unregister_pickle_by_value(module)

@@ -11,14 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from timerheap.examples.replay import micro_batches, start_replay
+from timerheap._demo.replay import micro_batches, start_replay
 
 
 def imported(batches):
-    import timerheap._heap
+    import timerheap._native._heap
 
     for _ in batches:
-        yield pa.record_batch([[os.getcwd()], [timerheap._heap.__file__]], names=["directory", "module"])
+        yield pa.record_batch(
+            [[os.getcwd()], [timerheap._native._heap.__file__]], names=["directory", "module"]
+        )
 
 
 def main(directory: Path) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import async_http
 import pyarrow as pa
 import pytest
 import streams
+from async_http import PlaneServer, read_models
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -22,10 +24,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import timerheap.spark
-from timerheap.async_wait import AsyncFunction, AsyncRetryStrategy, has_exception_predicate
-from timerheap.examples import async_http
-from timerheap.examples.async_http import PlaneServer, read_models
-from timerheap.examples.flights import departures, read_flights, write_replay
+from timerheap._demo.flights import departures, read_flights, write_replay
+from timerheap.async_io import AsyncFunction, AsyncRetryStrategy, has_exception_predicate
 from timerheap.spark.async_map import Mapper
 
 ROWS = StructType([StructField("n", LongType()), StructField("text", StringType())])

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from timerheap import BatchProcessFunction, ListStateDescriptor, ValueStateDescriptor, WatermarkStrategy
-from timerheap.spark.batched import BatchRunner
-from timerheap.spark.group import GroupSpec, KeyGroup
-from timerheap.spark.output import Output
-from timerheap.spark.waiting import WaitingRows
+from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._worker.batch_runner import BatchRunner
+from timerheap.spark._worker.output import ResultBuffer
 
 SCHEMA = pa.schema([("k", pa.string())])
 SPEC = GroupSpec(
@@ -50,10 +50,10 @@ def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> 
     rows = pa.record_batch([pa.array(["a", "b", "c"])], schema=SCHEMA)
     ids = group.keys.resolve(np.array([5, 6, 7]), rows.columns)
     runner = BatchRunner(function, timed=False, max_parallelism=2)
-    runner.begin(group, 1_000, Output(SCHEMA))
+    runner.begin(group, 1_000, ResultBuffer(SCHEMA))
     for call in calls:
         function.do = lambda function, ctx, call=call: call(function, ctx)  # type: ignore[misc]
-        runner.process(WaitingRows(rows, ids, np.zeros(3, np.int64)))
+        runner.process(KeyedRows(rows, ids, np.zeros(3, np.int64)))
     return group
 
 

@@ -20,8 +20,8 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark.chunks import KEYS, read_chunk
-from timerheap.spark.keys import KeyTable
+from timerheap.spark._group.chunks import KEYS, read_chunk
+from timerheap.spark._group.key_table import KeyTable
 
 pytestmark = pytest.mark.spark
 

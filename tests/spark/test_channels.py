@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import carriers
 import pyarrow as pa
 import pytest
 import streams
@@ -15,8 +16,7 @@ from pyspark.sql import Row, SparkSession
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, WatermarkStrategy
-from timerheap.examples import carriers
-from timerheap.examples.flights import read_flights
+from timerheap._demo.flights import read_flights
 
 pytestmark = pytest.mark.spark
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap._heap import seal
-from timerheap.spark.chunks import KEYS, ROWS, pieces, read_chunk, write_chunk
-from timerheap.spark.offsets import widen
+from timerheap._native._heap import seal
+from timerheap.spark._group.chunks import KEYS, ROWS, pieces, read_chunk, write_chunk
+from timerheap.spark._group.offsets import widen
 
 BATCH = pa.record_batch(
     {"id": np.arange(5), "key": ["a", None, "", "Zoë", "b"], "seen": [[1], [], None, [2, None], [3]]}

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
-from timerheap.spark.clock import Clock
-from timerheap.spark.observed import OBSERVED, merged
+from timerheap.spark._exchange.observed import OBSERVED, merged
+from timerheap.spark._group.watermark import WatermarkState
 
 DELAY, TIMEOUT = 5, 30
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
@@ -82,7 +82,7 @@ class Model:
 def test_it_is_the_model(batches: list[Any], idle: bool) -> None:
     strategy = STRATEGY.with_idleness(TIMEOUT) if idle else STRATEGY
     columns = ("airport", None)
-    clock, model = Clock((strategy, strategy), columns), Model(TIMEOUT if idle else None)
+    clock, model = WatermarkState((strategy, strategy), columns), Model(TIMEOUT if idle else None)
     now = 0
     for seen, pause, reload in batches:
         now += pause
@@ -95,7 +95,7 @@ def test_it_is_the_model(batches: list[Any], idle: bool) -> None:
         active_at = [c[3] for i in model.inputs for c in i.values() if c[1]]
         assert clock.next_idle() == (min(active_at) + TIMEOUT if idle and active_at else None)
         if reload:
-            stored, clock = clock.snapshot(), Clock((strategy, strategy), columns)
+            stored, clock = clock.snapshot(), WatermarkState((strategy, strategy), columns)
             clock.replay(stored)
             assert clock.changes() is None
             assert clock.snapshot() == stored
@@ -106,7 +106,7 @@ def observed(*rows: tuple[int, str | None, int | None]) -> pa.Table:
 
 
 def test_a_new_channel_neither_stalls_nor_takes_back() -> None:
-    clock = Clock((STRATEGY,), ("airport",))
+    clock = WatermarkState((STRATEGY,), ("airport",))
     assert clock.observe(observed((0, "a", 100), (0, "b", 50)), None, None) == 44
     assert clock.observe(observed((0, "late comer", 10)), None, None) == 44
     assert clock.observe(observed((0, "b", 100)), None, None) == 94
@@ -114,7 +114,7 @@ def test_a_new_channel_neither_stalls_nor_takes_back() -> None:
 
 
 def test_time_in_which_the_query_stood_still_is_no_idleness() -> None:
-    clock = Clock((STRATEGY.with_idleness(10),), ("airport",))
+    clock = WatermarkState((STRATEGY.with_idleness(10),), ("airport",))
     clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
     assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
     assert clock.next_idle() == 90_010
@@ -122,7 +122,7 @@ def test_time_in_which_the_query_stood_still_is_no_idleness() -> None:
 
 
 def test_rows_too_far_ahead_are_counted_and_move_nothing() -> None:
-    clock = Clock((STRATEGY,), ("airport",))
+    clock = WatermarkState((STRATEGY,), ("airport",))
     assert clock.observe(observed((0, None, None)), None, None) == MIN_WATERMARK
     assert clock.observe(observed((0, None, 50)), None, None) == 44
     assert clock.snapshot()["count"].to_pylist() == [2]
@@ -145,12 +145,12 @@ def test_another_channel_column_forgets_the_old_channels_and_keeps_the_watermark
     other = 1 - number
     columns: list[str | None] = ["plane", "plane"]
     columns[number] = before[0]
-    stored = Clock((STRATEGY, STRATEGY), tuple(columns))
+    stored = WatermarkState((STRATEGY, STRATEGY), tuple(columns))
     stored.observe(observed(*((number, name, 100) for name in before[1]), (other, "B6", 500)), None, "first")
     assert stored.watermark == 94
 
     columns[number] = after[0]
-    clock = Clock((STRATEGY, STRATEGY), tuple(columns))
+    clock = WatermarkState((STRATEGY, STRATEGY), tuple(columns))
     clock.replay(stored.snapshot())
     assert clock.observe(observed((other, "B6", 600)), None, "second") == 94
     assert not clock.notices, "until the input has rows nothing is known of its new channels"
@@ -160,7 +160,7 @@ def test_another_channel_column_forgets_the_old_channels_and_keeps_the_watermark
     assert all(repr(column) in notice for column in (before[0], after[0]) if column is not None)
     clock.notices.clear()
 
-    reloaded = Clock((STRATEGY, STRATEGY), tuple(columns))
+    reloaded = WatermarkState((STRATEGY, STRATEGY), tuple(columns))
     reloaded.replay(clock.snapshot())
     for each in (clock, reloaded):
         *rest, last = after[1]

@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from timerheap.examples.demo import compare
-from timerheap.examples.flights import SCHEMA, departures, read_flights, write_replay
-from timerheap.examples.overdue import DELAY, overdue
-from timerheap.examples.overdue_pandas import departed, final_watermark, overdue_planes
-from timerheap.examples.replay import micro_batches, start_replay
+from timerheap._demo.demo import compare
+from timerheap._demo.flights import SCHEMA, departures, read_flights, write_replay
+from timerheap._demo.overdue import DELAY, overdue
+from timerheap._demo.overdue_pandas import departed, final_watermark, overdue_planes
+from timerheap._demo.replay import micro_batches, start_replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,9 +23,9 @@ import pytest
 import venv_pack
 
 import timerheap
-from timerheap.examples.flights import read_flights, write_replay
-from timerheap.examples.overdue import DELAY
-from timerheap.examples.overdue_pandas import final_watermark, overdue_planes
+from timerheap._demo.flights import read_flights, write_replay
+from timerheap._demo.overdue import DELAY
+from timerheap._demo.overdue_pandas import final_watermark, overdue_planes
 from timerheap.spark.java import find_java
 
 pytestmark = pytest.mark.spark

@@ -20,8 +20,8 @@ from rich.console import Console
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.examples.demo_windows import compare, draw
-from timerheap.examples.flights import read_flights
+from timerheap._demo.demo_windows import compare, draw
+from timerheap._demo.flights import read_flights
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.spark
 
 
 def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import timerheap._heap
+    import timerheap._native._heap
 
     for _ in batches:
-        yield pa.record_batch([[timerheap.__file__, timerheap._heap.__file__]], names=["file"])
+        yield pa.record_batch([[timerheap.__file__, timerheap._native._heap.__file__]], names=["file"])
 
 
 def test_workers_import_from_site_packages(spark: SparkSession) -> None:

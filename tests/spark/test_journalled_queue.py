@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from queue_model import QueueModel
 
-from timerheap import InternalTimer, InternalTimerService, ManualProcessingTimeService, TimerService
-from timerheap.spark.timers import JournalledQueue, JournalledTimers
+from timerheap.flink import InternalTimer, InternalTimerService, ManualProcessingTimeService
+from timerheap.flink.simple_timer_service import SimpleTimerService
+from timerheap.spark._group.journalled_timers import JournalledQueue, JournalledTimers
 
 timestamps = st.integers(-2, 12)
 key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])
@@ -91,7 +92,7 @@ def test_a_function_sees_the_timers_of_its_key() -> None:
         event_time_timers=JournalledQueue(journalled[0]),
         processing_time_timers=JournalledQueue(journalled[1]),
     )
-    timers = TimerService(service)
+    timers = SimpleTimerService(service)
     for service.key_context.current_key in (-7, 7):
         for timestamp in (30, 10, 20):
             timers.register_event_time_timer(timestamp)

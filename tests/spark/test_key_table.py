@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from timerheap.spark.chunks import KEYS, read_chunk, write_chunk
-from timerheap.spark.keys import KeyTable
+from timerheap.spark._group.chunks import KEYS, read_chunk, write_chunk
+from timerheap.spark._group.key_table import KeyTable
 
 NAN = math.nan
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)

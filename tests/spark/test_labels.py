@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from timerheap.spark.labels import balanced_labels, partition_of
+from timerheap.spark._exchange.labels import balanced_labels, partition_of
 
 pytestmark = pytest.mark.spark
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from timerheap.spark import offsets
-from timerheap.spark.families import Family
-from timerheap.spark.keys import KeyTable
-from timerheap.spark.offsets import fitting, narrow, wide, wide_rows, widen
-from timerheap.spark.waiting import RowBuffer
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.offsets import fitting, narrow, wide, wide_rows, widen
+from timerheap.spark._group.row_buffer import RowBuffer
+from timerheap.spark._group.state_table import StateTable
 
 TEXT = pa.field("element", pa.string())
 TYPES = {
@@ -44,7 +44,7 @@ def test_a_wide_column_holds_the_same(type_: pa.DataType) -> None:
 def test_what_a_group_keeps_has_offsets_of_64_bits(type_: pa.DataType) -> None:
     wanted, values = TYPES[type_]
     column, ids = pa.array(values[:1], type_), np.array([5])
-    family = Family(64, "s", "value", type_)
+    family = StateTable(64, "s", "value", type_)
     family.put_many(ids, column)
     assert family.get_many(ids).type == family.snapshot().schema.field(1).type == wanted
     keys = KeyTable([pa.field("k", type_)])

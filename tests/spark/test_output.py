@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from timerheap.spark.output import Output, frame
+from timerheap.spark._worker.output import ResultBuffer, frame
 
 SCHEMA = pa.schema(
     [
@@ -19,7 +19,7 @@ SCHEMA = pa.schema(
 
 
 def test_rows_and_batches_in_the_order_in_which_they_came():
-    output = Output(SCHEMA)
+    output = ResultBuffer(SCHEMA)
     output.rows([("a", 1, {"x": 1})], "on_timer")
     output.batch(pa.record_batch({"n": pa.array([2], pa.int32()), "tags": [None], "k": ["b"]}), "on_timers")
     output.rows(None, "on_timer")
@@ -39,13 +39,13 @@ def test_rows_and_batches_in_the_order_in_which_they_came():
 
 
 def test_a_single_column_needs_no_tuple():
-    output = Output(pa.schema([("n", pa.int64())]))
+    output = ResultBuffer(pa.schema([("n", pa.int64())]))
     output.rows((n for n in (1, None, 3)), "on_timer")
     assert output.table()["n"].to_pylist() == [1, None, 3]
 
 
 def test_nothing_is_an_empty_table():
-    assert Output(SCHEMA).table().num_rows == 0
+    assert ResultBuffer(SCHEMA).table().num_rows == 0
 
 
 @pytest.mark.parametrize("row", [("a", 1), ("a", 1, None, 2), {"k": "a", "m": 1}, "abc", 5, ["a"]], ids=str)
@@ -54,7 +54,7 @@ def test_a_row_of_another_shape(row):
         f"on_timer yielded {row!r}, which does not fit output_schema (k string, n int64, tags map<"
     )
     with pytest.raises(ValueError, match=message):
-        Output(SCHEMA).rows([row], "on_timer")
+        ResultBuffer(SCHEMA).rows([row], "on_timer")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_row_of_another_shape(row):
     ],
 )
 def test_a_value_that_does_not_fit(row, message):
-    output = Output(SCHEMA)
+    output = ResultBuffer(SCHEMA)
     output.rows([("a", 1, None), row], "on_timer")
     with pytest.raises(ValueError, match=message):
         output.table()
@@ -104,7 +104,7 @@ def test_frames_lose_nothing():
     ["abc", b"abc", {"k": "a"}, ("a", 1, None), Row(k="a", n=1, tags=None), 5, pa.table({"k": ["a"]})],
 )
 def test_one_row_by_itself_is_not_taken_apart(returned):
-    output = Output(pa.schema([("k", pa.string())]))
+    output = ResultBuffer(pa.schema([("k", pa.string())]))
     with pytest.raises(TypeError, match=r"process_element must yield .* got .*; yield it, or return \[it\]"):
         output.rows(returned, "process_element")
     assert output.table().num_rows == 0
@@ -115,7 +115,7 @@ def test_one_row_by_itself_is_not_taken_apart(returned):
 
 def test_an_int_is_a_timestamp_in_epoch_ms():
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us"))])
-    output = Output(schema)
+    output = ResultBuffer(schema)
     output.rows([(1_500, 2_000)], "on_timer")
     output.batch(
         pa.record_batch({"at": pa.array([1_500]), "local": pa.array([2_000], pa.int32())}), "on_timers"
@@ -126,4 +126,4 @@ def test_an_int_is_a_timestamp_in_epoch_ms():
     with pytest.raises(ValueError, match=r"column 'at': 9223372036854775807 .*outside the years 1 to 9999"):
         output.table()
     with pytest.raises(ValueError, match="on_timers yielded column 'at' as int64, which does not fit"):
-        Output(schema).batch(pa.record_batch({"at": [2**62], "local": [0]}), "on_timers")
+        ResultBuffer(schema).batch(pa.record_batch({"at": [2**62], "local": [0]}), "on_timers")

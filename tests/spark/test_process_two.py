@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import MAX_WATERMARK, KeyedCoProcessFunction, ValueStateDescriptor, WatermarkStrategy
+from timerheap.flink import StreamRecord
+from timerheap.flink.operators import KeyedCoProcessOperator
 from timerheap.interval_join import IntervalJoin
-from timerheap.operators import KeyedCoProcessOperator, StreamRecord
 
 pytestmark = pytest.mark.spark
 

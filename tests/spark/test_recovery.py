@@ -119,7 +119,7 @@ def kill_worker() -> None:
 def poison_cache() -> None:
     """Put an empty group in place of every other live one, as a foreign attempt might have left it."""
     from timerheap.spark import operator
-    from timerheap.spark.group import KeyGroup
+    from timerheap.spark._group.key_group import KeyGroup
 
     groups = operator._cache._groups
     for at, (_, batch, (group, stored)) in list(groups.items()):

@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from timerheap.spark.rows import rows_of
+from timerheap.spark._worker.rows import rows_of
 
 YEAR_10000 = 253_402_300_800_000_000  # microseconds
 TYPE = StructType(

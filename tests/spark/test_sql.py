@@ -268,7 +268,7 @@ def test_a_batch_has_no_processing_time(spark: SparkSession, events: list[dict[s
 
 
 def test_the_extra_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "timerheap.spark.flink_sql")
+    monkeypatch.delitem(sys.modules, "timerheap.spark._plan.flink_sql")
     monkeypatch.setitem(sys.modules, "sqlglot", None)
     with pytest.raises(ImportError, match=r"pip install 'timerheap\[sql\]'"):
         timerheap.spark.sql(spark, COUNTS)

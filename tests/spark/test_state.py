@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor, WatermarkStrategy
-from timerheap.service import KeyContext
-from timerheap.spark.chunks import ROWS as ROWS_KIND
-from timerheap.spark.group import GroupSpec, KeyGroup
-from timerheap.spark.handles import SparkRuntimeContext
-from timerheap.spark.observed import OBSERVED
-from timerheap.spark.offsets import widen
-from timerheap.spark.state import Cache, Manifest, Owner, Stored
-from timerheap.spark.waiting import ORDER, RowOrder, WaitingRows
+from timerheap.flink.internal_timer_service import KeyContext
+from timerheap.spark._exchange.observed import OBSERVED
+from timerheap.spark._group.checkpoint import Cache, Manifest, Owner, Stored
+from timerheap.spark._group.chunks import ROWS as ROWS_KIND
+from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._group.offsets import widen
+from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
+from timerheap.spark._worker.state_handles import SparkRuntimeContext
 
 SPEC = GroupSpec(
     key=["k"],
@@ -148,17 +148,17 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=NAMES, time=TIMES, n=st.integers(0, 99))
     def wait(self, name: str, time: int, n: int) -> None:
-        if time > self.group.clock.watermark:
+        if time > self.group.watermark_state.watermark:
             self.at(name)
             row = pa.record_batch([[name], [n], [n]], schema=SPEC.schema)
-            self.group.rows.append(WaitingRows(widen(row), np.array([self.ids[name]]), np.array([time])))
+            self.group.rows.append(KeyedRows(widen(row), np.array([self.ids[name]]), np.array([time])))
             self.waiting.append((time, name, n))
 
     @rule(watermark=TIMES)
     def release(self, watermark: int) -> None:
         seen = pa.table([[0], [None], [watermark + 1], [1]], schema=OBSERVED)
-        released = self.group.rows.release(self.group.clock.observe(seen, None, None))
-        watermark = self.group.clock.watermark
+        released = self.group.rows.release(self.group.watermark_state.observe(seen, None, None))
+        watermark = self.group.watermark_state.watermark
         due = sorted((time, self.ids[name], n) for time, name, n in self.waiting if time <= watermark)
         found = zip(
             released.timestamps.tolist(), released.ids.tolist(), released.rows["n"].to_pylist(), strict=True
@@ -230,9 +230,9 @@ def saved_rows(watermark: int) -> Store:
     for time in (5, 6):
         ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
         row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.spec.schema)
-        group.rows.append(WaitingRows(widen(row), ids, np.array([time])))
+        group.rows.append(KeyedRows(widen(row), ids, np.array([time])))
         stored.save(store, group.parts())
-    group.rows.release(group.clock.follow(watermark))
+    group.rows.release(group.watermark_state.follow(watermark))
     stored.save(store, group.parts())
     assert any(kind == ROWS_KIND for kind, _ in store.chunks), "what was released is there still"
     return store
@@ -273,7 +273,7 @@ def test_rows_may_change_once_none_waits(case: str) -> None:
     if HASHED in fields:  # a run of both kinds of rows
         columns = [pa.nulls(1, field.type) for field in fields[:-1]]
         row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
-        group.rows.append(WaitingRows(widen(row), np.array([5]), np.array([8])))
+        group.rows.append(KeyedRows(widen(row), np.array([5]), np.array([8])))
         Stored(store.read_manifest()).save(store, group.parts())
         assert reloaded(store, *fields).rows.release(8).rows.equals(widen(row))
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from timerheap.spark.offsets import wide
-from timerheap.spark.tables import IdTable, members
+from timerheap.spark._group.id_table import IdTable, members
+from timerheap.spark._group.offsets import wide
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 IDS = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]))

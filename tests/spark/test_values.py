@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from timerheap.spark.values import Misfit, cast, checker, column_of, reader
+from timerheap.spark._group.values import Misfit, cast, checker, column_of, reader
 from timerheap.types import arrow_type
 
 UTC = datetime.UTC

@@ -17,15 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 import timerheap.spark
 from timerheap import (
     MAX_WATERMARK,
-    KeyContext,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.operators import KeyedProcessOperator, StreamRecord
-from timerheap.spark.group import GroupSpec, KeyGroup
-from timerheap.spark.handles import SparkRuntimeContext
+from timerheap.flink import KeyContext, StreamRecord
+from timerheap.flink.operators import KeyedProcessOperator
+from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._worker.state_handles import SparkRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,

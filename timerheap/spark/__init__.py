@@ -1,12 +1,12 @@
 """Timers, watermarks and windows inside Spark queries: the only package here that imports pyspark."""
 
-from timerheap.spark.adapters import GroupTimers, ProcessorTimers
-from timerheap.spark.aggregates import aggregate
+from timerheap.spark._plan.aggregates import aggregate
 from timerheap.spark.async_map import async_map
 from timerheap.spark.inspect import explain_watermark
 from timerheap.spark.process import process
+from timerheap.spark.process_two import process_two
 from timerheap.spark.sql import sql
-from timerheap.spark.two import process_two
+from timerheap.spark.stateful_timers import GroupTimers, ProcessorTimers
 from timerheap.spark.window_operator import window_operator
 from timerheap.spark.windows import cumulate, hop, session, tumble
 

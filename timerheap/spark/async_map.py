@@ -15,18 +15,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType
 
-from timerheap.async_wait import (
+from timerheap.async_io import (
     AsyncFunction,
     AsyncRetryStrategy,
     AsyncWaitOperator,
-    StreamElement,
+    QueueElement,
     StreamRecord,
 )
-from timerheap.async_wait.function import as_async_function, finished
+from timerheap.async_io.function import as_async_function, finished
 from timerheap.functions import RuntimeContext
-from timerheap.spark.arguments import arrow_schema, data_frame, parsed_schema, sendable
-from timerheap.spark.output import Output
-from timerheap.spark.rows import rows_of
+from timerheap.spark._plan.arguments import arrow_schema, data_frame, parsed_schema, sendable
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.rows import rows_of
 
 __all__ = ["async_map"]
 
@@ -57,9 +57,9 @@ def async_map(
         It is called with a ``pyspark.sql.Row`` and returns an output row (a tuple, a Row or a dict) or a list
         of them, which may be empty; an only column's value may stand for its row. It must not block the event
         loop: ``asyncio.to_thread`` is for clients that know no asyncio. It travels to the workers by
-        cloudpickle. What lasts for many calls, such as a client session, is made in the ``open`` of a
-        `timerheap.AsyncFunction` and released in its ``close``: once for each task, in the event loop. A task
-        without rows opens nothing.
+        cloudpickle. Make what serves many calls, such as a client session, in the ``open`` of a
+        `timerheap.async_io.AsyncFunction` and release it in its ``close``: once for each task, in the event
+        loop. A task without rows opens nothing.
     output_schema : str or pyspark.sql.types.StructType, optional
         Of the result; by default that of `df`.
     capacity : int, default 100
@@ -71,8 +71,7 @@ def async_map(
         True: each partition's results are in the order of its rows. False: as they come, so that a slow call
         holds nobody up.
     retry : AsyncRetryStrategy, optional
-        Which failed calls are made again, and when: `timerheap.AsyncRetryStrategy`. Predicates on results
-        are given the list of output rows.
+        Which failed calls are made again, and when. Predicates on results receive the list of output rows.
 
     Returns
     -------
@@ -94,8 +93,8 @@ def async_map(
     Event time passes as all columns do, and with the default `output_schema` so does Spark's own watermark on
     it. With another schema the watermark is lost: call ``withWatermark`` on the result, and not on `df`.
 
-    The semantics are those of Flink's AsyncWaitOperator (`timerheap.AsyncWaitOperator`). The rows under way
-    are in no checkpoint: a micro-batch ends when all its calls have.
+    The semantics are those of Flink's operator (`timerheap.async_io.AsyncWaitOperator`). Rows whose calls are
+    running are in no checkpoint: a micro-batch ends when all its calls have ended.
 
     Examples
     --------
@@ -109,7 +108,7 @@ def async_map(
         timerheap.spark.async_map(flights, weather, "airport string, at timestamp, temperature double",
                                   capacity=100, timeout=5_000)
 
-    ``python -m timerheap.examples.async_http`` calls a web server with an AsyncFunction.
+    ``python -m timerheap._demo.async_http`` calls a web server with an AsyncFunction.
     """
     data_frame("df", df)
     arrow_schema("df", df.schema)
@@ -140,7 +139,7 @@ class Mapper:
     schema : pyarrow.Schema
         Of the result.
     **options
-        Of `timerheap.AsyncWaitOperator`.
+        Of `timerheap.async_io.AsyncWaitOperator`.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class Mapper:
             return
         with closing(_Passage(self._operator).through(chain([first], read))) as parts:
             for results in parts:
-                output = Output(self._schema)
+                output = ResultBuffer(self._schema)
                 output.rows(results, "function")
                 yield from output.table().to_batches()
 
@@ -213,7 +212,7 @@ class _Passage:
         self._orders.put(None)
         return await self._rows.get()
 
-    def _take(self, result: StreamElement) -> None:
+    def _take(self, result: QueueElement) -> None:
         assert isinstance(result, StreamRecord)
         if not self._results:
             self._loop.call_later(_LATENCY, self._hand_over)
@@ -253,5 +252,5 @@ class _RowFunction(AsyncFunction[Row, Any]):
         if result is None:
             raise TypeError(f"{self._name} returned None; return a row, a list of rows, or [] for none")
         rows = result if isinstance(result, list) else [result]
-        Output(self._schema).rows(rows, self._name)  # now, while the input's row is known
+        ResultBuffer(self._schema).rows(rows, self._name)  # now, while the input's row is known
         return rows

@@ -6,9 +6,10 @@ from os import PathLike
 
 from pyspark.sql import SparkSession
 
-from timerheap.spark.chunks import CLOCK, read_chunk
-from timerheap.spark.clock import Clock
-from timerheap.watermarks import Explanation, WatermarkStrategy
+from timerheap.flink import Explanation
+from timerheap.spark._group.chunks import CLOCK, read_chunk
+from timerheap.spark._group.watermark import WatermarkState
+from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["explain_watermark"]
 
@@ -44,6 +45,6 @@ def explain_watermark(
         return []
     batch = read_chunk(CLOCK, bytes(row[0]))
     inputs = 1 + max(number or 0 for number in batch.column("input").to_pylist())
-    clock = Clock((WatermarkStrategy.no_watermarks(),) * inputs, (None,) * inputs)
+    clock = WatermarkState((WatermarkStrategy.no_watermarks(),) * inputs, (None,) * inputs)
     clock.replay(batch)
     return clock.explain()

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark.arguments import (
+from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
     data_frame,
@@ -20,7 +20,7 @@ from timerheap.spark.arguments import (
     sendable,
     state_names,
 )
-from timerheap.spark.carry import Carrier, marked, time_mode
+from timerheap.spark._plan.query import Carrier, marked, time_mode
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process"]
@@ -116,8 +116,8 @@ def process(
 
     Notes
     -----
-    The semantics are those of Flink's InternalTimerServiceImpl (`timerheap.InternalTimerService`), except
-    that the watermark is part of the state and outlives a restart.
+    The semantics are those of Flink's timer service (`timerheap.flink.InternalTimerService`), except that the
+    watermark is part of the state and outlives a restart.
 
     A checkpoint also fixes ``spark.sql.shuffle.partitions`` and the types of the key columns. Streams need
     the RocksDB state store provider.

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timerheap.spark.arguments import named_column, quoted
-from timerheap.spark.bounds import GROUPING_SET, WINDOW, WINDOW_TIME
-from timerheap.spark.ranking import first_results, first_rows, with_order
-from timerheap.spark.windows import Windows, cumulate, hop, session, tumble
+from timerheap.spark._plan.arguments import named_column, quoted
+from timerheap.spark._plan.grouped_windows import Windows
+from timerheap.spark._plan.ranking import first_results, first_rows, with_order
+from timerheap.spark._worker.window_columns import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
+from timerheap.spark.windows import cumulate, hop, session, tumble
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
-    from timerheap.spark.flink_sql import Call, WindowSelect
+    from timerheap.spark._plan.flink_sql import Call, WindowSelect
 
 __all__ = ["sql"]
 
@@ -101,7 +102,7 @@ def sql(
     if not isinstance(query, str):
         raise TypeError(f"query: {query!r} is no str")
     try:
-        from timerheap.spark.flink_sql import Ranked, parsed
+        from timerheap.spark._plan.flink_sql import Ranked, parsed
     except ImportError as error:
         raise ImportError("sql() needs sqlglot: pip install 'timerheap[sql]'") from error
     asked = parsed(query)
@@ -146,7 +147,9 @@ def _aggregated(df: DataFrame, wanted: WindowSelect, windows: Callable[[DataFram
 
 def _named(column: Column, text: str, name: str) -> Column:
     """Name a column of the result; a window's time stays an event time, for the windows of a view."""
-    return column.alias(name, metadata={WINDOW_TIME: True}) if text == WINDOW[-1] else column.alias(name)
+    return (
+        column.alias(name, metadata={WINDOW_TIME: True}) if text == WINDOW_COLUMNS[-1] else column.alias(name)
+    )
 
 
 class _WindowTimes(WatermarkGenerator):

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
+from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
-from timerheap.returned import records
-from timerheap.spark.arguments import (
+from timerheap.spark._plan.arguments import (
     arrow_schema,
     data_frame,
     key_columns,
@@ -21,7 +21,7 @@ from timerheap.spark.arguments import (
     row_order,
     sendable,
 )
-from timerheap.spark.output import LATE_BY, LATE_ROW
+from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.spark.process import process
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy

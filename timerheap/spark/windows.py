@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import timedelta
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 
-from timerheap.spark.aggregates import UserAggregate, asked
-from timerheap.spark.arguments import key_columns
-from timerheap.spark.window_plan import Options, Source, WindowPlan
+from timerheap.spark._plan.grouped_windows import Windows
+from timerheap.spark._plan.window_plan import Options, Source
 from timerheap.tvf import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
@@ -19,7 +17,7 @@ from timerheap.tvf import (
 )
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["GroupedWindows", "Windows", "cumulate", "hop", "session", "tumble"]
+__all__ = ["cumulate", "hop", "session", "tumble"]
 
 
 def tumble(
@@ -213,53 +211,3 @@ def session(
         raise TypeError("time: sessions of processing time are window_operator's; name a column")
     options = Options(watermark, time_zone, channel, late_by, emit_every, local, max_parallelism)
     return Windows(Source.of(df, time, lambda zone: SessionUnsliceAssigner(gap, zone), options))
-
-
-@dataclass(frozen=True)
-class Windows:
-    """A DataFrame cut into windows, to be grouped."""
-
-    source: Source
-
-    def group_by(self, *keys: str) -> GroupedWindows:
-        """Group by columns of atomic types and the window; without columns by the window alone.
-
-        Rows with null in a column are a group, as in SQL.
-        """
-        return GroupedWindows(self.source, key_columns(self.source.df, "keys", keys) if keys else [])
-
-
-@dataclass(frozen=True)
-class GroupedWindows:
-    """A DataFrame cut into windows and grouped, to be aggregated."""
-
-    source: Source
-    keys: list[str] = field(default_factory=list)
-
-    def agg(self, *aggregates: Column | UserAggregate) -> DataFrame:
-        """Compute aggregates of each key and window.
-
-        Parameters
-        ----------
-        *aggregates : pyspark.sql.Column or what `timerheap.spark.aggregate` gives
-            Spark's ``count``, ``sum``, ``avg``, ``min``, ``max``, ``var_samp``, ``var_pop``, ``stddev``,
-            ``stddev_pop``, ``count_distinct`` of one column and ``approx_count_distinct``, with or without an
-            alias.
-
-        Returns
-        -------
-        pyspark.sql.DataFrame
-            The keys, ``window_start`` and ``window_end`` (exclusive), ``window_time`` (the window's last ms),
-            and the aggregates; then ``early``, ``late_by`` and ``late_row``, where they were asked for.
-        """
-        return self._plan(aggregates).result()
-
-    def explain(self, *aggregates: Column | UserAggregate) -> None:
-        """Print how `agg` computes these aggregates: what runs where, and whose lateness holds."""
-        print(self._plan(aggregates))
-
-    def _plan(self, aggregates: tuple[Column | UserAggregate, ...]) -> WindowPlan:
-        if not aggregates:
-            raise ValueError("agg: give at least one aggregate, such as F.count('*').alias('rows')")
-        df = self.source.df
-        return WindowPlan(self.source, self.keys, [asked(df, one, at) for at, one in enumerate(aggregates)])

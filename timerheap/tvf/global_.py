@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap._heap import TimerHeap
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
+from timerheap._arguments import int64
+from timerheap._native._heap import TimerHeap
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.columns import group_by

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from timerheap.timer import MIN_WATERMARK, int64
+from timerheap._arguments import int64
+from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.partials import Aggregation, Partials

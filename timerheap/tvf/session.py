@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap._heap import TimerHeap
-from timerheap.duration import Length, positive
-from timerheap.timer import MIN_WATERMARK, int64
+from timerheap._arguments import Length, int64, positive
+from timerheap._native._heap import TimerHeap
+from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.arithmetic import Int64s, add, column
 from timerheap.tvf.columns import group_by

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.duration import Length, milliseconds, multiple, positive
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, int64
+from timerheap._arguments import Length, int64, milliseconds, multiple, positive
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.arithmetic import Int64s, add, column, floor_to
 from timerheap.tvf.zone import LocalClock
 

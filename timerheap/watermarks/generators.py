@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from timerheap.clock import ProcessingTimeService
-from timerheap.timer import MIN_WATERMARK, int64
+from timerheap._arguments import int64
+from timerheap.time import Clock
+from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput
 
 __all__ = [
@@ -167,12 +168,12 @@ class IdlenessTimer:
 
     Parameters
     ----------
-    clock : ProcessingTimeService
+    clock : Clock
     max_idle_time : int
         Milliseconds.
     """
 
-    def __init__(self, clock: ProcessingTimeService, max_idle_time: int) -> None:
+    def __init__(self, clock: Clock, max_idle_time: int) -> None:
         self._clock = clock
         self._max_idle_time = max_idle_time
         self._active = False
@@ -207,11 +208,11 @@ class WatermarksWithIdleness(WatermarkGenerator):
         Makes the watermarks.
     idle_timeout : int
         Milliseconds.
-    clock : ProcessingTimeService
+    clock : Clock
 
     Examples
     --------
-    >>> from timerheap import ManualProcessingTimeService
+    >>> from timerheap.flink import ManualProcessingTimeService
     >>> class Printer:
     ...     def emit_watermark(self, watermark): print(watermark)
     ...     def mark_idle(self): print("idle")
@@ -226,9 +227,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
     idle
     """
 
-    def __init__(
-        self, watermarks: WatermarkGenerator, idle_timeout: int, clock: ProcessingTimeService
-    ) -> None:
+    def __init__(self, watermarks: WatermarkGenerator, idle_timeout: int, clock: Clock) -> None:
         self._watermarks = watermarks
         self._timer = IdlenessTimer(clock, idle_timeout)
         self._is_idle = False
@@ -260,7 +259,7 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
         Makes the watermarks.
     max_ahead : int
         Milliseconds that a timestamp may be ahead of the clock.
-    clock : ProcessingTimeService
+    clock : Clock
 
     Attributes
     ----------
@@ -269,7 +268,7 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
 
     Examples
     --------
-    >>> from timerheap import ManualProcessingTimeService
+    >>> from timerheap.flink import ManualProcessingTimeService
     >>> class Printer:
     ...     def emit_watermark(self, watermark): print(watermark)
     >>> clock = ManualProcessingTimeService(now=1_000)
@@ -282,7 +281,7 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
     1
     """
 
-    def __init__(self, watermarks: WatermarkGenerator, max_ahead: int, clock: ProcessingTimeService) -> None:
+    def __init__(self, watermarks: WatermarkGenerator, max_ahead: int, clock: Clock) -> None:
         self.ahead_rows = 0
         self._watermarks = watermarks
         self._max_ahead = max_ahead

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 from typing import Any, Protocol
 
-from timerheap.timer import MIN_WATERMARK, int64
-
-__all__ = ["BroadcastingOutput", "Output", "WatermarkOutput", "WatermarkStatus"]
+__all__ = ["Output", "WatermarkOutput", "WatermarkStatus"]
 
 
 class WatermarkStatus(enum.Enum):
@@ -39,83 +36,3 @@ class Output(WatermarkOutput, Protocol):
 
     def collect(self, value: Any, timestamp: int | None, /) -> None:
         """Take a row and its event time, epoch milliseconds; None where it has none."""
-
-
-class BroadcastingOutput:
-    """Sends watermarks, status and rows on to all downstream channels.
-
-    While the stream is idle no watermark goes on, since nobody waits for one; only the gauge shows it. The
-    status goes on when it changes.
-
-    Parameters
-    ----------
-    outputs : iterable of Output
-        One for each channel; `WatermarkOutput` will do where there are no rows.
-
-    Attributes
-    ----------
-    current_watermark : int
-        The gauge: the last watermark, even of an idle stream, epoch milliseconds; MIN_WATERMARK before it.
-    status : WatermarkStatus
-        The last that went on; ACTIVE in the beginning.
-
-    Notes
-    -----
-    O(channels) for each call. Flink: ``BroadcastingOutputCollector`` with its ``WatermarkGauge``, and
-    ``RecordWriterOutput``.
-
-    Examples
-    --------
-    >>> class Printer:
-    ...     def __init__(self, name): self.name = name
-    ...     def emit_watermark(self, watermark): print(self.name, watermark)
-    ...     def mark_idle(self): print(self.name, "idle")
-    ...     def mark_active(self): print(self.name, "active")
-    >>> output = BroadcastingOutput([Printer("left"), Printer("right")])
-    >>> output.emit_watermark(30)
-    left 30
-    right 30
-    >>> output.mark_idle()
-    left idle
-    right idle
-    >>> output.emit_watermark(50)
-    >>> output.current_watermark
-    50
-    """
-
-    def __init__(self, outputs: Iterable[Any]) -> None:
-        self.current_watermark = MIN_WATERMARK
-        self.status = WatermarkStatus.ACTIVE
-        self._outputs = list(outputs)
-
-    def emit_watermark(self, watermark: int, /) -> None:
-        """Send a watermark to every channel, unless the stream is idle.
-
-        Raises
-        ------
-        TypeError, OverflowError
-            It is no int64. Nothing has changed.
-        """
-        self.current_watermark = watermark = int64("watermark", watermark)
-        if self.status is WatermarkStatus.ACTIVE:
-            for output in self._outputs:
-                output.emit_watermark(watermark)
-
-    def mark_idle(self) -> None:
-        """Tell every channel that the stream is idle, unless they know."""
-        if self.status is WatermarkStatus.ACTIVE:
-            self.status = WatermarkStatus.IDLE
-            for output in self._outputs:
-                output.mark_idle()
-
-    def mark_active(self) -> None:
-        """Tell every channel that the stream is active, unless they know."""
-        if self.status is WatermarkStatus.IDLE:
-            self.status = WatermarkStatus.ACTIVE
-            for output in self._outputs:
-                output.mark_active()
-
-    def collect(self, value: Any, timestamp: int | None, /) -> None:
-        """Send a row to every channel."""
-        for output in self._outputs:
-            output.collect(value, timestamp)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from timerheap.duration import not_negative
+from timerheap._arguments import not_negative
 from timerheap.watermarks.generators import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
@@ -17,63 +17,10 @@ from timerheap.watermarks.generators import (
 )
 
 __all__ = [
-    "Duration",
     "RecordTimestampAssigner",
-    "Time",
     "TimestampAssigner",
     "WatermarkStrategy",
 ]
-
-
-class Duration:
-    """PyFlink's ``Duration`` factories, giving ``datetime.timedelta``.
-
-    Examples
-    --------
-    >>> Duration.of_minutes(2)
-    datetime.timedelta(seconds=120)
-    """
-
-    @staticmethod
-    def of_days(days: int) -> timedelta:
-        """Give a duration of days."""
-        return timedelta(days=days)
-
-    @staticmethod
-    def of_hours(hours: int) -> timedelta:
-        """Give a duration of hours."""
-        return timedelta(hours=hours)
-
-    @staticmethod
-    def of_minutes(minutes: int) -> timedelta:
-        """Give a duration of minutes."""
-        return timedelta(minutes=minutes)
-
-    @staticmethod
-    def of_seconds(seconds: int) -> timedelta:
-        """Give a duration of seconds."""
-        return timedelta(seconds=seconds)
-
-    @staticmethod
-    def of_millis(millis: int) -> timedelta:
-        """Give a duration of milliseconds."""
-        return timedelta(milliseconds=millis)
-
-
-class Time:
-    """PyFlink's ``Time`` factories, which its windows take, giving ``datetime.timedelta``.
-
-    Examples
-    --------
-    >>> Time.minutes(2)
-    datetime.timedelta(seconds=120)
-    """
-
-    days = staticmethod(Duration.of_days)
-    hours = staticmethod(Duration.of_hours)
-    minutes = staticmethod(Duration.of_minutes)
-    seconds = staticmethod(Duration.of_seconds)
-    milliseconds = staticmethod(Duration.of_millis)
 
 
 class TimestampAssigner(ABC):

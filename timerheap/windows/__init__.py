@@ -18,12 +18,6 @@ from timerheap.windows.continuous import ContinuousEventTimeTrigger, ContinuousP
 from timerheap.windows.counting import CountSlidingWindowAssigner, CountTumblingWindowAssigner, count_window
 from timerheap.windows.delta import DeltaEvictor, DeltaFunction, DeltaTrigger
 from timerheap.windows.evictors import CountEvictor, Evictor, TimeEvictor, TimestampedValue
-from timerheap.windows.functions import (
-    AggregateFunction,
-    ProcessWindowFunction,
-    ReduceFunction,
-    WindowFunction,
-)
 from timerheap.windows.operator import WindowOperator
 from timerheap.windows.states import ReducingState, ReducingStateDescriptor
 from timerheap.windows.timeout import ProcessingTimeoutTrigger
@@ -38,6 +32,12 @@ from timerheap.windows.triggers import (
     TriggerResult,
 )
 from timerheap.windows.window import CountWindow, GlobalWindow, TimeWindow
+from timerheap.windows.window_functions import (
+    AggregateFunction,
+    ProcessWindowFunction,
+    ReduceFunction,
+    WindowFunction,
+)
 
 __all__ = [
     "AggregateFunction",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
-from timerheap.duration import not_negative
+from timerheap._arguments import not_negative
 from timerheap.functions import RuntimeContext
 from timerheap.timer import MIN_WATERMARK
 from timerheap.windows.merging import merge_time_windows

@@ -10,8 +10,8 @@ from typing import Any
 from timerheap.functions import RuntimeContext
 from timerheap.state import MapStateDescriptor
 from timerheap.types import Types
-from timerheap.windows.functions import AggregateFunction, ReduceFunction
-from timerheap.windows.window import WINDOW, Window
+from timerheap.windows.window import WINDOW_TYPE, Window
+from timerheap.windows.window_functions import AggregateFunction, ReduceFunction
 
 __all__ = ["Accumulators", "Contents", "Elements", "as_aggregate"]
 
@@ -69,7 +69,7 @@ class Accumulators(Contents):
         type_info: object,
         function: AggregateFunction | ReduceFunction,
     ) -> None:
-        self._state = runtime_context.get_map_state(MapStateDescriptor(name, WINDOW, type_info))
+        self._state = runtime_context.get_map_state(MapStateDescriptor(name, WINDOW_TYPE, type_info))
         self._function = as_aggregate(function)
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
@@ -140,7 +140,9 @@ class Elements(Contents):
 
     def __init__(self, runtime_context: RuntimeContext, name: str, type_info: object) -> None:
         self._elements = runtime_context.get_map_state(MapStateDescriptor(name, _ELEMENT, type_info))
-        self._sizes = runtime_context.get_map_state(MapStateDescriptor(f"{name}.sizes", WINDOW, Types.LONG()))
+        self._sizes = runtime_context.get_map_state(
+            MapStateDescriptor(f"{name}.sizes", WINDOW_TYPE, Types.LONG())
+        )
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
         """See `Contents.add`."""

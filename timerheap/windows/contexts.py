@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from timerheap.functions import RuntimeContext
+from timerheap.functions import RuntimeContext, TimerService
 from timerheap.state import StateDescriptor
-from timerheap.timer_service import TimerService
 from timerheap.windows.assigners import WindowAssigner
 from timerheap.windows.evictors import Evictor
-from timerheap.windows.functions import ProcessWindowFunction
 from timerheap.windows.states import WindowStates, WindowStateStore
-from timerheap.windows.timers import WindowTimers
 from timerheap.windows.triggers import Trigger
 from timerheap.windows.window import Window
+from timerheap.windows.window_functions import ProcessWindowFunction
+from timerheap.windows.window_timers import WindowTimers
 
 __all__ = ["AssignerContext", "EvictorContext", "TriggerContext", "WindowContext"]
 

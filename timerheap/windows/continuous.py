@@ -6,7 +6,7 @@ from abc import abstractmethod
 from datetime import timedelta
 from typing import Any
 
-from timerheap.duration import not_negative
+from timerheap._arguments import not_negative
 from timerheap.types import Types
 from timerheap.windows.states import ReducingStateDescriptor
 from timerheap.windows.triggers import QuietTrigger, Trigger, TriggerResult

@@ -11,8 +11,8 @@ from timerheap.types import TypeInformation, Types, arrow_type
 from timerheap.windows.contents import Elements, as_aggregate
 from timerheap.windows.contexts import EvictorContext
 from timerheap.windows.evictors import Evictor, TimestampedValue
-from timerheap.windows.functions import AggregateFunction, ReduceFunction
 from timerheap.windows.window import Window
+from timerheap.windows.window_functions import AggregateFunction, ReduceFunction
 
 __all__ = ["EvictableElements"]
 

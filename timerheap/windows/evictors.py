@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from timerheap.duration import not_negative
+from timerheap._arguments import not_negative
 
 __all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "TimestampedValue"]
 

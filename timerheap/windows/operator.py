@@ -6,29 +6,29 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
-from timerheap.duration import not_negative
+from timerheap._arguments import not_negative
+from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
-from timerheap.returned import records
-from timerheap.service import TimeDomain
 from timerheap.state import MapStateDescriptor
+from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
 from timerheap.windows.contents import Accumulators, Contents, Elements
 from timerheap.windows.contexts import AssignerContext, EvictorContext, TriggerContext, WindowContext
 from timerheap.windows.evicting import EvictableElements
 from timerheap.windows.evictors import Evictor
-from timerheap.windows.functions import (
+from timerheap.windows.merging import MergingWindowSet
+from timerheap.windows.states import WindowStates
+from timerheap.windows.triggers import Trigger, TriggerResult
+from timerheap.windows.window import WINDOW_TYPE, Window
+from timerheap.windows.window_functions import (
     AggregateFunction,
     ProcessWindowFunction,
     ReduceFunction,
     WindowFunction,
 )
-from timerheap.windows.merging import MergingWindowSet
-from timerheap.windows.results import Results
-from timerheap.windows.states import WindowStates
-from timerheap.windows.timers import WindowTimers
-from timerheap.windows.triggers import Trigger, TriggerResult
-from timerheap.windows.window import WINDOW, Window
+from timerheap.windows.window_results import Results
+from timerheap.windows.window_timers import WindowTimers
 
 __all__ = ["WindowOperator"]
 
@@ -96,7 +96,7 @@ class WindowOperator:
     Examples
     --------
     >>> from timerheap import KeyedProcessFunction, Types
-    >>> from timerheap.operators import KeyedProcessOperator
+    >>> from timerheap.flink.operators import KeyedProcessOperator
     >>> from timerheap.windows import AggregateFunction, EventTimeSessionWindows, WindowOperator
     >>> class Count(AggregateFunction):
     ...     def create_accumulator(self): return 0
@@ -186,7 +186,7 @@ class WindowOperator:
         else:
             self._window_context = WindowContext(runtime_context, None)
             self._in_flight = runtime_context.get_map_state(
-                MapStateDescriptor(f"{name}.merging", WINDOW, WINDOW)
+                MapStateDescriptor(f"{name}.merging", WINDOW_TYPE, WINDOW_TYPE)
             )
         if self._window_function is not None:
             self._window_function.open(runtime_context)

@@ -17,7 +17,7 @@ from timerheap.state import (
     ValueStateDescriptor,
 )
 from timerheap.types import TypeInformation, Types, arrow_type
-from timerheap.windows.window import WINDOW, Window
+from timerheap.windows.window import WINDOW_TYPE, Window
 
 __all__ = ["ReducingState", "ReducingStateDescriptor", "WindowStateStore", "WindowStates"]
 
@@ -211,7 +211,7 @@ class WindowStates:
                 f"type_info of the state {descriptor.name!r} must be the type of an element if the window "
                 "does not keep its elements, got None"
             )
-        return self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW, type_info))
+        return self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW_TYPE, type_info))
 
 
 class WindowStateStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from timerheap.duration import not_negative
+from timerheap._arguments import not_negative
 from timerheap.state import ValueStateDescriptor
 from timerheap.types import Types
 from timerheap.windows.triggers import Trigger, TriggerResult

@@ -1,0 +1,131 @@
+"""Carriers that report with delays of their own, and the rows that one watermark over all of them loses.
+
+``python examples/carriers.py`` replays the departures of January 2013. Each carrier reports its
+flights in the order in which they departed, but some fall behind, in the end by a week, as partitions of
+a Kafka topic do when one consumer falls behind. One watermark over all, which is all that Spark has,
+follows the quickest, and the others' rows are late. With ``channel="carrier"`` each carrier has its own.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+import timerheap.spark
+from timerheap import KeyedProcessFunction, WatermarkStrategy
+from timerheap._demo.flights import read_flights
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+SCHEMA = "flight int, carrier string, origin string, departed timestamp"
+LAG = pd.Timedelta(hours=12)  # of each carrier behind the one before it, at the end of the month
+
+
+def reports(flights: pd.DataFrame) -> pd.DataFrame:
+    """January's departures in the order in which they are reported: number, carrier, origin, departed.
+
+    Without SkyWest, whose one flight is reported when nobody could have been waiting for it.
+    """
+    flown = flights.query("month == 1 and carrier != 'OO'").dropna(subset="dep_delay")
+    minutes = pd.to_timedelta(flown["minute"] + flown["dep_delay"], unit="min")
+    january = flown.assign(departed=flown["time_hour"] + minutes)
+    ranks = january["carrier"].astype("category").cat.codes
+    passed = january["departed"] - january["departed"].min()
+    reported = january["departed"] + ranks * LAG * (passed / pd.Timedelta(days=31))
+    rows: pd.DataFrame = january.loc[
+        reported.sort_values(kind="stable").index, ["carrier", "origin", "departed"]
+    ]
+    rows.insert(0, "flight", np.arange(len(rows), dtype=np.int32))
+    return rows
+
+
+def write_reports(rows: pd.DataFrame, directory: Path, batches: int) -> None:
+    """Write one Parquet file for each micro-batch."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(batches):
+        part = rows.iloc[len(rows) * number // batches : len(rows) * (number + 1) // batches]
+        file = directory / f"reports-{number:05}.parquet"
+        part.to_parquet(file, index=False, coerce_timestamps="us")
+        os.utime(file, (number, number))
+
+
+class PassOn(KeyedProcessFunction):
+    """Yields every row that reaches it."""
+
+    def process_element(self, value: Row, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        """Pass a departure on."""
+        yield value
+
+
+def by_timerheap(rows: DataFrame, channel: str | None) -> DataFrame:
+    """Every row in event-time order; those that are late have `late_by`."""
+    return timerheap.spark.process(
+        rows,
+        key="origin",
+        function=PassOn(),
+        output_schema=SCHEMA,
+        event_time="departed",
+        watermark=WatermarkStrategy.for_monotonous_timestamps(),
+        channel=channel,
+        late_by=True,
+        max_parallelism=4,  # there are three origins
+    )
+
+
+def by_spark(rows: DataFrame) -> DataFrame:
+    """The same rows behind Spark's watermark; a stateful operator drops those that are late."""
+    return rows.withWatermark("departed", "0 seconds").dropDuplicatesWithinWatermark(["flight"])
+
+
+def lost_rows(spark: SparkSession, directory: Path) -> dict[str, int]:
+    """Run the three queries over the files in `directory`/reports; count the rows that each loses."""
+    whole = spark.read.schema(SCHEMA).parquet(str(directory / "reports")).count()
+    passed = _run(spark, by_spark, directory, "spark")
+    lost = {"Spark's withWatermark": whole - passed.count()}
+    for name, channel in (("one watermark over all", None), ('channel="carrier"', "carrier")):
+        result = _run(spark, partial(by_timerheap, channel=channel), directory, str(channel))
+        lost[name] = result.where("late_by IS NOT NULL").count()
+    return lost
+
+
+def _run(
+    spark: SparkSession, query: Callable[[DataFrame], DataFrame], directory: Path, name: str
+) -> DataFrame:
+    """Run a query to its end; give what it has written."""
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    result, sink = query(reader.parquet(str(directory / "reports"))), str(directory / name / "sink")
+    writer = result.writeStream.option("checkpointLocation", str(directory / name / "checkpoint"))
+    writer.trigger(availableNow=True).start(sink, format="parquet").awaitTermination()
+    return spark.read.parquet(sink)
+
+
+def main() -> None:
+    """Print the table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from timerheap._demo.replay import spark_session
+
+    rows = reports(read_flights())
+    with tempfile.TemporaryDirectory() as directory:
+        write_reports(rows, Path(directory) / "reports", batches=24)
+        with spark_session(Path(directory) / "spark.log") as spark:
+            losses = lost_rows(spark, Path(directory))
+    table = Table(
+        "watermark", "rows lost", title=f"{len(rows):,} departures, {rows['carrier'].nunique()} carriers"
+    )
+    for name, lost in losses.items():
+        table.add_row(name, f"{lost:,} ({lost / len(rows):.0%})")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""The windows' demo: a year of departures as a stream, cumulated through each day, checked and drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from matplotlib.dates import DateFormatter, DayLocator
+from matplotlib.figure import Figure
+from pyspark.sql import functions as F
+from rich.table import Table
+
+from timerheap._demo import departures_pandas
+from timerheap._demo.demo import SHOWN, local, shown
+from timerheap._demo.departures import DELAY, TIME_ZONE, departures_so_far
+from timerheap._demo.flights import departures, read_flights, read_replay, write_replay
+from timerheap._demo.overdue_pandas import final_watermark
+from timerheap._demo.replay import micro_batches, spark_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from rich.console import Console
+
+COLUMNS = ["origin", "window_start", "window_end", "departures"]
+WEEK = pd.Timestamp("2013-02-04", tz=TIME_ZONE)  # the night to Saturday brings the year's worst blizzard
+
+
+def demo_windows(batches: int, directory: Path, chart: Path, console: Console) -> bool:
+    """Replay the flights, draw a week of what comes out, and say whether all of it is right.
+
+    Parameters
+    ----------
+    batches : int
+        Micro-batches to replay them in.
+    directory : pathlib.Path
+        Where flights, windows, checkpoint and Spark's log go.
+    chart : pathlib.Path
+        The PNG file.
+    console : rich.console.Console
+        Where to show what happens.
+
+    Returns
+    -------
+    bool
+        The windows are those of `timerheap._demo.departures_pandas`.
+    """
+    console.print("[bold]How many flights have left each airport so far today, at every full hour?[/]")
+    milliseconds = 0
+    with ExitStack() as stack:
+        with console.status("Reading the flights, starting Spark"):
+            flights = read_flights()
+            write_replay(flights, directory / "flights", batches)
+            spark = stack.enter_context(spark_session(directory / "spark.log"))
+            query = start_replay(spark, directory)
+        for batch in shown(micro_batches(query), batches, console):
+            milliseconds += batch.durationMs["triggerExecution"]
+        windows = spark.read.parquet(str(directory / "windows")).toArrow().to_pandas()
+
+    watermark = final_watermark(flights, pd.Timedelta(DELAY))
+    right = compare(windows, departures_pandas.departures_so_far(flights, watermark), watermark, console)
+    draw(windows, WEEK, chart)
+    console.print(
+        f"{len(flights) * 1000 // milliseconds:,} flights per second, from the first micro-batch on"
+    )
+    console.print(f"The {week(WEEK)}: [bold]{chart}[/]", soft_wrap=True)
+    return right
+
+
+def start_replay(spark: SparkSession, directory: Path) -> StreamingQuery:
+    """Start the query over the files in ``directory``/flights; windows go to ``directory``/windows."""
+    flights = read_replay(spark, directory / "flights").observe(
+        "flights", F.date_format(F.max("time_hour"), "MMM d").alias("day")
+    )
+    return (
+        departures_so_far(departures(flights))
+        .writeStream.option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(directory / "windows"), format="parquet")
+    )
+
+
+def compare(windows: pd.DataFrame, expected: pd.DataFrame, watermark: pd.Timestamp, console: Console) -> bool:
+    """Say whether the windows are the expected ones, each once, and show the difference if they are not."""
+    sides = (side[COLUMNS].itertuples(index=False, name=None) for side in (windows, expected))
+    found, wanted = map(Counter, sides)
+    for name, rows in (("too many", found - wanted), ("missing", wanted - found)):
+        if rows:
+            table = Table(*COLUMNS, title=f"{rows.total():,} {name}", title_justify="left", box=None)
+            for origin, start, end, count in sorted(rows.elements(), key=lambda row: row[2:0:-1])[:SHOWN]:
+                table.add_row(origin, local(start), local(end), f"{count:,}")
+            console.print(table)
+    console.print(
+        f"{len(windows):,} windows from Spark, {len(expected):,} from an independent pandas computation over "
+        f"the raw file, all ended by the final watermark {local(watermark)}: "
+        + ("[bold green]equal[/]" if found == wanted else "[bold red]different[/]")
+    )
+    return found == wanted
+
+
+def draw(windows: pd.DataFrame, monday: pd.Timestamp, chart: Path) -> None:
+    """Draw a week: a line for each airport, which grows through each day and begins anew at midnight."""
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes = figure.subplots()
+    shown = windows["window_start"].between(monday, monday + pd.DateOffset(days=7), inclusive="left")
+    for number, (origin, airport) in enumerate(windows[shown].groupby("origin")):
+        for day, (midnight, hours) in enumerate(airport.sort_values("window_end").groupby("window_start")):
+            ends = [wall_clock(end) for end in hours["window_end"]]
+            axes.plot(
+                [wall_clock(midnight), ends[0] - pd.Timedelta(hours=1), *ends],  # type: ignore[arg-type]
+                [0, 0, *hours["departures"]],
+                color=f"C{number}",
+                label=None if day else str(origin),
+            )
+    axes.set_title(f"Departures since midnight, {week(monday)}")
+    axes.set_ylabel("flights")
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    axes.xaxis.set_major_locator(DayLocator())  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(DateFormatter("%a %b %d"))  # type: ignore[no-untyped-call]
+    axes.grid(axis="x", alpha=0.4)
+    axes.legend(loc="upper left")
+    figure.savefig(chart, dpi=120, format="png")
+
+
+def week(monday: pd.Timestamp) -> str:
+    """A week's name."""
+    return f"week from {monday.day} {monday:%B %Y}"
+
+
+def wall_clock(time: pd.Timestamp) -> pd.Timestamp:
+    """What New York's clock shows."""
+    return time.tz_convert(TIME_ZONE).tz_localize(None)

@@ -1,0 +1,52 @@
+"""The departures so far once more, by counting: what the query is compared with, and shares no code with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from timerheap._demo.overdue_pandas import departed
+
+NEW_YORK = "America/New_York"
+
+
+def departures_so_far(flights: pd.DataFrame, watermark: pd.Timestamp) -> pd.DataFrame:
+    """Each airport's departures since midnight, at every full hour of New York's clock.
+
+    Parameters
+    ----------
+    flights : pandas.DataFrame
+        Rows of the raw file, in its columns.
+    watermark : pandas.Timestamp
+        Hours that end later are left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns origin, window_start and window_end (UTC), and departures. A day begins with the hour of its
+        first departure, and goes on to its end.
+    """
+    found = departed(flights)
+    shown = found["since"].dt.tz_convert(NEW_YORK).dt.tz_localize(None)
+    hourly = pd.crosstab([found["origin"], shown.dt.normalize().rename("day")], shown.dt.hour.rename("hour"))
+    so_far = hourly.reindex(columns=range(24), fill_value=0).cumsum(axis=1)
+    table = so_far.reset_index().melt(["origin", "day"], var_name="hour", value_name="departures")
+    table = table[table["departures"] > 0]
+    ends = table["day"] + pd.to_timedelta(table["hour"].astype("int64") + 1, unit="h")
+    result = pd.DataFrame(
+        {
+            "origin": table["origin"],
+            "window_start": instants(table["day"]),
+            "window_end": instants(ends),
+            "departures": table["departures"],
+        }
+    )
+    ended = result["window_end"] <= watermark + pd.Timedelta(milliseconds=1)
+    return result[ended].sort_values(["window_end", "origin"], ignore_index=True)
+
+
+def instants(shown: pd.Series[pd.Timestamp]) -> pd.Series[pd.Timestamp]:
+    """When New York's clock shows these times: of two, first; one left out counts on behind the change."""
+    first = np.ones(len(shown), bool)
+    localized = shown.dt.tz_localize(NEW_YORK, ambiguous=first, nonexistent=pd.Timedelta(hours=1))
+    return localized.dt.tz_convert("UTC")

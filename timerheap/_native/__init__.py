@@ -1,0 +1,1 @@
+"""The compiled modules, over the C code of ``csrc/``."""

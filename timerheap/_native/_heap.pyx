@@ -1,0 +1,326 @@
+# cython: cdivision=True
+"""The native heaps: what csrc/ does, on memory that NumPy owns, with Python's arguments and errors.
+
+A call that changes a heap allocates first, and then, holding the GIL, does all of it in C: it happens as a whole or
+not at all, whatever other threads do.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
+from cpython.version cimport PY_VERSION_HEX
+from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from timerheap._native._csrc cimport *
+
+import datetime
+import operator
+import os
+import struct
+
+import numpy as np
+
+from timerheap.timer import Timer, TimerBatch
+
+__all__ = ["KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64"]
+
+cnp.import_array()
+
+include "_memory.pxi"
+include "_columns.pxi"
+include "_seal.pxi"
+include "_base.pxi"
+
+
+cdef class TimerHeap(_Heap):
+    """A priority queue of timers from which any timer can be removed in O(log n).
+
+    A timer is a (timestamp, key_hash, namespace) of three int64, and each is in the heap once: Flink's
+    HeapPriorityQueueSet over primitive columns. All values are legal, the extremes of int64 included.
+
+    Parameters
+    ----------
+    capacity : int, default 0
+        Timers to make room for, as `reserve` does.
+
+    Notes
+    -----
+    Threads may share a heap under the GIL: each call is atomic.
+
+    Examples
+    --------
+    >>> heap = TimerHeap()
+    >>> heap.push(5000, key_hash=1), heap.push(5000, key_hash=1), heap.push(3000, key_hash=2)
+    (True, False, True)
+    >>> heap.peek()
+    Timer(timestamp=3000, key_hash=2, namespace=0)
+    >>> heap.reschedule(5000, 2000, key_hash=1)
+    True
+    >>> heap.push_many([7000, 8000], key_hashes=[3, 4]).tolist()
+    [True, True]
+    >>> heap.pop_due(7000).timestamps.tolist()
+    [2000, 3000, 7000]
+    """
+
+    def remove(self, timestamp, key_hash, namespace=0):
+        """Remove a timer. O(log n).
+
+        Parameters
+        ----------
+        timestamp, key_hash, namespace : int
+            Its identity, each int64.
+
+        Returns
+        -------
+        bool
+            Whether it was there.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            An argument is no integer, or none of 64 bits.
+        """
+        cdef int64_t ts = _int64(timestamp, "timestamp")
+        cdef int64_t key = _int64(key_hash, "key_hash")
+        cdef bint there = th_heap_remove(&self.h, ts, key, _int64(namespace, "namespace"))
+        self.give_back()
+        return there
+
+    def reschedule(self, timestamp, new_timestamp, key_hash, namespace=0):
+        """Move a timer to another time: `remove`, then, if it was there, `push`. O(log n).
+
+        Parameters
+        ----------
+        timestamp, new_timestamp, key_hash, namespace : int
+            Each int64. If the heap holds a timer at `new_timestamp` already, the two become one.
+
+        Returns
+        -------
+        bool
+            Whether the timer was there.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            An argument is no integer, or none of 64 bits.
+        """
+        cdef int64_t ts = _int64(timestamp, "timestamp")
+        cdef int64_t new_ts = _int64(new_timestamp, "new_timestamp")
+        cdef int64_t key = _int64(key_hash, "key_hash")
+        return th_heap_reschedule(&self.h, ts, new_ts, key, _int64(namespace, "namespace"))
+
+    def remove_many(self, timestamps, key_hashes, namespaces=0):
+        """Remove many timers at once, as if one by one in their sequence.
+
+        O(n log(len)), O(n + len) for a large part of the heap.
+
+        Parameters
+        ----------
+        timestamps, key_hashes, namespaces : array_like of int, shape (n,), or int
+            Their identities, as in `push_many`.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+            Whether each was there.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
+        """
+        cdef _Columns rows = _Columns(self)
+        cdef th_column ts = rows.take(timestamps, "timestamps")
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray removed = _empty(n, cnp.NPY_BOOL)
+        th_heap_remove_many(&self.h, ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(removed))
+        self.give_back()
+        return removed
+
+    def reschedule_many(self, timestamps, new_timestamps, key_hashes, namespaces=0):
+        """Move many timers to other times at once, as if one by one in their sequence.
+
+        O(n log(len)), O(n + len) for a large part of the heap.
+
+        Parameters
+        ----------
+        timestamps, new_timestamps, key_hashes, namespaces : array_like of int, shape (n,), or int
+            As in `push_many`; at most three may be one value for all rows.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+            Whether each was there.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
+        """
+        cdef _Columns rows = _Columns(self)
+        cdef th_column ts = rows.take(timestamps, "timestamps")
+        cdef th_column new_ts = rows.take(new_timestamps, "new_timestamps")
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray moved = _empty(n, cnp.NPY_BOOL)
+        th_heap_reschedule_many(&self.h, ts, new_ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(moved))
+        self.give_back()
+        return moved
+
+    def __contains__(self, timer):
+        """Whether a `Timer`, or any (timestamp, key_hash[, namespace]), is in the heap. O(1)."""
+        cdef size_t row
+        if not isinstance(timer, tuple) or not 2 <= len(timer) <= 3:
+            raise TypeError(f"a timer must be a tuple (timestamp, key_hash[, namespace]), got {_shown(timer)}")
+        timestamp, key_hash, namespace = timer if len(timer) == 3 else (*timer, 0)
+        return th_heap_find(&self.h, _int64(timestamp, "timestamp"), _int64(key_hash, "key_hash"),
+                            _int64(namespace, "namespace"), &row)
+
+
+cdef class KeyTimerHeap(_Heap):
+    """A priority queue with one timer for each (key_hash, namespace), which a push adds or moves.
+
+    What a session timeout wants: nobody has to know the old timestamp. Otherwise as `TimerHeap`.
+
+    Parameters
+    ----------
+    capacity : int, default 0
+        Timers to make room for, as `reserve` does.
+
+    Notes
+    -----
+    Threads may share a heap under the GIL: each call is atomic.
+
+    Examples
+    --------
+    >>> heap = KeyTimerHeap()
+    >>> heap.push(5000, key_hash=1), heap.push(9000, key_hash=1)
+    (True, False)
+    >>> heap.timestamp_of(1), len(heap)
+    (9000, 1)
+    """
+
+    def remove(self, key_hash, namespace=0):
+        """Remove the timer of an identity. O(log n).
+
+        Parameters
+        ----------
+        key_hash, namespace : int
+            Each int64.
+
+        Returns
+        -------
+        bool
+            Whether there was one.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            An argument is no integer, or none of 64 bits.
+        """
+        cdef int64_t key = _int64(key_hash, "key_hash")
+        cdef bint there = th_heap_remove(&self.h, 0, key, _int64(namespace, "namespace"))
+        self.give_back()
+        return there
+
+    def timestamp_of(self, key_hash, namespace=0):
+        """Look up when the timer of an identity fires. O(1).
+
+        Parameters
+        ----------
+        key_hash, namespace : int
+            Each int64.
+
+        Returns
+        -------
+        int or None
+            Epoch milliseconds, None if there is no such timer.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            An argument is no integer, or none of 64 bits.
+        """
+        cdef size_t row
+        cdef int64_t key = _int64(key_hash, "key_hash")
+        return self.h.ts[row] if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row) else None
+
+    def timestamps_of(self, key_hashes, namespaces=0):
+        """Look up when the timers of many identities fire. O(n).
+
+        Parameters
+        ----------
+        key_hashes, namespaces : array_like of int, shape (n,), or int
+            As in `push_many`.
+
+        Returns
+        -------
+        timestamps : ndarray of int64, shape (n,)
+            Epoch milliseconds, 0 where there is no timer.
+        found : ndarray of bool, shape (n,)
+            Whether there is one.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
+        """
+        cdef _Columns rows = _Columns(self)
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray timestamps = _empty(n, cnp.NPY_INT64), found = _empty(n, cnp.NPY_BOOL)
+        th_heap_find_many(&self.h, key, ns, n, <uint8_t *>cnp.PyArray_DATA(found),
+                          <int64_t *>cnp.PyArray_DATA(timestamps))
+        return timestamps, found
+
+    def remove_many(self, key_hashes, namespaces=0):
+        """Remove the timers of many identities at once, as if one by one in their sequence.
+
+        O(n log(len)), O(n + len) for a large part of the heap.
+
+        Parameters
+        ----------
+        key_hashes, namespaces : array_like of int, shape (n,), or int
+            As in `push_many`.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+            Whether each was there.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `push_many`.
+        """
+        cdef _Columns rows = _Columns(self)
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray removed = _empty(n, cnp.NPY_BOOL)
+        th_heap_remove_many(&self.h, key, key, ns, n, <uint8_t *>cnp.PyArray_DATA(removed))
+        self.give_back()
+        return removed
+
+    def __contains__(self, timer):
+        """Whether a key_hash, a (key_hash, namespace), or this very `Timer` is in the heap. O(1)."""
+        cdef size_t row
+        cdef int64_t ts = 0, key, ns
+        if not isinstance(timer, tuple):
+            timer = timer, 0
+        if not 2 <= len(timer) <= 3:
+            raise TypeError(f"expected a key_hash, (key_hash, namespace) or Timer, got {_shown(timer)}")
+        *timestamp, key_hash, namespace = timer
+        if timestamp:
+            ts = _int64(timestamp[0], "timestamp")
+        key, ns = _int64(key_hash, "key_hash"), _int64(namespace, "namespace")
+        return th_heap_find(&self.h, 0, key, ns, &row) and (not timestamp or self.h.ts[row] == ts)

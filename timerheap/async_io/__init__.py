@@ -1,0 +1,48 @@
+"""Asynchronous functions on streams: concurrent calls, ordered or not, with timeouts and retries."""
+
+from timerheap.async_io.function import AsyncFunction
+from timerheap.async_io.operator import AsyncWaitOperator, Input
+from timerheap.async_io.queue import (
+    OrderedStreamElementQueue,
+    QueueElement,
+    ResultFuture,
+    StreamElementQueue,
+    StreamRecord,
+    UnorderedStreamElementQueue,
+    Watermark,
+)
+from timerheap.async_io.retry import (
+    NO_RETRY_STRATEGY,
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
+    ExponentialBackoffDelayRetryStrategy,
+    FixedDelayRetryStrategy,
+    NoRetryStrategy,
+    RetryPredicate,
+    empty_result_predicate,
+    exception_type_predicate,
+    has_exception_predicate,
+)
+
+__all__ = [
+    "NO_RETRY_STRATEGY",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
+    "AsyncWaitOperator",
+    "ExponentialBackoffDelayRetryStrategy",
+    "FixedDelayRetryStrategy",
+    "Input",
+    "NoRetryStrategy",
+    "OrderedStreamElementQueue",
+    "QueueElement",
+    "ResultFuture",
+    "RetryPredicate",
+    "StreamElementQueue",
+    "StreamRecord",
+    "UnorderedStreamElementQueue",
+    "Watermark",
+    "empty_result_predicate",
+    "exception_type_predicate",
+    "has_exception_predicate",
+]

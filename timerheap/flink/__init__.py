@@ -1,0 +1,97 @@
+"""Flink's runtime classes: timer queues, timer services, clocks, key groups, valves and operators.
+
+`timerheap.spark` is built from some of them. They also run functions without Spark: to test a function, to
+replay a stream, or inside a service.
+"""
+
+from timerheap.flink.backends import create_timer_queue
+from timerheap.flink.elements import StreamRecord, Watermark
+from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
+from timerheap.flink.internal_timer_service import (
+    InternalTimerService,
+    InternalTimersSnapshot,
+    KeyContext,
+    Triggerable,
+)
+from timerheap.flink.key_groups import (
+    KeyGroupRange,
+    assign_key_to_parallel_operator,
+    assign_to_key_group,
+    compute_default_max_parallelism,
+    compute_key_group_for_key_hash,
+    compute_key_group_range_for_operator_index,
+    compute_operator_index_for_key_group,
+)
+from timerheap.flink.operators import (
+    KeyedCoProcessOperator,
+    KeyedProcessOperator,
+    MemoryRuntimeContext,
+    StreamElement,
+)
+from timerheap.flink.processing_time import (
+    ManualProcessingTimeService,
+    ProcessingTimeService,
+    SystemProcessingTimeService,
+)
+from timerheap.flink.rocksdb import RocksDBTimerQueue
+from timerheap.flink.serializers import TypeSerializer
+from timerheap.flink.simple_timer_service import SimpleTimerService
+from timerheap.flink.timer_bytes import TimerSerializer
+from timerheap.flink.timer_queue import TimerQueue
+from timerheap.flink.timer_service_manager import InternalTimeServiceManager
+from timerheap.flink.watermarks import (
+    BroadcastingOutput,
+    ChannelExplanation,
+    ChannelState,
+    Explanation,
+    IndexedCombinedWatermarkStatus,
+    StatusWatermarkValve,
+    TimeCharacteristic,
+    TimestampsAndWatermarksOperator,
+    ValveState,
+    WatermarkOutputMultiplexer,
+)
+from timerheap.hashing import java_hash_code
+
+__all__ = [
+    "BroadcastingOutput",
+    "ChannelExplanation",
+    "ChannelState",
+    "Explanation",
+    "IndexedCombinedWatermarkStatus",
+    "InternalTimeServiceManager",
+    "InternalTimer",
+    "InternalTimerService",
+    "InternalTimersSnapshot",
+    "KeyContext",
+    "KeyGroupRange",
+    "KeyedCoProcessOperator",
+    "KeyedProcessOperator",
+    "KeyedTimerQueue",
+    "ManualProcessingTimeService",
+    "MemoryRuntimeContext",
+    "ProcessingTimeService",
+    "RocksDBTimerQueue",
+    "SimpleTimerService",
+    "StatusWatermarkValve",
+    "StreamElement",
+    "StreamRecord",
+    "SystemProcessingTimeService",
+    "TimeCharacteristic",
+    "TimerQueue",
+    "TimerSerializer",
+    "TimestampsAndWatermarksOperator",
+    "Triggerable",
+    "TypeSerializer",
+    "ValveState",
+    "Watermark",
+    "WatermarkOutputMultiplexer",
+    "assign_key_to_parallel_operator",
+    "assign_to_key_group",
+    "compute_default_max_parallelism",
+    "compute_key_group_for_key_hash",
+    "compute_key_group_range_for_operator_index",
+    "compute_operator_index_for_key_group",
+    "create_timer_queue",
+    "java_hash_code",
+]

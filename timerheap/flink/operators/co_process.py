@@ -1,0 +1,136 @@
+"""Two inputs: a KeyedCoProcessFunction without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from timerheap.flink.internal_timer import KeyedTimerQueue
+from timerheap.flink.operators.keyed import KeyedOperator, StreamElement, checked_selector, checked_status
+from timerheap.flink.processing_time import ProcessingTimeService
+from timerheap.flink.watermarks.combine import IndexedCombinedWatermarkStatus
+from timerheap.functions import KeyedCoProcessFunction
+from timerheap.watermarks.output import WatermarkStatus
+
+__all__ = ["KeyedCoProcessOperator"]
+
+
+class KeyedCoProcessOperator(KeyedOperator):
+    """Runs a `KeyedCoProcessFunction` in this process, without Spark.
+
+    As `KeyedProcessOperator`, with two inputs. Timers fire on the combined watermark, and it is what goes
+    downstream: the lesser of the two inputs' watermarks, or that of the one that is not idle.
+
+    Parameters
+    ----------
+    function : KeyedCoProcessFunction
+    key_selector1, key_selector2 : callable
+        value -> key, for each input.
+    clock, max_parallelism, output, event_time_timers, processing_time_timers
+        As in `KeyedProcessOperator`.
+
+    Notes
+    -----
+    Flink: ``KeyedCoProcessOperator``, ``IndexedCombinedWatermarkStatus`` and the methods of
+    ``KeyedTwoInputStreamOperatorTestHarness``.
+
+    Examples
+    --------
+    >>> from timerheap import Types, ValueStateDescriptor
+    >>> class Enrich(KeyedCoProcessFunction):
+    ...     def open(self, runtime_context):
+    ...         self.model = runtime_context.get_state(ValueStateDescriptor("model", Types.STRING()))
+    ...     def process_element1(self, value, ctx):
+    ...         yield value["plane"], value["dest"], self.model.value()
+    ...     def process_element2(self, value, ctx):
+    ...         self.model.update(value["model"])
+    >>> plane = lambda value: value["plane"]
+    >>> with KeyedCoProcessOperator(Enrich(), plane, plane) as operator:
+    ...     operator.process_element2({"plane": "N14228", "model": "737-824"})
+    ...     operator.process_element1({"plane": "N14228", "dest": "IAH"}, timestamp=1_000)
+    ...     operator.process_watermark1(2_000)
+    ...     operator.process_watermark2(1_500)
+    ...     operator.process_watermark_status2(WatermarkStatus.IDLE)
+    []
+    [StreamRecord(value=('N14228', 'IAH', '737-824'), timestamp=1000)]
+    []
+    [Watermark(timestamp=1500)]
+    [Watermark(timestamp=2000)]
+    """
+
+    def __init__(
+        self,
+        function: KeyedCoProcessFunction,
+        key_selector1: Callable[[Any], Any],
+        key_selector2: Callable[[Any], Any],
+        *,
+        clock: ProcessingTimeService | None = None,
+        max_parallelism: int = 128,
+        output: Callable[[StreamElement], object] | None = None,
+        event_time_timers: KeyedTimerQueue[Any, None] | None = None,
+        processing_time_timers: KeyedTimerQueue[Any, None] | None = None,
+    ) -> None:
+        if not isinstance(function, KeyedCoProcessFunction):
+            raise TypeError(f"function must be a KeyedCoProcessFunction, got {function!r}")
+        super().__init__(function, clock, max_parallelism, output, event_time_timers, processing_time_timers)
+        self._process_element1 = function.process_element1
+        self._process_element2 = function.process_element2
+        self._key_selector1 = checked_selector("key_selector1", key_selector1)
+        self._key_selector2 = checked_selector("key_selector2", key_selector2)
+        self._inputs = IndexedCombinedWatermarkStatus(2)
+        self._sent_watermark = self._inputs.combined_watermark
+
+    def process_element1(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
+        """Hand an element of the first input to the function: see `KeyedProcessOperator.process_element`."""
+        return self._process(self._process_element1, self._key_selector1, value, timestamp)
+
+    def process_element2(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
+        """Hand an element of the second input to the function: see `KeyedProcessOperator.process_element`."""
+        return self._process(self._process_element2, self._key_selector2, value, timestamp)
+
+    def process_watermark1(self, watermark: int) -> list[StreamElement]:
+        """Take the first input's watermark; where the combined one rises, fire and send it downstream.
+
+        Raises as `KeyedProcessOperator.process_watermark`.
+        """
+        return self._process_watermark(0, watermark)
+
+    def process_watermark2(self, watermark: int) -> list[StreamElement]:
+        """Take the second input's watermark, as `process_watermark1` does the first's."""
+        return self._process_watermark(1, watermark)
+
+    def process_watermark_status1(self, status: WatermarkStatus) -> list[StreamElement]:
+        """Take that the first input is idle, or active again.
+
+        The combined watermark may rise, as in `process_watermark1`. Where both inputs become idle, or the
+        first of them active again, `status` goes downstream.
+        """
+        return self._process_status(0, status)
+
+    def process_watermark_status2(self, status: WatermarkStatus) -> list[StreamElement]:
+        """Take that the second input is idle, or active, as `process_watermark_status1` does the first."""
+        return self._process_status(1, status)
+
+    def _process_watermark(self, index: int, watermark: int) -> list[StreamElement]:
+        with self._lock:
+            self._expect_open()
+            self._inputs.update_watermark(index, watermark)
+            self._advance_to_combined()
+            return self._take()
+
+    def _process_status(self, index: int, status: WatermarkStatus) -> list[StreamElement]:
+        with self._lock:
+            self._expect_open()
+            was_idle = self._inputs.is_idle
+            self._inputs.update_status(index, checked_status(status) is WatermarkStatus.IDLE)
+            self._advance_to_combined()
+            if self._inputs.is_idle != was_idle:
+                self._emit(status)
+            return self._take()
+
+    def _advance_to_combined(self) -> None:
+        """Advance if the combined watermark has risen, or is one that a timer's error has stopped."""
+        watermark = self._inputs.combined_watermark
+        if watermark > self._sent_watermark:
+            self._advance(watermark)
+            self._sent_watermark = watermark

@@ -1,0 +1,257 @@
+"""What operators of one and of two inputs share: keys, states, timers, and where output goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+from timerheap._arguments import int64
+from timerheap._returned import records
+from timerheap.flink.elements import StreamRecord, Watermark
+from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
+from timerheap.flink.internal_timer_service import InternalTimerService, KeyContext
+from timerheap.flink.operators.state import MemoryRuntimeContext
+from timerheap.flink.processing_time import (
+    Cancellable,
+    ManualProcessingTimeService,
+    ProcessingTimeCallback,
+    ProcessingTimeService,
+)
+from timerheap.flink.simple_timer_service import SimpleTimerService
+from timerheap.flink.timer_queue import TimerQueue
+from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
+from timerheap.time import TimeDomain
+from timerheap.watermarks.output import WatermarkStatus
+
+__all__ = ["KeyedOperator", "StreamElement", "checked_selector", "checked_status"]
+
+StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
+"""What an operator sends downstream."""
+
+
+class _Alarm:
+    """An operator's clock, which wakes it up only while it is open."""
+
+    def __init__(self, clock: ProcessingTimeService) -> None:
+        self._clock = clock
+        self.is_on = False
+
+    def get_current_processing_time(self) -> int:
+        return self._clock.get_current_processing_time()
+
+    def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> Cancellable:
+        return self._clock.register_timer(timestamp, lambda at: callback(at) if self.is_on else None)
+
+    def is_terminated(self) -> bool:
+        return not self.is_on or self._clock.is_terminated()
+
+
+class _Context(KeyedCoProcessFunction.OnTimerContext):
+    """One object for all calls, as in PyFlink."""
+
+    def __init__(self, service: InternalTimerService[Any, None]) -> None:
+        self.keys = service.key_context
+        self.timers = SimpleTimerService(service)
+        self.at: int = None  # type: ignore[assignment]  # without a timestamp
+        self.output_timestamp: int | None = None
+        self.domain = TimeDomain.EVENT_TIME
+
+    def get_current_key(self) -> Any:
+        return self.keys.current_key
+
+    def timestamp(self) -> int:
+        return self.at
+
+    def timer_service(self) -> TimerService:
+        return self.timers
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+    def set_output_timestamp(self, timestamp: int | None) -> None:
+        self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)
+
+
+class KeyedOperator:
+    """What operators of one and of two inputs share: keys, states, timers, and where output goes."""
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction | KeyedCoProcessFunction,
+        clock: ProcessingTimeService | None,
+        max_parallelism: int,
+        output: Callable[[StreamElement], object] | None,
+        event_time_timers: KeyedTimerQueue[Any, None] | None,
+        processing_time_timers: KeyedTimerQueue[Any, None] | None,
+    ) -> None:
+        if output is not None and not callable(output):
+            raise TypeError(f"output must be callable, got {output!r}")
+        self._clock = ManualProcessingTimeService() if clock is None else clock
+        self._lock: AbstractContextManager[object] = getattr(self._clock, "lock", None) or nullcontext()
+        self._event_time_timers, self._processing_time_timers = (
+            TimerQueue[Any, None](max_parallelism) if timers is None else timers
+            for timers in (event_time_timers, processing_time_timers)
+        )
+        self._keys: KeyContext[Any] = KeyContext()
+        self._states = MemoryRuntimeContext(self._keys, max_parallelism)
+        self._function = function
+        self._alarm = _Alarm(self._clock)
+        self._is_closed = False
+        self._emitted: list[StreamElement] = []
+        self._emit = self._emitted.append if output is None else output
+
+    def open(self) -> Self:
+        """Call the function's ``open`` and wake the timers up; a ``with`` statement does it, too.
+
+        Raises
+        ------
+        RuntimeError
+            If the operator has been closed: make a new one, which may have its queues.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the operator is closed: make a new one")
+            if not self._alarm.is_on:
+                self._service: InternalTimerService[Any, None] = InternalTimerService(
+                    self,
+                    self._alarm,
+                    self._keys,
+                    event_time_timers=self._event_time_timers,
+                    processing_time_timers=self._processing_time_timers,
+                )
+                self._context = _Context(self._service)
+                self._function.open(self._states)
+                self._alarm.is_on = True
+        return self
+
+    def close(self) -> None:
+        """Call the function's ``close``; no timer fires any more, and those that wait stay queued."""
+        with self._lock:
+            self._is_closed = True
+            if self._alarm.is_on:
+                self._alarm.is_on = False
+                self._function.close()
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def set_processing_time(self, timestamp: int) -> list[StreamElement]:
+        """Set a manual clock to `timestamp`, and fire the processing-time timers whose time has come.
+
+        Raises
+        ------
+        TypeError
+            If the clock goes by itself.
+        """
+        if not isinstance(self._clock, ManualProcessingTimeService):
+            raise TypeError(f"clock must be a ManualProcessingTimeService to be set, got {self._clock!r}")
+        self._expect_open()
+        self._clock.set_current_time(timestamp)
+        return self._take()
+
+    def num_event_time_timers(self) -> int:
+        """Count the event-time timers of all keys. O(1)."""
+        return len(self._event_time_timers)
+
+    def num_processing_time_timers(self) -> int:
+        """Count the processing-time timers of all keys. O(1)."""
+        return len(self._processing_time_timers)
+
+    def num_keyed_state_entries(self) -> int:
+        """Count the values, lists and maps that the keys hold: what is left when all should be gone."""
+        return self._states.num_keyed_state_entries()
+
+    # What fires (see `timerheap.flink.internal_timer_service.Triggerable`).
+
+    def on_event_time(self, timer: InternalTimer[Any, None]) -> None:
+        """Hand a timer that the watermark has reached to the function."""
+        self._context.domain = TimeDomain.EVENT_TIME
+        self._call(self._function.on_timer, timer.timestamp, timer.timestamp, timer.timestamp)
+
+    def on_processing_time(self, timer: InternalTimer[Any, None]) -> None:
+        """Hand a timer whose time has passed to the function."""
+        self._context.domain = TimeDomain.PROCESSING_TIME
+        self._call(self._function.on_timer, timer.timestamp, timer.timestamp, None)
+
+    def _process(
+        self,
+        call: Callable[..., Iterable[Any] | None],
+        key_selector: Callable[[Any], Any],
+        value: Any,
+        timestamp: int | None,
+    ) -> list[StreamElement]:
+        at = None if timestamp is None else int64("timestamp", timestamp)
+        with self._lock:
+            self._expect_open()
+            self._keys.current_key = _checked_key(key_selector(value), value)
+            self._call(call, value, at, at)
+            return self._take()
+
+    def _call(
+        self,
+        call: Callable[..., Iterable[Any] | None],
+        argument: Any,
+        timestamp: int | None,
+        output_timestamp: int | None,
+    ) -> None:
+        context = self._context
+        context.at = timestamp  # type: ignore[assignment]
+        context.output_timestamp = output_timestamp
+        try:
+            for result in records(call.__name__, call(argument, context)):
+                self._emit(StreamRecord(result, context.output_timestamp))
+        except Exception as e:
+            e.add_note(
+                f"timerheap: in {call.__name__}, key {self._keys.current_key!r}, timestamp {timestamp}"
+            )
+            raise
+
+    def _advance(self, watermark: int) -> None:
+        """Fire what is due, then send the watermark downstream."""
+        self._service.advance_watermark(watermark)
+        self._emit(Watermark(watermark))
+
+    def _expect_open(self) -> None:
+        if not self._alarm.is_on:
+            raise RuntimeError("the operator is not open: call open(), or use it in a with statement")
+
+    def _take(self) -> list[StreamElement]:
+        taken = self._emitted.copy()
+        self._emitted.clear()
+        return taken
+
+
+def checked_selector(name: str, selector: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return `selector` if it can be called; a TypeError names the argument."""
+    if not callable(selector):
+        raise TypeError(f"{name} must be a callable, value -> key, got {selector!r}")
+    return selector
+
+
+def _checked_key(key: Any, value: Any) -> Any:
+    try:
+        hash(key)
+    except TypeError:
+        raise TypeError(f"key must be hashable, got {key!r} from {value!r}") from None
+    if key is None or key != key:
+        raise ValueError(
+            f"key must not be None, and equal itself to be found again, got {key!r} from {value!r}"
+        )
+    return key
+
+
+def checked_status(status: WatermarkStatus) -> WatermarkStatus:
+    """Return `status` if it is one."""
+    if not isinstance(status, WatermarkStatus):
+        raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
+    return status

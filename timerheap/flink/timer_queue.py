@@ -1,0 +1,341 @@
+"""Flink's keyed timer queue on the native heap: timers of any keys and namespaces in time order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from timerheap._arguments import int64
+from timerheap._native._heap import TimerHeap
+from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.key_groups import KeyGroupRange
+from timerheap.flink.owned_key_groups import OwnedKeyGroups
+from timerheap.hashing import java_hash_code
+
+__all__ = [
+    "TimerQueue",
+]
+
+K = TypeVar("K", bound=Hashable)
+N = TypeVar("N", bound=Hashable)
+
+
+_NO_ID = 0  # the id of no identity
+
+
+class _Identity(Generic[K, N]):
+    """A key and a namespace that have timers, and their id in the heap."""
+
+    __slots__ = ("id", "key_group", "pair", "timers")
+
+    key_group: int
+
+    def __init__(self, pair: tuple[K, N], id: int) -> None:
+        self.pair = pair
+        self.id = id
+        self.timers = 0
+
+
+class TimerQueue(Generic[K, N]):
+    """A queue of timers with any hashable keys and namespaces, with the behaviour of Flink's queue.
+
+    Parameters
+    ----------
+    max_parallelism : int, default 128
+        The number of key groups, 1 to 32768.
+    key_group_range : KeyGroupRange, optional
+        The key groups whose keys are accepted; by default all of them.
+    hash_code : callable, default java_hash_code
+        A function from a key to an int, whose low 32 bits determine the key group. The default accepts bools,
+        ints (as Java's long), floats, strings and tuples of these. If Flink's key is a Java int, pass
+        ``lambda key: java_hash_code(key, "int")``. For keys of other types, pass a function that returns the
+        same in every process that reads a snapshot.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `max_parallelism` or `key_group_range` is invalid, or the range exceeds `max_parallelism`.
+
+    Notes
+    -----
+    Flink: ``HeapPriorityQueueSet`` of ``TimerHeapInternalTimer``. A queue holds each timer at most once.
+    Flink does not define the order of timers with equal timestamps; here they are ordered by when their key
+    and namespace got their first timer. Keys and namespaces are compared with ``==``, so 1, 1.0 and True are
+    one key. The queue references them only while they have timers.
+
+    `add`, `remove` and `poll` cost O(log n), `peek`, ``in`` and ``len`` O(1), and all else O(n). An operation
+    that raises leaves the queue unchanged. A queue must be used by one thread at a time.
+
+    Examples
+    --------
+    >>> queue = TimerQueue()
+    >>> queue.add(InternalTimer(1_000, "N14228", None)), queue.add(InternalTimer(2_000, "N14228", None))
+    (True, False)
+    >>> queue.remove(InternalTimer(1_000, "N14228", None))
+    True
+    >>> queue.poll()
+    InternalTimer(timestamp=2000, key='N14228', namespace=None)
+    >>> queue.poll() is None
+    True
+    """
+
+    def __init__(
+        self,
+        max_parallelism: int = 128,
+        key_group_range: KeyGroupRange | None = None,
+        hash_code: Callable[[K], int] = java_hash_code,
+    ) -> None:
+        self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, hash_code)
+        self._heap = TimerHeap()  # rows of (timestamp, identity's id, its key group)
+        self._by_pair: dict[tuple[K, N], _Identity[K, N]] = {}
+        self._by_id: dict[int, _Identity[K, N]] = {}
+        self._last_id = _NO_ID
+
+    def add(self, timer: tuple[int, K, N], /) -> bool:
+        """Add a timer unless it is present.
+
+        Parameters
+        ----------
+        timer : InternalTimer or tuple
+            The timestamp, the key and the namespace.
+
+        Returns
+        -------
+        bool
+            Whether the lowest timestamp changed: the timer is new and earlier than all others.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            If the timestamp is not an int64, the key or namespace is not hashable, or the key has no hash
+            code.
+        ValueError
+            If the key belongs to a key group outside `key_group_range`.
+        """
+        timestamp, pair, identity = self._look_up(timer)
+        if identity is None:
+            identity = self._new_identity(pair)
+            identity.key_group = self._key_groups.of(pair[0])
+        head = self._heap.peek()
+        if not self._heap.push(timestamp, identity.id, identity.key_group):
+            return False
+        self._hold(identity)
+        return head is None or bool(timestamp < head.timestamp)  # NumPy's bool is not Python's
+
+    def remove(self, timer: tuple[int, K, N], /) -> bool:
+        """Remove a timer if it is present.
+
+        Returns
+        -------
+        bool
+            Whether it was the head, which `peek` returns.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `add`.
+        """
+        timestamp, pair, identity = self._look_up(timer)
+        if identity is None:
+            self._key_groups.of(pair[0])  # checks the key
+            self._heap.remove(timestamp, _NO_ID)  # checks the timestamp
+            return False
+        was_head = self._heap.peek() == (timestamp, identity.id, identity.key_group)
+        if self._heap.remove(timestamp, identity.id, identity.key_group):
+            self._release(identity)
+        return was_head
+
+    def peek(self) -> InternalTimer[K, N] | None:
+        """Return the head, a timer with the lowest timestamp, or None."""
+        head = self._heap.peek()
+        return None if head is None else InternalTimer(head.timestamp, *self._by_id[head.key_hash].pair)
+
+    def poll(self) -> InternalTimer[K, N] | None:
+        """Remove and return the head, which `peek` returns, or return None."""
+        if not self._heap:
+            return None
+        head = self._heap.pop()
+        identity = self._by_id[head.key_hash]
+        self._release(identity)
+        return InternalTimer(head.timestamp, *identity.pair)
+
+    def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
+        """Add every timer that is not present, in bulk.
+
+        Parameters
+        ----------
+        timers : iterable of InternalTimer or tuple
+            The timestamps, keys and namespaces of the timers.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `add`; no timer is then added.
+        """
+        timestamps: list[int] = []
+        identities: list[_Identity[K, N]] = []
+        created: dict[tuple[K, N], _Identity[K, N]] = {}
+        for timer in timers:
+            timestamp, pair, identity = self._look_up(timer)
+            identity = identity or created.get(pair)
+            if identity is None:
+                identity = created[pair] = self._new_identity(pair)
+            timestamps.append(timestamp)
+            identities.append(identity)
+        of_created = self._key_groups.of_many([key for key, _ in created]).tolist()
+        for identity, key_group in zip(created.values(), of_created, strict=True):
+            identity.key_group = key_group
+        if identities:
+            ids = [identity.id for identity in identities]
+            key_groups = [identity.key_group for identity in identities]
+            added = self._heap.push_many(timestamps, ids, key_groups)
+            for identity in itertools.compress(identities, added):
+                self._hold(identity)
+
+    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
+        """Remove and return all timers up to a time, in bulk.
+
+        Parameters
+        ----------
+        time : int
+            Epoch milliseconds, int64; timers with timestamp <= `time` are removed.
+        limit : int, optional
+            The maximum number of timers to remove, 0 or more; by default all.
+
+        Returns
+        -------
+        list of InternalTimer
+            The timers, in the order of `poll`.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If `time` is not an int64, or `limit` is not an int64 of 0 or more.
+        """
+        due = self._heap.pop_due(int64("time", time), limit)
+        timers = self._timers(due.timestamps, due.key_hashes)
+        for id in due.key_hashes.tolist():
+            self._release(self._by_id[id])
+        return timers
+
+    def remove_keys(self, keys: Iterable[K], /) -> int:
+        """Remove all timers of many keys in one scan.
+
+        Parameters
+        ----------
+        keys : iterable
+            The keys, with or without timers.
+
+        Returns
+        -------
+        int
+            The number of timers removed. O(n), whatever the number of keys.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If a key is not hashable, has no hash code, or belongs to a key group outside `key_group_range`;
+            no timer is then removed.
+        """
+        identities = self._identities_of(keys)
+        for identity in identities:
+            del self._by_pair[identity.pair], self._by_id[identity.id]
+        return self._heap.remove_keys([identity.id for identity in identities])
+
+    def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key in firing order. A scan, O(n).
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            As for `remove_keys`.
+        """
+        ids = [identity.id for identity in self._identities_of((key,))]
+        return self._in_order(np.isin(self._heap.key_hashes, ids))
+
+    def clear(self) -> None:
+        """Remove all timers."""
+        self._heap.clear()
+        self._by_pair.clear()
+        self._by_id.clear()
+
+    def is_empty(self) -> bool:
+        """Return whether the queue has no timers, as ``not queue`` does."""
+        return not self._heap
+
+    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key group in firing order.
+
+        Raises
+        ------
+        ValueError
+            If the queue does not own the key group.
+        """
+        if key_group not in self._key_groups.range:
+            raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
+        return self._in_order(self._heap.namespaces == key_group)
+
+    def __iter__(self) -> Iterator[InternalTimer[K, N]]:
+        return iter(self._timers(self._heap.timestamps, self._heap.key_hashes))
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __contains__(self, timer: tuple[int, K, N]) -> bool:
+        timestamp, _, identity = self._look_up(timer)
+        return identity is not None and (timestamp, identity.id, identity.key_group) in self._heap
+
+    def __repr__(self) -> str:
+        return f"<TimerQueue of {len(self)} timers, head {self.peek()}, {self._key_groups.range}>"
+
+    def _in_order(self, rows: npt.NDArray[np.bool_]) -> list[InternalTimer[K, N]]:
+        timestamps, ids = self._heap.timestamps[rows], self._heap.key_hashes[rows]
+        order = np.lexsort((ids, timestamps))
+        return self._timers(timestamps[order], ids[order])
+
+    def _timers(
+        self, timestamps: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
+    ) -> list[InternalTimer[K, N]]:
+        by_id = self._by_id
+        columns = zip(timestamps.tolist(), ids.tolist(), strict=True)
+        return [InternalTimer(timestamp, *by_id[id].pair) for timestamp, id in columns]
+
+    def _look_up(self, timer: tuple[int, K, N]) -> tuple[int, tuple[K, N], _Identity[K, N] | None]:
+        try:
+            timestamp, key, namespace = timer
+            pair = key, namespace
+            return timestamp, pair, self._by_pair.get(pair)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"timer must be (timestamp, key, namespace) with a hashable key and namespace, got {timer!r}"
+            ) from error
+
+    def _identities_of(self, keys: Iterable[K]) -> list[_Identity[K, N]]:
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
+        try:
+            wanted = set(keys)
+        except TypeError as error:
+            raise TypeError(f"keys must be an iterable of hashable keys, got {keys!r}") from error
+        key_groups = np.unique(self._key_groups.of_many(list(wanted)))
+        ids = np.unique(self._heap.key_hashes[np.isin(self._heap.namespaces, key_groups)])
+        identities = map(self._by_id.__getitem__, ids.tolist())
+        return [identity for identity in identities if identity.pair[0] in wanted]
+
+    def _new_identity(self, pair: tuple[K, N]) -> _Identity[K, N]:
+        self._last_id += 1
+        return _Identity(pair, self._last_id)
+
+    def _hold(self, identity: _Identity[K, N]) -> None:
+        if not identity.timers:
+            self._by_pair[identity.pair] = self._by_id[identity.id] = identity
+        identity.timers += 1
+
+    def _release(self, identity: _Identity[K, N]) -> None:
+        identity.timers -= 1
+        if not identity.timers:
+            del self._by_pair[identity.pair], self._by_id[identity.id]

@@ -1,0 +1,257 @@
+"""Timestamps and watermarks for a stream: rows in; rows with event time, and watermarks, out."""
+
+from __future__ import annotations
+
+import enum
+from datetime import timedelta
+from typing import Any
+
+from timerheap._arguments import int64, not_negative
+from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
+from timerheap.flink.watermarks.ingestion import IngestionTime
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.watermarks.generators import (
+    NoWatermarks,
+    WatermarkGenerator,
+    WatermarksWithIdleness,
+    WatermarksWithMaxAhead,
+)
+from timerheap.watermarks.output import Output
+from timerheap.watermarks.strategy import (
+    RecordTimestampAssigner,
+    TimestampAssigner,
+    WatermarkStrategy,
+)
+
+__all__ = ["DEFAULT_AUTO_WATERMARK_INTERVAL", "TimeCharacteristic", "TimestampsAndWatermarksOperator"]
+
+DEFAULT_AUTO_WATERMARK_INTERVAL = 200
+"""Milliseconds between periodic watermarks; Flink's ``pipeline.auto-watermark-interval``."""
+
+
+class TimeCharacteristic(enum.Enum):
+    """What a stream's time is; Flink's class of that name."""
+
+    PROCESSING_TIME = enum.auto()
+    """The clock's: rows keep the timestamp that they have, and there are no watermarks."""
+    INGESTION_TIME = enum.auto()
+    """When a row came: timestamps and watermarks are the clock's."""
+    EVENT_TIME = enum.auto()
+    """When it happened: timestamps and watermarks are the strategy's."""
+
+
+class TimestampsAndWatermarksOperator:
+    """Gives rows their event time and puts out watermarks; Flink's operator of that name.
+
+    Watermarks go out when the generator is told of a row, if it likes, and periodically by processing-time
+    timers, of which each registers the next. Only rising ones go out, and one that does makes an idle stream
+    active.
+
+    Parameters
+    ----------
+    output : Output
+        Takes the rows, and after each what it brings.
+    clock : ProcessingTimeService
+    strategy : WatermarkStrategy, optional
+        In event time, and only there: the timestamps, the generator, the idle timeout, the guard.
+    time_characteristic : TimeCharacteristic, default EVENT_TIME
+    auto_watermark_interval : int or datetime.timedelta, optional
+        Between periodic watermarks, int milliseconds; 0: none are periodic. By default 200, and 0 in
+        processing time.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Event time without a strategy, another time with one; an interval that is no duration, or processing
+        time with one that is not 0.
+
+    Notes
+    -----
+    With a `SystemProcessingTimeService` the timers run in its thread: hold its ``lock`` around calls here. A
+    generator that raises in a timer is asked again after the next interval.
+
+    Examples
+    --------
+    >>> from timerheap.flink import ManualProcessingTimeService
+    >>> from timerheap import WatermarkStrategy
+    >>> class Printer:
+    ...     def collect(self, value, timestamp): print("row", value, "at", timestamp)
+    ...     def emit_watermark(self, watermark): print("watermark", watermark)
+    ...     def mark_idle(self): print("idle")
+    ...     def mark_active(self): print("active")
+    >>> clock = ManualProcessingTimeService(now=1_000)
+    >>> strategy = (
+    ...     WatermarkStrategy.for_bounded_out_of_orderness(10)
+    ...     .with_timestamp_assigner(lambda row, timestamp: row["at"])
+    ...     .with_idleness(500)
+    ... )
+    >>> operator = TimestampsAndWatermarksOperator(Printer(), clock, strategy)
+    >>> operator.open()
+    >>> operator.process_element({"at": 900})
+    row {'at': 900} at 900
+    >>> clock.set_current_time(1_200)
+    watermark 889
+    >>> clock.set_current_time(2_500)
+    idle
+    >>> operator.process_element({"at": 950})
+    row {'at': 950} at 950
+    >>> operator.finish()
+    active
+    watermark 939
+    watermark 9223372036854775807
+    """
+
+    def __init__(
+        self,
+        output: Output,
+        clock: ProcessingTimeService,
+        strategy: WatermarkStrategy | None = None,
+        *,
+        time_characteristic: TimeCharacteristic = TimeCharacteristic.EVENT_TIME,
+        auto_watermark_interval: int | timedelta | None = None,
+    ) -> None:
+        self._output = output
+        self._clock = clock
+        self._interval = _interval(time_characteristic, auto_watermark_interval)
+        self._emitter = _WatermarkEmitter(output)
+        self._guard: WatermarksWithMaxAhead | None = None
+        self._assigner: TimestampAssigner | None = None
+        self._generator: WatermarkGenerator = NoWatermarks()
+        self._timer: Cancellable | None = None
+        if (strategy is None) is (time_characteristic is TimeCharacteristic.EVENT_TIME):
+            raise ValueError(
+                f"strategy: event time needs one, and no other has one; got {strategy!r} in "
+                f"{time_characteristic.name}"
+            )
+        if strategy is not None:
+            if not isinstance(strategy, WatermarkStrategy):
+                raise TypeError(f"strategy must be a WatermarkStrategy, got {strategy!r}")
+            self._follow(strategy)
+        elif time_characteristic is TimeCharacteristic.INGESTION_TIME:
+            self._assigner = self._generator = IngestionTime(clock, self._interval)
+
+    def _follow(self, strategy: WatermarkStrategy) -> None:
+        self._assigner = strategy.timestamp_assigner or RecordTimestampAssigner()
+        self._generator = strategy.create_watermark_generator()
+        if strategy.max_ahead is not None:
+            self._generator = self._guard = WatermarksWithMaxAhead(
+                self._generator, strategy.max_ahead, self._clock
+            )
+        if strategy.idle_timeout is not None:  # around the guard: a row too far ahead is a sign of life
+            self._generator = WatermarksWithIdleness(self._generator, strategy.idle_timeout, self._clock)
+
+    @property
+    def current_watermark(self) -> int:
+        """The last watermark that went out, epoch milliseconds; MIN_WATERMARK before the first."""
+        return self._emitter.current_watermark
+
+    @property
+    def ahead_rows(self) -> int:
+        """How many rows were too far ahead of processing time (`WatermarkStrategy.with_max_ahead`)."""
+        return self._guard.ahead_rows if self._guard is not None else 0
+
+    def open(self) -> None:
+        """Begin to put out periodic watermarks, the first after one interval."""
+        self.close()
+        self._register_timer()
+
+    def process_element(self, value: Any, timestamp: int | None = None) -> None:
+        """Take a row; it goes on with its event time, then what watermark it brings.
+
+        Parameters
+        ----------
+        value : object
+        timestamp : int, optional
+            The event time that it has already, epoch milliseconds. In event time a row with none, and no
+            assigner to give one, has MIN_WATERMARK, as in Flink.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            The timestamp is no int64. The row has not gone on.
+        """
+        if timestamp is not None:
+            timestamp = int64("timestamp", timestamp)
+        if self._assigner is None:
+            self._output.collect(value, timestamp)
+            return
+        before = MIN_WATERMARK if timestamp is None else timestamp
+        at = int64("timestamp", self._assigner.extract_timestamp(value, before))
+        self._output.collect(value, at)
+        self._generator.on_event(value, at, self._emitter)
+
+    def process_watermark(self, watermark: int) -> None:
+        """Take a watermark from upstream: only that of the end, MAX_WATERMARK, counts here.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            It is no int64.
+        """
+        if int64("watermark", watermark) == MAX_WATERMARK:
+            self._emitter.emit_watermark(watermark)
+
+    def finish(self) -> None:
+        """End the input: what the generator has still goes out, then MAX_WATERMARK, and no more after it."""
+        self.close()
+        self._generator.on_periodic_emit(self._emitter)
+        self._emitter.emit_watermark(MAX_WATERMARK)
+
+    def close(self) -> None:
+        """Put out no more periodic watermarks."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _register_timer(self) -> None:
+        if self._interval and not self._clock.is_terminated():
+            next_time = self._clock.get_current_processing_time() + self._interval
+            self._timer = self._clock.register_timer(min(next_time, MAX_WATERMARK), self._on_processing_time)
+
+    def _on_processing_time(self, timestamp: int) -> None:
+        timer = self._timer
+        try:
+            self._generator.on_periodic_emit(self._emitter)
+        finally:
+            if self._timer is timer:  # else it was closed meanwhile
+                self._register_timer()
+
+
+class _WatermarkEmitter:
+    """Lets through what rises, and a status that changes."""
+
+    def __init__(self, output: Output) -> None:
+        self.current_watermark = MIN_WATERMARK
+        self._output = output
+        self._is_idle = False
+
+    def emit_watermark(self, watermark: int, /) -> None:
+        watermark = int64("watermark", watermark)
+        if watermark > self.current_watermark:
+            self.current_watermark = watermark
+            self.mark_active()
+            self._output.emit_watermark(watermark)
+
+    def mark_idle(self) -> None:
+        if not self._is_idle:
+            self._is_idle = True
+            self._output.mark_idle()
+
+    def mark_active(self) -> None:
+        if self._is_idle:
+            self._is_idle = False
+            self._output.mark_active()
+
+
+def _interval(time_characteristic: TimeCharacteristic, interval: int | timedelta | None) -> int:
+    if not isinstance(time_characteristic, TimeCharacteristic):
+        raise TypeError(f"time_characteristic must be a TimeCharacteristic, got {time_characteristic!r}")
+    in_processing_time = time_characteristic is TimeCharacteristic.PROCESSING_TIME
+    if interval is None:
+        return 0 if in_processing_time else DEFAULT_AUTO_WATERMARK_INTERVAL
+    ms = not_negative("auto_watermark_interval", interval)
+    if in_processing_time and ms:
+        raise ValueError(
+            f"auto_watermark_interval: processing time has no watermarks; leave it 0, not {ms} ms"
+        )
+    return ms

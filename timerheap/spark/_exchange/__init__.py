@@ -1,0 +1,1 @@
+"""Between tasks: rows to packed columns by key group, and back."""

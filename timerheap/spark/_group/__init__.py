@@ -1,0 +1,1 @@
+"""One key group, live and in the checkpoint."""

@@ -1,0 +1,242 @@
+"""A key group's timers: a native heap whose changes are journalled for the checkpoint."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timerheap._native._heap import KeyTimerHeap, TimerHeap
+from timerheap.flink.internal_timer import InternalTimer
+from timerheap.timer import TimerBatch
+
+__all__ = ["JournalledQueue", "JournalledTimers"]
+
+_PUSH, _REMOVE, _POP_DUE = 0, 1, 2
+_SCHEMA = pa.schema(
+    [("op", pa.int8()), ("timestamp", pa.int64()), ("key_hash", pa.int64()), ("namespace", pa.int64())]
+)
+
+
+class JournalledTimers:
+    """A `TimerHeap` or `KeyTimerHeap` that remembers what was done since the last save.
+
+    Parameters
+    ----------
+    kind : int
+        Kind of its chunks.
+    one_timer_per_key : bool
+        Which heap.
+    """
+
+    schema = _SCHEMA
+
+    def __init__(self, kind: int, one_timer_per_key: bool) -> None:
+        self.kind = kind
+        self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
+        self.name = type(self.heap).__name__
+        self.losses = 0  # timers removed or fired
+        self._single = array("q")  # single calls, flat
+        self._journal: list[np.ndarray] = []  # each of shape (4, n): op, timestamp, key hash, namespace
+
+    def push(self, timestamp: int, key_hash: int, namespace: int) -> bool:
+        """As the heap's ``push``."""
+        pushed = self.heap.push(timestamp, key_hash, namespace)
+        self._single.extend((_PUSH, timestamp, key_hash, namespace))
+        return pushed
+
+    def remove(self, timestamp: int, key_hash: int, namespace: int) -> bool:
+        """Remove one timer; with one timer per key only if it has that timestamp."""
+        if isinstance(self.heap, TimerHeap):
+            removed = self.heap.remove(timestamp, key_hash, namespace)
+        else:
+            removed = self.heap.timestamp_of(key_hash, namespace) == timestamp
+            if removed:
+                self.heap.remove(key_hash, namespace)
+        if removed:
+            self.losses += 1
+            self._single.extend((_REMOVE, timestamp, key_hash, namespace))
+        return removed
+
+    def push_many(
+        self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> np.ndarray:
+        """As the heap's ``push_many``."""
+        pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
+        self._record(_PUSH, len(pushed), timestamps, key_hashes, namespaces)
+        return pushed
+
+    def remove_many(
+        self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> np.ndarray:
+        """As the heap's ``remove_many``; with one timer per key `timestamps` are not looked at."""
+        if isinstance(self.heap, TimerHeap):
+            removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
+        else:
+            removed = self.heap.remove_many(key_hashes, namespaces)
+        self.losses += int(np.count_nonzero(removed))
+        self._record(_REMOVE, len(removed), timestamps, key_hashes, namespaces)
+        return removed
+
+    def pop_due(self, watermark: int, limit: int | None = None) -> TimerBatch:
+        """As the heap's ``pop_due``."""
+        due = self.heap.pop_due(watermark, limit)
+        self.losses += len(due)
+        if len(due) and len(due) == limit:  # more may be due
+            self._record(_REMOVE, len(due), due.timestamps, due.key_hashes, due.namespaces)
+        elif len(due):
+            self._record(_POP_DUE, 1, watermark, 0, 0)
+        return due
+
+    def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
+        """As the heap's ``remove_keys``."""
+        heap = self.heap
+        rows = np.isin(heap.key_hashes, key_hashes)
+        gone = heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
+        removed = heap.remove_keys(key_hashes)
+        if removed:
+            self.losses += removed
+            self._record(_REMOVE, removed, *gone)
+        return removed
+
+    def _record(
+        self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> None:
+        self._gather()
+        block = np.empty((4, n), np.int64)
+        block[0], block[1], block[2], block[3] = op, timestamps, key_hashes, namespaces
+        self._journal.append(block)
+
+    def _gather(self) -> None:
+        if self._single:
+            self._journal.append(np.array(self._single).reshape(-1, 4).T)
+            self._single = array("q")
+
+    # What the checkpoint sees (see `timerheap.spark._group.checkpoint.CheckpointedPart`).
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Give the journal since the last call, None where nothing was done."""
+        self._gather()
+        if not self._journal:
+            return None
+        ops, *columns = np.concatenate(self._journal, axis=1)
+        self._journal = []
+        return pa.RecordBatch.from_arrays(
+            [pa.array(ops.astype(np.int8)), *map(pa.array, columns)], schema=_SCHEMA
+        )
+
+    def snapshot(self) -> pa.RecordBatch:
+        """Give all timers, as the pushes that would make them."""
+        heap = self.heap
+        columns = [heap.timestamps, heap.key_hashes, heap.namespaces]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(np.zeros(len(heap), np.int8)), *(pa.array(column.copy()) for column in columns)],
+            schema=_SCHEMA,
+        )
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Do again what `changes` or `snapshot` recorded."""
+        if batch.schema != _SCHEMA or any(column.null_count for column in batch.columns):
+            raise ValueError(f"a chunk of kind {self.kind} has the columns {batch.schema}, not {_SCHEMA}")
+        ops, timestamps, key_hashes, namespaces = (column.to_numpy() for column in batch.columns)
+        for start, stop in _runs(ops):
+            run = slice(start, stop)
+            if ops[start] == _PUSH:
+                self.heap.push_many(timestamps[run], key_hashes[run], namespaces[run])
+            elif ops[start] == _POP_DUE:
+                self.heap.pop_due(int(timestamps[run].max()))
+            elif ops[start] != _REMOVE:
+                raise ValueError(f"a chunk of kind {self.kind} has the unknown operation {ops[start]}")
+            elif isinstance(self.heap, TimerHeap):
+                self.heap.remove_many(timestamps[run], key_hashes[run], namespaces[run])
+            else:
+                self.heap.remove_many(key_hashes[run], namespaces[run])
+
+    def nbytes(self) -> int:
+        """Give the size of a snapshot, roughly."""
+        return 25 * len(self.heap)
+
+
+def _runs(ops: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Give the bounds of each run of equal values."""
+    cuts = np.flatnonzero(np.diff(ops)) + 1
+    bounds = [0, *cuts.tolist(), len(ops)] if len(ops) else []
+    yield from pairwise(bounds)
+
+
+class JournalledQueue:
+    """`JournalledTimers` as a timer service wants its queue: keys are key ids, the namespace is None.
+
+    Implements `timerheap.timer.KeyedTimerQueue`.
+    """
+
+    def __init__(self, timers: JournalledTimers) -> None:
+        self._timers = timers
+        self._heap = timers.heap
+
+    def add(self, timer: tuple[int, int, None], /) -> bool:
+        """See `KeyedTimerQueue.add`."""
+        timestamp, key_id, _ = timer
+        head = self._heap.peek()
+        return self._timers.push(timestamp, key_id, 0) and (head is None or timestamp < head.timestamp)
+
+    def remove(self, timer: tuple[int, int, None], /) -> bool:
+        """See `KeyedTimerQueue.remove`."""
+        timestamp, key_id, _ = timer
+        head = self._heap.peek()
+        return self._timers.remove(timestamp, key_id, 0) and head == (timestamp, key_id, 0)
+
+    def peek(self) -> InternalTimer[int, None] | None:
+        """See `KeyedTimerQueue.peek`."""
+        head = self._heap.peek()
+        return None if head is None else InternalTimer(head.timestamp, head.key_hash, None)
+
+    def poll(self) -> InternalTimer[int, None] | None:
+        """See `KeyedTimerQueue.poll`."""
+        head = self.peek()
+        if head is not None:
+            self._timers.remove(head.timestamp, head.key, 0)
+        return head
+
+    def add_many(self, timers: Iterable[tuple[int, int, None]], /) -> None:
+        """See `KeyedTimerQueue.add_many`."""
+        rows = [(timestamp, key_id) for timestamp, key_id, _ in timers]
+        if rows:
+            timestamps, key_ids = zip(*rows, strict=True)
+            self._timers.push_many(timestamps, key_ids, 0)
+
+    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.poll_many`."""
+        due = self._timers.pop_due(time, limit)
+        return [InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in due]
+
+    def remove_keys(self, keys: Iterable[int], /) -> int:
+        """See `KeyedTimerQueue.remove_keys`."""
+        return self._timers.remove_keys(list(keys))
+
+    def timers_of_key(self, key: int, /) -> list[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.timers_of_key`."""
+        timestamps = np.sort(self._heap.timestamps[self._heap.key_hashes == key])
+        return [InternalTimer(timestamp, key, None) for timestamp in timestamps.tolist()]
+
+    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.get_subset_for_key_group`: all of them, since a queue is of one key group."""
+        return list(self)
+
+    def __iter__(self) -> Iterator[InternalTimer[int, None]]:
+        """See `KeyedTimerQueue.__iter__`."""
+        return iter([InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in self._heap])
+
+    def __contains__(self, timer: tuple[int, int, None], /) -> bool:
+        """See `KeyedTimerQueue.__contains__`."""
+        timestamp, key_id, _ = timer
+        if isinstance(self._heap, TimerHeap):
+            return (timestamp, key_id, 0) in self._heap
+        return self._heap.timestamp_of(key_id, 0) == timestamp
+
+    def __len__(self) -> int:
+        return len(self._heap)

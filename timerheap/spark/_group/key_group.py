@@ -1,0 +1,179 @@
+"""One key group, live in a worker: its timers, keys, waiting rows, states and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from timerheap.spark._group.checkpoint import CheckpointedPart, Run
+from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
+from timerheap.spark._group.journalled_timers import JournalledTimers
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
+from timerheap.spark._group.session_windows import SessionsPart
+from timerheap.spark._group.state_table import StateTable
+from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
+from timerheap.tvf import SliceAssigner
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["GroupSpec", "KeyGroup"]
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """What every key group of a query is made like; travels to the workers.
+
+    Parameters
+    ----------
+    key : list of str
+        Names of the key columns.
+    schema : pyarrow.Schema
+        Of the rows, with their tie-breaking column where they wait for the watermark.
+    watermarks : tuple of WatermarkStrategy
+        Of each input.
+    channels : tuple of (str or None)
+        Of each input, the column that each value of has a watermark of its own.
+    order : {"event_time", "arrival"}
+        In which rows reach the function.
+    one_timer_per_key : bool
+    max_parallelism, partitions : int
+        Number of key groups, and of the shuffle partitions that they are spread over.
+    windows : WindowSpec, optional
+        What the slices of a query of windows are like.
+    drop_state : tuple of str
+        The states in the checkpoint that are to go.
+    """
+
+    key: list[str]
+    schema: pa.Schema
+    watermarks: tuple[WatermarkStrategy, ...]
+    channels: tuple[str | None, ...]
+    order: RowOrder
+    one_timer_per_key: bool
+    max_parallelism: int
+    partitions: int
+    windows: WindowSpec | None = None
+    drop_state: tuple[str, ...] = ()
+
+
+class KeyGroup:
+    """Everything a key group has, and which keys may be forgotten.
+
+    Parameters
+    ----------
+    spec : GroupSpec
+    """
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self.spec = spec
+        self.watermark_state = WatermarkState(spec.watermarks, spec.channels)
+        self.keys = KeyTable([spec.schema.field(name) for name in spec.key])
+        self.event_timers = JournalledTimers(EVENT_TIMERS, spec.one_timer_per_key)
+        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)
+        self.rows = RowBuffer(spec.schema)
+        self.slices = None if spec.windows is None else _windows_part(spec.windows)
+        self.states: dict[str, StateTable] = {}
+        self._asked_for: set[str] = set()  # names of states
+        self._losses_seen = 0
+
+    def parts(self) -> Iterator[CheckpointedPart]:
+        """Give the parts in the order in which they are saved."""
+        yield from (self.watermark_state, self.keys, self.event_timers, self.processing_timers, self.rows)
+        if self.slices is not None:
+            yield self.slices
+        yield from self.states.values()
+
+    def part(self, run: Run, schema: pa.Schema) -> CheckpointedPart:
+        """Give the part that a run of chunks belongs to; `schema` is that of its first chunk."""
+        if run.kind >= USER_STATE:
+            return self._restore_family(run, schema)
+        builtin: dict[int, CheckpointedPart] = {
+            part.kind: part for part in self.parts() if part.kind < USER_STATE
+        }
+        part = builtin.get(run.kind)
+        if part is None:
+            raise ValueError(
+                f"the checkpoint has chunks of kind {run.kind}, which this version does not know"
+            )
+        if part.name != run.name:
+            if run.kind == SLICES:
+                raise ValueError(
+                    f"the checkpoint has the windows {run.name}, the query {part.name}; keep the windows and "
+                    "their aggregates as they were, or start a new checkpoint"
+                )
+            raise ValueError(
+                f"one_timer_per_key: the checkpoint's timers are a {run.name}, the query's a {part.name}; "
+                "keep one_timer_per_key as it was, or start a new checkpoint"
+            )
+        return part
+
+    def _restore_family(self, run: Run, schema: pa.Schema) -> StateTable:
+        if len(schema) != 2:
+            raise ValueError(f"a chunk of state {run.name!r} has the columns {schema}")
+        family = StateTable(run.kind, run.name, schema.field(1).name, schema.field(1).type)
+        self.states[run.name] = family
+        return family
+
+    def state(self, name: str, shape: str, type_: pa.DataType) -> StateTable:
+        """Give the family of a user's state; ValueError where it has another shape or type."""
+        if name in self.spec.drop_state:
+            raise ValueError(
+                f"drop_state must name states that the function has no more, got {name!r}, for which it "
+                "asks; leave that out, or give the function's state another name"
+            )
+        self._asked_for.add(name)
+        family = self.states.get(name)
+        if family is None:
+            kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
+            family = self.states[name] = StateTable(kind, name, shape, type_)
+        elif (family.shape, family.type) != (shape, type_):
+            raise ValueError(
+                f"state {name!r} is a {family.shape} state of {family.type}, not a {shape} state of {type_}; "
+                f"a state's name keeps its type: choose another name, and pass drop_state=[{name!r}]"
+            )
+        return family
+
+    def notices(self) -> frozenset[str]:
+        """Return what the user should know of what was loaded, each message once."""
+        notices = self.watermark_state.notices | {
+            f"state {name!r} is in the checkpoint, and the function has not asked for it; if it was renamed "
+            f"or is no more, pass drop_state=[{name!r}]: else it is loaded, and keeps its keys, for good"
+            for name in self.states.keys() - self._asked_for
+        }
+        self.watermark_state.notices.clear()
+        return frozenset(notices)
+
+    def forget_dead_keys(self) -> None:
+        """Drop the keys that have no timer, no state and no waiting row.
+
+        Looking costs O(keys), so it waits until half as many keys may have died: amortised O(1) for each, and
+        the table never holds more than twice the live keys.
+        """
+        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | StateTable]
+        parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
+        if self.slices is not None:
+            parts.append(self.slices)
+        losses = sum(part.losses for part in parts)
+        if 2 * (losses - self._losses_seen) < len(self.keys):
+            return
+        self._losses_seen = losses
+        holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
+        holders += [family.ids() for family in self.states.values()]
+        if self.slices is not None:
+            holders.append(self.slices.ids())
+        self.keys.retain(holders)
+
+    def loaded(self) -> KeyGroup:
+        """Finish a load, when all chunks have been replayed."""
+        self.rows.loaded(self.watermark_state.watermark)
+        if self.slices is not None:
+            self.slices.loaded(self.watermark_state.watermark)
+        self._losses_seen = -len(self.keys)  # how many are dead is not known
+        return self
+
+
+def _windows_part(spec: WindowSpec) -> SlicesPart | SessionsPart:
+    return SlicesPart(spec) if isinstance(spec.assigner, SliceAssigner) else SessionsPart(spec)

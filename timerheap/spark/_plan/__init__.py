@@ -1,0 +1,1 @@
+"""On the driver: checks arguments and builds the query."""

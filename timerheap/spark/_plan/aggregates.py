@@ -1,0 +1,257 @@
+"""What `agg` is given: Spark's aggregate functions, and Python's own, as aggregates of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructField,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from timerheap.functions import AggregateFunction
+from timerheap.spark._plan.arguments import collation_of
+from timerheap.tvf import (
+    Aggregate,
+    ApproxCountDistinct,
+    Avg,
+    Count,
+    CountDistinct,
+    Max,
+    Min,
+    PythonAggregate,
+    StddevPop,
+    StddevSamp,
+    Sum,
+    VarPop,
+    VarSamp,
+)
+from timerheap.tvf.aggregate import FieldAggregate
+from timerheap.types import arrow_type
+
+__all__ = ["ResolvedAggregate", "UserAggregate", "aggregate", "resolve_aggregate"]
+
+_INPUT = "__timerheap_input"  # and a number: what the columns of aggregates are called on their way
+_INT64, _FLOAT64, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
+_WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_TIMES = (DateType, TimestampType, TimestampNTZType)
+_FRACTIONS = (FloatType, DoubleType)
+
+
+@dataclass(frozen=True)
+class UserAggregate:
+    """A Python aggregate function, to be given to ``agg``: see `aggregate`."""
+
+    function: AggregateFunction
+    columns: tuple[str, ...]
+    returns: DataType
+    accumulator: pa.DataType
+    name: str
+
+
+@dataclass(frozen=True)
+class ResolvedAggregate:
+    """One aggregate of a query.
+
+    Parameters
+    ----------
+    field : pyspark.sql.types.StructField
+        Of the result.
+    aggregate : Aggregate
+    inputs : dict of str to pyspark.sql.Column
+        What its columns are made from.
+    object_type : pyarrow.DataType or None
+        What accumulators that are objects are stored as.
+    parts : dict of str to pyarrow.sql.Column, or None
+        What Spark can compute of each slice, for `Aggregate.from_parts`; None: it cannot.
+    column : pyspark.sql.Column or None
+        What was given, where Spark can compute it.
+    """
+
+    field: StructField
+    aggregate: Aggregate
+    inputs: dict[str, Column]
+    object_type: pa.DataType | None
+    parts: dict[str, Column] | None
+    column: Column | None
+
+
+def aggregate(
+    function: AggregateFunction,
+    *columns: str,
+    returns: object,
+    accumulator: object,
+    name: str | None = None,
+) -> UserAggregate:
+    """Say how a Python aggregate function takes part in ``agg``.
+
+    Parameters
+    ----------
+    function : timerheap.AggregateFunction
+        With ``create_accumulator``, ``add``, ``merge`` and ``get_result``; it travels to the workers.
+    *columns : str
+        Whose values ``add`` is given: that of one column, or tuples of several; null is None.
+    returns, accumulator : Types, DDL string, Spark or pyarrow type
+        Of the result, and of what a window keeps.
+    name : str, optional
+        Of the result's column, by default the class's name and the columns.
+    """
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if not columns:
+        raise ValueError("columns: name at least one, whose values the function is given")
+    result = from_arrow_type(arrow_type(returns, "returns"))
+    shown = name or f"{type(function).__name__}({', '.join(columns)})"
+    return UserAggregate(function, columns, result, arrow_type(accumulator, "accumulator"), shown)
+
+
+def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAggregate:
+    """Understand what ``agg`` was given; ValueError names a function that windows do not have.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+    wanted : pyspark.sql.Column or UserAggregate
+    number : int
+        Tells the columns of this aggregate from those of the others.
+    """
+    if isinstance(wanted, UserAggregate):
+        names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
+        python = PythonAggregate(wanted.function, *names, name=wanted.name)
+        inputs = {name: df[column] for name, column in zip(names, wanted.columns, strict=True)}
+        return ResolvedAggregate(
+            StructField(wanted.name, wanted.returns), python, inputs, wanted.accumulator, None, None
+        )
+    if not isinstance(wanted, Column):
+        raise TypeError(
+            f"agg: {wanted!r} is no Column; give Spark's functions, such as F.count('*'), or what "
+            "timerheap.spark.aggregate(...) gives"
+        )
+    node = cast(Any, wanted)._jc.node()
+    while node.getClass().getSimpleName() == "Alias":
+        node = node.child()
+    (field,) = df.groupBy().agg(wanted).schema  # the name and the type that Spark gives it
+    function, arguments = _call(node, wanted)
+    if function == "count" and (not arguments or _is_constant(arguments[0])):
+        return ResolvedAggregate(field, Count(), {}, None, {}, wanted)
+    if len(arguments) != 1:
+        raise ValueError(f"agg: {_text(wanted)} takes {len(arguments)} columns; windows take one at a time")
+    name = f"{_INPUT}{number}"
+    argument = _column(arguments[0], df)
+    type_ = df.select(argument).schema[0].dataType
+    collation = collation_of(type_)
+    if collation is not None and function != "count":
+        raise ValueError(
+            f"agg: {_text(wanted)} must be of the collation UTF8_BINARY, got {collation}; windows compare "
+            "strings by their bytes: aggregate F.collate(column, 'UTF8_BINARY')"
+        )
+    make, dtype = _maker(function, type_, wanted)
+    if function == "approx_count_distinct":
+        stored = pa.binary()
+    else:
+        stored = to_arrow_type(field.dataType if function == "sum" else type_, timezone="UTC")
+    made = make(name, dtype)
+    parts = None
+    if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):
+        parts = {f"{name}_{part}": _PARTS[part](argument, dtype) for part in made.parts}
+    return ResolvedAggregate(field, made, {name: argument}, stored, parts, wanted)
+
+
+def _as(column: Column, dtype: np.dtype[Any]) -> Column:
+    return column.cast("double") if dtype == _FLOAT64 else column
+
+
+_PARTS: dict[str, Callable[[Column, np.dtype[Any]], Column]] = {
+    "count": lambda column, dtype: F.count(column),
+    "sum": lambda column, dtype: F.sum(_as(column, dtype)),
+    "min": lambda column, dtype: F.min(column),
+    "max": lambda column, dtype: F.max(column),
+    "mean": lambda column, dtype: F.avg(_as(column, dtype)),
+    "m2": lambda column, dtype: F.var_pop(_as(column, dtype)) * F.count(column),
+}
+"""How Spark computes the parts of accumulators."""
+
+
+def _text(wanted: Column) -> str:
+    return str(wanted).removeprefix("Column<'").removesuffix("'>")
+
+
+def _call(node: Any, wanted: Column) -> tuple[str, list[Any]]:
+    if node.getClass().getSimpleName() != "UnresolvedFunction":
+        raise ValueError(
+            f"agg: {_text(wanted)} is no call of an aggregate function; give one of {', '.join(_KNOWN)}"
+        )
+    function = _SAME.get(node.functionName(), node.functionName())
+    if node.isDistinct():
+        function = f"{function}_distinct"
+    if function not in _KNOWN:
+        raise ValueError(
+            f"agg: {_text(wanted)} is not supported; there are {', '.join(_KNOWN)}, and "
+            "timerheap.spark.aggregate(...) for a function of your own; to compute with aggregates, select() "
+            "from the result"
+        )
+    given = node.arguments()
+    arguments = [given.apply(at) for at in range(given.size())]
+    return function, arguments[:1] if function == "approx_count_distinct" else arguments
+
+
+def _is_constant(node: Any) -> bool:
+    return node.getClass().getSimpleName() in ("Literal", "UnresolvedStar")
+
+
+def _column(node: Any, df: DataFrame) -> Column:
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    jvm: Any = df.sparkSession._jvm
+    column: Column = ClassicColumn(jvm.org.apache.spark.sql.Column(node))
+    return column
+
+
+_SAME = {"mean": "avg", "std": "stddev_samp", "stddev": "stddev_samp", "variance": "var_samp"}
+
+_KNOWN: dict[str, Callable[..., Aggregate]] = {
+    "count": lambda column, dtype: Count(column),
+    "sum": Sum,
+    "avg": Avg,
+    "min": Min,
+    "max": Max,
+    "var_samp": lambda column, dtype: VarSamp(column),
+    "var_pop": lambda column, dtype: VarPop(column),
+    "stddev_samp": lambda column, dtype: StddevSamp(column),
+    "stddev_pop": lambda column, dtype: StddevPop(column),
+    "count_distinct": CountDistinct,
+    "approx_count_distinct": ApproxCountDistinct,
+}
+
+
+def _maker(function: str, type_: DataType, wanted: Column) -> tuple[Callable[..., Aggregate], np.dtype[Any]]:
+    make = _KNOWN[function]
+    if function == "avg" or function.startswith(("var", "stddev")):
+        if not isinstance(type_, (*_WHOLE, *_FRACTIONS)):
+            raise ValueError(f"agg: {_text(wanted)} of {type_.simpleString()}; cast it to double")
+        return make, _FLOAT64  # as Spark computes them
+    if function == "sum" and not isinstance(type_, (*_WHOLE, *_FRACTIONS, DecimalType)):
+        raise ValueError(f"agg: {_text(wanted)} of {type_.simpleString()}; cast it to a number")
+    if isinstance(type_, (*_WHOLE, *_TIMES)):
+        return make, _INT64
+    if isinstance(type_, BooleanType) and function == "count_distinct":
+        return make, _INT64
+    return make, _FLOAT64 if isinstance(type_, _FRACTIONS) else _OBJECT

@@ -1,0 +1,403 @@
+"""What a query of windows in Flink's SQL says, read with sqlglot; nothing here needs Spark to run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
+
+from timerheap.spark._plan.flink_grouping import grouping_sets, grouping_value
+from timerheap.spark._plan.flink_nodes import (
+    BOUNDS,
+    expect_known_queries,
+    expect_only,
+    name_of,
+    parts_of,
+    refuse,
+    text_of,
+)
+from timerheap.spark._plan.flink_ranks import Rank, rank_of
+from timerheap.spark._worker.window_columns import GROUPING_SET
+
+__all__ = ["Call", "Ranked", "WindowSelect", "parsed"]
+
+_EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
+
+# Flink's names of the lengths, in their order, and those of this package's functions.
+_LENGTHS = {
+    "TUMBLE": {"SIZE": "size"},
+    "HOP": {"SLIDE": "slide", "SIZE": "size"},
+    "CUMULATE": {"STEP": "step", "SIZE": "max_size"},
+    "SESSION": {"GAP": "gap"},
+}
+
+_UNITS = {
+    "WEEK": 604_800_000,
+    "DAY": 86_400_000,
+    "HOUR": 3_600_000,
+    "MINUTE": 60_000,
+    "SECOND": 1_000,
+    "MILLISECOND": 1,
+}
+
+_FUNCTIONS: dict[type[exp.Expr], str] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Min: "min",
+    exp.Max: "max",
+    exp.Stddev: "stddev_samp",
+    exp.StddevSamp: "stddev_samp",
+    exp.StddevPop: "stddev_pop",
+    exp.Variance: "var_samp",
+    exp.VariancePop: "var_pop",
+    exp.ApproxDistinct: "approx_count_distinct",
+}
+_KNOWN = (
+    "COUNT, COUNT(DISTINCT), SUM, AVG, MIN, MAX, STDDEV_SAMP, STDDEV_POP, VAR_SAMP, VAR_POP and "
+    "APPROX_COUNT_DISTINCT; for a function of your own take timerheap.spark.aggregate(...) with "
+    "tumble(), hop() or cumulate()"
+)
+
+_READ = {"expressions", "from", "where", "group", "having"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """An aggregate: Spark's name of the function, its argument and its FILTER in Spark's SQL."""
+
+    function: str
+    argument: str | None
+    condition: str | None
+
+
+@dataclass(frozen=True)
+class WindowSelect:
+    """A query of windows; expressions are in Spark's SQL.
+
+    Parameters
+    ----------
+    windows : {"tumble", "hop", "cumulate", "session"}
+    table : tuple of str
+        The parts of its name.
+    time : str
+        The column of its descriptor.
+    lengths : dict of str to int
+        Arguments of the function that `windows` names, in ms.
+    partition : tuple of str or None
+        By which columns sessions are told apart, if the query says so.
+    where : str or None
+    keys : tuple of str
+        What is grouped by, beside the window.
+    sets : tuple of tuples of str
+        The keys of each grouping set; without GROUPING SETS, CUBE and ROLLUP it is one, of all keys.
+    calls : dict of str to Call
+        By the names that `having` and `columns` call them.
+    having : str or None
+    columns : tuple of (str, str)
+        Expression and name.
+    """
+
+    windows: str
+    table: tuple[str, ...]
+    time: str
+    lengths: dict[str, int]
+    partition: tuple[str, ...] | None
+    where: str | None
+    keys: tuple[str, ...]
+    sets: tuple[tuple[str, ...], ...]
+    calls: dict[str, Call]
+    having: str | None
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The first results, or the first rows, of the windows of a query."""
+
+    windows: WindowSelect
+    rank: Rank
+    of_rows: bool
+
+
+class _Flink(Spark):
+    """Spark with the strings of the standard, as Flink: a quote is doubled, and a backslash is itself."""
+
+    class Tokenizer(Spark.Tokenizer):
+        QUOTES = ["'"]  # noqa: RUF012
+        STRING_ESCAPES = ["'"]  # noqa: RUF012
+
+
+def parsed(query: str) -> WindowSelect | Ranked:
+    """Read a query.
+
+    Raises
+    ------
+    ValueError
+        If it is no SQL, or has what windows on Spark do not; the message names it.
+    """
+    select = _select(query)
+    expect_known_queries(select)
+    if (found := rank_of(select)) is None:
+        return _window_select(select)
+    rank, middle = found
+    source = middle.args["from_"].this
+    if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
+        expect_only(middle, {"expressions", "from"})
+        return Ranked(_window_select(source.this), rank, of_rows=False)
+    expect_only(middle, {"expressions", "from", "where"})
+    if any(call.name.upper() == "SESSION" for call in middle.find_all(exp.Anonymous)):
+        refuse("a Top-N of the rows of SESSION", "rank what is aggregated of sessions, as in Flink")
+    rows = middle.copy()
+    rows.set("expressions", [])
+    rows.set("group", exp.Group(expressions=[exp.column(name) for name in BOUNDS[:2]]))
+    return Ranked(_window_select(rows), rank, of_rows=True)
+
+
+def _window_select(select: exp.Select) -> WindowSelect:
+    expect_only(select, _READ)
+    call, alias = _window_function(select)
+    for column in select.find_all(exp.Column):
+        if alias and column.table == alias:
+            column.set("table", None)
+    windows, given = _arguments(call)
+    data, partition = given["DATA"], given.get("PARTITION_BY")
+    if not isinstance(data, exp.Column):
+        refuse(f"DATA {text_of(data)}", "name a table or a view: TABLE t")
+    lengths = _LENGTHS[windows] | {"OFFSET": "offset"}
+    sets = grouping_sets(select)
+    keys = tuple(dict.fromkeys(name for one in sets for name in one))
+    by = None if partition is None else tuple(name_of(part, "PARTITION BY") for part in parts_of(partition))
+    if windows == "SESSION" and len(sets) > 1:
+        refuse(
+            "SESSION with GROUPING SETS, CUBE or ROLLUP",
+            "sessions are those of the groups: write a query for each grouping set, and union() the results",
+        )
+    if windows == "SESSION" and set(by or ()) != set(keys):
+        refuse(
+            f"SESSION partitioned by ({', '.join(by or ())}) and grouped by ({', '.join(keys)})",
+            "sessions are those of the groups: SESSION(TABLE t PARTITION BY k, ...) with GROUP BY k",
+        )
+    outside = _Outside({*BOUNDS, *keys}, sets)
+    columns = tuple(outside.column(item) for item in select.expressions)
+    having = select.args.get("having")
+    return WindowSelect(
+        windows=windows.lower(),
+        table=tuple(part.name for part in data.parts),
+        time=_descriptor(given["TIMECOL"]),
+        lengths={to: _milliseconds(given[name], name) for name, to in lengths.items() if name in given},
+        partition=by,
+        where=_where(select),
+        keys=keys,
+        sets=tuple(sets),
+        having=None if having is None else outside.text(having.this, "HAVING"),
+        columns=columns,
+        calls=outside.calls,
+    )
+
+
+def _select(query: str) -> exp.Select:
+    dialect = _Flink()
+    try:
+        tokens = list(_rewritten(dialect.tokenize(query)))
+        trees = [tree for tree in dialect.parser().parse(tokens, query) if tree is not None]
+    except ParseError as error:
+        first = error.errors[0]
+        where = f"line {first.get('line')}, column {first.get('col')}, at {first.get('highlight')!r}"
+        raise ValueError(f"query: it cannot be read as SQL: {first.get('description')} ({where})") from None
+    except SqlglotError as error:
+        raise ValueError(f"query: it cannot be read as SQL: {error}") from None
+    if len(trees) != 1:
+        raise ValueError(f"query: there are {len(trees)} statements; give one SELECT")
+    (tree,) = trees
+    if not isinstance(tree, exp.Select):
+        refuse(
+            (tree.name if isinstance(tree, exp.Command) else tree.key).upper(),
+            "give one SELECT, and go on with the DataFrame: union(), writeStream, a view",
+        )
+    return tree
+
+
+def _rewritten(tokens: list[Token]) -> Iterator[Token]:
+    """Put Flink's ``TABLE t PARTITION BY k`` as ``t, PARTITION_BY => k``, which sqlglot reads."""
+    in_table = False
+    for token, after in zip(tokens, [*tokens[1:], None], strict=False):
+        kind, opens = token.token_type, after is not None and after.token_type is TokenType.L_PAREN
+        if kind is TokenType.TABLE and not opens:
+            in_table = True
+        elif kind is TokenType.SESSION and opens:
+            yield _like(token, TokenType.VAR, token.text)
+        elif kind is TokenType.PARTITION_BY and in_table:
+            yield _like(token, TokenType.COMMA, ",")
+            yield _like(token, TokenType.VAR, "PARTITION_BY")
+            yield _like(token, TokenType.FARROW, "=>")
+        else:
+            in_table = in_table and kind not in (TokenType.COMMA, TokenType.R_PAREN)
+            yield token
+
+
+def _like(token: Token, kind: TokenType, text: str) -> Token:
+    return Token(kind, text, line=token.line, col=token.col, start=token.start, end=token.end)
+
+
+def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
+    """Give the call of the window function, and what its rows are called."""
+    source = select.find(exp.From)
+    table = None if source is None else source.this
+    if not isinstance(table, exp.Table):
+        refuse("a SELECT without a table of windows", f"write {_EXAMPLE}")
+    expect_only(table, {"this", "alias"})
+    if columns := table.alias_column_names:
+        refuse(f"{table.alias} ({', '.join(columns)}), other names of its columns,", "name them in SELECT")
+    call = table.this
+    if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
+        (call,) = call.expressions
+    if not isinstance(call, exp.Anonymous):
+        grouped = [
+            f.name.upper() for f in select.find_all(exp.Anonymous) if f.name.upper() in ("HOP", *_LENGTHS)
+        ]
+        if grouped:
+            refuse(f"GROUP BY {grouped[0]}(...), Flink's windows of old", f"write {_EXAMPLE}")
+        refuse(f"a query without windows, of {text_of(table)}", f"spark.sql() runs it, or write {_EXAMPLE}")
+    if call.name.upper() not in _LENGTHS:
+        refuse(f"the table function {call.name}", f"there are {', '.join(_LENGTHS)}")
+    return call, table.alias
+
+
+def _arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
+    """Give the arguments of a window function by their names."""
+    windows = call.name.upper()
+    more = "PARTITION_BY" if windows == "SESSION" else "OFFSET"
+    needed = ["DATA", "TIMECOL", *_LENGTHS[windows]]
+    takes = f"{windows} takes {', '.join(needed)}" + ("" if more == "PARTITION_BY" else " and perhaps OFFSET")
+    given: dict[str, exp.Expr] = {}
+    free = [name for name in [*needed, "OFFSET"] if name != "OFFSET" or more == name]
+    for argument in call.expressions:
+        if isinstance(argument, exp.Kwarg):
+            name, value = argument.this.name.upper(), argument.expression
+        elif free:
+            name, value = free[0], argument
+        else:
+            refuse(f"the argument {text_of(argument)}", takes)
+        if name in given or name not in (*needed, more):
+            refuse(f"the argument {name}" + (", given twice," if name in given else ""), takes)
+        given[name] = value
+        free = [one for one in free if one != name]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise ValueError(f"query: {takes}; {missing[0]} is missing")
+    return windows, given
+
+
+def _descriptor(node: exp.Expr) -> str:
+    if not (isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and node.expressions):
+        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR(ts), with the column of the time")
+    if len(node.expressions) > 1:
+        refuse(f"TIMECOL {text_of(node)}", "a window has one time")
+    return name_of(node.expressions[0], "DESCRIPTOR")
+
+
+def _milliseconds(node: exp.Expr, argument: str) -> int:
+    shown, sign = text_of(node), 1
+    while isinstance(node, exp.Neg):
+        node, sign = node.this, -sign
+    if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal) or node.unit is None:
+        refuse(f"{argument} {shown}", "write a length of time, such as INTERVAL '10' MINUTES")
+    unit = node.unit
+    ends = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit, unit]
+    first, last = ((one.name if isinstance(one, exp.Var) else one.key).upper() for one in ends)
+    known = list(_UNITS)
+    for name in (first, last):
+        if name.removesuffix("S") not in known:
+            refuse(f"{argument} {shown}", f"the units are {', '.join(known)}")
+    units = known[known.index(first.removesuffix("S")) : known.index(last.removesuffix("S")) + 1]
+    match = re.fullmatch(r"\s*([+-]?)\s*(\d+(?:[ :]\d+)*(?:\.\d+)?)\s*", node.this.name)
+    numbers = [] if match is None else re.split("[ :]", match[2])
+    if match is None or not units or len(numbers) != len(units):
+        raise ValueError(f"query: {argument} {shown}: {node.this.name!r} is no number of {unit.sql()}")
+    length = sum(Decimal(number) * _UNITS[name] for number, name in zip(numbers, units, strict=True))
+    if length != int(length):
+        raise ValueError(f"query: {argument} {shown} is no whole number of milliseconds")
+    return int(length) * sign * (-1 if match[1] == "-" else 1)
+
+
+def _where(select: exp.Select) -> str | None:
+    where = select.args.get("where")
+    if where is None:
+        return None
+    for column in where.find_all(exp.Column):
+        if column.name in BOUNDS and not column.table:
+            refuse(f"WHERE with {column.name}", "put what is asked of windows into HAVING")
+    if aggregate := where.find(exp.AggFunc):
+        refuse(f"WHERE with {text_of(aggregate)}", "put what is asked of groups into HAVING")
+    return text_of(where.this)
+
+
+class _Outside:
+    """Expressions over groups: each aggregate in them becomes a column, and is noted in `calls`."""
+
+    def __init__(self, grouped: set[str], sets: list[tuple[str, ...]]) -> None:
+        self._grouped = {*grouped, GROUPING_SET}
+        self._sets = sets
+        self.calls: dict[str, Call] = {}
+
+    def column(self, item: exp.Expr) -> tuple[str, str]:
+        """Give the expression and the name of an item of the select list."""
+        if isinstance(item, exp.Alias):
+            return self.text(item.this, "SELECT"), item.alias
+        return self.text(item, "SELECT"), item.name if isinstance(item, exp.Column) else text_of(item)
+
+    def text(self, node: exp.Expr, clause: str) -> str:
+        """Give the expression."""
+        node = node.copy().transform(self._replaced)
+        if node.find(exp.Star):
+            refuse(f"{clause} *", "name the columns: keys, window_start, window_end and aggregates")
+        for column in node.find_all(exp.Column):
+            root = column.parts[0].name
+            if root not in self._grouped and root not in self.calls:
+                raise ValueError(
+                    f"query: {clause}: column {root!r} is neither in GROUP BY nor inside an aggregate; "
+                    f"aggregates are {_KNOWN}"
+                )
+        return text_of(node)
+
+    def _replaced(self, node: exp.Expr) -> exp.Expr:
+        if isinstance(node, (exp.Grouping, exp.GroupingId)):
+            return grouping_value(node, self._sets)
+        if isinstance(node, exp.Anonymous) and node.name.upper() == "GROUP_ID":
+            refuse("GROUP_ID()", "write GROUPING_ID(k, ...), with columns of GROUP BY")
+        if not isinstance(node, (exp.AggFunc, exp.Filter)):
+            return node
+        name = text_of(node)
+        self.calls[name] = _call(node)
+        return exp.column(name, quoted=True)
+
+
+def _call(node: exp.Expr) -> Call:
+    shown, condition = text_of(node), None
+    if isinstance(node, exp.Filter):
+        node, condition = node.this, text_of(node.expression.this)
+    function = _FUNCTIONS.get(type(node))
+    if function is None:
+        refuse(shown, f"aggregates are {_KNOWN}")
+    if any(value for name, value in node.args.items() if name not in ("this", "big_int")):
+        refuse(shown, "aggregates take one argument")
+    argument = node.this
+    if isinstance(argument, exp.Distinct):
+        if len(argument.expressions) != 1:
+            refuse(shown, "count the distinct values of one column; concatenate several in a view")
+        if function not in ("count", "min", "max"):
+            refuse(shown, "only COUNT takes DISTINCT")
+        (argument,) = argument.expressions
+        function = "count_distinct" if function == "count" else function
+    if isinstance(argument, (exp.Star, exp.Literal)) and function == "count":
+        return Call(function, None, condition)
+    if argument.find(exp.AggFunc):
+        refuse(shown, "an aggregate takes no aggregate")
+    return Call(function, text_of(argument), condition)

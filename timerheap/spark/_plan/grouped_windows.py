@@ -1,0 +1,65 @@
+"""A DataFrame cut into windows, grouped and aggregated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyspark.sql import Column, DataFrame
+
+from timerheap.spark._plan.aggregates import UserAggregate, resolve_aggregate
+from timerheap.spark._plan.arguments import key_columns
+from timerheap.spark._plan.window_plan import Source, WindowPlan
+
+__all__ = ["GroupedWindows", "Windows"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A DataFrame cut into windows, to be grouped."""
+
+    source: Source
+
+    def group_by(self, *keys: str) -> GroupedWindows:
+        """Group by columns of atomic types and the window; without columns by the window alone.
+
+        Rows with null in a column are a group, as in SQL.
+        """
+        return GroupedWindows(self.source, key_columns(self.source.df, "keys", keys) if keys else [])
+
+
+@dataclass(frozen=True)
+class GroupedWindows:
+    """A DataFrame cut into windows and grouped, to be aggregated."""
+
+    source: Source
+    keys: list[str] = field(default_factory=list)
+
+    def agg(self, *aggregates: Column | UserAggregate) -> DataFrame:
+        """Compute aggregates of each key and window.
+
+        Parameters
+        ----------
+        *aggregates : pyspark.sql.Column or what `timerheap.spark.aggregate` gives
+            Spark's ``count``, ``sum``, ``avg``, ``min``, ``max``, ``var_samp``, ``var_pop``, ``stddev``,
+            ``stddev_pop``, ``count_distinct`` of one column and ``approx_count_distinct``, with or without an
+            alias.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            The keys, ``window_start`` and ``window_end`` (exclusive), ``window_time`` (the window's last ms),
+            and the aggregates; then ``early``, ``late_by`` and ``late_row``, where they were asked for.
+        """
+        return self._plan(aggregates).result()
+
+    def explain(self, *aggregates: Column | UserAggregate) -> None:
+        """Print how `agg` computes these aggregates: what runs where, and whose lateness holds."""
+        print(self._plan(aggregates))
+
+    def _plan(self, aggregates: tuple[Column | UserAggregate, ...]) -> WindowPlan:
+        if not aggregates:
+            raise ValueError("agg: give at least one aggregate, such as F.count('*').alias('rows')")
+        df = self.source.df
+        return WindowPlan(
+            self.source, self.keys, [resolve_aggregate(df, one, at) for at, one in enumerate(aggregates)]
+        )

@@ -1,0 +1,176 @@
+"""The first rows of each window: Top-N of what windows give, and of the rows that are in them."""
+
+from __future__ import annotations
+
+from bisect import insort_right
+from collections.abc import Callable
+from functools import cmp_to_key
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from timerheap.functions import AggregateFunction
+from timerheap.spark._plan.aggregates import UserAggregate
+from timerheap.spark._plan.arguments import quoted
+from timerheap.spark._plan.grouped_windows import Windows
+from timerheap.spark._worker.window_columns import WINDOW_COLUMNS
+
+if TYPE_CHECKING:
+    from timerheap.spark._plan.flink_ranks import Order, Rank
+
+__all__ = ["first_results", "first_rows", "with_order"]
+
+_ORDER, _BY = "order of the rank ", "key of the rank "  # and a number
+
+
+def first_results(results: DataFrame, rank: Rank) -> DataFrame:
+    """Return the first results of each window, with their ranks.
+
+    All results of a window come in one micro-batch, so nothing has to be kept for the next.
+    """
+    by = {f"{_BY}{at}": quoted(name) for at, name in enumerate([*WINDOW_COLUMNS[:2], *rank.keys])}
+    order = _order(rank)
+    rows = results.withColumns(by | order)
+    names = list(map(quoted, by))
+    if not rows.isStreaming:
+        columns = [_sorted(quoted(name), one) for name, one in zip(order, rank.order, strict=True)]
+        number = F.row_number().over(Window.partitionBy(*names).orderBy(*columns))
+        ranked = rows.withColumn(rank.name, number.cast("bigint")).where(quoted(rank.name) <= rank.limit)
+    else:
+        first = _first(list(order), rank)
+        schema = StructType([*rows.schema, StructField(rank.name, LongType())])
+        ranked = rows.groupBy(*names).applyInArrow(lambda table: first(table), schema)  # counts parameters
+    return _selected(ranked, results.columns, rank)
+
+
+def with_order(df: DataFrame, rank: Rank) -> DataFrame:
+    """Add what rows are ranked by."""
+    return df.withColumns(_order(rank))
+
+
+def first_rows(windows: Windows, rank: Rank) -> DataFrame:
+    """Return the first rows of each window of a DataFrame `with_order`, with their ranks."""
+    rows = windows.source.df
+    names = [name for name in rows.columns if name not in _order(rank)]
+    type_ = ArrayType(rows.schema)
+    called = f"first {rank.limit} by {', '.join(map(repr, rank.order))}"  # a checkpoint keeps it
+    function, accumulator = TopRows(rows.columns, rank), to_arrow_type(type_, timezone="UTC")
+    top = UserAggregate(function, tuple(rows.columns), type_, accumulator, called)
+    result = windows.group_by(*rank.keys).agg(top)
+    exploded = result.select(*WINDOW_COLUMNS, F.posexplode(quoted(called)).alias("at", "row"))
+    flat = exploded.select(
+        *(F.col("row").getField(name).alias(name) for name in names),
+        *WINDOW_COLUMNS,
+        (F.col("at") + 1).cast("bigint").alias(rank.name),
+    )
+    return _selected(flat, [*names, *WINDOW_COLUMNS], rank)
+
+
+def _selected(ranked: DataFrame, names: list[str], rank: Rank) -> DataFrame:
+    """Return what the two outer queries select."""
+    columns: list[Column] = []
+    for text, name in rank.items:
+        if text == "*":
+            columns += map(quoted, names)
+        else:
+            columns.append(quoted(name) if name == rank.name else F.expr(text).alias(name))
+    result = ranked.select(*columns)
+    if rank.where is not None:
+        result = result.where(F.expr(rank.where))
+    return result.select(*("*" if text == "*" else F.expr(text).alias(name) for text, name in rank.columns))
+
+
+def _order(rank: Rank) -> dict[str, Column]:
+    return {f"{_ORDER}{at}": F.expr(one.text) for at, one in enumerate(rank.order)}
+
+
+def _sorted(column: Column, order: Order) -> Column:
+    if order.descending:
+        return column.desc_nulls_first() if order.nulls_first else column.desc_nulls_last()
+    return column.asc_nulls_first() if order.nulls_first else column.asc_nulls_last()
+
+
+def _first(names: list[str], rank: Rank) -> Callable[[pa.Table], pa.Table]:
+    """Return what numbers the first rows of a table; Arrow sorts, with nulls and NaN where Spark has them."""
+    orders, limit, name = rank.order, rank.limit, rank.name
+
+    def first(table: pa.Table) -> pa.Table:
+        columns: dict[str, Any] = {}
+        keys = []
+        for at, (column, order) in enumerate(zip(names, orders, strict=True)):
+            values = table.column(column)
+            columns[f"null{at}"] = values.is_null()
+            keys.append((f"null{at}", "descending" if order.nulls_first else "ascending"))
+            direction = "descending" if order.descending else "ascending"
+            if pa.types.is_floating(values.type):
+                columns[f"nan{at}"] = pc.is_nan(values)
+                keys.append((f"nan{at}", direction))
+            columns[f"value{at}"] = values
+            keys.append((f"value{at}", direction))
+        chosen = table.take(pc.sort_indices(pa.table(columns), keys)[:limit])
+        return chosen.append_column(pa.field(name, pa.int64()), pa.array(np.arange(1, len(chosen) + 1)))
+
+    return first
+
+
+class TopRows(AggregateFunction):
+    """Keeps the first rows of a window: a list of structs, in order; of equal ones the one that came first.
+
+    Parameters
+    ----------
+    names : list of str
+        Of the rows' columns; those that they are ranked by stand at the end.
+    rank : Rank
+    """
+
+    def __init__(self, names: list[str], rank: Rank) -> None:
+        self._names, self._limit = names, rank.limit
+        self._orders = list(zip(names[-len(rank.order) :], rank.order, strict=True))
+
+    def create_accumulator(self) -> list[dict[str, Any]]:
+        """Return no rows."""
+        return []
+
+    def add(self, value: tuple[Any, ...], accumulator: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Put a row where it belongs."""
+        return self._put([dict(zip(self._names, value, strict=True))], accumulator)
+
+    def merge(self, acc_a: list[dict[str, Any]], acc_b: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the first of both."""
+        return self._put(acc_b, acc_a)
+
+    def get_result(self, accumulator: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows."""
+        return accumulator
+
+    def _put(self, rows: list[dict[str, Any]], into: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        kept = list(into)
+        for row in rows:
+            insort_right(kept, row, key=cmp_to_key(self._compare))
+        return kept[: self._limit]
+
+    def _compare(self, one: dict[str, Any], other: dict[str, Any]) -> int:
+        for name, order in self._orders:
+            left, right = one[name], other[name]
+            if left is None or right is None:
+                found = (left is not None) - (right is not None)
+                if not order.nulls_first:
+                    found = -found
+            else:
+                found = (_number(left) > _number(right)) - (_number(left) < _number(right))
+                if order.descending:
+                    found = -found
+            if found:
+                return found
+        return 0
+
+
+def _number(value: Any) -> Any:
+    """Return a value that compares as Spark's do: NaN is the largest number."""
+    return (1, 0.0) if value != value else (0, value)

@@ -1,0 +1,349 @@
+"""How windows on Spark are computed: which of two local stages, and what goes to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
+
+from timerheap._arguments import not_negative
+from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
+from timerheap.spark._exchange.slicing import LocalStage
+from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
+from timerheap.spark._plan.aggregates import ResolvedAggregate
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    bounded_delay,
+    channel_column,
+    data_frame,
+    expect_event_time,
+    key_groups,
+    named_column,
+    quoted,
+)
+from timerheap.spark._plan.query import Carrier, marked, time_mode
+from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, bounds
+from timerheap.spark._worker.window_runner import WindowQuery
+from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["Options", "Source", "WindowPlan"]
+
+_NO_KEY = "__timerheap_key0"
+_ROWS = "__timerheap_rows"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all windows take beside their lengths; see `hop`."""
+
+    watermark: WatermarkStrategy | None = None
+    time_zone: str | None = None
+    channel: str | None = None
+    late_by: bool = False
+    emit_every: int | timedelta | None = None
+    local: str | None = None
+    max_parallelism: int = 128
+
+
+@dataclass(frozen=True)
+class Source:
+    """A DataFrame, and how it is cut into windows; rows that are not `where` move the watermark alone."""
+
+    df: DataFrame
+    time: str | None
+    assigner: SliceAssigner | SessionUnsliceAssigner
+    strategy: WatermarkStrategy
+    options: Options
+    where: Column | None = None
+
+    @classmethod
+    def of(
+        cls,
+        df: DataFrame,
+        time: str | None,
+        make: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
+        options: Options,
+    ) -> Source:
+        """Check what all windows take."""
+        arrow_schema("df", data_frame("df", df).schema)
+        strategy = expect_event_time(
+            df, time, options.watermark, argument="time", channel=options.channel, late_by=options.late_by
+        )
+        if options.channel is not None:
+            channel_column(df, "channel", options.channel)
+        zone = options.time_zone or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
+        if time is not None and not isinstance(named_column(df, "time", time), TimestampType):
+            zone = "UTC"
+        key_groups(options.max_parallelism)
+        if options.emit_every is not None and not_negative("emit_every", options.emit_every) < 1:
+            raise ValueError(f"emit_every: {options.emit_every!r} must be 1 ms or more")
+        if options.local not in (None, "jvm", "arrow"):
+            raise ValueError(f"local: {options.local!r} is none of 'jvm' and 'arrow'")
+        return cls(df, time, make(zone), strategy, options)
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """Aggregates of the windows of a source; printed, it says how they are computed."""
+
+    source: Source
+    keys: list[str]
+    computed: list[ResolvedAggregate]
+
+    @cached_property
+    def local(self) -> str:
+        """Where rows become slices."""
+        wanted, hindrances = self.source.options.local, self._hindrances()
+        if wanted == "jvm" and hindrances:
+            raise ValueError(f"local: 'jvm' cannot be: {'; '.join(hindrances)}; leave local out")
+        return wanted or ("arrow" if hindrances else "jvm")
+
+    def _hindrances(self) -> list[str]:
+        """Why the local stage cannot be Spark's own aggregation."""
+        source, options = self.source, self.source.options
+        if source.time is None:
+            return ["the windows are of processing time"]
+        found = []
+        if not isinstance(named_column(source.df, "time", source.time), TimestampType):
+            found.append("the time is no timestamp with a zone")
+        if source.assigner.clock.time_zone not in ("UTC", "Etc/UTC", "GMT", "Z"):
+            found.append(f"the windows are cut in {source.assigner.clock.time_zone}")
+        found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
+        asked_for = {"late_by": options.late_by, "emit_every": options.emit_every, "channel": options.channel}
+        found += [f"{name} was asked for" for name, value in asked_for.items() if value]
+        if bounded_delay(source.strategy) is None:
+            found.append("the watermark is more than a bounded delay")
+        if "EventTimeWatermark" in source.df._jdf.queryExecution().analyzed().toString():
+            found.append("df has a withWatermark() already")
+        return found
+
+    def result(self) -> DataFrame:
+        """Give the DataFrame."""
+        if self._one_stage:
+            return self._by_spark()
+        return self._by_jvm() if self.local == "jvm" else self._by_arrow()
+
+    def _by_arrow(self) -> DataFrame:
+        """The pack stage makes slices of the rows; the operator, where whole rows must get there."""
+        source, options, time = self.source, self.source.options, self.source.time
+        rows = marked(
+            self._with_times(),
+            time,
+            source.strategy,
+            options.channel,
+            channels=options.channel is not None,
+            guarded=source.strategy.max_ahead is not None,
+            order="arrival",
+        )
+        if source.where is not None:
+            rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
+        marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
+        rows = self._with_inputs(rows)
+        shown = source.df.columns if options.late_by else []
+        used = [*self._keys, *([] if time is None else [time]), *shown, *self._inputs]
+        used = list(dict.fromkeys(used))
+        mode = time_mode(source.df, time is None, source.strategy)
+        columns = [] if time is None else [("time", time)]
+        rows = rows.select(*map(quoted, [*used, *marks]))
+        local = None
+        if time is not None and not self._whole_rows:
+            local = LocalStage(self._spec(), self._keys, time, self._dtypes)
+        return self._carried(rows, used, columns, time, mode, local=local)
+
+    def _with_times(self) -> DataFrame:
+        """Give the rows; of those that `where` drops, the ones that can tell the time."""
+        source = self.source
+        if source.where is None:
+            return source.df
+        tells = F.lit(True)
+        for name in (source.time, source.options.channel):
+            tells = tells if name is None else tells & quoted(name).isNotNull()
+        return source.df.where(source.where | tells)
+
+    @property
+    def _one_stage(self) -> bool:
+        """Nothing is left to merge where Spark makes whole windows: a window is a slice, or a session."""
+        assigner = self.source.assigner
+        one_slice = not isinstance(assigner, SliceAssigner) or assigner.size == assigner.interval
+        return self.local == "jvm" and one_slice
+
+    @property
+    def _whole_rows(self) -> bool:
+        """Rows must get to the operator as they are."""
+        source = self.source
+        return source.time is None or source.options.late_by or not isinstance(source.assigner, SliceAssigner)
+
+    def _by_spark(self) -> DataFrame:
+        """Spark makes the slices, which are the windows."""
+        rows, window = self._sliced(self._with_key(self.source.df))
+        grouped = rows.groupBy(*map(quoted, self._keys), window).agg(
+            *(one.column for one in self.computed if one.column is not None)
+        )
+        results = grouped.columns[len(self._keys) + 1 :]
+        return grouped.select(*map(quoted, self.keys), *bounds(SLICE_END), *map(quoted, results))
+
+    def _by_jvm(self) -> DataFrame:
+        """Spark makes the slices, and says how far time has come."""
+        rows, window = self._sliced(self._with_inputs(self.source.df))
+        parts = {name: column for one in self.computed for name, column in (one.parts or {}).items()}
+        slices = (
+            rows.groupBy(window, *map(quoted, self._keys))
+            .agg(F.count(F.lit(1)).alias(_ROWS), *(column.alias(name) for name, column in parts.items()))
+            .withColumn(SLICE_END, F.col(f"{SLICE_END}.end"))
+        )
+        used = [*self._keys, SLICE_END, _ROWS, *parts]
+        by_aggregate = [[_ROWS], *(list(one.parts) for one in self.computed if one.parts)]
+        slices = slices.select(*map(quoted, used))
+        return self._carried(slices, used, [], None, "EventTime", parts=by_aggregate)
+
+    def _sliced(self, rows: DataFrame) -> tuple[DataFrame, Column]:
+        """Give the rows under Spark's watermark, and Spark's window that is a slice."""
+        source, time = self.source, str(self.source.time)
+        if rows.isStreaming:
+            rows = rows.withWatermark(time, f"{bounded_delay(source.strategy)} milliseconds")
+        length = source.assigner.interval
+        if not isinstance(source.assigner, SliceAssigner):
+            return rows, F.session_window(quoted(time), f"{length} milliseconds").alias(SLICE_END)
+        start = f"{source.assigner.offset % length} milliseconds"
+        window = F.window(quoted(time), f"{length} milliseconds", startTime=start)
+        return rows, window.alias(SLICE_END)
+
+    def _with_key(self, rows: DataFrame) -> DataFrame:
+        return rows if self.keys else rows.withColumn(_NO_KEY, F.lit(0))
+
+    def _with_inputs(self, rows: DataFrame) -> DataFrame:
+        inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
+        if KEPT in rows.columns:  # what a row that goes would give may be an error
+            inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
+        return self._with_key(rows).withColumns(inputs)
+
+    @property
+    def _keys(self) -> list[str]:
+        return self.keys or [_NO_KEY]
+
+    @property
+    def _dtypes(self) -> dict[str, np.dtype[Any]]:
+        return {name: one.aggregate.dtype for one in self.computed for name in one.inputs}
+
+    @property
+    def _inputs(self) -> list[str]:
+        return [name for one in self.computed for name in one.inputs]
+
+    def _carried(
+        self,
+        rows: DataFrame,
+        used: list[str],
+        columns: list[tuple[str, str]],
+        event_time: str | None,
+        mode: str,
+        *,
+        parts: list[list[str]] | None = None,
+        local: LocalStage | None = None,
+    ) -> DataFrame:
+        source, options, result = self.source, self.source.options, self._result()
+        carrier = Carrier(
+            function=self._query(result, "jvm" if parts else "arrow" if local else "operator", parts or []),
+            key=self._keys,
+            columns=columns,
+            rows=StructType([rows.schema[name] for name in used]),
+            result=result,
+            event_time=event_time,
+            watermarks=(source.strategy,),
+            channels=(options.channel,),
+            order="arrival",
+            late_by=options.late_by,
+            time_mode=mode,
+            max_parallelism=options.max_parallelism,
+            output_event_time=None,
+            late_row=source.df.schema,
+            shown=source.df.columns,
+            windows=self._spec(),
+            local=local,
+        )
+        return carrier(rows)
+
+    def _result(self) -> StructType:
+        source = self.source
+        column = None if source.time is None else source.df.schema[source.time].dataType
+        bound = TimestampNTZType() if isinstance(column, TimestampNTZType) else TimestampType()
+        fields = [source.df.schema[name] for name in self.keys]
+        fields += [StructField(name, bound, False) for name in WINDOW_COLUMNS]
+        fields += [one.field for one in self.computed]
+        if source.options.emit_every is not None:
+            fields.append(StructField(EARLY, BooleanType(), False))
+        return StructType(fields)
+
+    def _query(self, result: StructType, local: str, parts: list[list[str]]) -> WindowQuery:
+        every = self.source.options.emit_every
+        arrow = to_arrow_schema(result, timezone="UTC")
+        first = len(self.keys) + len(WINDOW_COLUMNS)
+        return WindowQuery(
+            keys=self.keys,
+            inputs=self._dtypes,
+            local=local,
+            parts=parts,
+            results=[arrow.field(first + number) for number in range(len(self.computed))],
+            emit_every=None if every is None else not_negative("emit_every", every),
+            wall_clock=isinstance(result[WINDOW_COLUMNS[0]].dataType, TimestampNTZType),
+            shown=self.source.df.columns,
+        )
+
+    def _spec(self) -> WindowSpec:
+        types: dict[str, pa.DataType] = {
+            name: one.object_type
+            for one in self.computed
+            for name in one.inputs
+            if one.object_type is not None
+        }
+        name = f"{self._windows()}: {', '.join(repr(one.aggregate) for one in self.computed)}"
+        return WindowSpec(self.source.assigner, [one.aggregate for one in self.computed], types, name)
+
+    def _windows(self) -> str:
+        assigner = self.source.assigner
+        kind = type(assigner).__name__.removesuffix("SliceAssigner").removesuffix("UnsliceAssigner")
+        lengths = f"gap {assigner.interval} ms"
+        if isinstance(assigner, SliceAssigner):
+            lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
+        time = "processing time" if self.source.time is None else f"time zone {assigner.clock.time_zone}"
+        return f"{kind} windows, {lengths}, {time}"
+
+    def __str__(self) -> str:
+        source, options = self.source, self.source.options
+        kind = "stream" if source.df.isStreaming else "batch"
+        part = "slice" if isinstance(source.assigner, SliceAssigner) else "session"
+        if self.local == "jvm":
+            local = f"jvm: Spark's own aggregation makes {part}s of the rows"
+            late = f"Spark's, per {part}: a row below Spark's watermark whose {part} is over is dropped; "
+            late += "local='arrow' has Flink's, and sql() takes it on streams"
+        else:
+            why = "; ".join(self._hindrances()) or "it was asked for"
+            where = "before they are sent"
+            if self._whole_rows:
+                where = "in the operator, where whole rows are needed"
+            local = f"arrow: rows become {part}s in the Python workers, {where} ({why})"
+            over = "the last window of its slice" if part == "slice" else "its session, all it touches,"
+            late = f"Flink's: a row is late when {over} has fired; "
+            late += "it comes out with late_by" if options.late_by else "it is dropped"
+        merged = (
+            f"{options.max_parallelism} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "
+            "Python workers, state in Spark's state store"
+        )
+        lines = {
+            "windows": self._windows(),
+            "source": f"{kind}, time {source.time or 'of the micro-batch'}, watermark {source.strategy!r}",
+            "local": local,
+            "global": f"none: a window is one {part}" if self._one_stage else merged,
+            "late": late,
+            "sink": f"append: {', '.join(self._result().names)}",
+        }
+        return "\n".join(f"{name:8}{text}" for name, text in lines.items())

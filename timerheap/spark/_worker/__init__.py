@@ -1,0 +1,1 @@
+"""In a task: runs the user's function on key groups."""

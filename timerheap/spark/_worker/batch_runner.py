@@ -1,0 +1,236 @@
+"""Runs a BatchProcessFunction on key groups: rows in columns, timers in rounds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timerheap._returned import records
+from timerheap.flink.internal_timer_service import KeyContext
+from timerheap.functions import BatchProcessFunction, BatchTimerService
+from timerheap.spark._group.journalled_timers import JournalledTimers
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.offsets import fitting, narrow
+from timerheap.spark._group.row_buffer import ORDER, KeyedRows
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.row_runner import no_processing_time
+from timerheap.spark._worker.state_handles import SparkRuntimeContext
+from timerheap.time import TimeDomain
+from timerheap.timer import MIN_WATERMARK, TimerBatch
+
+__all__ = ["BatchRunner"]
+
+_ROUNDS = 1_000_000
+
+
+class _TimerService(BatchTimerService):
+    def __init__(self, group: KeyGroup, watermark: int, now: int | None) -> None:
+        self._group = group
+        self.watermark = watermark
+        self._now = now
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def current_processing_time(self) -> int:
+        return no_processing_time() if self._now is None else self._now
+
+    def register_event_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        self._group.keys.expect(key_hashes)
+        return self._group.event_timers.push_many(timestamps, key_hashes, namespaces)
+
+    def delete_event_time_timers(
+        self,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None = None,
+        namespaces: npt.ArrayLike = 0,
+    ) -> np.ndarray:
+        return self._delete(self._group.event_timers, key_hashes, timestamps, namespaces)
+
+    def register_processing_time_timers(
+        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+    ) -> np.ndarray:
+        self.current_processing_time()
+        self._group.keys.expect(key_hashes)
+        return self._group.processing_timers.push_many(timestamps, key_hashes, namespaces)
+
+    def delete_processing_time_timers(
+        self,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None = None,
+        namespaces: npt.ArrayLike = 0,
+    ) -> np.ndarray:
+        self.current_processing_time()
+        return self._delete(self._group.processing_timers, key_hashes, timestamps, namespaces)
+
+    def _delete(
+        self,
+        timers: JournalledTimers,
+        key_hashes: npt.ArrayLike,
+        timestamps: npt.ArrayLike | None,
+        namespaces: npt.ArrayLike,
+    ) -> np.ndarray:
+        if self._group.spec.one_timer_per_key != (timestamps is None):
+            raise TypeError(
+                "timestamps: with one_timer_per_key timers go whatever their timestamps: leave it out"
+                if timestamps is not None
+                else "timestamps: give those of the timers to delete (only one_timer_per_key does without)"
+            )
+        return timers.remove_many(0 if timestamps is None else timestamps, key_hashes, namespaces)
+
+
+class _CurrentKey(KeyContext[int]):
+    """The key that a batch function has chosen; to ask before it has chosen one is an error."""
+
+    _id: int | None = None
+
+    def __init__(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        """Begin another call, perhaps for another key group, which has keys of its own."""
+        self._id = None
+
+    @property
+    def current_key(self) -> int:
+        """The id."""
+        if self._id is None:
+            raise RuntimeError(
+                "there is no current key: call ctx.set_current_key(key_hash) first, in each call that uses "
+                "the state of single keys"
+            )
+        return self._id
+
+    @current_key.setter
+    def current_key(self, id_: int) -> None:
+        self._id = id_
+
+
+class _Context(BatchProcessFunction.Context):
+    def __init__(self, keys: KeyContext[int]) -> None:
+        self.key_hashes = np.empty(0, np.int64)
+        self.timestamps: np.ndarray | None = None
+        self.group: KeyGroup
+        self.timers: _TimerService
+        self.domain = TimeDomain.EVENT_TIME
+        self._keys = keys
+
+    def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
+        return self.group.keys.keys(np.asarray(key_hashes, np.int64))
+
+    def set_current_key(self, key_hash: int) -> None:
+        self.group.keys.expect(key_hash)
+        self._keys.current_key = int(key_hash)
+
+    def timer_service(self) -> BatchTimerService:
+        return self.timers
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+
+class BatchRunner:
+    """Runs one copy of the function, on one group after the other; the methods are those of `KeyedRunner`.
+
+    Parameters
+    ----------
+    function : BatchProcessFunction
+    timed : bool
+        Rows have an event time.
+    max_parallelism : int
+    """
+
+    def __init__(self, function: BatchProcessFunction, timed: bool, max_parallelism: int) -> None:
+        self._function = function
+        self._timed = timed
+        self._current = _CurrentKey()
+        self._states = SparkRuntimeContext(self._current, max_parallelism)
+        self._context = _Context(self._current)
+        function.open(self._states)
+
+    def close(self) -> None:
+        """End of the task."""
+        self._function.close()
+
+    def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
+        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        self._group = group
+        self._output = output
+        self._states.bind(group)
+        self._context.group = group
+        self._context.timers = self._timers = _TimerService(group, group.watermark_state.watermark, now)
+
+    def set_watermark(self, watermark: int) -> None:
+        """Say how far the watermark had come."""
+        self._timers.watermark = watermark
+
+    def replay(self, waiting: KeyedRows, watermark: int) -> None:
+        """Take rows in event-time order, one call for each distinct timestamp t, at watermark t - 1."""
+        starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
+        for start, stop in pairwise([*starts, len(waiting)]):
+            self._step_to(int(waiting.timestamps[start]) - 1)
+            self.process(waiting.slice(start, stop))
+        self._step_to(watermark)
+
+    def process(self, waiting: KeyedRows) -> None:
+        """Take rows as they came, in one call if they are not more than Arrow's columns can hold."""
+        for start, stop in fitting(waiting.rows):
+            self._process(waiting.slice(start, stop))
+
+    def _process(self, waiting: KeyedRows) -> None:
+        rows = narrow(waiting.rows, self._group.spec.schema)
+        if rows.schema.get_field_index(ORDER) >= 0:
+            rows = rows.drop_columns([ORDER])
+        self._turn_to(waiting.ids)
+        self._context.timestamps = waiting.timestamps if self._timed else None
+        self._emit(self._function.process_batch(rows, self._context), "process_batch")
+
+    def advance(self, watermark: int) -> None:
+        """Advance the watermark, and fire in rounds."""
+        self._timers.watermark = watermark
+        self._fire(self._group.event_timers, watermark, TimeDomain.EVENT_TIME)
+
+    def advance_clock(self, now: int) -> None:
+        """Fire the processing-time timers that are due: time t is over when the clock shows t + 1."""
+        self._fire(self._group.processing_timers, now - 1, TimeDomain.PROCESSING_TIME)
+
+    def _step_to(self, watermark: int) -> None:
+        """Advance to each timestamp that has timers in turn."""
+        heap = self._group.event_timers.heap
+        while (head := heap.peek()) is not None and head.timestamp <= watermark:
+            self.advance(max(head.timestamp, self._timers.watermark))
+        self._timers.watermark = max(watermark, self._timers.watermark, MIN_WATERMARK)
+
+    def _fire(self, timers: JournalledTimers, time: int, domain: TimeDomain) -> None:
+        for _ in range(_ROUNDS):
+            due = timers.pop_due(time)
+            if not len(due):
+                return
+            self._on_timers(due, domain)
+        head = timers.heap.peek()
+        assert head is not None
+        key = self._group.keys.keys(np.array([head.key_hash])).to_pylist()[0]
+        raise RuntimeError(
+            f"on_timers has registered timers that were already due {_ROUNDS:,} times in a row, last for key "
+            f"{key} at timestamp {head.timestamp}; register them later than the watermark ({time}), or stop"
+        )
+
+    def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
+        self._turn_to(due.key_hashes)
+        self._context.timestamps = due.timestamps
+        self._context.domain = domain
+        self._emit(self._function.on_timers(due, self._context), "on_timers")
+
+    def _turn_to(self, ids: np.ndarray) -> None:
+        ids.setflags(write=False)
+        self._current.forget()
+        self._context.key_hashes = self._group.keys.at_hand = ids
+
+    def _emit(self, batches: object, source: str) -> None:
+        for batch in records(source, batches):
+            self._output.batch(batch, source)

@@ -1,0 +1,186 @@
+"""What a function yields, as columns of the output schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from timerheap._returned import records
+from timerheap.spark._group.offsets import FITS, fitting, narrow, wide_rows
+from timerheap.spark._group.values import cast, column_of
+
+__all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer", "frame"]
+
+LATE_BY = "late_by"
+"""Name of the result's column with how late a row is, in ms."""
+
+LATE_ROW = "late_row"
+"""Name of the result's column with a late row, a struct."""
+
+
+class ResultBuffer:
+    """Checks and collects what a function yields during one call of the operator.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the results.
+    late_row : pyarrow.StructType, optional
+        Of late rows, where they come out too.
+    """
+
+    def __init__(self, schema: pa.Schema, late_row: pa.StructType | None = None) -> None:
+        self._schema = schema
+        self._late_fields = [] if late_row is None else list(late_row)
+        self._rows: list[tuple[Any, ...]] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._late: list[pa.Table] = []
+
+    def rows(self, rows: object, source: str) -> None:
+        """Take the rows that `source` (a method's name, for errors) has given."""
+        width = len(self._schema)
+        for row in records(source, rows):
+            if isinstance(row, tuple) and len(row) == width:
+                self._rows.append(row)
+            else:
+                self._rows.append(self._as_tuple(row, source))
+
+    def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
+        names = self._schema.names
+        if isinstance(row, dict) and row.keys() <= set(names):
+            return tuple(row.get(name) for name in names)
+        if isinstance(row, list) and len(row) == len(names):
+            return tuple(row)
+        if len(names) == 1 and not isinstance(row, (tuple, list, dict)):
+            return (row,)
+        columns = ", ".join(f"{field.name} {field.type}" for field in self._schema)
+        raise ValueError(
+            f"{source} yielded {row!r}, which does not fit output_schema ({columns}): "
+            f"yield a tuple or Row of {len(names)} values, or a dict with these names"
+        )
+
+    def batch(self, batch: Any, source: str) -> None:
+        """Take a record batch that `source` has given."""
+        if not isinstance(batch, (pa.RecordBatch, pa.Table)):
+            raise TypeError(f"{source} yielded a {type(batch).__name__}; yield a pyarrow.RecordBatch")
+        if sorted(batch.schema.names) != sorted(self._schema.names):
+            raise ValueError(
+                f"{source} yielded the columns {batch.schema.names}; output_schema has {self._schema.names}"
+            )
+        self._gather()
+        table = pa.table(
+            [_fitting(batch.column(f.name), f, source) for f in self._schema], schema=self._schema
+        )
+        self._batches += table.to_batches()
+
+    def _gather(self) -> None:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            columns = [
+                _column(values, field)
+                for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
+            ]
+            gathered = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
+            for start, stop in fitting(gathered):
+                self._batches.append(narrow(gathered.slice(start, stop - start), self._schema))
+
+    @property
+    def takes_late(self) -> bool:
+        """Whether late rows come out."""
+        return bool(self._late_fields)
+
+    def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
+        """Take late rows, whose columns are the fields of `late_row`, and how late each is, in ms."""
+        for start, stop in fitting(rows):
+            part = narrow(rows.slice(start, stop - start), pa.schema(self._late_fields))
+            struct = pa.StructArray.from_arrays(part.columns, fields=self._late_fields)
+            self._late.append(
+                pa.table([pa.array(late_by[start:stop], pa.int64()), struct], [LATE_BY, LATE_ROW])
+            )
+
+    def table(self) -> pa.Table:
+        """Give all that was taken: the results, then the late rows; in one chunk unless it is too large."""
+        self._gather()
+        table = pa.Table.from_batches(self._batches, self._schema)
+        if self._late_fields:
+            columns = pa.schema([(LATE_BY, pa.int64()), (LATE_ROW, pa.struct(self._late_fields))])
+            names = [*self._schema.names, *columns.names]
+            parts = [table, columns.empty_table(), *self._late]
+            table = pa.concat_tables(parts, promote_options="default").select(names)
+        return table.combine_chunks() if table.nbytes <= FITS else table
+
+
+def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
+    try:
+        column = column_of(values, field.type)
+    except (ValueError, OverflowError) as e:
+        raise ValueError(f"an output row does not fit output_schema: column {field.name!r}: {e}") from None
+    if column.null_count and not field.nullable:
+        raise ValueError(
+            f"an output row has None in column {field.name!r}, which output_schema says is not null"
+        )
+    return column
+
+
+def _fitting(column: Any, field: pa.Field, source: str) -> Any:
+    try:
+        if pa.types.is_string(field.type) and not (_is_text(column.type) or column.null_count == len(column)):
+            raise TypeError("it is no text")  # Arrow would write numbers out
+        fitting = cast(column, field.type)
+    except (pa.ArrowException, TypeError) as e:
+        raise ValueError(
+            f"{source} yielded column {field.name!r} as {column.type}, which does not fit output_schema's "
+            f"{field.type}: {e}"
+        ) from None
+    if fitting.null_count and not field.nullable:
+        raise ValueError(
+            f"{source} yielded null in column {field.name!r}, which output_schema says is not null"
+        )
+    return fitting
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    return bool(
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+    )
+
+
+def frame(batch: pa.RecordBatch) -> pd.DataFrame:
+    """Give a batch as the DataFrame that Spark turns back into the same columns, bit for bit.
+
+    Flat columns stay Arrow's (plain pandas would lose large ints beside nulls, and years outside 1677-2262);
+    nested ones become Python objects, the only form that Spark takes them in.
+    """
+    columns: dict[int, Any] = {}  # Spark takes numbered columns by position, which is quicker than by name
+    for number, column in enumerate(batch.columns):
+        if pa.types.is_nested(column.type):
+            columns[number] = pd.Series(_objects(column.to_pylist(), column.type), dtype=object)
+        else:
+            columns[number] = pd.arrays.ArrowExtensionArray(column)
+    return pd.DataFrame(columns, copy=False)
+
+
+def _objects(values: list[Any], type_: pa.DataType) -> list[Any]:
+    """Turn the pairs that Arrow gives for maps into dicts, at every depth."""
+    if pa.types.is_map(type_):
+        flat = [pair for value in values if value is not None for pair in value]
+        keys = iter(_objects([k for k, _ in flat], type_.key_type))
+        items = iter(_objects([v for _, v in flat], type_.item_type))
+        return [None if value is None else {next(keys): next(items) for _ in value} for value in values]
+    if pa.types.is_list(type_):
+        elements = iter(
+            _objects([e for value in values if value is not None for e in value], type_.value_type)
+        )
+        return [None if value is None else [next(elements) for _ in value] for value in values]
+    if pa.types.is_struct(type_):
+        present = [value for value in values if value is not None]
+        columns = {
+            field.name: iter(_objects([v[field.name] for v in present], field.type)) for field in type_
+        }
+        return [None if value is None else {n: next(c) for n, c in columns.items()} for value in values]
+    return values

@@ -1,0 +1,262 @@
+"""Runs a KeyedProcessFunction on key groups: rows one by one, timers in Flink's loop."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.internal_timer_service import InternalTimerService, KeyContext
+from timerheap.flink.processing_time import ProcessingTimeCallback, ProcessingTimeService
+from timerheap.flink.simple_timer_service import SimpleTimerService
+from timerheap.functions import KeyedProcessFunction, TimerService
+from timerheap.spark._group.journalled_timers import JournalledQueue
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._group.state_table import StateTable
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.rows import rows_of
+from timerheap.spark._worker.state_handles import SparkRuntimeContext
+from timerheap.time import TimeDomain
+from timerheap.timer import MAX_WATERMARK
+
+__all__ = ["KeyedRunner", "no_processing_time"]
+
+
+def no_processing_time() -> NoReturn:
+    """Refuse what needs a clock."""
+    raise RuntimeError(
+        "this query has no processing time: processing-time timers need process(..., processing_time=True)"
+    )
+
+
+class _NoClock:
+    """The clock of a query that has none."""
+
+    def get_current_processing_time(self) -> int:
+        no_processing_time()
+
+    def register_timer(self, timestamp: int, callback: object, /) -> NoReturn:
+        no_processing_time()
+
+    def is_terminated(self) -> bool:
+        return False
+
+
+class _WakeUp(NamedTuple):
+    timestamp: int
+    callback: ProcessingTimeCallback
+
+    def cancel(self) -> bool:
+        """Do nothing: the clock keeps only the last one, which has taken this one's place."""
+        return True
+
+
+class _BatchClock:
+    """The clock of a micro-batch: time t is over when it shows t + 1."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+        self._next: _WakeUp | None = None  # a timer service has one at a time
+
+    def get_current_processing_time(self) -> int:
+        return self._now
+
+    def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> _WakeUp:
+        self._next = _WakeUp(timestamp, callback)
+        return self._next
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def set_current_time(self, now: int) -> None:
+        """Call whoever waits for a time that is over."""
+        self._now = now
+        while (next_ := self._next) is not None and next_.timestamp < now:
+            self._next = None
+            next_.callback(next_.timestamp)
+
+
+class _Context(KeyedProcessFunction.OnTimerContext):
+    """One object for all calls, as in PyFlink."""
+
+    def __init__(self) -> None:
+        self.key: Any = None
+        self.at: int = None  # type: ignore[assignment]  # without event_time
+        self.domain = TimeDomain.EVENT_TIME
+        self.timers: TimerService
+
+    def get_current_key(self) -> Any:
+        return self.key
+
+    def timestamp(self) -> int:
+        return self.at
+
+    def timer_service(self) -> TimerService:
+        return self.timers
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+
+class KeyedRunner:
+    """Runs one copy of the function, on one group after the other.
+
+    Parameters
+    ----------
+    function : KeyedProcessFunction
+    key : list of str
+        Names of the key columns.
+    row_type : pyspark.sql.types.StructType
+        Of the rows that the function is handed.
+    timed : bool
+        Rows have an event time.
+    max_parallelism : int
+    """
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction,
+        key: list[str],
+        row_type: StructType,
+        timed: bool,
+        max_parallelism: int,
+    ) -> None:
+        self._function = function
+        self._key_of_row = itemgetter(*(row_type.names.index(name) for name in key))
+        self._key_of_key = itemgetter(*range(len(key)))
+        self._row_type = row_type
+        self._timed = timed
+        self._key_type = StructType([row_type[name] for name in key])
+        self._ids: KeyContext[int] = KeyContext()
+        self._states = SparkRuntimeContext(self._ids, max_parallelism)
+        self._context = _Context()
+        self._keys: dict[int, Any] = {}
+        function.open(self._states)
+
+    def close(self) -> None:
+        """End of the task."""
+        self._function.close()
+
+    def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
+        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        self._group = group
+        self._output = output
+        self._keys = {}
+        self._families: list[StateTable] = self._states.bind(group)
+        self._clock = _BatchClock(now) if now is not None else None
+        clock: ProcessingTimeService = self._clock if self._clock is not None else _NoClock()
+        self._service: InternalTimerService[int, None] = InternalTimerService(
+            self,
+            clock,
+            self._ids,
+            event_time_timers=JournalledQueue(group.event_timers),
+            processing_time_timers=JournalledQueue(group.processing_timers),
+        )
+        self._context.timers = SimpleTimerService(self._service)
+
+    def replay(self, waiting: KeyedRows, watermark: int) -> None:
+        """Take rows in event-time order: before the rows of time t the watermark is t - 1."""
+        rows = self._prepare(waiting)
+        starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
+        for start, stop in pairwise([*starts, len(rows)]):
+            self._step_to(rows[start][2] - 1)
+            self._process(rows[start:stop])
+        self._step_to(watermark)
+
+    def set_watermark(self, watermark: int) -> None:
+        """Say how far the watermark had come; up to there everything has fired."""
+        self._service.advance_watermark(watermark)
+
+    def process(self, waiting: KeyedRows) -> None:
+        """Take rows as they came."""
+        self._process(self._prepare(waiting))
+
+    def advance(self, watermark: int) -> None:
+        """Advance the watermark, and fire."""
+        self._service.advance_watermark(watermark)
+
+    def advance_clock(self, now: int) -> None:
+        """Fire the processing-time timers that are due."""
+        if self._clock is not None:
+            self._clock.set_current_time(now)
+
+    def _step_to(self, watermark: int) -> None:
+        """Advance to each timer in turn, so that a callback sees the watermark of its own timestamp."""
+        heap = self._group.event_timers.heap
+        while (head := heap.peek()) is not None and head.timestamp <= watermark:
+            self._service.advance_watermark(max(head.timestamp, self._service.current_watermark()))
+        if watermark > self._service.current_watermark():
+            self._service.advance_watermark(watermark)
+
+    def _prepare(self, waiting: KeyedRows) -> list[tuple[Any, int, Any]]:
+        """Give (Row, key id, timestamp) of each row, and have keys and states at hand."""
+        ids = waiting.ids.tolist()
+        table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
+        rows = rows_of(table, self._row_type, self._key_type.names)
+        self._keys.update(zip(ids, map(self._key_of_row, rows), strict=True))
+        self._prefetch(pd.unique(waiting.ids))
+        timestamps = waiting.timestamps.tolist() if self._timed else [None] * len(ids)
+        return list(zip(rows, ids, timestamps, strict=True))
+
+    def _prefetch(self, ids: np.ndarray) -> None:
+        for family in self._families:
+            family.prefetch(ids)
+
+    def _process(self, rows: list[tuple[Any, int, Any]]) -> None:
+        context, ids, keys = self._context, self._ids, self._keys
+        process, emit = self._function.process_element, self._output.rows
+        for row, id_, timestamp in rows:
+            ids.current_key = id_
+            context.key = keys[id_]
+            context.at = timestamp
+            try:
+                emit(process(row, context), "process_element")
+            except Exception as e:
+                e.add_note(f"timerheap: in process_element, key {context.key!r}, timestamp {timestamp}")
+                raise
+
+    def on_event_time(self, timer: InternalTimer[int, None]) -> None:
+        """See `timerheap.flink.internal_timer_service.Triggerable`."""
+        self._on_timer(timer, TimeDomain.EVENT_TIME)
+
+    def on_processing_time(self, timer: InternalTimer[int, None]) -> None:
+        """See `timerheap.flink.internal_timer_service.Triggerable`."""
+        self._on_timer(timer, TimeDomain.PROCESSING_TIME)
+
+    def _on_timer(self, timer: InternalTimer[int, None], domain: TimeDomain) -> None:
+        context = self._context
+        if timer.key not in self._keys:
+            self._learn_keys(timer)
+        context.key = self._keys[timer.key]
+        context.at = timer.timestamp
+        context.domain = domain
+        try:
+            self._output.rows(self._function.on_timer(timer.timestamp, context), "on_timer")
+        except Exception as e:
+            e.add_note(f"timerheap: in on_timer, key {context.key!r}, timestamp {timer.timestamp}")
+            raise
+
+    def _learn_keys(self, timer: InternalTimer[int, None]) -> None:
+        """Look up the keys of all timers that may be due, at once; of one alone it would cost as much."""
+        due = [np.array([timer.key])]
+        for timers, time in (
+            (self._group.event_timers, max(self._group.watermark_state.watermark, timer.timestamp)),
+            (self._group.processing_timers, MAX_WATERMARK if self._clock is None else self._now()),
+        ):
+            due.append(timers.heap.key_hashes[timers.heap.timestamps <= time])
+        ids = np.unique(np.concatenate(due))
+        keys = pa.Table.from_batches([self._group.keys.keys(ids)])
+        rows = rows_of(keys, self._key_type, self._key_type.names, as_tuples=True)
+        self._keys.update(zip(ids.tolist(), map(self._key_of_key, rows), strict=True))
+        self._prefetch(ids)
+
+    def _now(self) -> int:
+        assert self._clock is not None
+        return self._clock.get_current_processing_time()

@@ -1,0 +1,236 @@
+"""`process_two`: a two-input process function on two Spark DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from timerheap._returned import records
+from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
+from timerheap.interval_join import IntervalJoin
+from timerheap.spark._exchange.pack import INPUT
+from timerheap.spark._group.row_buffer import RowOrder
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    channel_column,
+    data_frame,
+    expect_event_time,
+    key_columns,
+    key_groups,
+    parsed_schema,
+    quoted,
+    row_order,
+    sendable,
+    state_names,
+)
+from timerheap.spark._plan.query import Carrier, marked, time_mode
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["process_two"]
+
+_KEY = "__timerheap_key"
+_TIME = "__timerheap_time"
+_SIDES = "__timerheap_left", "__timerheap_right"
+
+
+class _Tagged(KeyedProcessFunction):
+    """A two-input function as one over rows that say which input they are of."""
+
+    def __init__(self, function: KeyedCoProcessFunction) -> None:
+        self._function = function
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._function.open(runtime_context)
+
+    def close(self) -> None:
+        self._function.close()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        if value[INPUT]:
+            return records("process_element2", self._function.process_element2(value[_SIDES[1]], ctx))
+        return records("process_element1", self._function.process_element1(value[_SIDES[0]], ctx))
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        return self._function.on_timer(timestamp, ctx)
+
+
+def process_two(
+    left: DataFrame,
+    right: DataFrame,
+    key: str | Sequence[str],
+    function: KeyedCoProcessFunction,
+    output_schema: str | StructType,
+    event_time: str | None = None,
+    *,
+    right_key: str | Sequence[str] | None = None,
+    right_event_time: str | None = None,
+    watermark: WatermarkStrategy | None = None,
+    right_watermark: WatermarkStrategy | None = None,
+    order: str | None = None,
+    channel: str | None = None,
+    right_channel: str | None = None,
+    late_by: bool = False,
+    processing_time: bool = False,
+    max_parallelism: int = 128,
+    output_event_time: str | None = None,
+    drop_state: Sequence[str] = (),
+) -> DataFrame:
+    """Run a two-input process function on two streaming, or two batch, DataFrames.
+
+    Rows of both that have the same key meet in one function, with its timers and its state. Each input has a
+    watermark of its own; event time is the lower of the two, so that neither input's rows are late because
+    the other is ahead.
+
+    Parameters
+    ----------
+    left, right : pyspark.sql.DataFrame
+        Their rows go to ``process_element1`` and to ``process_element2``.
+    key : str or list of str
+        Columns of the key, in `left` and, unless `right_key` names others of the same types, in `right`. Rows
+        of both whose key is null meet, too.
+    function : KeyedCoProcessFunction
+    output_schema : str or pyspark.sql.types.StructType
+    event_time, watermark, channel : optional
+        As in `process`. `right_event_time` (a column of the same type) and `right_watermark` are for `right`
+        what these are for `left`, and the same ones where they are left out; `right_channel` is None then.
+    order : {"event_time", "arrival"}, optional
+        As in `process`: rows of both inputs reach the function in one order, that of event time by default.
+        With an `IntervalJoin` the default is "arrival": it finds the same pairs in any order, and so gives
+        each as soon as its second row is there, and late rows to its ``late_left`` and ``late_right``.
+    processing_time, max_parallelism, output_event_time, drop_state : optional
+        As in `process`.
+    late_by : bool
+        As in `process`; ``late_row`` has the fields ``left`` and ``right``, one of which is null.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        In append mode.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `process`, and where the two do not go together.
+
+    Notes
+    -----
+    Flink: ``KeyedCoProcessOperator``. The DataFrames travel as the two inputs of one operator, each behind a
+    StatusWatermarkValve and both through an IndexedCombinedWatermarkStatus. A stream whose source has
+    nothing more to say holds event time; ``watermark.with_idleness(...)`` lets it go on.
+    """
+    one = _Side.of("", "left", left, key, event_time, watermark, channel, late_by)
+    two = _Side.of(
+        "right_",
+        "right",
+        right,
+        key if right_key is None else right_key,
+        event_time if right_event_time is None else right_event_time,
+        watermark if right_watermark is None else right_watermark,
+        right_channel,
+        late_by,
+    )
+    one.expect_to_go_with(two)
+    if order is None and isinstance(function, IntervalJoin):
+        order = "arrival"
+    rows_order = row_order(order, left, event_time, one.strategy, two.strategy)
+    key_groups(max_parallelism)
+    sendable(function, KeyedCoProcessFunction)
+    timed = event_time is not None
+    names = [f"{_KEY}{number}" for number in range(len(one.key))]
+    both = one.tagged(0, two, rows_order).unionAll(two.tagged(1, one, rows_order))
+    columns = [*names, *([_TIME] if timed else []), INPUT, *_SIDES]
+    carrier = Carrier(
+        function=_Tagged(function),
+        key=names,
+        columns=[("event_time", _TIME)] if timed else [],
+        rows=StructType([both.schema[name] for name in columns]),
+        result=parsed_schema(output_schema),
+        event_time=_TIME if timed else None,
+        watermarks=(one.strategy, two.strategy),
+        channels=(one.channel, two.channel),
+        order=rows_order,
+        late_by=late_by,
+        time_mode=time_mode(left, processing_time, one.strategy, two.strategy),
+        max_parallelism=max_parallelism,
+        output_event_time=output_event_time,
+        late_row=StructType([StructField("left", left.schema), StructField("right", right.schema)]),
+        shown=list(_SIDES),
+        drop_state=state_names(drop_state),
+    )
+    return carrier(both)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two inputs; its arguments are called `prefix` + name."""
+
+    prefix: str
+    argument: str
+    df: DataFrame
+    key: list[str]
+    event_time: str | None
+    strategy: WatermarkStrategy
+    channel: str | None
+
+    @classmethod
+    def of(
+        cls,
+        prefix: str,
+        argument: str,
+        df: DataFrame,
+        key: object,
+        event_time: str | None,
+        watermark: object,
+        channel: str | None,
+        late_by: bool,
+    ) -> _Side:
+        """Check the arguments of one side."""
+        arrow_schema(argument, data_frame(argument, df).schema)
+        keys = key_columns(df, prefix + "key", key)
+        needing: dict[str, Any] = {"late_by": late_by, prefix + "channel": channel}
+        strategy = expect_event_time(df, event_time, watermark, prefix, **needing)
+        if channel is not None:
+            channel_column(df, prefix + "channel", channel)
+        return cls(prefix, argument, df, keys, event_time, strategy, channel)
+
+    def expect_to_go_with(self, other: _Side) -> None:
+        """Refuse two sides that cannot meet."""
+        if self.df.isStreaming != other.df.isStreaming:
+            raise ValueError("right: one of left and right is a stream, the other is not; make both the same")
+        if len(self.key) != len(other.key):
+            raise ValueError(f"right_key: {other.key} are not as many columns as {self.key}")
+        pairs = [("key", *names) for names in zip(self.key, other.key, strict=True)]
+        if self.event_time is not None and other.event_time is not None:
+            pairs.append(("event_time", self.event_time, other.event_time))
+        for argument, mine, theirs in pairs:
+            types = self.df.schema[mine].dataType, other.df.schema[theirs].dataType
+            if types[0] != types[1]:
+                raise ValueError(
+                    f"right_{argument}: column {theirs!r} is {types[1].simpleString()}, and {mine!r} of left "
+                    f"is {types[0].simpleString()}; cast one to the type of the other"
+                )
+
+    def tagged(self, number: int, other: _Side, order: RowOrder) -> DataFrame:
+        """Give the rows as both sides have them: key, event time, number, and the row on its own side."""
+        marks = marked(
+            self.df,
+            self.event_time,
+            self.strategy,
+            self.channel,
+            channels=self.channel is not None or other.channel is not None,
+            guarded=self.strategy.max_ahead is not None or other.strategy.max_ahead is not None,
+            order=order,
+        )
+        columns = [quoted(name).alias(f"{_KEY}{i}") for i, name in enumerate(self.key)]
+        if self.event_time is not None:
+            columns.append(quoted(self.event_time).alias(_TIME))
+        columns.append(F.lit(number).cast("tinyint").alias(INPUT))
+        row, none = F.struct(*map(quoted, self.df.columns)), F.lit(None).cast(other.df.schema)
+        for side, content in zip(_SIDES, (none, row) if number else (row, none), strict=True):
+            columns.append(content.alias(side))
+        return marks.select(*columns, *(quoted(name) for name in marks.columns[len(self.df.columns) :]))

@@ -1,4 +1,4 @@
-"""An output that writes down what it was told."""
+"""An output that records rows, watermarks and status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Recorder:
-    """Rows as (value, timestamp), watermarks as numbers, "idle" and "active", in order."""
+    """Records rows as (value, timestamp), watermarks as numbers, and "idle" and "active", in order."""
 
     def __init__(self) -> None:
         self.out: list[Any] = []
@@ -24,6 +24,6 @@ class Recorder:
         self.out.append("active")
 
     def take(self) -> list[Any]:
-        """What came since it was last asked."""
+        """Return the output since the last call, and forget it."""
         taken, self.out = self.out, []
         return taken

@@ -1,4 +1,4 @@
-"""The combiner of inputs, and the multiplexer of outputs, against their rules written down plainly."""
+"""The combined watermark of inputs and the multiplexer of outputs, compared with a simple model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WATERMARKS = st.integers(-6, 12) | st.sampled_from([MIN_WATERMARK, MAX_WATERMARK
 
 
 class Plain:
-    """Inputs by their ids, each a watermark and whether it is idle; a scan for everything."""
+    """A model of the rules: inputs by id, each with a watermark and whether it is idle, scanned each time."""
 
     def __init__(self) -> None:
         self.inputs: dict[Any, list[Any]] = {}
@@ -44,7 +44,7 @@ class Plain:
     n=st.integers(1, 5),
     operations=st.lists(st.tuples(st.integers(0, 4), WATERMARKS | st.booleans()), max_size=40),
 )
-def test_inputs_of_an_operator(n: int, operations: list[tuple[int, int]]) -> None:
+def test_the_combined_watermark_of_inputs_equals_the_model(n: int, operations: list[tuple[int, int]]) -> None:
     inputs, plain = IndexedCombinedWatermarkStatus(n), Plain()
     plain.inputs = {index: [MIN_WATERMARK, False] for index in range(n)}
     for index, value in operations:
@@ -74,7 +74,7 @@ def update(plain: Plain, out: list[Any]) -> None:
         max_size=40,
     )
 )
-def test_outputs_of_a_source(operations: list[tuple[str, bool | None, Any]]) -> None:
+def test_the_multiplexer_equals_the_model(operations: list[tuple[str, bool | None, Any]]) -> None:
     recorder, plain, out = Recorder(), Plain(), []
     multiplexer = WatermarkOutputMultiplexer(recorder)
     for name, immediate, value in operations:
@@ -104,7 +104,7 @@ def test_outputs_of_a_source(operations: list[tuple[str, bool | None, Any]]) -> 
         assert recorder.out == out
 
 
-def test_an_output_that_is_unregistered_is_heard_no_more() -> None:
+def test_an_unregistered_output_is_ignored() -> None:
     recorder = Recorder()
     multiplexer = WatermarkOutputMultiplexer(recorder)
     multiplexer.register_new_output("a")
@@ -118,7 +118,7 @@ def test_an_output_that_is_unregistered_is_heard_no_more() -> None:
     assert recorder.out == [5]
 
 
-def test_a_watermark_that_is_none_leaves_all_as_it_was() -> None:
+def test_an_invalid_watermark_raises_and_changes_nothing() -> None:
     recorder = Recorder()
     multiplexer = WatermarkOutputMultiplexer(recorder)
     multiplexer.register_new_output("a")
@@ -130,17 +130,17 @@ def test_a_watermark_that_is_none_leaves_all_as_it_was() -> None:
     assert recorder.out == [1]
 
 
-def test_ids_of_outputs() -> None:
+def test_a_registered_or_an_unknown_output_id_raises() -> None:
     multiplexer = WatermarkOutputMultiplexer(Recorder())
     multiplexer.register_new_output("a")
-    with pytest.raises(ValueError, match="output_id: there is an output 'a' already"):
+    with pytest.raises(ValueError, match="output_id must be new, got 'a', which is already registered"):
         multiplexer.register_new_output("a")
     for get in (multiplexer.get_immediate_output, multiplexer.get_deferred_output):
-        with pytest.raises(KeyError, match="no output 'b'"):
+        with pytest.raises(KeyError, match="output_id must be a registered output, got 'b'"):
             get("b")
 
 
-def test_no_inputs() -> None:
+def test_an_operator_without_inputs_has_no_watermark() -> None:
     inputs = IndexedCombinedWatermarkStatus(0)
     assert (inputs.combined_watermark, inputs.is_idle) == (MIN_WATERMARK, False)
 
@@ -165,15 +165,15 @@ def test_no_inputs() -> None:
         ),
     ],
 )
-def test_what_is_refused_changes_nothing(call: Any, error: type[Exception], message: str) -> None:
+def test_an_invalid_call_raises_and_changes_nothing(call: Any, error: type[Exception], message: str) -> None:
     inputs = IndexedCombinedWatermarkStatus(2)
     inputs.update_status(0, True)
     with pytest.raises(error, match=message):
         call(inputs)
-    assert inputs.update_watermark(1, 5)  # input 0 is idle still
+    assert inputs.update_watermark(1, 5)  # input 0 is still idle
 
 
 @pytest.mark.parametrize("n", [-1, 1.0, None])
-def test_a_number_of_inputs_that_is_none(n: Any) -> None:
+def test_an_invalid_number_of_inputs_raises(n: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="n must be"):
         IndexedCombinedWatermarkStatus(n)

@@ -1,4 +1,4 @@
-"""Generators of either side serve both; idleness, and the guard against timestamps from the future."""
+"""Watermark generators for rows and for micro-batches, idleness, and timestamps too far in the future."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from timerheap.watermarks import (
 
 
 class ByBatch(WatermarkGenerator):
-    """Half a minute behind the last batch, so it may fall."""
+    """Returns the timestamp of the last batch - 30, so the watermark may decrease."""
 
     def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
         return max_timestamp - 30
 
 
 class Punctuated(WatermarkGenerator):
-    """Every multiple of ten is a watermark."""
+    """Emits a watermark for every timestamp that is a multiple of ten."""
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         if timestamp % 10 == 0:
@@ -39,7 +39,7 @@ class Punctuated(WatermarkGenerator):
 
 
 class Metronome(WatermarkGenerator):
-    """One more at each emit."""
+    """Increases the watermark by one at each emit."""
 
     def __init__(self) -> None:
         self.watermark = 0
@@ -49,7 +49,7 @@ class Metronome(WatermarkGenerator):
         output.emit_watermark(self.watermark)
 
 
-def test_a_generator_for_batches_takes_events() -> None:
+def test_a_generator_for_batches_processes_rows() -> None:
     generator, recorder = ByBatch(), Recorder()
     generator.on_periodic_emit(recorder)
     for timestamp in (100, 90):
@@ -59,7 +59,7 @@ def test_a_generator_for_batches_takes_events() -> None:
     assert generator.on_batch(90, 1, None) == 60
 
 
-def test_a_batch_without_a_watermark_is_an_error() -> None:
+def test_on_batch_without_a_watermark_raises() -> None:
     class Forgetful(WatermarkGenerator):
         def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
             return None  # type: ignore[return-value]
@@ -68,7 +68,7 @@ def test_a_batch_without_a_watermark_is_an_error() -> None:
         Forgetful().on_event("row", 100, Recorder())
 
 
-def test_a_punctuated_generator_takes_batches() -> None:
+def test_a_punctuated_generator_processes_batches() -> None:
     generator = Punctuated()
     assert [generator.on_batch(at, 1, None) for at in (5, 20, 25, 10, 30)] == [MIN_WATERMARK, 20, 20, 20, 30]
     recorder = Recorder()
@@ -76,14 +76,14 @@ def test_a_punctuated_generator_takes_batches() -> None:
     assert recorder.out == []
 
 
-def test_a_generator_without_events_takes_batches() -> None:
+def test_a_periodic_generator_processes_batches() -> None:
     generator, recorder = Metronome(), Recorder()
     generator.on_event("row", 100, recorder)
     assert recorder.out == []
     assert [generator.on_batch(100, 1, None) for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_generator_that_overrides_nothing() -> None:
+def test_a_generator_that_overrides_no_method_raises() -> None:
     class Nothing(WatermarkGenerator):
         pass
 
@@ -91,23 +91,23 @@ def test_a_generator_that_overrides_nothing() -> None:
         Nothing()
 
 
-def test_a_base_class_may_leave_it_to_its_heirs() -> None:
+def test_a_subclass_of_a_subclass_may_override_a_method() -> None:
     class Base(WatermarkGenerator):
         def __init__(self, delay: int) -> None:
             self.delay = delay
 
-    class Heir(Base):
+    class Derived(Base):
         def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
             return max_timestamp - self.delay
 
-    assert Heir(delay=7).on_batch(10, 1, None) == 3
+    assert Derived(delay=7).on_batch(10, 1, None) == 3
 
 
 @given(
     timestamps=st.lists(st.integers(MIN_WATERMARK, MAX_WATERMARK)),
     delay=st.integers(0, 100) | st.integers(0, MAX_WATERMARK),
 )
-def test_both_sides_agree(timestamps: list[int], delay: int) -> None:
+def test_rows_and_batches_have_equal_watermarks(timestamps: list[int], delay: int) -> None:
     by_batch, by_event = BoundedOutOfOrdernessWatermarks(delay), BoundedOutOfOrdernessWatermarks(delay)
     for timestamp in timestamps:
         recorder = Recorder()
@@ -116,7 +116,7 @@ def test_both_sides_agree(timestamps: list[int], delay: int) -> None:
         assert recorder.out == [by_batch.on_batch(timestamp, 1, None)]
 
 
-def test_ascending_timestamps_and_none() -> None:
+def test_ascending_watermarks_have_no_delay() -> None:
     assert AscendingTimestampsWatermarks().on_batch(100, 1, None) == 99
     recorder = Recorder()
     NoWatermarks().on_event("row", 100, recorder)
@@ -135,7 +135,7 @@ def test_idleness_begins_after_the_timeout_and_ends_with_a_row() -> None:
         1_070,
         1_071,
         1_200,
-    ):  # the first check sees the row, the second begins to count
+    ):  # the timeout starts at 1_020, the first check without a row
         clock.set_current_time(now)
         generator.on_periodic_emit(recorder)
     assert recorder.out == [9, 9, 9, "idle"]
@@ -145,7 +145,7 @@ def test_idleness_begins_after_the_timeout_and_ends_with_a_row() -> None:
     assert recorder.out == [19]
 
 
-def test_the_guard_keeps_timestamps_from_the_future_away_and_counts_them() -> None:
+def test_timestamps_too_far_ahead_are_ignored_and_counted() -> None:
     clock, recorder = ManualProcessingTimeService(1_000), Recorder()
     generator = WatermarksWithMaxAhead(AscendingTimestampsWatermarks(), 50, clock)
     for timestamp in (1_050, 1_051, MAX_WATERMARK, 990):
@@ -158,7 +158,7 @@ def test_the_guard_keeps_timestamps_from_the_future_away_and_counts_them() -> No
     assert (generator.ahead_rows, recorder.out) == (2, [1_049, 1_050])
 
 
-def test_ingestion_time_does_not_fall_with_the_clock() -> None:
+def test_ingestion_time_does_not_go_back_with_the_clock() -> None:
     clock = ManualProcessingTimeService(100)
     assigner = IngestionTime(clock, 200)
     seen = []

@@ -1,7 +1,7 @@
-"""StatusWatermarkValve against its rules written down plainly, with channels that turn up, and checkpoints.
+"""StatusWatermarkValve compared with a simple model, with new channels and checkpoints.
 
-What the valve explains is tried out on copies of it: raise who is said to hold it, and it must rise; raise
-all others, and it must not.
+Explanations are tested on copies of the valve: it must rise when the channels that hold it back rise, and
+must not rise when only the others do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 
 
 class Plain:
-    """The valve's rules with a scan for everything."""
+    """A model of the valve that scans all channels each time."""
 
     def __init__(self, channels: int) -> None:
         self.out: list[Any] = []
@@ -109,7 +109,7 @@ def check(valve: StatusWatermarkValve, plain: Plain) -> None:
 
 
 @given(channels=st.integers(0, 4), operations=OPERATIONS)
-def test_against_its_rules(channels: int, operations: list[tuple[Any, ...]]) -> None:
+def test_the_valve_equals_the_model(channels: int, operations: list[tuple[Any, ...]]) -> None:
     recorder, plain = Recorder(), Plain(channels)
     valve = StatusWatermarkValve(channels, recorder)
     for operation in operations:
@@ -141,7 +141,7 @@ def check_explanation(valve: StatusWatermarkValve) -> None:
 
 
 def raised(state: ValveState, channels: list[int], watermark: int) -> int:
-    """How far the valve comes if those channels do."""
+    """Return the watermark of a copy of the valve after raising these channels."""
     valve = StatusWatermarkValve.restore(state)
     for channel in channels:
         valve.input_watermark(watermark, channel)
@@ -150,7 +150,7 @@ def raised(state: ValveState, channels: list[int], watermark: int) -> int:
 
 def check_holders(state: ValveState, holders: list[int]) -> None:
     active = [number for number, channel in enumerate(state.channels) if channel.active]
-    if not holders:  # whoever there is has nothing more to say
+    if not holders:  # the input of all active channels has ended
         assert state.watermark == MAX_WATERMARK or all(
             state.channels[number].watermark == MAX_WATERMARK for number in active
         )
@@ -168,21 +168,21 @@ def check_holders(state: ValveState, holders: list[int]) -> None:
             assert raised(state, [holder], MAX_WATERMARK) == MAX_WATERMARK
 
 
-def test_a_channel_that_turns_up_neither_takes_the_watermark_back_nor_stalls_it() -> None:
+def test_a_new_channel_neither_lowers_the_watermark_nor_holds_it_back() -> None:
     recorder = Recorder()
     valve = StatusWatermarkValve(1, recorder)
     valve.input_watermark(50, 0)
     late = valve.add_channel("late")
     valve.input_watermark(60, 0)
-    valve.input_watermark(55, late)  # has not caught up
+    valve.input_watermark(55, late)  # has not caught up yet
     valve.input_watermark(70, 0)
-    valve.input_watermark(70, late)  # has
+    valve.input_watermark(70, late)  # has caught up
     valve.input_watermark(90, 0)
     valve.input_watermark(80, late)
     assert recorder.out == [50, 60, 70, 80]
 
 
-def test_before_anything_went_out_every_channel_counts_at_once() -> None:
+def test_a_new_channel_is_aligned_before_the_first_watermark() -> None:
     valve = StatusWatermarkValve()
     first = valve.add_channel()
     second = valve.add_channel()
@@ -192,7 +192,7 @@ def test_before_anything_went_out_every_channel_counts_at_once() -> None:
     assert valve.watermark == 40
 
 
-def test_an_idle_valve_is_active_with_its_first_new_channel() -> None:
+def test_a_new_channel_makes_an_idle_valve_active() -> None:
     recorder = Recorder()
     valve = StatusWatermarkValve(1, recorder)
     valve.input_watermark_status(IDLE, 0)
@@ -202,7 +202,7 @@ def test_an_idle_valve_is_active_with_its_first_new_channel() -> None:
 
 
 def valve_of(**channels: int | None) -> StatusWatermarkValve:
-    """A valve with channels at these watermarks; None: idle."""
+    """Return a valve with channels at these watermarks, or idle for None."""
     valve = StatusWatermarkValve()
     for name in channels:
         valve.add_channel(name)
@@ -214,7 +214,7 @@ def valve_of(**channels: int | None) -> StatusWatermarkValve:
     return valve
 
 
-def test_what_a_user_reads() -> None:
+def test_an_explanation_prints_as_a_table() -> None:
     valve = valve_of(UA=5_000_000, AA=9_000, HA=1_000, OO=None, DL=5_000_001)
     new = valve.add_channel()
     assert str(valve.explain()).splitlines() == [
@@ -230,10 +230,10 @@ def test_what_a_user_reads() -> None:
     assert repr(valve.explain()) == str(valve.explain())
 
 
-def test_where_no_channel_counts_the_first_to_catch_up_lets_the_watermark_rise() -> None:
+def test_without_aligned_channels_all_active_ones_hold_the_watermark() -> None:
     valve = valve_of(A=5, B=9, C=7)
     for channel in (1, 2, 0):
-        valve.input_watermark_status(IDLE, channel)  # the last one held it: the greatest goes out
+        valve.input_watermark_status(IDLE, channel)  # the last one held the watermark back
     for channel in (0, 2):
         valve.input_watermark_status(ACTIVE, channel)
     assert str(valve.explain()).splitlines() == [
@@ -259,11 +259,13 @@ def test_where_no_channel_counts_the_first_to_catch_up_lets_the_watermark_rise()
         (valve_of(A=7, B=MAX_WATERMARK), "watermark 7, held back by A"),
     ],
 )
-def test_headlines(valve: StatusWatermarkValve, headline: str) -> None:
+def test_the_first_line_of_an_explanation_names_the_holders(
+    valve: StatusWatermarkValve, headline: str
+) -> None:
     assert str(valve.explain()).splitlines()[0] == headline
 
 
-def test_nobody_holds_a_watermark_at_its_end() -> None:
+def test_no_channel_holds_a_watermark_that_has_reached_the_end() -> None:
     valve = valve_of(A=MAX_WATERMARK)
     valve.input_watermark_status(IDLE, 0)
     valve.add_channel("B")
@@ -275,7 +277,7 @@ def test_nobody_holds_a_watermark_at_its_end() -> None:
     ]
 
 
-def test_an_explanation_of_many_channels_is_short() -> None:
+def test_an_explanation_prints_at_most_20_channels() -> None:
     valve = StatusWatermarkValve(10_000)
     for channel in range(10_000):
         valve.input_watermark(channel, channel)
@@ -286,7 +288,7 @@ def test_an_explanation_of_many_channels_is_short() -> None:
     assert len(valve.explain().channels) == 10_000
 
 
-def test_a_span_too_long_for_a_duration_is_in_milliseconds_alone() -> None:
+def test_a_duration_too_long_for_timedelta_is_printed_in_milliseconds() -> None:
     valve = valve_of(A=MIN_WATERMARK + 1, B=MAX_WATERMARK - 1)
     assert f"{2**64 - 3} ms behind" in str(valve.explain())
 
@@ -307,7 +309,7 @@ def test_a_span_too_long_for_a_duration_is_in_milliseconds_alone() -> None:
         (lambda valve: valve.input_watermark_status(True, 0), TypeError, "status must be a WatermarkStatus"),
     ],
 )
-def test_what_is_refused_changes_nothing(call: Any, error: type[Exception], message: str) -> None:
+def test_an_invalid_call_raises_and_changes_nothing(call: Any, error: type[Exception], message: str) -> None:
     valve = StatusWatermarkValve(2)
     valve.input_watermark(7, 0)
     before = valve.state()
@@ -317,7 +319,7 @@ def test_what_is_refused_changes_nothing(call: Any, error: type[Exception], mess
 
 
 @pytest.mark.parametrize("channels", [-1, 1.5, "2"])
-def test_a_number_of_channels_that_is_none(channels: Any) -> None:
+def test_an_invalid_number_of_channels_raises(channels: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="channels must be"):
         StatusWatermarkValve(channels)
 
@@ -325,10 +327,10 @@ def test_a_number_of_channels_that_is_none(channels: Any) -> None:
 @pytest.mark.parametrize(
     ("state", "error"),
     [
-        (ValveState(5, True, [ChannelState("A", 4, True, True)]), ValueError),  # counts, but is behind
-        (ValveState(5, True, [ChannelState("A", 6, True, False)]), ValueError),  # has caught up
-        (ValveState(5, True, [ChannelState("A", 6, False, True)]), ValueError),  # idle channels do not count
-        (ValveState(5, True, [ChannelState("A", 6, False, False)]), ValueError),  # nobody is active
+        (ValveState(5, True, [ChannelState("A", 4, True, True)]), ValueError),  # aligned, but behind
+        (ValveState(5, True, [ChannelState("A", 6, True, False)]), ValueError),  # not aligned
+        (ValveState(5, True, [ChannelState("A", 6, False, True)]), ValueError),  # idle, but aligned
+        (ValveState(5, True, [ChannelState("A", 6, False, False)]), ValueError),  # no channel is active
         (ValveState(5, False, [ChannelState("A", 6, True, True)]), ValueError),
         (ValveState(5, False, []), ValueError),
         (ValveState(2**63, True, []), OverflowError),
@@ -336,12 +338,12 @@ def test_a_number_of_channels_that_is_none(channels: Any) -> None:
         (ValveState(5, True, [ChannelState("A", None, True, False)]), TypeError),  # type: ignore[arg-type]
     ],
 )
-def test_a_state_that_cannot_be(state: ValveState, error: type[Exception]) -> None:
+def test_restoring_an_inconsistent_state_raises(state: ValveState, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"state|watermark"):
         StatusWatermarkValve.restore(state)
 
 
-def test_an_output_that_raises_is_not_told_again() -> None:
+def test_an_output_that_raises_is_not_called_again() -> None:
     class Full(Recorder):
         def emit_watermark(self, watermark: int) -> None:
             super().emit_watermark(watermark)

@@ -1,4 +1,4 @@
-"""TimestampsAndWatermarksOperator: its three times, its periodic timers, and the end of the input."""
+"""TimestampsAndWatermarksOperator: time characteristics, periodic watermarks and the end of the input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def start(
     return operator, clock, output
 
 
-def test_every_emission_registers_the_next() -> None:
+def test_each_periodic_timer_registers_the_next() -> None:
     operator, clock, output = start()
     assert clock.get_active_timers() == [(1_200, 1_200)]
     operator.process_element("a", 50)
@@ -36,9 +36,9 @@ def test_every_emission_registers_the_next() -> None:
     assert output.take() == []
     clock.set_current_time(1_203)
     assert output.take() == [49]
-    assert clock.get_active_timers() == [(1_400, 1_400)]  # its clock stood at 1,200
+    assert clock.get_active_timers() == [(1_400, 1_400)]  # the manual clock fires the timer at 1,200
     clock.set_current_time(1_700)
-    assert output.take() == []  # no higher
+    assert output.take() == []  # the watermark has not risen
     operator.process_element("b", 60)
     clock.advance(200)
     assert output.take() == [("b", 60), 59]
@@ -48,7 +48,7 @@ def test_every_emission_registers_the_next() -> None:
 @pytest.mark.parametrize(
     ("interval", "first"), [(None, 1_200), (50, 1_050), (datetime.timedelta(seconds=1), 2_000), (0, None)]
 )
-def test_the_interval(interval: Any, first: int | None) -> None:
+def test_the_first_periodic_watermark_comes_after_an_interval(interval: Any, first: int | None) -> None:
     operator, clock, output = start(auto_watermark_interval=interval)
     assert [timestamp for timestamp, _ in clock.get_active_timers()] == ([] if first is None else [first])
     operator.process_element("a", 50)
@@ -56,7 +56,7 @@ def test_the_interval(interval: Any, first: int | None) -> None:
     assert output.take() == [("a", 50)] + ([] if first is None else [49])
 
 
-def test_nothing_is_periodic_before_it_is_open_and_after_it_is_closed() -> None:
+def test_timers_exist_only_between_open_and_close() -> None:
     clock = ManualProcessingTimeService()
     operator = TimestampsAndWatermarksOperator(Recorder(), clock, MONOTONOUS)
     assert clock.get_active_timers() == []
@@ -67,7 +67,7 @@ def test_nothing_is_periodic_before_it_is_open_and_after_it_is_closed() -> None:
     assert clock.get_active_timers() == []
 
 
-def test_an_output_may_close_it() -> None:
+def test_an_output_may_close_the_operator() -> None:
     class Closing(Recorder):
         def emit_watermark(self, watermark: int) -> None:
             super().emit_watermark(watermark)
@@ -81,7 +81,7 @@ def test_an_output_may_close_it() -> None:
     assert clock.get_active_timers() == []
 
 
-def test_the_end_of_the_input() -> None:
+def test_finish_emits_the_last_watermarks_and_stops_the_timers() -> None:
     operator, clock, output = start()
     operator.process_element("a", 50)
     operator.finish()
@@ -91,7 +91,7 @@ def test_the_end_of_the_input() -> None:
     assert output.take() == []
 
 
-def test_of_upstream_watermarks_only_the_last_counts() -> None:
+def test_upstream_watermarks_are_ignored_except_the_last() -> None:
     operator, _, output = start()
     operator.process_watermark(5_000)
     assert output.take() == []
@@ -108,14 +108,14 @@ class At(TimestampAssigner):
 
 
 @pytest.mark.parametrize("assigner", [At(), lambda value, timestamp: value["at"]])
-def test_an_assigner_gives_the_timestamps(assigner: Any) -> None:
+def test_an_assigner_replaces_the_timestamp(assigner: Any) -> None:
     operator, clock, output = start(MONOTONOUS.with_timestamp_assigner(assigner))
     operator.process_element({"at": 70}, 5)
     clock.advance(201)
     assert output.take() == [({"at": 70}, 70), 69]
 
 
-def test_an_assigner_sees_the_timestamp_that_a_row_has() -> None:
+def test_an_assigner_receives_the_previous_timestamp() -> None:
     strategy = MONOTONOUS.with_timestamp_assigner(lambda value, timestamp: timestamp + 1)
     operator, _, output = start(strategy)
     operator.process_element("a", 5)
@@ -123,14 +123,14 @@ def test_an_assigner_sees_the_timestamp_that_a_row_has() -> None:
     assert output.take() == [("a", 6), ("b", MIN_WATERMARK + 1)]
 
 
-def test_a_row_without_any_timestamp_is_as_in_flink() -> None:
+def test_a_row_without_a_timestamp_has_min_watermark_as_in_flink() -> None:
     operator, _, output = start()
     operator.process_element("a")
     assert output.take() == [("a", MIN_WATERMARK)]
 
 
 @pytest.mark.parametrize(("timestamp", "error"), [(2**63, OverflowError), (1.5, TypeError), ("1", TypeError)])
-def test_a_timestamp_that_is_none_leaves_the_row_behind(timestamp: Any, error: type[Exception]) -> None:
+def test_an_invalid_timestamp_raises_and_emits_no_row(timestamp: Any, error: type[Exception]) -> None:
     processing_time = start(None, time_characteristic=TimeCharacteristic.PROCESSING_TIME)
     for operator, _, output in (start(), processing_time):
         with pytest.raises(error, match="timestamp"):
@@ -153,20 +153,20 @@ def test_a_punctuated_watermark_comes_after_its_row() -> None:
     assert output.take() == [("row", 5), 5, ("row", 3), ("row", 7), 7]
 
 
-def test_idleness() -> None:
+def test_a_stream_becomes_idle_and_active_again() -> None:
     operator, clock, output = start(MONOTONOUS.with_idleness(500), auto_watermark_interval=100)
     operator.process_element("a", 50)
     clock.set_current_time(5_000)
     assert output.take() == [("a", 50), 49, "idle"]
     operator.process_element("late", 40)
     clock.advance(101)
-    assert output.take() == [("late", 40)]  # the watermark has not risen: Flink's stream stays idle
+    assert output.take() == [("late", 40)]  # as in Flink, idle until the watermark rises
     operator.process_element("b", 60)
     clock.advance(101)
     assert output.take() == [("b", 60), "active", 59]
 
 
-def test_the_guard_keeps_the_row() -> None:
+def test_a_row_too_far_ahead_is_emitted_without_a_watermark() -> None:
     operator, clock, output = start(MONOTONOUS.with_max_ahead(500))
     operator.process_element("wrong", 1_501)
     operator.process_element("right", 1_500)
@@ -175,7 +175,7 @@ def test_the_guard_keeps_the_row() -> None:
     assert operator.ahead_rows == 1
 
 
-def test_a_row_too_far_ahead_is_a_sign_of_life() -> None:
+def test_rows_too_far_ahead_keep_the_stream_active() -> None:
     operator, clock, output = start(MONOTONOUS.with_max_ahead(500).with_idleness(300))
     for _ in range(10):
         operator.process_element("wrong", MAX_WATERMARK)
@@ -183,15 +183,15 @@ def test_a_row_too_far_ahead_is_a_sign_of_life() -> None:
     assert set(output.take()) == {("wrong", MAX_WATERMARK)}
 
 
-def test_a_generator_that_fails_is_asked_again() -> None:
+def test_a_generator_that_fails_is_called_again() -> None:
     class Failing(WatermarkGenerator):
-        asked = 0
+        calls = 0
 
         def on_periodic_emit(self, output: WatermarkOutput) -> None:
-            self.asked += 1
-            if self.asked == 1:
+            self.calls += 1
+            if self.calls == 1:
                 raise OSError("no")
-            output.emit_watermark(self.asked)
+            output.emit_watermark(self.calls)
 
     _, clock, output = start(WatermarkStrategy.for_generator(Failing))
     with pytest.raises(OSError, match="no"):
@@ -200,7 +200,7 @@ def test_a_generator_that_fails_is_asked_again() -> None:
     assert output.take() == [2]
 
 
-def test_a_watermark_that_is_no_time() -> None:
+def test_an_invalid_watermark_of_a_generator_raises() -> None:
     class Wrong(WatermarkGenerator):
         def on_periodic_emit(self, output: WatermarkOutput) -> None:
             output.emit_watermark(1.5)  # type: ignore[arg-type]
@@ -211,9 +211,9 @@ def test_a_watermark_that_is_no_time() -> None:
     assert operator.current_watermark == MIN_WATERMARK
 
 
-def test_ingestion_time() -> None:
+def test_ingestion_time_follows_the_clock() -> None:
     operator, clock, output = start(None, time_characteristic=TimeCharacteristic.INGESTION_TIME)
-    operator.process_element("a", 7)  # what the row says does not count
+    operator.process_element("a", 7)  # the previous timestamp is ignored
     assert output.take() == [("a", 1_000), 800]
     clock.set_current_time(1_190)
     operator.process_element("b")
@@ -233,7 +233,7 @@ def test_ingestion_time_without_an_interval_has_no_watermarks() -> None:
     assert output.take() == [("a", 1_000)]
 
 
-def test_processing_time_leaves_the_rows_alone() -> None:
+def test_processing_time_keeps_timestamps_and_has_no_watermarks() -> None:
     operator, clock, output = start(None, time_characteristic=TimeCharacteristic.PROCESSING_TIME)
     assert clock.get_active_timers() == []
     operator.process_element("a", 7)
@@ -246,18 +246,18 @@ def test_processing_time_leaves_the_rows_alone() -> None:
 @pytest.mark.parametrize(
     ("strategy", "options", "error", "message"),
     [
-        (None, {}, ValueError, "strategy: event time needs one"),
+        (None, {}, ValueError, "strategy must be a WatermarkStrategy in event time .*, got None"),
         (
             MONOTONOUS,
             {"time_characteristic": TimeCharacteristic.INGESTION_TIME},
             ValueError,
-            "strategy: .* INGESTION_TIME",
+            "strategy must be .* None otherwise, got .* in INGESTION_TIME",
         ),
         (
             None,
             {"time_characteristic": TimeCharacteristic.PROCESSING_TIME, "auto_watermark_interval": 5},
             ValueError,
-            "auto_watermark_interval: processing time has no watermarks",
+            "auto_watermark_interval must be 0 in processing time, .*, got 5 ms",
         ),
         (5_000, {}, TypeError, "strategy must be a WatermarkStrategy, got 5000"),
         (MONOTONOUS, {"auto_watermark_interval": -1}, ValueError, "auto_watermark_interval"),
@@ -265,7 +265,7 @@ def test_processing_time_leaves_the_rows_alone() -> None:
         (MONOTONOUS, {"time_characteristic": "event"}, TypeError, "time_characteristic must be"),
     ],
 )
-def test_what_makes_no_sense(
+def test_invalid_arguments_raise(
     strategy: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -277,7 +277,7 @@ def test_what_makes_no_sense(
     st.integers(1, 300),
     st.integers(0, 1_000),
 )
-def test_watermarks_only_rise_and_tell_the_truth(steps: list[Any], interval: int, delay: int) -> None:
+def test_watermarks_rise_and_respect_the_delay(steps: list[Any], interval: int, delay: int) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay).with_idleness(150)
     operator, clock, output = start(strategy, auto_watermark_interval=interval)
     largest = MIN_WATERMARK
@@ -296,7 +296,7 @@ def test_watermarks_only_rise_and_tell_the_truth(steps: list[Any], interval: int
     assert statuses == ["idle" if n % 2 == 0 else "active" for n in range(len(statuses))]
 
 
-def test_on_the_machines_clock() -> None:
+def test_watermarks_are_emitted_on_the_system_clock() -> None:
     output = Recorder()
     with SystemProcessingTimeService() as clock:
         operator = TimestampsAndWatermarksOperator(output, clock, MONOTONOUS, auto_watermark_interval=1)

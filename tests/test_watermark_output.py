@@ -1,4 +1,4 @@
-"""Broadcast of watermarks, status and rows; the gauge."""
+"""Broadcasting of watermarks, status and rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timerheap.flink import BroadcastingOutput, StatusWatermarkValve
 from timerheap.watermarks import WatermarkStatus
 
 
-def test_every_channel_gets_everything_in_order() -> None:
+def test_every_channel_receives_all_output_in_order() -> None:
     channels = [Recorder(), Recorder(), Recorder()]
     output = BroadcastingOutput(channels)
     assert (output.current_watermark, output.status) == (MIN_WATERMARK, WatermarkStatus.ACTIVE)
@@ -22,7 +22,7 @@ def test_every_channel_gets_everything_in_order() -> None:
     assert [channel.out for channel in channels] == [[("a", 5), 5, ("b", None)]] * 3
 
 
-def test_an_idle_stream_shows_its_watermark_and_sends_none() -> None:
+def test_an_idle_stream_records_its_watermark_but_does_not_send_it() -> None:
     channel = Recorder()
     output = BroadcastingOutput([channel])
     output.mark_idle()
@@ -35,7 +35,7 @@ def test_an_idle_stream_shows_its_watermark_and_sends_none() -> None:
 
 
 @pytest.mark.parametrize("watermark", [None, "5", 2**63])
-def test_a_watermark_that_is_none_goes_nowhere(watermark: Any) -> None:
+def test_an_invalid_watermark_raises_and_is_not_sent(watermark: Any) -> None:
     channel = Recorder()
     output = BroadcastingOutput([channel])
     with pytest.raises((TypeError, OverflowError), match="watermark must"):
@@ -43,7 +43,7 @@ def test_a_watermark_that_is_none_goes_nowhere(watermark: Any) -> None:
     assert (channel.out, output.current_watermark) == ([], MIN_WATERMARK)
 
 
-def test_status_goes_on_when_it_changes() -> None:
+def test_the_status_is_sent_when_it_changes() -> None:
     channel = Recorder()
     output = BroadcastingOutput([channel])
     for call in (
@@ -57,7 +57,7 @@ def test_status_goes_on_when_it_changes() -> None:
     assert channel.out == ["idle", "active"]
 
 
-def test_a_valve_writes_to_it() -> None:
+def test_a_valve_writes_to_a_broadcasting_output() -> None:
     left, right = Recorder(), Recorder()
     valve = StatusWatermarkValve(2, BroadcastingOutput([left, right]))
     valve.input_watermark(5, 0)

@@ -1,4 +1,4 @@
-"""Watermark strategies, against Flink's rule: the largest timestamp - delay - 1, and never back."""
+"""Watermark strategies compared with Flink's rule: the largest timestamp - delay - 1, never decreasing."""
 
 import datetime
 
@@ -19,14 +19,14 @@ def watermarks(strategy, maxima):
 
 
 @given(maxima=TIMES, delay=st.integers(0, MAX_WATERMARK))
-def test_bounded_out_of_orderness(maxima, delay):
+def test_bounded_watermarks_follow_the_largest_timestamp(maxima, delay):
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay)
     largest = [max(maxima[: n + 1]) for n in range(len(maxima))]
     assert watermarks(strategy, maxima) == [max(at - delay - 1, MIN_WATERMARK) for at in largest]
 
 
 @given(maxima=TIMES)
-def test_monotonous_and_none(maxima):
+def test_monotonous_watermarks_have_no_delay(maxima):
     monotonous = WatermarkStrategy.for_monotonous_timestamps()
     assert watermarks(monotonous, maxima) == watermarks(
         WatermarkStrategy.for_bounded_out_of_orderness(0), maxima
@@ -34,7 +34,7 @@ def test_monotonous_and_none(maxima):
     assert set(watermarks(WatermarkStrategy.no_watermarks(), maxima)) == {MIN_WATERMARK}
 
 
-def test_every_generator_is_its_own():
+def test_each_generator_has_its_own_state():
     strategy = WatermarkStrategy.for_monotonous_timestamps()
     assert watermarks(strategy, [100]) == [99]
     assert watermarks(strategy, [7]) == [6]
@@ -50,12 +50,12 @@ def test_every_generator_is_its_own():
         Duration.of_millis(5_000),
     ],
 )
-def test_durations(duration):
+def test_a_delay_may_be_an_int_or_a_timedelta(duration):
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(duration)
     assert watermarks(strategy, [60_000]) == [54_999]
 
 
-def test_duration_factories():
+def test_duration_factories_return_equal_durations():
     assert Duration.of_days(1) == Duration.of_hours(24) == Duration.of_minutes(24 * 60)
     assert (
         Time.days(1) == Time.hours(24) == Time.minutes(24 * 60) == Time.seconds(86_400) == Duration.of_days(1)
@@ -68,7 +68,7 @@ def test_duration_factories():
     [(-1, ValueError), (2**63, OverflowError), (5.0, TypeError), ("5 seconds", TypeError), (True, TypeError),
      (datetime.timedelta(microseconds=5), ValueError), (datetime.timedelta(-1), ValueError)],
 )  # fmt: skip
-def test_what_is_no_duration(duration, error):
+def test_an_invalid_duration_raises(duration, error):
     with pytest.raises(error, match=r"max_out_of_orderness:? .*(duration|milliseconds|0 or more|64 bits)"):
         WatermarkStrategy.for_bounded_out_of_orderness(duration)
 
@@ -83,26 +83,26 @@ class At(TimestampAssigner):
         return value["at"]
 
 
-def test_generators_of_ones_own():
+def test_a_strategy_may_have_a_custom_generator():
     assert watermarks(WatermarkStrategy.for_generator(Fixed), [100]) == [7]
     with pytest.raises(TypeError, match="create_watermark_generator must be a class or function"):
         WatermarkStrategy.for_generator(Fixed())
 
 
 @pytest.mark.parametrize("made", [None, Fixed])
-def test_a_function_that_makes_no_generator(made):
+def test_a_function_that_returns_no_generator_raises(made):
     strategy = WatermarkStrategy.for_generator(lambda: made)
-    with pytest.raises(TypeError, match="create_watermark_generator must give a WatermarkGenerator, got"):
+    with pytest.raises(TypeError, match="create_watermark_generator must return a WatermarkGenerator, got"):
         strategy.create_watermark_generator()
 
 
-def test_watermark_alignment_is_refused_by_name():
+def test_watermark_alignment_raises():
     with pytest.raises(NotImplementedError, match=r"watermark alignment.*with_idleness"):
         WatermarkStrategy.no_watermarks().with_watermark_alignment("group", Duration.of_seconds(20))
 
 
 @pytest.mark.parametrize("assigner", [At(), lambda value, timestamp: value["at"]])
-def test_timestamp_assigners(assigner):
+def test_a_timestamp_assigner_may_be_a_callable(assigner):
     strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner(assigner)
     assert strategy.timestamp_assigner.extract_timestamp({"at": 5}, 0) == 5
     for wrong in ("at", At):
@@ -110,7 +110,7 @@ def test_timestamp_assigners(assigner):
             strategy.with_timestamp_assigner(wrong)
 
 
-def test_a_strategy_does_not_change_and_forgets_nothing():
+def test_a_strategy_is_immutable_and_keeps_its_other_settings():
     plain = WatermarkStrategy.for_bounded_out_of_orderness(5)
     assert (plain.timestamp_assigner, plain.idle_timeout, plain.max_ahead) == (None, None, None)
     assigner = At()
@@ -123,19 +123,19 @@ def test_a_strategy_does_not_change_and_forgets_nothing():
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, None])
-def test_idle_timeouts_that_are_none(value):
+def test_an_invalid_idle_timeout_raises(value):
     with pytest.raises((TypeError, ValueError), match="idle_timeout"):
         WatermarkStrategy.no_watermarks().with_idleness(value)
 
 
-def test_how_far_ahead():
+def test_a_negative_max_ahead_raises():
     strategy = WatermarkStrategy.no_watermarks()
     assert strategy.with_max_ahead(0).max_ahead == 0
     with pytest.raises(ValueError, match="max_ahead"):
         strategy.with_max_ahead(-1)
 
 
-def test_a_strategy_travels():
+def test_a_strategy_can_be_pickled():
     cloudpickle = pytest.importorskip("pyspark.cloudpickle")
     strategy = (
         WatermarkStrategy.for_bounded_out_of_orderness(5)

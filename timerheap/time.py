@@ -1,4 +1,4 @@
-"""Durations and time domains, as PyFlink names them."""
+"""Durations and time domains with PyFlink's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Clock", "Duration", "Time", "TimeDomain"]
 
 
 class Duration:
-    """PyFlink's ``Duration`` factories, giving ``datetime.timedelta``.
+    """PyFlink's ``Duration`` factories, which return ``datetime.timedelta``.
 
     Examples
     --------
@@ -20,32 +20,32 @@ class Duration:
 
     @staticmethod
     def of_days(days: int) -> timedelta:
-        """Give a duration of days."""
+        """Return a duration of days."""
         return timedelta(days=days)
 
     @staticmethod
     def of_hours(hours: int) -> timedelta:
-        """Give a duration of hours."""
+        """Return a duration of hours."""
         return timedelta(hours=hours)
 
     @staticmethod
     def of_minutes(minutes: int) -> timedelta:
-        """Give a duration of minutes."""
+        """Return a duration of minutes."""
         return timedelta(minutes=minutes)
 
     @staticmethod
     def of_seconds(seconds: int) -> timedelta:
-        """Give a duration of seconds."""
+        """Return a duration of seconds."""
         return timedelta(seconds=seconds)
 
     @staticmethod
     def of_millis(millis: int) -> timedelta:
-        """Give a duration of milliseconds."""
+        """Return a duration of milliseconds."""
         return timedelta(milliseconds=millis)
 
 
 class Time:
-    """PyFlink's ``Time`` factories, which its windows take, giving ``datetime.timedelta``.
+    """PyFlink's ``Time`` factories, used for its windows, which return ``datetime.timedelta``.
 
     Examples
     --------
@@ -61,14 +61,14 @@ class Time:
 
 
 class TimeDomain(Enum):
-    """Which time a timer waits for (``pyflink.datastream.TimeDomain``)."""
+    """The time of a timer: event time or processing time (``pyflink.datastream.TimeDomain``)."""
 
     EVENT_TIME = 0
     PROCESSING_TIME = 1
 
 
 class Clock(Protocol):
-    """Tells the processing time."""
+    """A source of processing time."""
 
     def get_current_processing_time(self) -> int:
         """Return the processing time, epoch milliseconds."""

@@ -1,4 +1,4 @@
-"""IndexedCombinedWatermarkStatus: the inputs of one operator."""
+"""IndexedCombinedWatermarkStatus compared with traces of Flink's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def replay(inputs: IndexedCombinedWatermarkStatus, op: list[Any]) -> bool:
     pytest.fail(f"unknown operation {op}")
 
 
-def test_answers(traces: list[dict[str, Any]]) -> None:
+def test_combined_watermarks_equal_flinks(traces: list[dict[str, Any]]) -> None:
     for line, trace in enumerate(traces, 1):
         inputs = IndexedCombinedWatermarkStatus(trace["inputs"])
         for step, op in enumerate(trace["ops"]):

@@ -1,4 +1,4 @@
-"""The generators, idle or not, on periodic emits; and the multiplexer of their outputs."""
+"""Watermark generators, idleness and the multiplexer compared with traces of Flink's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timerheap.watermarks import (
 
 
 class Generator:
-    """A generator on a clock of its own."""
+    """A generator with its own clock."""
 
     def __init__(self, trace: dict[str, Any], output: Recorder) -> None:
         self.output = output
@@ -67,7 +67,7 @@ class Multiplexer:
                 pytest.fail(f"unknown operation {op}")
 
 
-def test_answers(traces: list[dict[str, Any]]) -> None:
+def test_emitted_watermarks_equal_flinks(traces: list[dict[str, Any]]) -> None:
     for line, trace in enumerate(traces, 1):
         output = Recorder()
         multiplexed = trace["kind"] == "multiplexer"

@@ -1,4 +1,4 @@
-"""StatusWatermarkValve: what goes out, and in which order, after every watermark and status of a channel."""
+"""StatusWatermarkValve compared with traces of Flink's: the output after every watermark and status."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def replay(valve: StatusWatermarkValve, op: list[Any]) -> None:
             pytest.fail(f"unknown operation {op}")
 
 
-@pytest.mark.parametrize("restored", [False, True], ids=["kept", "restored before every operation"])
-def test_answers(traces: list[dict[str, Any]], restored: bool) -> None:
+@pytest.mark.parametrize("restored", [False, True], ids=["not restored", "restored before every operation"])
+def test_output_equals_flinks(traces: list[dict[str, Any]], restored: bool) -> None:
     for line, trace in enumerate(traces, 1):
         recorder = Recorder()
         valve = StatusWatermarkValve(trace["channels"], recorder)

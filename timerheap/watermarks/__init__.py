@@ -1,4 +1,4 @@
-"""Watermark strategies and generators: how far event time has come."""
+"""Watermark strategies and generators; watermarks measure the progress of event time."""
 
 from timerheap.watermarks.generators import (
     AscendingTimestampsWatermarks,

@@ -1,4 +1,4 @@
-"""How watermarks are made: Flink's generators, and the user's own."""
+"""Watermark generators: Flink's, and the base class of custom ones."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ __all__ = [
 
 
 class WatermarkGenerator:
-    """Makes the watermarks of one channel; Flink's class of that name.
+    """Generates the watermarks of one channel (Flink's ``WatermarkGenerator``).
 
-    A generator of your own overrides one side, and serves both: `on_event` and `on_periodic_emit`, or one of
-    these, as in Flink; or `on_batch`, which is told of whole micro-batches, as on Spark.
+    A subclass overrides either `on_event`, `on_periodic_emit` or both, as in Flink, or `on_batch`, which
+    processes whole micro-batches, as on Spark. Either kind works both with single rows and with
+    micro-batches.
 
     Raises
     ------
     TypeError
-        A subclass overrides none of the three.
+        If a subclass overrides none of the three methods.
 
     Examples
     --------
-    >>> class EveryFlush(WatermarkGenerator):  # a punctuated generator: its watermarks are in the stream
+    >>> class EveryFlush(WatermarkGenerator):  # punctuated: certain rows contain the watermarks
     ...     def on_event(self, event, timestamp, output):
     ...         if event == "flush":
     ...             output.emit_watermark(timestamp)
@@ -42,10 +43,10 @@ class WatermarkGenerator:
     ...         return max_timestamp - 30_000
     """
 
-    __watermark = MIN_WATERMARK  # as far as it has come, for the side that is not overridden
+    __watermark = MIN_WATERMARK  # the highest one so far, for the methods that are not overridden
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Make a generator, if it overrides a side."""
+        """Check that the class overrides one of the methods."""
         own = [cls.on_event, cls.on_periodic_emit, cls.on_batch]
         base = WatermarkGenerator
         if own == [base.on_event, base.on_periodic_emit, base.on_batch]:
@@ -53,14 +54,14 @@ class WatermarkGenerator:
         return super().__new__(cls)
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """Take a row; a watermark may go out at once.
+        """Process a row; may emit a watermark at once.
 
         Parameters
         ----------
         event : object
-            The row; None where only the micro-batch's largest timestamp is known (`on_batch`).
+            The row, or None if only the largest timestamp of a micro-batch is known (`on_batch`).
         timestamp : int
-            Its event time, epoch milliseconds.
+            The event time of the row, epoch milliseconds.
         output : WatermarkOutput
         """
         if self._takes_batches():
@@ -68,27 +69,28 @@ class WatermarkGenerator:
             self.__watermark = max(self.__watermark, watermark)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Put out the watermark as it is now: called at every interval, 200 ms by default.
+        """Emit the current watermark; called at every interval, by default 200 ms.
 
-        A watermark no higher than the last need not be held back: an output lets only rising ones through.
+        The generator may emit the same watermark again, because the operator ignores watermarks that do not
+        rise.
         """
         if self._takes_batches():
             output.emit_watermark(self.__watermark)
 
     def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
-        """Take a micro-batch's largest timestamp and its number of rows; give the watermark, in epoch ms.
+        """Process a micro-batch and return the watermark, in epoch ms.
 
-        By default the largest timestamp goes through `on_event` and then `on_periodic_emit`, and the highest
-        watermark that ever came out is the answer; MIN_WATERMARK before there is one.
+        The default implementation calls `on_event` with the largest timestamp, then `on_periodic_emit`, and
+        returns the highest watermark emitted so far, or MIN_WATERMARK.
 
         Parameters
         ----------
         max_timestamp : int
-            Largest event time of the batch on this channel, epoch ms.
+            The largest event time of the micro-batch on this channel, epoch ms.
         count : int
-            Rows of the batch on this channel, 1 or more.
+            The number of rows of the micro-batch on this channel, 1 or more.
         now : int or None
-            The micro-batch's own processing time in epoch ms, where the query has one.
+            The processing time of the micro-batch, epoch ms; None if the query does not use it.
         """
         output = _Highest(self.__watermark)
         self.on_event(None, max_timestamp, output)
@@ -101,7 +103,7 @@ class WatermarkGenerator:
 
 
 class _Highest:
-    """Keeps the highest watermark that it was told."""
+    """An output that keeps the highest watermark."""
 
     def __init__(self, watermark: int) -> None:
         self.watermark = watermark
@@ -110,19 +112,19 @@ class _Highest:
         self.watermark = max(self.watermark, watermark)
 
     def mark_idle(self) -> None:
-        """Whoever has micro-batches knows which channels had rows."""
+        """Do nothing: with micro-batches, the caller knows which channels had rows."""
 
     def mark_active(self) -> None:
-        """As `mark_idle`."""
+        """Do nothing; see `mark_idle`."""
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
-    """Largest timestamp - delay - 1, on every periodic emit; Flink's class of that name.
+    """Emits the largest timestamp - delay - 1 periodically (Flink's ``BoundedOutOfOrdernessWatermarks``).
 
     Parameters
     ----------
     max_out_of_orderness : int
-        The delay, milliseconds.
+        The delay, in milliseconds.
 
     Examples
     --------
@@ -132,7 +134,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
     def __init__(self, max_out_of_orderness: int) -> None:
         self.max_out_of_orderness = max_out_of_orderness
-        self.max_timestamp = MIN_WATERMARK + max_out_of_orderness + 1  # so that the watermark is in range
+        self.max_timestamp = MIN_WATERMARK + max_out_of_orderness + 1  # keeps the watermark in int64
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         """See `WatermarkGenerator.on_event`."""
@@ -144,14 +146,14 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
 
 
 class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
-    """Largest timestamp - 1: no row is late in a stream whose timestamps never fall; Flink's class."""
+    """Emits the largest timestamp - 1, for timestamps that never decrease; Flink's class of that name."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class NoWatermarks(WatermarkGenerator):
-    """Never any; Flink's ``NoWatermarksGenerator``."""
+    """Emits no watermarks (Flink's ``NoWatermarksGenerator``)."""
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         """See `WatermarkGenerator.on_event`."""
@@ -161,10 +163,9 @@ class NoWatermarks(WatermarkGenerator):
 
 
 class IdlenessTimer:
-    """Tells when nothing has happened for longer than a timeout; Flink's class of that name.
+    """Detects when there was no activity for longer than a timeout; Flink's class of that name.
 
-    Time is counted from the first check that finds nothing new, so from the end of the last interval in which
-    something happened.
+    The timeout starts at the first check without activity since the previous check.
 
     Parameters
     ----------
@@ -177,14 +178,14 @@ class IdlenessTimer:
         self._clock = clock
         self._max_idle_time = max_idle_time
         self._active = False
-        self._inactive_since = 0  # 0: it is not, yet; so a clock at 0 has not begun (Flink's sentinel)
+        self._inactive_since = 0  # 0 means unset, as in Flink, so a clock at 0 does not start the timeout
 
     def activity(self) -> None:
-        """Take that something has happened."""
+        """Record activity."""
         self._active = True
 
     def check_if_idle(self) -> bool:
-        """Tell whether more than the timeout has gone by since nothing happens."""
+        """Return whether there was no activity for longer than the timeout."""
         if self._active:
             self._active = False
             self._inactive_since = 0
@@ -197,15 +198,15 @@ class IdlenessTimer:
 
 
 class WatermarksWithIdleness(WatermarkGenerator):
-    """Marks its output idle when there were no rows for a while; Flink's class of that name.
+    """Marks its output idle after a timeout without rows (Flink's ``WatermarksWithIdleness``).
 
-    While it is idle no watermark goes out periodically. The next row ends that, and the next watermark that
-    rises makes the output active.
+    While it is idle, it emits no periodic watermarks. The next row ends the idleness, and the next watermark
+    that rises makes the output active.
 
     Parameters
     ----------
     watermarks : WatermarkGenerator
-        Makes the watermarks.
+        The generator of the watermarks.
     idle_timeout : int
         Milliseconds.
     clock : Clock
@@ -219,7 +220,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
     >>> clock = ManualProcessingTimeService(now=1_000)
     >>> generator = WatermarksWithIdleness(AscendingTimestampsWatermarks(), idle_timeout=500, clock=clock)
     >>> generator.on_event("row", 900, Printer())
-    >>> for _ in range(3):  # the time is counted from the first emit without a new row
+    >>> for _ in range(3):  # the timeout starts at the first emit without a new row
     ...     generator.on_periodic_emit(Printer())
     ...     clock.advance(501)
     899
@@ -248,15 +249,15 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
 
 class WatermarksWithMaxAhead(WatermarkGenerator):
-    """Keeps timestamps too far in the future away from a generator, and counts them.
+    """Hides timestamps too far in the future from a generator, and counts them.
 
-    One row with a wrong clock can take the watermark years ahead, and every other row would be late. The row
-    goes its way; only the watermark does not follow it.
+    Otherwise one row with a wrong clock could advance the watermark by years and make every other row late.
+    The row itself is kept.
 
     Parameters
     ----------
     watermarks : WatermarkGenerator
-        Makes the watermarks.
+        The generator of the watermarks.
     max_ahead : int
         Milliseconds that a timestamp may be ahead of the clock.
     clock : Clock
@@ -264,7 +265,7 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
     Attributes
     ----------
     ahead_rows : int
-        How many were too far ahead.
+        Number of rows that were too far ahead.
 
     Examples
     --------

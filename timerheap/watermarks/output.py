@@ -1,4 +1,4 @@
-"""Where watermarks go: what every maker of watermarks writes to, and the way to all channels downstream."""
+"""The protocols of outputs, which receive watermarks, the status of a stream, and rows."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ __all__ = ["Output", "WatermarkOutput", "WatermarkStatus"]
 
 
 class WatermarkStatus(enum.Enum):
-    """Whether a channel's watermarks count: Flink's class of that name."""
+    """The status of a channel: the watermark does not wait for an idle one (Flink's ``WatermarkStatus``)."""
 
     IDLE = enum.auto()
     ACTIVE = enum.auto()
 
 
 class WatermarkOutput(Protocol):
-    """Takes watermarks and the stream's status; Flink's class of that name.
+    """Receives watermarks and the status of a stream (Flink's ``WatermarkOutput``).
 
-    Generators write to one, and so do a valve and an operator: they can be put in a row.
+    Generators, valves and operators all write to an output.
     """
 
     def emit_watermark(self, watermark: int, /) -> None:
-        """Take a watermark, epoch milliseconds."""
+        """Emit a watermark, epoch milliseconds."""
 
     def mark_idle(self) -> None:
-        """Take that the stream is idle: whoever is downstream should not wait for it."""
+        """Mark the stream idle, so that downstream operators do not wait for it."""
 
     def mark_active(self) -> None:
-        """Take that the stream is active again."""
+        """Mark the stream active again."""
 
 
 class Output(WatermarkOutput, Protocol):
-    """Takes rows, too: where an operator writes; Flink's class of that name."""
+    """Receives the rows of an operator as well as its watermarks and status (Flink's ``Output``)."""
 
     def collect(self, value: Any, timestamp: int | None, /) -> None:
-        """Take a row and its event time, epoch milliseconds; None where it has none."""
+        """Emit a row and its event time, epoch milliseconds, or None for a row without event time."""

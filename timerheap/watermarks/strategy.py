@@ -1,4 +1,4 @@
-"""A stream's rule: whence its timestamps, how its watermarks are made, when it is idle."""
+"""Watermark strategies, which define the timestamps, the watermarks and the idleness of a stream."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = [
 
 
 class TimestampAssigner(ABC):
-    """Gives rows their event time; PyFlink's class of that name."""
+    """Assigns event time to rows (PyFlink's ``TimestampAssigner``)."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Return the row's event time.
+        """Return the event time of a row.
 
         Parameters
         ----------
         value : object
             The row.
         record_timestamp : int
-            The timestamp that the row has already; MIN_WATERMARK if it has none.
+            The previous timestamp of the row; MIN_WATERMARK if it has none.
 
         Returns
         -------
@@ -45,7 +45,7 @@ class TimestampAssigner(ABC):
 
 
 class RecordTimestampAssigner(TimestampAssigner):
-    """Leaves rows the timestamp that they have; Flink's class of that name."""
+    """Keeps the previous timestamp of each row (Flink's ``RecordTimestampAssigner``)."""
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
         """See `TimestampAssigner.extract_timestamp`."""
@@ -53,22 +53,23 @@ class RecordTimestampAssigner(TimestampAssigner):
 
 
 class WatermarkStrategy:
-    """How a stream's timestamps and watermarks are made (``pyflink.common.WatermarkStrategy``).
+    """Defines the timestamps and watermarks of a stream (``pyflink.common.WatermarkStrategy``).
 
-    A strategy does not change: every ``with_`` method gives a new one, which keeps all that was said before.
-    Durations are an int of milliseconds or a ``datetime.timedelta``, such as PyFlink's ``Duration`` gives.
+    A strategy is immutable: every ``with_`` method returns a new one and keeps the other settings. A duration
+    is an int of milliseconds or a ``datetime.timedelta``, which `timerheap.Duration` returns.
 
     Attributes
     ----------
     timestamp_assigner : TimestampAssigner or None
-        None: rows keep the timestamp that they have.
+        None if rows keep their previous timestamp.
     idle_timeout : int or None
-        Milliseconds without a row after which a channel is idle; None: never.
+        Milliseconds without a row after which a channel is idle; None if channels never become idle.
     max_ahead : int or None
-        Milliseconds that a timestamp may be ahead of processing time; None: any.
+        Milliseconds that a timestamp may be ahead of processing time; None for no limit.
 
     Examples
     --------
+    >>> from timerheap import Duration
     >>> strategy = (
     ...     WatermarkStrategy.for_bounded_out_of_orderness(5_000)
     ...     .with_timestamp_assigner(lambda row, timestamp: row["at"])
@@ -89,66 +90,71 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: int | timedelta) -> WatermarkStrategy:
-        """Rows come at most that late behind the largest timestamp seen."""
+        """Return a strategy for rows at most `max_out_of_orderness` behind the largest timestamp so far."""
         ms = not_negative("max_out_of_orderness", max_out_of_orderness)
         return WatermarkStrategy(lambda: BoundedOutOfOrdernessWatermarks(ms))
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """Timestamps never go down."""
+        """Return a strategy for rows whose timestamps never decrease."""
         return WatermarkStrategy(AscendingTimestampsWatermarks)
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """Event time never advances before the end of a bounded input."""
+        """Return a strategy without watermarks before the end of a bounded input."""
         return WatermarkStrategy(NoWatermarks)
 
     @staticmethod
     def for_generator(create_watermark_generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Watermarks of the user's own: a subclass of `WatermarkGenerator`, or a function that makes one.
+        """Return a strategy with a custom generator.
+
+        Parameters
+        ----------
+        create_watermark_generator : callable
+            A subclass of `WatermarkGenerator`, or a function that returns a new generator.
 
         Raises
         ------
         TypeError
-            It cannot be called.
+            If the argument is not callable.
         """
         if not callable(create_watermark_generator):
             raise TypeError(
-                "create_watermark_generator must be a class or function that gives a WatermarkGenerator, got "
-                f"{create_watermark_generator!r}"
+                "create_watermark_generator must be a class or function that returns a WatermarkGenerator, "
+                f"got {create_watermark_generator!r}"
             )
         return WatermarkStrategy(create_watermark_generator)
 
     def create_watermark_generator(self) -> WatermarkGenerator:
-        """Make the generator of one channel.
+        """Return a new generator for one channel.
 
-        It knows of no idleness and no guard: whoever runs it sees to these, as
-        `TimestampsAndWatermarksOperator` and `timerheap.spark` do.
+        The generator does not apply `idle_timeout` or `max_ahead`. `TimestampsAndWatermarksOperator` and
+        `timerheap.spark`, which run the generator, apply them.
 
         Raises
         ------
         TypeError
-            What was given to `for_generator` makes something else.
+            If the function passed to `for_generator` does not return a WatermarkGenerator.
         """
         generator = self._create_watermark_generator()
         if not isinstance(generator, WatermarkGenerator):
-            raise TypeError(f"create_watermark_generator must give a WatermarkGenerator, got {generator!r}")
+            raise TypeError(f"create_watermark_generator must return a WatermarkGenerator, got {generator!r}")
         return generator
 
     def with_timestamp_assigner(
         self, timestamp_assigner: TimestampAssigner | Callable[[Any, int], int]
     ) -> WatermarkStrategy:
-        """Take rows' event time from an assigner.
+        """Return a strategy that assigns event time to rows.
 
         Parameters
         ----------
         timestamp_assigner : TimestampAssigner or callable
-            A callable takes what `TimestampAssigner.extract_timestamp` does.
+            A callable has the same arguments as `TimestampAssigner.extract_timestamp`.
 
         Raises
         ------
         TypeError
-            It is neither.
+            If it is neither.
         """
         if isinstance(timestamp_assigner, TimestampAssigner):
             return self._with("timestamp_assigner", timestamp_assigner)
@@ -160,37 +166,41 @@ class WatermarkStrategy:
         return self._with("timestamp_assigner", _CallableAssigner(timestamp_assigner))
 
     def with_idleness(self, idle_timeout: int | timedelta) -> WatermarkStrategy:
-        """Let a channel that has no row for longer than this hold nothing back until its next row.
+        """Return a strategy whose channels become idle after `idle_timeout` without a row.
+
+        An idle channel does not hold the watermark back until its next row.
 
         Raises
         ------
         TypeError, ValueError
-            It is no duration, or not above 0.
+            If `idle_timeout` is not a duration of more than 0 ms.
         """
         ms = not_negative("idle_timeout", idle_timeout)
         if ms == 0:
-            raise ValueError("idle_timeout must be above 0 ms, got 0")
+            raise ValueError("idle_timeout must be more than 0 ms, got 0")
         return self._with("idle_timeout", ms)
 
     def with_max_ahead(self, max_ahead: int | timedelta) -> WatermarkStrategy:
-        """Let timestamps that are further ahead of processing time than this leave the watermark alone.
+        """Return a strategy whose watermark ignores timestamps too far ahead of processing time.
 
-        Such rows are kept and counted. One row with a wrong clock would otherwise make all others late.
+        The rows are kept and counted. Without the limit, one row with a wrong clock could make all other rows
+        late.
 
         Raises
         ------
         TypeError, ValueError
-            It is no duration.
+            If `max_ahead` is not a duration of 0 ms or more.
         """
         return self._with("max_ahead", not_negative("max_ahead", max_ahead))
 
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: object, update_interval: object = None
     ) -> NoReturn:
-        """Refused by name: it slows a source's splits down, and timerheap has no sources."""
+        """Raise NotImplementedError: timerheap has no sources whose splits could be paused."""
         raise NotImplementedError(
-            "watermark alignment pauses a source's splits, and timerheap has no sources: let each split be a "
-            "channel, which loses no row of those that lag, and with_idleness() leaves out those without rows"
+            "watermark alignment pauses the splits of a source, and timerheap has no sources; make each "
+            "split a channel, so that no row of a slow split is late, and use with_idleness() for splits "
+            "without rows"
         )
 
     def _with(self, name: str, value: object) -> WatermarkStrategy:

@@ -1,4 +1,4 @@
-"""Sends watermarks, status and rows to all downstream channels."""
+"""The output that sends watermarks, status and rows to all downstream channels."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["BroadcastingOutput"]
 
 
 class BroadcastingOutput:
-    """Sends watermarks, status and rows on to all downstream channels.
+    """Sends watermarks, status and rows to all downstream channels.
 
-    While the stream is idle no watermark goes on, since nobody waits for one; only the gauge shows it. The
-    status goes on when it changes.
+    While the stream is idle, watermarks are recorded but not sent, because no channel waits for them. The
+    status is sent when it changes.
 
     Parameters
     ----------
     outputs : iterable of Output
-        One for each channel; `WatermarkOutput` will do where there are no rows.
+        One for each channel; a `WatermarkOutput` is enough for a stream without rows.
 
     Attributes
     ----------
     current_watermark : int
-        The gauge: the last watermark, even of an idle stream, epoch milliseconds; MIN_WATERMARK before it.
+        The last watermark, even of an idle stream, epoch milliseconds; MIN_WATERMARK before the first.
     status : WatermarkStatus
-        The last that went on; ACTIVE in the beginning.
+        The last status that was sent; initially ACTIVE.
 
     Notes
     -----
@@ -65,7 +65,7 @@ class BroadcastingOutput:
         Raises
         ------
         TypeError, OverflowError
-            It is no int64. Nothing has changed.
+            If `watermark` is not an int64. Nothing changes then.
         """
         self.current_watermark = watermark = int64("watermark", watermark)
         if self.status is WatermarkStatus.ACTIVE:
@@ -73,14 +73,14 @@ class BroadcastingOutput:
                 output.emit_watermark(watermark)
 
     def mark_idle(self) -> None:
-        """Tell every channel that the stream is idle, unless they know."""
+        """Mark every channel idle, unless the stream already is."""
         if self.status is WatermarkStatus.ACTIVE:
             self.status = WatermarkStatus.IDLE
             for output in self._outputs:
                 output.mark_idle()
 
     def mark_active(self) -> None:
-        """Tell every channel that the stream is active, unless they know."""
+        """Mark every channel active, unless the stream already is."""
         if self.status is WatermarkStatus.IDLE:
             self.status = WatermarkStatus.ACTIVE
             for output in self._outputs:

@@ -1,4 +1,4 @@
-"""One watermark out of several inputs: an operator's inputs, or a source's splits."""
+"""The combined watermark of the inputs of an operator or the splits of a source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["CombinedWatermarkStatus", "IndexedCombinedWatermarkStatus", "checked
 
 
 def checked_index(name: str, index: int, n: int) -> int:
-    """Return `index` if it is one of `n`; a TypeError or IndexError names the argument."""
+    """Return `index` as an int; raise TypeError or IndexError if it is not one of 0 .. n - 1."""
     index = int64(name, index)
     if not 0 <= index < n:
         raise IndexError(f"{name} must be 0 or more and below {n}, got {index}")
@@ -18,22 +18,22 @@ def checked_index(name: str, index: int, n: int) -> int:
 
 
 class CombinedWatermarkStatus:
-    """The watermark of inputs that come and go; Flink's class of that name.
+    """The combined watermark of a varying set of inputs (Flink's ``CombinedWatermarkStatus``).
 
-    The combined watermark is the least of the active inputs' watermarks or, while all are idle, the greatest
-    of all watermarks; it only rises. An input is any int64 of the caller's. One that is not there, or not any
-    more, is ignored.
+    The combined watermark is the minimum of the watermarks of the active inputs or, while all are idle, the
+    maximum of all watermarks. It never decreases. An input is an int64 that the caller chooses. Calls with an
+    unknown or removed input are ignored.
 
     Attributes
     ----------
     combined_watermark : int
-        As of the last `update_combined_watermark`; MIN_WATERMARK before there is one.
+        The result of the last `update_combined_watermark`; MIN_WATERMARK before the first.
     is_idle : bool
-        Whether all inputs were idle then.
+        Whether all inputs were idle at the last `update_combined_watermark`.
 
     Notes
     -----
-    O(log n) for every call but `remove`, which is O(n) where the input removed was the furthest.
+    Every call costs O(log n), except `remove`, which costs O(n) for the input with the maximum.
     """
 
     def __init__(self) -> None:
@@ -44,19 +44,19 @@ class CombinedWatermarkStatus:
         self._furthest = MIN_WATERMARK  # of all inputs, idle ones too
 
     def add(self, partial: int) -> None:
-        """Take a new input: active, and without a watermark."""
+        """Add an input, which is active and has no watermark."""
         self._watermarks[partial] = MIN_WATERMARK
         self._active.push(MIN_WATERMARK, partial)
 
     def remove(self, partial: int) -> None:
-        """Let go of an input."""
+        """Remove an input."""
         watermark = self._watermarks.pop(partial, MIN_WATERMARK)
         self._active.remove(partial)
         if watermark == self._furthest:
             self._furthest = max(self._watermarks.values(), default=MIN_WATERMARK)
 
     def set_watermark(self, partial: int, watermark: int) -> bool:
-        """Take an input's watermark, which makes the input active; True where it rises."""
+        """Set the watermark of an input and make the input active; return whether the watermark rises."""
         if partial not in self._watermarks:
             return False
         before = self._watermarks[partial]
@@ -66,14 +66,14 @@ class CombinedWatermarkStatus:
         return after > before
 
     def set_idle(self, partial: int, idle: bool) -> None:
-        """Take an input's status."""
+        """Set the status of an input."""
         if idle:
             self._active.remove(partial)
         elif partial in self._watermarks:
             self._active.push(self._watermarks[partial], partial)
 
     def update_combined_watermark(self) -> bool:
-        """Combine what the inputs have; True where the combined watermark rises and must be emitted."""
+        """Combine the watermarks of the inputs; return whether the result rises and must be emitted."""
         if not self._watermarks:
             return False
         least = self._active.peek()
@@ -86,24 +86,26 @@ class CombinedWatermarkStatus:
 
 
 class IndexedCombinedWatermarkStatus:
-    """The watermark of an operator with n inputs; Flink's class of that name.
+    """The combined watermark of an operator with n inputs (Flink's ``IndexedCombinedWatermarkStatus``).
 
-    The combined watermark is the least of the active inputs' watermarks. While all are idle it is the
-    greatest of all watermarks, so that nothing waits for rows that nobody promises. It only rises.
+    The combined watermark is the minimum of the watermarks of the active inputs. While all inputs are idle,
+    it is the maximum of all watermarks, so that the operator does not wait for rows that may never arrive. It
+    never decreases.
 
     Parameters
     ----------
     n : int
-        Number of inputs, 0 or more; an input is an index 0 .. n - 1. All begin active, without a watermark.
+        Number of inputs, 0 or more. Inputs have the indices 0 .. n - 1, are initially active and have no
+        watermark.
 
     Raises
     ------
     TypeError, ValueError
-        `n` is no int, or below 0.
+        If `n` is not an int of 0 or more.
 
     See Also
     --------
-    StatusWatermarkValve : combines the channels of one input, by rules of its own.
+    StatusWatermarkValve : combines the channels of one input, by different rules.
 
     Examples
     --------
@@ -118,7 +120,7 @@ class IndexedCombinedWatermarkStatus:
 
     def __init__(self, n: int) -> None:
         if int64("n", n) < 0:
-            raise ValueError(f"n must be 0 inputs or more, got {n}")
+            raise ValueError(f"n must be 0 or more, got {n}")
         self._n = int64("n", n)
         self._combined = CombinedWatermarkStatus()
         for index in range(self._n):
@@ -130,7 +132,7 @@ class IndexedCombinedWatermarkStatus:
 
     @property
     def combined_watermark(self) -> int:
-        """The inputs' common watermark, epoch milliseconds; MIN_WATERMARK before there is one."""
+        """The combined watermark, epoch milliseconds; MIN_WATERMARK before the first."""
         return self._combined.combined_watermark
 
     @property
@@ -139,10 +141,9 @@ class IndexedCombinedWatermarkStatus:
         return self._combined.is_idle
 
     def update_watermark(self, index: int, watermark: int) -> bool:
-        """Take an input's watermark; True where a new combined watermark must be emitted.
+        """Set the watermark of an input; return whether a new combined watermark must be emitted.
 
-        A watermark makes an idle input active. One that is no higher than the input's last changes nothing
-        else.
+        A watermark makes an idle input active, even if it is not higher than the last one of the input.
 
         Parameters
         ----------
@@ -153,7 +154,8 @@ class IndexedCombinedWatermarkStatus:
         Raises
         ------
         TypeError, IndexError, OverflowError
-            An argument is no int, `index` is no input, or `watermark` no int64. Nothing has changed.
+            If an argument is not an int, there is no such input, or `watermark` does not fit int64. Nothing
+            changes then.
 
         Notes
         -----
@@ -164,7 +166,7 @@ class IndexedCombinedWatermarkStatus:
         return self._combined.update_combined_watermark()
 
     def update_status(self, index: int, idle: bool) -> bool:
-        """Take whether an input is idle; True where a new combined watermark must be emitted.
+        """Mark an input idle or active; return whether a new combined watermark must be emitted.
 
         Parameters
         ----------
@@ -174,14 +176,14 @@ class IndexedCombinedWatermarkStatus:
         Raises
         ------
         TypeError, IndexError
-            `index` is no int, or no input, or `idle` no bool. Nothing has changed.
+            If there is no such input, or `idle` is not a bool. Nothing changes then.
 
         Notes
         -----
-        O(log n). An input that becomes active takes the watermark back no further than it is.
+        O(log n). An input that becomes active never lowers the combined watermark.
         """
         index = checked_index("index", index, self._n)
-        if not isinstance(idle, bool):  # a WatermarkStatus is true, whichever it is
+        if not isinstance(idle, bool):  # rejects WatermarkStatus, both values of which are true
             raise TypeError(f"idle must be a bool, got {idle!r}")
         self._combined.set_idle(index, idle)
         return self._combined.update_combined_watermark()

@@ -1,4 +1,4 @@
-"""Who holds a watermark back, for a user to read."""
+"""Readable explanations of which channels hold a watermark back."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from timerheap.watermarks.output import WatermarkStatus
 
 __all__ = ["ChannelExplanation", "Explanation"]
 
-_SHOWN = 20  # channels in print, and a few names in its first line
-_NAMED = 3
+_SHOWN = 20  # number of channels in the printed table
+_NAMED = 3  # number of channels in its first line
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelExplanation:
-    """How one channel of a valve stands.
+    """The state of one channel of a valve, with its distance from the other channels.
 
     Parameters
     ----------
     channel : int
     name : hashable or None
     watermark : int
-        The channel's own, epoch milliseconds; MIN_WATERMARK before its first.
+        The watermark of the channel, epoch milliseconds; MIN_WATERMARK before its first.
     status : WatermarkStatus
     aligned : bool
-        Whether it counts: it is active, and has caught up with the output since it became so.
+        Whether the channel is active and has caught up with the output since it became active.
     behind : int or None
-        Milliseconds to the furthest channel that is not at its end; None before the first watermark.
+        Milliseconds behind the furthest channel that has not ended; None before the first watermark.
     holds : bool
-        Whether the output cannot rise before this channel's watermark does.
+        Whether the output cannot rise before the watermark of this channel does.
     """
 
     channel: int
@@ -45,7 +45,7 @@ class ChannelExplanation:
 
     @property
     def label(self) -> str:
-        """The channel's name or, without one, its number."""
+        """The name of the channel or, without one, its number."""
         return f"channel {self.channel}" if self.name is None else str(self.name)
 
     def __str__(self) -> str:
@@ -68,16 +68,18 @@ class ChannelExplanation:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """What `StatusWatermarkValve.explain` tells; printed, it is a table, whoever holds back first.
+    """Result of `StatusWatermarkValve.explain`.
+
+    It prints as a table that starts with the channels that hold the watermark back.
 
     Parameters
     ----------
     watermark : int
-        The valve's output, epoch milliseconds; MIN_WATERMARK before the first.
+        The output of the valve, epoch milliseconds; MIN_WATERMARK before the first watermark.
     status : WatermarkStatus
-        The valve's.
+        The status of the valve.
     channels : tuple of ChannelExplanation
-        All of them, by their numbers.
+        All channels, in the order of their numbers.
     """
 
     watermark: int
@@ -88,9 +90,9 @@ class Explanation:
     def holders(self) -> tuple[ChannelExplanation, ...]:
         """The channels that hold the watermark back.
 
-        Those that count and have come least far: all of these must rise. Where none counts, all that are
-        active: one of these must catch up. Nobody holds a watermark that has reached the end, or while all
-        channels are idle.
+        These are the aligned channels with the lowest watermark, all of which must rise. If no channel is
+        aligned, they are all active channels, one of which must catch up. There are none if the watermark has
+        reached the end of the input or all channels are idle.
         """
         return tuple(channel for channel in self.channels if channel.holds)
 
@@ -126,7 +128,7 @@ class Explanation:
 
 
 class _Channel(Protocol):
-    """What is known of a channel: `timerheap.flink.watermarks.valve.ChannelState`."""
+    """The attributes of `timerheap.flink.watermarks.valve.ChannelState`."""
 
     @property
     def name(self) -> Hashable: ...
@@ -139,13 +141,13 @@ class _Channel(Protocol):
 
 
 def explain(watermark: int, status: WatermarkStatus, channels: Sequence[_Channel]) -> Explanation:
-    """Make the explanation of a valve from what it has put out and what it knows of its channels."""
+    """Build the explanation of a valve from its output and the states of its channels."""
     counting = [channel.watermark for channel in channels if channel.aligned]
     if watermark == MAX_WATERMARK:
         held_at: set[int] = set()
     elif counting:
         held_at = {min(counting)}
-    else:  # whichever active channel catches up first lets the output rise
+    else:  # the output rises as soon as one of the active channels catches up
         held_at = {channel.watermark for channel in channels if channel.active}
     furthest = max((c.watermark for c in channels if c.watermark < MAX_WATERMARK), default=MIN_WATERMARK)
     return Explanation(
@@ -167,7 +169,7 @@ def explain(watermark: int, status: WatermarkStatus, channels: Sequence[_Channel
 
 
 def _duration(ms: int) -> str:
-    """Whole seconds as hours, minutes and seconds where that says more than milliseconds."""
+    """Format a duration of a second or more as hours, minutes and seconds."""
     try:
         return f"{ms} ms" if ms < 1_000 else str(timedelta(seconds=ms // 1_000))
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Ingestion time: a row's event time is when it came, and watermarks follow the clock."""
+"""Ingestion time: the event time of a row is its time of arrival, and watermarks follow the clock."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["IngestionTime"]
 
 
 class IngestionTime(TimestampAssigner, WatermarkGenerator):
-    """Timestamps and watermarks of a clock, which is taken to stand while it is set back.
+    """Assigns timestamps and generates watermarks from a clock; ingestion time never goes back.
 
-    The watermark is the last multiple of the interval that is over on the clock, with rows or without. A row
-    may bring it before the periodic emit does. It goes out once the clock has passed it, so that rows of that
-    very millisecond are not late.
+    The watermark is the last multiple of the interval that the clock has passed, with or without rows. It is
+    emitted by the next row or the next periodic emit. Since the clock has passed it, no row with the same
+    timestamp can be late.
 
     Parameters
     ----------
     clock : ProcessingTimeService
     interval : int
-        Milliseconds; 0: no watermarks.
+        Milliseconds; 0 for no watermarks.
 
     Notes
     -----
-    Flink: ``IngestionTimeAssigner``, and ``StreamSourceContexts.AutomaticWatermarkContext``, which puts a
-    multiple out a millisecond earlier when a row comes just then, and makes rows late where a clock that was
-    set back meets a watermark.
+    Flink: ``IngestionTimeAssigner`` and ``StreamSourceContexts.AutomaticWatermarkContext``. The latter emits
+    a multiple one millisecond earlier if a row arrives at exactly that time, and rows are late if the clock
+    is set back behind a watermark.
     """
 
     def __init__(self, clock: ProcessingTimeService, interval: int) -> None:

@@ -1,4 +1,4 @@
-"""One output out of many: the splits of a source, each with watermarks of its own."""
+"""The multiplexer that combines the watermark outputs of the splits of a source."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["WatermarkOutputMultiplexer"]
 
 
 class WatermarkOutputMultiplexer:
-    """Combines the watermarks of several outputs into one; Flink's class of that name.
+    """Combines the watermarks of several outputs into one (Flink's ``WatermarkOutputMultiplexer``).
 
-    What an immediate output is told goes on at once; what a deferred output is told waits for the next
-    `on_periodic_emit`. The combined watermark is the least of the active outputs' watermarks or, while all
-    are idle, the greatest of all. It only rises.
+    The watermarks of an immediate output are combined at once, those of a deferred output at the next
+    `on_periodic_emit`. The combined watermark is the minimum of the watermarks of the active outputs or,
+    while all are idle, the maximum of all watermarks. It never decreases.
 
     Parameters
     ----------
     underlying_output : WatermarkOutput
-        Told the combined watermark when it has risen, and that the whole is idle whenever it is so.
+        Receives the combined watermark when it rises, and is marked idle while all outputs are idle.
 
     Notes
     -----
-    O(log n) for each call in n outputs; to unregister the furthest one takes O(n).
+    Each call costs O(log n) with n outputs, but unregistering the output with the maximum costs O(n).
 
     Examples
     --------
@@ -49,23 +49,24 @@ class WatermarkOutputMultiplexer:
         self._registered = 0
 
     def register_new_output(self, output_id: str) -> None:
-        """Take an output: active, and without a watermark.
+        """Register an output, which is active and has no watermark.
 
         Raises
         ------
         ValueError
-            There is one of that id.
+            If an output with this id is already registered.
         """
         if output_id in self._partials:
-            raise ValueError(f"output_id: there is an output {output_id!r} already")
-        self._registered += 1  # an output of this id that was there before keeps nothing
+            raise ValueError(f"output_id must be new, got {output_id!r}, which is already registered")
+        self._registered += 1  # a new number, because unregistered outputs with this id may still be in use
         self._partials[output_id] = self._registered
         self._combined.add(self._registered)
 
     def unregister_output(self, output_id: str) -> bool:
-        """Let go of an output; False where there is none of that id.
+        """Unregister an output and return True, or return False if there is none with this id.
 
-        The others' watermark goes out with the next `on_periodic_emit`, or when one of them rises.
+        The combined watermark of the other outputs is emitted at the next `on_periodic_emit`, or when one of
+        them rises.
         """
         partial = self._partials.pop(output_id, None)
         if partial is None:
@@ -74,27 +75,27 @@ class WatermarkOutputMultiplexer:
         return True
 
     def get_immediate_output(self, output_id: str) -> WatermarkOutput:
-        """Return the output whose watermarks are combined and sent on at once.
+        """Return the output whose watermarks are combined at once.
 
         Raises
         ------
         KeyError
-            None of that id is registered.
+            If no output with this id is registered.
         """
         return _ImmediateOutput(self, self._partial(output_id))
 
     def get_deferred_output(self, output_id: str) -> WatermarkOutput:
-        """Return the output whose watermarks wait for `on_periodic_emit`.
+        """Return the output whose watermarks are combined at the next `on_periodic_emit`.
 
         Raises
         ------
         KeyError
-            None of that id is registered.
+            If no output with this id is registered.
         """
         return _DeferredOutput(self, self._partial(output_id))
 
     def on_periodic_emit(self) -> None:
-        """Combine what all outputs were told, and send it on."""
+        """Combine the watermarks of all outputs and emit the result."""
         if self._combined.update_combined_watermark():
             self._underlying_output.emit_watermark(self._combined.combined_watermark)
         if self._combined.is_idle:
@@ -102,12 +103,12 @@ class WatermarkOutputMultiplexer:
 
     def _partial(self, output_id: str) -> int:
         if output_id not in self._partials:
-            raise KeyError(f"output_id: no output {output_id!r} is registered")
+            raise KeyError(f"output_id must be a registered output, got {output_id!r}")
         return self._partials[output_id]
 
 
 class _DeferredOutput:
-    """Remembers."""
+    """Records watermarks and status in the multiplexer."""
 
     def __init__(self, multiplexer: WatermarkOutputMultiplexer, partial: int) -> None:
         self._multiplexer = multiplexer
@@ -125,7 +126,7 @@ class _DeferredOutput:
 
 
 class _ImmediateOutput(_DeferredOutput):
-    """Remembers, and sends on."""
+    """Records watermarks and status in the multiplexer, and emits the combined watermark."""
 
     def emit_watermark(self, watermark: int, /) -> None:
         if self._combined.set_watermark(self._partial, int64("watermark", watermark)):

@@ -1,4 +1,4 @@
-"""Timestamps and watermarks for a stream: rows in; rows with event time, and watermarks, out."""
+"""The operator that assigns event time to the rows of a stream and emits its watermarks."""
 
 from __future__ import annotations
 
@@ -30,45 +30,46 @@ DEFAULT_AUTO_WATERMARK_INTERVAL = 200
 
 
 class TimeCharacteristic(enum.Enum):
-    """What a stream's time is; Flink's class of that name."""
+    """The meaning of time in a stream (Flink's ``TimeCharacteristic``)."""
 
     PROCESSING_TIME = enum.auto()
-    """The clock's: rows keep the timestamp that they have, and there are no watermarks."""
+    """The time of the clock: rows keep their timestamps, and there are no watermarks."""
     INGESTION_TIME = enum.auto()
-    """When a row came: timestamps and watermarks are the clock's."""
+    """The time at which a row arrives: the clock provides timestamps and watermarks."""
     EVENT_TIME = enum.auto()
-    """When it happened: timestamps and watermarks are the strategy's."""
+    """The time of the event: the strategy provides timestamps and watermarks."""
 
 
 class TimestampsAndWatermarksOperator:
-    """Gives rows their event time and puts out watermarks; Flink's operator of that name.
+    """Assigns event time to rows and emits watermarks (Flink's ``TimestampsAndWatermarksOperator``).
 
-    Watermarks go out when the generator is told of a row, if it likes, and periodically by processing-time
-    timers, of which each registers the next. Only rising ones go out, and one that does makes an idle stream
-    active.
+    Watermarks are emitted by the generator, when it processes a row and periodically. Each periodic
+    processing-time timer registers the next one. Only rising watermarks are emitted, and they make an idle
+    stream active.
 
     Parameters
     ----------
     output : Output
-        Takes the rows, and after each what it brings.
+        Receives each row, then its watermark and status.
     clock : ProcessingTimeService
     strategy : WatermarkStrategy, optional
-        In event time, and only there: the timestamps, the generator, the idle timeout, the guard.
+        Provides timestamps, watermarks, the idle timeout and `WatermarkStrategy.max_ahead`. Required in event
+        time, and not allowed otherwise.
     time_characteristic : TimeCharacteristic, default EVENT_TIME
     auto_watermark_interval : int or datetime.timedelta, optional
-        Between periodic watermarks, int milliseconds; 0: none are periodic. By default 200, and 0 in
+        Interval between periodic watermarks, an int in milliseconds; 0 for none. The default is 200, or 0 in
         processing time.
 
     Raises
     ------
     TypeError, ValueError
-        Event time without a strategy, another time with one; an interval that is no duration, or processing
-        time with one that is not 0.
+        If an argument is invalid, `strategy` is missing in event time or present otherwise, or the interval
+        is not 0 in processing time.
 
     Notes
     -----
-    With a `SystemProcessingTimeService` the timers run in its thread: hold its ``lock`` around calls here. A
-    generator that raises in a timer is asked again after the next interval.
+    The timers of a `SystemProcessingTimeService` run in its own thread, so hold its ``lock`` while calling
+    the operator. If a generator raises an exception in a timer, it is called again after the next interval.
 
     Examples
     --------
@@ -120,55 +121,55 @@ class TimestampsAndWatermarksOperator:
         self._timer: Cancellable | None = None
         if (strategy is None) is (time_characteristic is TimeCharacteristic.EVENT_TIME):
             raise ValueError(
-                f"strategy: event time needs one, and no other has one; got {strategy!r} in "
-                f"{time_characteristic.name}"
+                "strategy must be a WatermarkStrategy in event time and None otherwise, "
+                f"got {strategy!r} in {time_characteristic.name}"
             )
         if strategy is not None:
             if not isinstance(strategy, WatermarkStrategy):
                 raise TypeError(f"strategy must be a WatermarkStrategy, got {strategy!r}")
-            self._follow(strategy)
+            self._use(strategy)
         elif time_characteristic is TimeCharacteristic.INGESTION_TIME:
             self._assigner = self._generator = IngestionTime(clock, self._interval)
 
-    def _follow(self, strategy: WatermarkStrategy) -> None:
+    def _use(self, strategy: WatermarkStrategy) -> None:
         self._assigner = strategy.timestamp_assigner or RecordTimestampAssigner()
         self._generator = strategy.create_watermark_generator()
         if strategy.max_ahead is not None:
             self._generator = self._guard = WatermarksWithMaxAhead(
                 self._generator, strategy.max_ahead, self._clock
             )
-        if strategy.idle_timeout is not None:  # around the guard: a row too far ahead is a sign of life
+        if strategy.idle_timeout is not None:  # outermost, so that rows too far ahead count as activity
             self._generator = WatermarksWithIdleness(self._generator, strategy.idle_timeout, self._clock)
 
     @property
     def current_watermark(self) -> int:
-        """The last watermark that went out, epoch milliseconds; MIN_WATERMARK before the first."""
+        """The last emitted watermark, epoch milliseconds; MIN_WATERMARK before the first."""
         return self._emitter.current_watermark
 
     @property
     def ahead_rows(self) -> int:
-        """How many rows were too far ahead of processing time (`WatermarkStrategy.with_max_ahead`)."""
+        """The number of rows too far ahead of processing time (`WatermarkStrategy.with_max_ahead`)."""
         return self._guard.ahead_rows if self._guard is not None else 0
 
     def open(self) -> None:
-        """Begin to put out periodic watermarks, the first after one interval."""
+        """Start the periodic watermarks, the first after one interval."""
         self.close()
         self._register_timer()
 
     def process_element(self, value: Any, timestamp: int | None = None) -> None:
-        """Take a row; it goes on with its event time, then what watermark it brings.
+        """Process a row: emit it with its event time, then its watermark, if there is one.
 
         Parameters
         ----------
         value : object
         timestamp : int, optional
-            The event time that it has already, epoch milliseconds. In event time a row with none, and no
-            assigner to give one, has MIN_WATERMARK, as in Flink.
+            The previous timestamp of the row, epoch milliseconds. In event time, a row without a timestamp
+            has MIN_WATERMARK unless an assigner provides one, as in Flink.
 
         Raises
         ------
         TypeError, OverflowError
-            The timestamp is no int64. The row has not gone on.
+            If the timestamp is not an int64. The row is not emitted then.
         """
         if timestamp is not None:
             timestamp = int64("timestamp", timestamp)
@@ -181,24 +182,24 @@ class TimestampsAndWatermarksOperator:
         self._generator.on_event(value, at, self._emitter)
 
     def process_watermark(self, watermark: int) -> None:
-        """Take a watermark from upstream: only that of the end, MAX_WATERMARK, counts here.
+        """Process a watermark from upstream; ignore all but MAX_WATERMARK, the end of the input.
 
         Raises
         ------
         TypeError, OverflowError
-            It is no int64.
+            If `watermark` is not an int64.
         """
         if int64("watermark", watermark) == MAX_WATERMARK:
             self._emitter.emit_watermark(watermark)
 
     def finish(self) -> None:
-        """End the input: what the generator has still goes out, then MAX_WATERMARK, and no more after it."""
+        """End the input: emit the last watermark of the generator, then MAX_WATERMARK."""
         self.close()
         self._generator.on_periodic_emit(self._emitter)
         self._emitter.emit_watermark(MAX_WATERMARK)
 
     def close(self) -> None:
-        """Put out no more periodic watermarks."""
+        """Stop the periodic watermarks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -213,12 +214,12 @@ class TimestampsAndWatermarksOperator:
         try:
             self._generator.on_periodic_emit(self._emitter)
         finally:
-            if self._timer is timer:  # else it was closed meanwhile
+            if self._timer is timer:  # otherwise close() has been called in the meantime
                 self._register_timer()
 
 
 class _WatermarkEmitter:
-    """Lets through what rises, and a status that changes."""
+    """Emits watermarks that rise and status changes, and ignores others."""
 
     def __init__(self, output: Output) -> None:
         self.current_watermark = MIN_WATERMARK
@@ -252,6 +253,6 @@ def _interval(time_characteristic: TimeCharacteristic, interval: int | timedelta
     ms = not_negative("auto_watermark_interval", interval)
     if in_processing_time and ms:
         raise ValueError(
-            f"auto_watermark_interval: processing time has no watermarks; leave it 0, not {ms} ms"
+            f"auto_watermark_interval must be 0 in processing time, which has no watermarks, got {ms} ms"
         )
     return ms

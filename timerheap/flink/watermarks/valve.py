@@ -1,4 +1,4 @@
-"""One watermark out of the channels of one input."""
+"""The valve that combines the watermarks of the channels of one input."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["ChannelState", "StatusWatermarkValve", "ValveState"]
 
 
 class ChannelState(NamedTuple):
-    """What a valve knows of one channel.
+    """The state of one channel of a valve.
 
     Parameters
     ----------
     name : hashable or None
     watermark : int
-        The channel's own, epoch milliseconds; MIN_WATERMARK before its first.
+        The watermark of the channel, epoch milliseconds; MIN_WATERMARK before its first.
     active : bool
     aligned : bool
-        Whether it counts: it is active, and has caught up with the output since it became so.
+        Whether the channel is active and has caught up with the output since it became active.
     """
 
     name: Hashable
@@ -35,16 +35,16 @@ class ChannelState(NamedTuple):
 
 
 class ValveState(NamedTuple):
-    """All that a valve knows, for a checkpoint: `StatusWatermarkValve.state`.
+    """The complete state of a valve, for a checkpoint; see `StatusWatermarkValve.state`.
 
     Parameters
     ----------
     watermark : int
-        The last that went out, epoch milliseconds.
+        The last emitted watermark, epoch milliseconds.
     active : bool
-        Whether the status that went out last is ACTIVE.
+        Whether the last emitted status is ACTIVE.
     channels : sequence of ChannelState
-        By their numbers.
+        The channels, in the order of their numbers.
     """
 
     watermark: int
@@ -53,41 +53,42 @@ class ValveState(NamedTuple):
 
 
 class StatusWatermarkValve:
-    """The watermark of one input that has several channels; Flink's class of that name.
+    """Combines the watermarks of the channels of one input (Flink's ``StatusWatermarkValve``).
 
-    The watermark is the least of those channels that count. An idle channel does not count, and its
-    watermarks are ignored until it is active. A channel that becomes active again counts once it has caught
-    up with the output; until then it can neither take the output back nor hold it. When the last channel
-    goes idle and it was the one that held the watermark, the greatest watermark of all goes out, so that
-    nothing waits for rows that nobody promises. The output only rises.
+    The watermark of the valve never decreases. It is the minimum of the watermarks of the aligned channels. A
+    channel is aligned while it is active and has caught up with the valve. The watermarks of an idle channel
+    are ignored. A channel that becomes active again neither lowers the watermark nor holds it back until it
+    has caught up. When the last active channel becomes idle and it held the watermark back, the valve emits
+    the maximum watermark of all channels, so that downstream operators do not wait for rows that may never
+    arrive.
 
     Parameters
     ----------
     channels : int, default 0
-        Number of channels to begin with: 0 .. channels - 1, active, without names.
+        Initial number of channels: 0 .. channels - 1, active and without names.
     output : WatermarkOutput, optional
-        Told every new watermark and every change of status, in order.
+        Receives every new watermark and every change of status, in order.
 
     Attributes
     ----------
     watermark : int
-        The last that went out, epoch milliseconds; MIN_WATERMARK before the first.
+        The last emitted watermark, epoch milliseconds; MIN_WATERMARK before the first.
     status : WatermarkStatus
-        ACTIVE while a channel is.
+        ACTIVE while at least one channel is active.
 
     Raises
     ------
     TypeError, ValueError
-        `channels` is no int, or below 0.
+        If `channels` is not an int of 0 or more.
 
     See Also
     --------
-    IndexedCombinedWatermarkStatus : combines the inputs of one operator, by rules of its own.
+    IndexedCombinedWatermarkStatus : combines the inputs of one operator, by different rules.
 
     Notes
     -----
-    O(log n) for a watermark or a status, whatever the number of channels n. What goes out is remembered
-    before `output` is called: if that raises, it is not told again.
+    A watermark or a status costs O(log n) with n channels. The valve records a watermark or a status before
+    it calls `output`; if `output` raises, the call is not repeated.
 
     Examples
     --------
@@ -116,7 +117,7 @@ class StatusWatermarkValve:
         self._watermarks: list[int] = []
         self._active: list[bool] = []
         self._active_count = 0
-        self._aligned = KeyTimerHeap()  # (watermark, channel) of those that count
+        self._aligned = KeyTimerHeap()  # (watermark, channel) of the aligned channels
         self._furthest = MIN_WATERMARK  # of all channels
         for _ in range(channels):
             self.add_channel()
@@ -128,16 +129,15 @@ class StatusWatermarkValve:
         return f"<StatusWatermarkValve of {len(self)} channels: {self.watermark}, {self.status.name.lower()}>"
 
     def add_channel(self, name: Hashable = None) -> int:
-        """Add a channel that is active and has no watermark yet; give its number, which is the next.
+        """Add an active channel without a watermark and return its number, the next one.
 
-        It begins like one that was idle and has become active: it counts once it has caught up with the
-        output, so a channel that turns up late neither takes the watermark back nor stalls it. Before the
-        first watermark has gone out it counts at once.
+        Like a channel that was idle, a new channel neither lowers the watermark nor holds it back until it
+        has caught up with the valve. Before the valve has emitted a watermark, it is aligned at once.
 
         Parameters
         ----------
         name : hashable, optional
-            What `explain` calls it.
+            The name of the channel in `explain`.
 
         Notes
         -----
@@ -151,7 +151,7 @@ class StatusWatermarkValve:
         return channel
 
     def input_watermark(self, watermark: int, channel: int) -> None:
-        """Take a channel's watermark; ignored where the channel is idle, or its own has come further.
+        """Process a watermark of a channel; ignore it if the channel is idle or its watermark does not rise.
 
         Parameters
         ----------
@@ -162,7 +162,8 @@ class StatusWatermarkValve:
         Raises
         ------
         TypeError, IndexError, OverflowError
-            An argument is no int, `channel` is no channel, or `watermark` no int64. Nothing has changed.
+            If an argument is not an int, there is no such channel, or `watermark` does not fit int64. Nothing
+            changes then.
         """
         channel, watermark = checked_index("channel", channel, len(self)), int64("watermark", watermark)
         if not self._active[channel] or watermark <= self._watermarks[channel]:
@@ -174,7 +175,7 @@ class StatusWatermarkValve:
         self._emit_least()
 
     def input_watermark_status(self, status: WatermarkStatus, channel: int) -> None:
-        """Take a channel's status; ignored where it is the channel's already.
+        """Set the status of a channel.
 
         Parameters
         ----------
@@ -184,7 +185,7 @@ class StatusWatermarkValve:
         Raises
         ------
         TypeError, IndexError
-            `status` is no WatermarkStatus, or `channel` is no channel. Nothing has changed.
+            If `status` is not a WatermarkStatus, or there is no such channel. Nothing changes then.
         """
         channel = checked_index("channel", channel, len(self))
         if not isinstance(status, WatermarkStatus):
@@ -198,11 +199,11 @@ class StatusWatermarkValve:
             self._deactivate(channel)
 
     def explain(self) -> Explanation:
-        """Tell who holds the watermark back, and how every channel stands. O(n), and O(n log n) to print."""
+        """Return the state of every channel, and which ones hold the watermark back; O(n)."""
         return explain(self.watermark, self.status, self.state().channels)
 
     def state(self) -> ValveState:
-        """Give all that the valve knows but its output. O(n)."""
+        """Return the complete state of the valve, without its output; O(n)."""
         columns = zip(self._names, self._watermarks, self._active, strict=True)
         return ValveState(
             self.watermark,
@@ -215,14 +216,14 @@ class StatusWatermarkValve:
 
     @classmethod
     def restore(cls, state: ValveState, output: WatermarkOutput | None = None) -> StatusWatermarkValve:
-        """Make a valve that goes on where the one stood whose `state` this is. O(n log n).
+        """Return a valve that continues from `state`; O(n log n).
 
-        Nothing goes out to `output` meanwhile.
+        Restoring emits nothing to `output`.
 
         Raises
         ------
         TypeError, ValueError, OverflowError
-            `state` is no ValveState, a watermark no int64, or no valve can be in this state.
+            If `state` is not a ValveState, a watermark does not fit int64, or the state is inconsistent.
         """
         if not isinstance(state, ValveState):
             raise TypeError(f"state must be a ValveState, got {state!r}")
@@ -240,8 +241,9 @@ class StatusWatermarkValve:
             valve.status = WatermarkStatus.IDLE
         if valve.state() != ValveState(state.watermark, state.active, list(state.channels)):
             raise ValueError(
-                "state: no valve can be in it: one is active while a channel is, and a channel is aligned "
-                f"where it is active and has come as far as the valve, which is at {state.watermark}"
+                "state must be consistent: a valve is active while one of its channels is, and a channel is "
+                "aligned if it is active and its watermark is at least that of the valve, "
+                f"got {state.active=}, {state.watermark=} and {state.channels=}"
             )
         valve._output = output
         return valve

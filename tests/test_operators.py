@@ -1,12 +1,12 @@
 """Functions run without Spark: order, copies, errors; PyFlink's recorded answers and plain-Python models."""
 
-import importlib.util
 import json
 import threading
 from collections import Counter
 from copy import deepcopy
 from pathlib import Path
 
+import pyflink_body
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ from timerheap.functions import KeyedCoProcessFunction
 from timerheap.watermarks.output import WatermarkStatus
 
 LONG = 60  # seconds: what a test waits for at most, and never does
-SPARK_TESTS = Path(__file__).resolve().parent / "spark"
+RECORDED = Path(__file__).resolve().parent / "spark" / "data"
 
 
 def first(value):
@@ -615,17 +615,14 @@ def test_states_are_a_dict_of_plain_python(ops):
 
 def test_a_body_written_for_pyflink_yields_what_pyflink_yielded():
     row = pytest.importorskip("pyspark.sql").Row
-    spec = importlib.util.spec_from_file_location("courier_watch", SPARK_TESTS / "pyflink_body.py")
-    body = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(body)
-    lines = (SPARK_TESTS / "data" / "pyflink_input.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (RECORDED / "pyflink_input.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row(**json.loads(line)) for line in lines]
-    recorded = (SPARK_TESTS / "data" / "pyflink_output.jsonl").read_text(encoding="utf-8").splitlines()
-    bound = 5 * body.MINUTE  # the recording's
+    recorded = (RECORDED / "pyflink_output.jsonl").read_text(encoding="utf-8").splitlines()
+    bound = 5 * pyflink_body.MINUTE  # the recording's
 
     yielded = []
     latest = MIN_WATERMARK + bound + 1
-    with KeyedProcessOperator(body.CourierWatch(), lambda value: value.k) as operator:
+    with KeyedProcessOperator(pyflink_body.CourierWatch(), lambda value: value.k) as operator:
         for value in rows:
             yielded += values(operator.process_element(value, value["at"]))
             latest = max(latest, value["at"])

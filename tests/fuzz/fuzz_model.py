@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "support"))
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test

@@ -14,7 +14,6 @@ import heapq_port
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
@@ -37,13 +36,6 @@ BREAKING = 777
 
 Row = tuple[Any, ...]
 Batch = list[Row]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def port_carried_to_workers() -> Iterator[None]:
-    cloudpickle.register_pickle_by_value(heapq_port)
-    yield
-    cloudpickle.unregister_pickle_by_value(heapq_port)
 
 
 def state_store(spark: SparkSession, provider: str) -> AbstractContextManager[None]:

@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import write_checkpoint
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from streams import configured, read_stream, rows, run, write_batches
 from write_checkpoint import AFTER, BEFORE, PLACE, SCHEMA, batch, move, query
@@ -40,16 +38,12 @@ def reference() -> list[tuple[object, ...]]:
 
 
 def test_a_query_goes_on_from_it(spark: SparkSession, tmp_path: Path) -> None:
-    cloudpickle.register_pickle_by_value(write_checkpoint)
     shutil.copytree(KEPT, tmp_path / "checkpoint")
     wanted = sorted((tuple(json.loads(line)) for line in (KEPT / "after.jsonl").open()), key=repr)
     assert wanted == reference(), "what was recorded is right"
     write_batches(tmp_path / "in", [batch(n) for n in range(BEFORE + AFTER)], SCHEMA)
     move(tmp_path / "checkpoint", PLACE, str(tmp_path))
-    try:
-        with configured(spark, shuffle_partitions=1):
-            run(query(read_stream(spark, tmp_path / "in")), tmp_path)
-    finally:
-        cloudpickle.unregister_pickle_by_value(write_checkpoint)
+    with configured(spark, shuffle_partitions=1):
+        run(query(read_stream(spark, tmp_path / "in")), tmp_path)
     files = map(str, (tmp_path / "sink").glob("*.parquet"))  # the sink's own log begins in the middle
     assert rows(spark.read.parquet(*files)) == wanted

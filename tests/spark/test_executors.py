@@ -157,7 +157,7 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
         ),
     }
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    script = Path(__file__).with_name("flights_on_executors.py")
+    script = Path(__file__).parents[1] / "support" / "flights_on_executors.py"
     with cluster(work) as url:
         submit = running("spark-submit", "--master", url, *options, script, work, directory=work / "driver")
         with submit as process:

@@ -15,9 +15,9 @@ from timerheap import WatermarkStrategy
 
 pytestmark = pytest.mark.spark
 
-HERE = Path(__file__).resolve().parent
-INPUT = HERE / "data" / "pyflink_input.jsonl"
-OUTPUT = HERE / "data" / "pyflink_output.jsonl"
+DATA = Path(__file__).resolve().parent / "data"
+INPUT = DATA / "pyflink_input.jsonl"
+OUTPUT = DATA / "pyflink_output.jsonl"
 INPUT_SCHEMA = "k string, at bigint, event string, stop string, via string, parcels bigint, weight double"
 OUTPUT_SCHEMA = """
     kind string, k string, at bigint,
@@ -32,12 +32,6 @@ def recorded():
     lines = OUTPUT.read_text(encoding="utf-8").splitlines()
     assert lines
     return Counter(tuple(json.loads(line).values()) for line in lines)
-
-
-@pytest.fixture(autouse=True)
-def shipped(spark):
-    """The body's module, where Spark's workers find it."""
-    spark.sparkContext.addPyFile(str(HERE / "pyflink_body.py"))
 
 
 def watch(df, order):

@@ -1,6 +1,8 @@
-"""Writes data/checkpoint/, which later versions of its format must read. Run by hand, once a format.
+"""Write tests/spark/data/checkpoint/, which later versions of its format must read.
 
-$ python tests/spark/write_checkpoint.py tests/spark/data/checkpoint
+Run by hand whenever the format changes:
+
+$ python tests/support/write_checkpoint.py tests/spark/data/checkpoint
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from local_spark import start_spark
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from streams import read_stream, run, sink, write_batches
@@ -90,8 +93,6 @@ def move(checkpoint: Path, was: str, now: str) -> None:
 
 
 def main(target: Path) -> None:
-    from conftest import start_spark
-
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with tempfile.TemporaryDirectory() as scratch:
         spark = start_spark(scratch, cores=1)

@@ -1,4 +1,4 @@
-"""Record what PyFlink answers to `pyflink_body.py`: `data/pyflink_{input,output}.jsonl`.
+"""Record what PyFlink answers to `pyflink_body.py`, in tests/spark/data/pyflink_{input,output}.jsonl.
 
 Run by hand, never by the tests, with Java 17 and in an environment of its own (PyFlink asks for old
 packages):
@@ -25,8 +25,9 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-INPUT = HERE / "data" / "pyflink_input.jsonl"
-OUTPUT = HERE / "data" / "pyflink_output.jsonl"
+DATA = HERE.parent / "spark" / "data"
+INPUT = DATA / "pyflink_input.jsonl"
+OUTPUT = DATA / "pyflink_output.jsonl"
 
 PYFLINK_IMPORTS = """\
 from pyflink.common import Types

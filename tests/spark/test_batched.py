@@ -71,7 +71,9 @@ BAD: dict[str, Callable[[Any, Any], object]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_an_id_of_no_key_is_named_and_nothing_is_set(name: str) -> None:
     group = KeyGroup(SPEC)
-    with pytest.raises(KeyError, match=r"key_hashes: 77 is the id of no live key .*give ids out of ctx.key"):
+    with pytest.raises(
+        KeyError, match=r"key_hashes must be ids of live keys, got 77 .*pass ids from ctx.key"
+    ):
         run(BAD[name], group=group)
     assert len(group.event_timers.heap) == len(group.processing_timers.heap) == 0
     assert group.event_timers.changes() is None

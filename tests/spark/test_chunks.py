@@ -42,7 +42,7 @@ def test_a_cut(length):
 
 @given(payload=st.binary(max_size=200))
 def test_sealed_nonsense(payload):
-    with pytest.raises(ValueError, match=f"a chunk of kind {KEYS} holds no valid record batch"):
+    with pytest.raises(ValueError, match=f"a chunk of kind {KEYS} must hold a valid record batch"):
         read_chunk(KEYS, seal(KEYS, payload))
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from timerheap.spark import offsets
 from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.offsets import fitting, narrow, wide, wide_rows, widen
+from timerheap.spark._group.offsets import FITS, fitting, narrow, wide, wide_rows, widen
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.state_table import StateTable
 
@@ -69,6 +68,6 @@ def test_a_slice_that_begins_beyond_2_gib_is_narrowed() -> None:
     spans = list(fitting(rows))
     assert spans[0][0] == 0
     assert spans[-1][1] == n
-    assert all((stop - start) * size < offsets.FITS for start, stop in spans)
+    assert all((stop - start) * size < FITS for start, stop in spans)
     assert list(fitting(rows.slice(0, 0))) == []
     assert wide_rows(schema) == rows.schema

@@ -395,7 +395,7 @@ RUNS: dict[str, tuple[Any, str]] = {
     ),
     "nobody's id": (
         Columns(lambda rc, batch, ctx: ctx.keys(np.array([5]))),
-        "key_hashes: 5 is the id of no live key",
+        "key_hashes must be ids of live keys, got 5",
     ),
     "endless": (
         Endless(),
@@ -515,7 +515,7 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
         (
             {"max_parallelism": 5},
             say(
-                "max_parallelism: this checkpoint has 3 key groups, the query asks for 5",
+                "max_parallelism must be 3, as in the checkpoint, got 5",
                 "pass max_parallelism=3, or start a new checkpoint",
             ),
         ),
@@ -523,7 +523,7 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
             {"function": MovesColumns()},
             say("one_timer_per_key: the checkpoint's timers are a TimerHeap", "keep one_timer"),
         ),
-        ({"key": "text"}, say("key: the checkpoint's keys are", "int64", "and the query's", "string")),
+        ({"key": "text"}, say("key must have the types of the checkpoint's keys", "int64", "got", "string")),
         (
             {"function": Keeps("double")},
             say("state 'count' is a value state of int64, not a value state of double"),
@@ -541,7 +541,7 @@ def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
         with pytest.raises(StreamingQueryException, match=message):
             query(**changed)
     message = say(
-        r"spark\.sql\.shuffle\.partitions: process\(\) has planned for 3 shuffle partitions",
+        r"spark\.sql\.shuffle\.partitions: process\(\) planned for 3 shuffle partitions",
         "set spark.sql.shuffle.partitions to (2|the number that the checkpoint was started with) before",
     )
     with (

@@ -1,9 +1,9 @@
-"""What a key group keeps in the state store, and the worker's cache of live groups.
+"""The contents of a key group in the state store, and the worker's cache of live groups.
 
-A group is made of parts (timers, keys, waiting rows, each user state, the clock). In the store a part is a
-run of chunks, numbered from 0: replayed in order they give the part. A save appends what has changed, and
-writes the part anew where that is no more, or where the run has come to hold twice what the part is worth.
-The manifest says which chunks count.
+A group consists of parts: its timers, keys, buffered rows, watermark and each user state. The store holds a
+part as a run of chunks, numbered from 0; replaying them in order rebuilds the part. A save appends the
+changes. It rewrites the part instead if the changes are as large as the part, or if the run has grown to
+twice the size of the part. The manifest lists the valid chunks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "Stored",
 ]
 
-# Frozen: every checkpoint has this schema.
+# Frozen: every checkpoint of this format has these schemas.
 FORMAT = 2
 CHUNKS_KEY = "kind smallint, id int"
 CHUNKS_VALUE = "data binary"
@@ -44,55 +44,55 @@ _SLACK = 16 << 10
 
 
 class CheckpointedPart(Protocol):
-    """Something that a group keeps: replaying snapshot and changes in order gives it back."""
+    """A part of a group that is rebuilt by replaying its snapshot and changes in order."""
 
     @property
     def kind(self) -> int:
-        """Kind of its chunks."""
+        """The kind of its chunks."""
 
     @property
     def name(self) -> str:
-        """The user state's name; for the other parts what they are, where a restart must agree."""
+        """The name of the user state; for other parts a description that a restart must match."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of its chunks."""
+        """The schema of its chunks."""
 
     def changes(self) -> pa.RecordBatch | None:
-        """Give what was done since the last call, None where nothing was; its offsets may be of 64 bits."""
+        """Return the changes since the last call, or None if there are none; offsets may have 64 bits."""
 
     def snapshot(self) -> pa.RecordBatch:
-        """Give everything, likewise."""
+        """Return the whole part; offsets may have 64 bits."""
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Do again what one of them recorded; ValueError where the batch is none of its own."""
+        """Apply a batch of `changes` or `snapshot`; raise ValueError if it belongs to another part."""
 
     def nbytes(self) -> int:
-        """Give the size of a snapshot, roughly."""
+        """Return the approximate size of a snapshot."""
 
 
 class ChunkStore(Protocol):
-    """The state variables of the current key group, as Spark offers them."""
+    """The Spark state variables of the current key group."""
 
     def read_all(self) -> Iterator[tuple[int, int, bytes]]:
-        """Give all chunks as (kind, id, data), in any order."""
+        """Yield all chunks as (kind, id, data), in any order."""
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
-        """Put a chunk."""
+        """Write a chunk."""
 
     def remove(self, kind: int, id_: int) -> None:
         """Remove a chunk."""
 
     def read_manifest(self) -> Manifest | None:
-        """Give the manifest, None in a new group."""
+        """Return the manifest, or None for a new group."""
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Put the manifest."""
+        """Write the manifest."""
 
 
 @dataclass(slots=True)
 class Run:
-    """The chunks of one part: ids 0 to before `count`."""
+    """The chunks of one part, with the ids 0 to `count` - 1."""
 
     kind: int
     name: str
@@ -102,7 +102,7 @@ class Run:
 
 @dataclass(slots=True)
 class Manifest:
-    """A group's table of contents; `token` is new with every save, and no other attempt has it."""
+    """The table of contents of a group; every save, even a retried one, sets a new `token`."""
 
     max_parallelism: int
     partitions: int
@@ -110,10 +110,10 @@ class Manifest:
     runs: list[Run] = field(default_factory=list)
 
     def check(self, max_parallelism: int, partitions: int) -> None:
-        """Refuse a query that was changed in what a checkpoint fixes."""
+        """Raise ValueError if the query changed a setting that a checkpoint fixes."""
         if self.max_parallelism != max_parallelism:
             raise ValueError(
-                f"max_parallelism: this checkpoint has {self.max_parallelism} key groups, the query asks for "
+                f"max_parallelism must be {self.max_parallelism}, as in the checkpoint, got "
                 f"{max_parallelism}; pass max_parallelism={self.max_parallelism}, or start a new checkpoint"
             )
         if self.partitions != partitions:
@@ -121,18 +121,18 @@ class Manifest:
 
 
 def partitions_changed(was: int | None, now: int) -> str:
-    """Say that the shuffle partitions are not those of the plan; `was`: the checkpoint's, if known."""
+    """Return the error for a changed number of shuffle partitions; `was` is the checkpoint's, if known."""
     conf = "spark.sql.shuffle.partitions"
     number = "the number that the checkpoint was started with" if was is None else str(was)
     return (
-        f"{conf}: process() has planned for {now} shuffle partitions, and the query runs with "
+        f"{conf}: process() planned for {now} shuffle partitions, but the query runs with "
         f"{'another number' if was is None else was}; a checkpoint keeps the number it was started with: "
         f"set {conf} to {number} before calling process(), or start a new checkpoint"
     )
 
 
 class Stored:
-    """The runs of one group, as the store has them."""
+    """The runs of one group as they are in the store."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -147,9 +147,9 @@ class Stored:
         make_part: Callable[[Run, pa.Schema], CheckpointedPart],
         drop_state: Collection[str] = (),
     ) -> Stored:
-        """Read a group: `make_part` gives the part of a run, and the chunks are replayed into it.
+        """Load a group: replay the chunks of each run into the part that `make_part` creates for it.
 
-        The user's states that `drop_state` names are not read, and gone with the next save.
+        User states named in `drop_state` are not read, and the next save removes them.
         """
         dropped = [run for run in manifest.runs if run.kind >= USER_STATE and run.name in drop_state]
         manifest.runs = [run for run in manifest.runs if run not in dropped]
@@ -169,16 +169,16 @@ class Stored:
         return stored
 
     def save(self, store: ChunkStore, parts: Iterator[CheckpointedPart]) -> None:
-        """Write what has changed, then the manifest under a new token."""
-        for run in self._dropped:  # first, since a new state may be of their kind
+        """Write the changes, then the manifest with a new token."""
+        for run in self._dropped:  # first, since a new state may reuse their kind
             for id_ in range(run.count):
                 store.remove(run.kind, id_)
         self._dropped = []
         for part in parts:
             run = self._runs.setdefault((part.kind, part.name), Run(part.kind, part.name))
             changes = part.changes()
-            worth = part.nbytes()
-            if run.nbytes > 2 * worth + _SLACK or (changes is not None and changes.nbytes >= worth):
+            size = part.nbytes()
+            if run.nbytes > 2 * size + _SLACK or (changes is not None and changes.nbytes >= size):
                 for id_ in range(run.count):
                     store.remove(run.kind, id_)
                 run.count, run.nbytes = 0, 0
@@ -196,14 +196,14 @@ class Stored:
 
 
 class Owner(NamedTuple):
-    """Whose a live group is: an operator's, in a query."""
+    """The operator, within its query, that owns a live group."""
 
     query: str | None
     operator: str
 
 
 class _Turn(NamedTuple):
-    """When an operator has been here last: in which run of its query, in which micro-batch."""
+    """The last micro-batch of an operator on this worker, with the run of its query and its start time."""
 
     run: str | None
     batch: int
@@ -211,12 +211,12 @@ class _Turn(NamedTuple):
 
 
 class Cache:
-    """Live groups of this worker, each good only for the token that its store shows.
+    """The live groups of this worker, each valid only while its token matches the one in the store.
 
-    A group is taken out before it is touched, so one that failed half-way is never seen again. One that was
-    not asked for in the last `_KEEP` micro-batches has moved to another worker, and is dropped. So are the
-    groups of a query that has not run here for `_IDLE` seconds, and as soon as a query has been started
-    again, those of its earlier runs: of a query no more than one run's groups live.
+    A group is taken out before it is modified, so a group whose batch failed is never reused. A group that
+    was not requested in the last `_KEEP` micro-batches has moved to another worker and is dropped. The
+    groups of a query that has not run here for `_IDLE` seconds are dropped too. When a query is restarted,
+    the groups of its earlier runs are dropped, so each query has the groups of at most one run.
     """
 
     _KEEP = 8
@@ -227,7 +227,7 @@ class Cache:
         self._turns: dict[Owner, _Turn] = {}
 
     def begin(self, owner: Owner, run: str | None, batch: int) -> None:
-        """Say which micro-batch, in which run of the query, begins for an operator."""
+        """Record that a micro-batch of an operator begins, and drop the groups that are out of date."""
         before = self._turns.get(owner)
         if before is not None and (before.run, before.batch) == (run, batch):
             return
@@ -245,10 +245,10 @@ class Cache:
         }
 
     def take(self, owner: Owner, label: int, token: bytes) -> object | None:
-        """Take out the group of `label` if it has this token."""
+        """Remove the group of `label` and return it if it has this token, else return None."""
         found = self._groups.pop((owner, label), None)
         return found[2] if found is not None and found[0] == token else None
 
     def put(self, owner: Owner, label: int, token: bytes, group: object) -> None:
-        """Keep a group that has just been saved under `token`."""
+        """Store a group that has just been saved under `token`."""
         self._groups[owner, label] = (token, self._turns[owner].batch, group)

@@ -1,4 +1,4 @@
-"""Chunks: what stands in the state store: record batches in timerheap's checksummed envelope."""
+"""Chunks, the values of the state store: record batches in timerheap's checksummed envelope."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "write_chunk",
 ]
 
-# The kinds of chunk; frozen, since checkpoints hold them. A user's states have USER_STATE and up.
+# The kinds of chunks; frozen, since checkpoints contain them. User states have USER_STATE and up.
 EVENT_TIMERS = 16
 PROCESSING_TIMERS = 17
 KEYS = 18
@@ -36,7 +36,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)  # a thr
 
 
 def write_chunk(kind: int, batch: pa.RecordBatch) -> bytes:
-    """Give the sealed bytes of `batch`: an Arrow IPC stream, compressed."""
+    """Return `batch` as sealed bytes: a compressed Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
         writer.write_batch(batch)
@@ -44,21 +44,21 @@ def write_chunk(kind: int, batch: pa.RecordBatch) -> bytes:
 
 
 def read_chunk(kind: int, data: bytes) -> pa.RecordBatch:
-    """Read what `write_chunk` wrote; anything else is a ValueError, however hostile."""
+    """Return the batch that `write_chunk` wrote; raise ValueError for any other bytes, even hostile ones."""
     payload = unseal(kind, data)
     try:
         with pa.ipc.open_stream(payload) as reader:
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, StopIteration, OSError) as e:
-        raise ValueError(f"a chunk of kind {kind} holds no valid record batch: {e}") from e
+        raise ValueError(f"a chunk of kind {kind} must hold a valid record batch: {e}") from e
     return batch
 
 
 def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Cut `batch` into pieces of about 256 KiB, so that no single chunk grows with the state.
+    """Split `batch` into pieces of about 256 KiB, so that the size of a chunk does not grow with the state.
 
-    They have the given schema; `batch` may have 64-bit offsets instead (`timerheap.spark._group.offsets`).
+    The pieces have the given schema. `batch` may have 64-bit offsets (`timerheap.spark._group.offsets`).
     """
     for start, stop in fitting(batch, _TARGET_BYTES, 4 * _TARGET_BYTES):
         yield narrow(batch.slice(start, stop - start), schema)

@@ -23,14 +23,14 @@ _SCHEMA = pa.schema(
 
 
 class JournalledTimers:
-    """A `TimerHeap` or `KeyTimerHeap` that remembers what was done since the last save.
+    """A `TimerHeap` or `KeyTimerHeap` that records its changes since the last save.
 
     Parameters
     ----------
     kind : int
         Kind of its chunks.
     one_timer_per_key : bool
-        Which heap.
+        Whether the heap is a `KeyTimerHeap`.
     """
 
     schema = _SCHEMA
@@ -40,17 +40,17 @@ class JournalledTimers:
         self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
         self.name = type(self.heap).__name__
         self.losses = 0  # timers removed or fired
-        self._single = array("q")  # single calls, flat
+        self._single = array("q")  # the fields of changes by single calls
         self._journal: list[np.ndarray] = []  # each of shape (4, n): op, timestamp, key hash, namespace
 
     def push(self, timestamp: int, key_hash: int, namespace: int) -> bool:
-        """As the heap's ``push``."""
+        """Push one timer, like the heap's ``push``."""
         pushed = self.heap.push(timestamp, key_hash, namespace)
         self._single.extend((_PUSH, timestamp, key_hash, namespace))
         return pushed
 
     def remove(self, timestamp: int, key_hash: int, namespace: int) -> bool:
-        """Remove one timer; with one timer per key only if it has that timestamp."""
+        """Remove one timer; with one timer per key, only if it has that timestamp."""
         if isinstance(self.heap, TimerHeap):
             removed = self.heap.remove(timestamp, key_hash, namespace)
         else:
@@ -65,7 +65,7 @@ class JournalledTimers:
     def push_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> np.ndarray:
-        """As the heap's ``push_many``."""
+        """Push many timers, like the heap's ``push_many``."""
         pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
         self._record(_PUSH, len(pushed), timestamps, key_hashes, namespaces)
         return pushed
@@ -73,7 +73,7 @@ class JournalledTimers:
     def remove_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> np.ndarray:
-        """As the heap's ``remove_many``; with one timer per key `timestamps` are not looked at."""
+        """Remove timers, like the heap's ``remove_many``; with one timer per key, `timestamps` is ignored."""
         if isinstance(self.heap, TimerHeap):
             removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
         else:
@@ -83,7 +83,7 @@ class JournalledTimers:
         return removed
 
     def pop_due(self, watermark: int, limit: int | None = None) -> TimerBatch:
-        """As the heap's ``pop_due``."""
+        """Pop due timers, like the heap's ``pop_due``."""
         due = self.heap.pop_due(watermark, limit)
         self.losses += len(due)
         if len(due) and len(due) == limit:  # more may be due
@@ -93,7 +93,7 @@ class JournalledTimers:
         return due
 
     def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
-        """As the heap's ``remove_keys``."""
+        """Remove all timers of keys, like the heap's ``remove_keys``."""
         heap = self.heap
         rows = np.isin(heap.key_hashes, key_hashes)
         gone = heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
@@ -116,10 +116,10 @@ class JournalledTimers:
             self._journal.append(np.array(self._single).reshape(-1, 4).T)
             self._single = array("q")
 
-    # What the checkpoint sees (see `timerheap.spark._group.checkpoint.CheckpointedPart`).
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
 
     def changes(self) -> pa.RecordBatch | None:
-        """Give the journal since the last call, None where nothing was done."""
+        """Return the journal since the last call, or None if it is empty."""
         self._gather()
         if not self._journal:
             return None
@@ -130,7 +130,7 @@ class JournalledTimers:
         )
 
     def snapshot(self) -> pa.RecordBatch:
-        """Give all timers, as the pushes that would make them."""
+        """Return all timers as a journal of pushes."""
         heap = self.heap
         columns = [heap.timestamps, heap.key_hashes, heap.namespaces]
         return pa.RecordBatch.from_arrays(
@@ -139,9 +139,12 @@ class JournalledTimers:
         )
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Do again what `changes` or `snapshot` recorded."""
+        """Apply a journal of `changes` or `snapshot`."""
         if batch.schema != _SCHEMA or any(column.null_count for column in batch.columns):
-            raise ValueError(f"a chunk of kind {self.kind} has the columns {batch.schema}, not {_SCHEMA}")
+            raise ValueError(
+                f"a chunk of kind {self.kind} must have the columns {_SCHEMA} without nulls, got "
+                f"{batch.schema}"
+            )
         ops, timestamps, key_hashes, namespaces = (column.to_numpy() for column in batch.columns)
         for start, stop in _runs(ops):
             run = slice(start, stop)
@@ -157,19 +160,19 @@ class JournalledTimers:
                 self.heap.remove_many(key_hashes[run], namespaces[run])
 
     def nbytes(self) -> int:
-        """Give the size of a snapshot, roughly."""
+        """Return the approximate size of a snapshot in bytes."""
         return 25 * len(self.heap)
 
 
 def _runs(ops: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Give the bounds of each run of equal values."""
+    """Yield the start and stop of each run of equal values."""
     cuts = np.flatnonzero(np.diff(ops)) + 1
     bounds = [0, *cuts.tolist(), len(ops)] if len(ops) else []
     yield from pairwise(bounds)
 
 
 class JournalledQueue:
-    """`JournalledTimers` as a timer service wants its queue: keys are key ids, the namespace is None.
+    """`JournalledTimers` as the queue of a timer service: keys are key ids, the namespace is None.
 
     Implements `timerheap.timer.KeyedTimerQueue`.
     """
@@ -224,7 +227,7 @@ class JournalledQueue:
         return [InternalTimer(timestamp, key, None) for timestamp in timestamps.tolist()]
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[int, None]]:
-        """See `KeyedTimerQueue.get_subset_for_key_group`: all of them, since a queue is of one key group."""
+        """See `KeyedTimerQueue.get_subset_for_key_group`; a queue holds one key group, so returns all."""
         return list(self)
 
     def __iter__(self) -> Iterator[InternalTimer[int, None]]:

@@ -1,4 +1,4 @@
-"""The table key id <-> key of one key group, exact under collision."""
+"""The table of the keys and key ids of one key group, exact even if hashes collide."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 class KeyTable:
-    """Knows which key stands behind a key id.
+    """Maps keys to key ids and back.
 
-    A key's id is its hash, or the next free value where another live key holds that one. The table keeps a
-    row for each id: the key columns, and the hash where it differs from the id (else null).
+    The id of a key is its hash, or the next free value if another live key has that id. The table holds one
+    row per id: the key columns, and the hash if it differs from the id (else null).
 
     Parameters
     ----------
     fields : list of pyarrow.Field
-        The key columns. Null is a value like others: it equals null and nothing else.
+        The key columns. Null is an ordinary value, which equals only null.
     """
 
     kind = KEYS
@@ -47,13 +47,13 @@ class KeyTable:
         self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
         self._added: list[tuple[np.ndarray, pa.Array]] = []
         self._dropped: list[np.ndarray] = []
-        self.losses = 0  # a new key is one that nothing may come to hold
-        self.at_hand = _NO_IDS  # of the rows or timers in work, read-only: ids that there are
+        self.losses = 0  # counts new keys, since a key may never get a timer, state or row
+        self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
-        """Give the id of every row's key, shape (n,), adding the keys that are new.
+        """Return the id of the key of each row, shape (n,), and add the new keys.
 
-        Costs O(n), without a Python step per row; only keys that collide are looked at one by one.
+        Costs O(n) without a Python step per row, except for keys that collide.
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class KeyTable:
             The key columns.
         """
         absent = np.flatnonzero(~self.table.find(hashes))
-        if self._displaced:  # a key that is displaced, though its hash is free by now
+        if self._displaced:  # a key stays displaced even if its hash is free by now
             absent = absent[~members(hashes[absent], np.fromiter(self._displaced, np.int64))]
         if len(absent):
             codes, distinct = pd.factorize(hashes[absent])
@@ -71,7 +71,7 @@ class KeyTable:
             self._add(distinct, self._rows(pa.nulls(len(distinct), pa.int64()), columns, first))
         holders = self.table.get(hashes)
         same = _equal(columns, _columns(holders))
-        if holders.null_count:  # no key is not a key of nulls
+        if holders.null_count:  # a missing key differs from a key of nulls
             same &= holders.is_valid().to_numpy(zero_copy_only=False)
         clash = np.flatnonzero(~same)
         if not len(clash):
@@ -86,7 +86,7 @@ class KeyTable:
         added_ids: list[int] = []
         added_hashes: list[int | None] = []
         added_rows: list[int] = []
-        taken: dict[int, tuple[Any, ...] | None] = {}  # what an id holds, as far as it was asked
+        taken: dict[int, tuple[Any, ...] | None] = {}  # the holders of the ids looked up so far
         subset = (column.take(pa.array(rows)).to_pylist() for column in columns)
         for row, values in zip(rows.tolist(), zip(*subset, strict=True), strict=True):
             key = _comparable(values)
@@ -126,14 +126,14 @@ class KeyTable:
         return taken[id_]
 
     def expect(self, key_hashes: npt.ArrayLike) -> None:
-        """Raise a KeyError that names an id that no key holds; the ids `at_hand` are not looked up."""
+        """Raise KeyError if an id belongs to no key; the ids `at_hand` are not looked up."""
         if key_hashes is not self.at_hand:
             ids = np.atleast_1d(np.asarray(key_hashes))
             if ids.size:
                 _expect_all(ids, self.table.find(ids))
 
     def keys(self, ids: np.ndarray) -> pa.RecordBatch:
-        """Give the keys of `ids`, shape (n, columns); KeyError names an id that no key holds."""
+        """Return the keys of `ids`, shape (n, columns); raise KeyError if an id belongs to no key."""
         rows = self.table.get(ids)
         if rows.null_count:
             _expect_all(ids, rows.is_valid().to_numpy(zero_copy_only=False))
@@ -141,13 +141,13 @@ class KeyTable:
         return narrow(keys, pa.schema(self._fields))
 
     def hashes(self, ids: np.ndarray) -> np.ndarray:
-        """Give the hashes of keys that there are: shape (n,), int64."""
+        """Return the hashes of the keys of known `ids`: shape (n,), int64."""
         rows = self.table.get(ids)
         hashes: np.ndarray = pc.coalesce(rows.flatten()[0], pa.array(ids)).to_numpy()
         return hashes
 
     def retain(self, holders: list[np.ndarray]) -> None:
-        """Drop all keys whose ids stand in none of the arrays `holders`; O(1) an element."""
+        """Drop all keys whose ids are in none of the arrays `holders`; O(1) per element."""
         dead = self.table.unreferenced(holders)
         self._forget(dead)
         self.table.remove(dead)
@@ -165,17 +165,17 @@ class KeyTable:
     def __len__(self) -> int:
         return len(self.table)
 
-    # What the checkpoint sees (see `timerheap.spark._group.checkpoint.CheckpointedPart`).
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
 
     def changes(self) -> pa.RecordBatch | None:
-        """Give the keys added and dropped since the last call; a null row: dropped."""
+        """Return the keys added and dropped since the last call; a dropped key has a null row."""
         if not self._added and not self._dropped:
             return None
         ids = np.concatenate([_NO_IDS, *(ids for ids, _ in self._added)])
         rows = pa.concat_arrays([pa.array([], self.type), *(rows for _, rows in self._added)])
         if self._dropped:
             gone = np.concatenate(self._dropped)
-            gone = gone[~members(gone, ids)]  # what came and went in between was never saved
+            gone = gone[~members(gone, ids)]  # keys both added and dropped were never saved
             stayed = self.table.find(ids)
             ids = np.concatenate([ids[stayed], gone])
             rows = pa.concat_arrays([rows.filter(pa.array(stayed)), pa.nulls(len(gone), self.type)])
@@ -183,15 +183,16 @@ class KeyTable:
         return self._batch(ids, rows) if len(ids) else None
 
     def snapshot(self) -> pa.RecordBatch:
-        """Give all keys."""
+        """Return all keys."""
         return self._batch(*self.table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Take back what `changes` or `snapshot` gave."""
+        """Apply a batch of `changes` or `snapshot`."""
         if wide_rows(batch.schema) != wide_rows(self.schema):
             was, now = batch.schema.field(1).type, self.schema.field(1).type
             raise ValueError(
-                f"key: the checkpoint's keys are {was}, and the query's {now}; their types must not change"
+                f"key must have the types of the checkpoint's keys, {was}, got {now}; "
+                "keep the types, or start a new checkpoint"
             )
         ids, rows = batch.columns
         ids = ids.to_numpy()
@@ -203,7 +204,7 @@ class KeyTable:
             self._displaced.setdefault(row.pop("hash"), {})[_comparable(row.values())] = int(ids[at])
 
     def nbytes(self) -> int:
-        """Give the size of a snapshot, roughly."""
+        """Return the approximate size of a snapshot in bytes."""
         return self.table.nbytes()
 
     def _batch(self, ids: np.ndarray, rows: pa.Array) -> pa.RecordBatch:
@@ -219,13 +220,13 @@ def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
     missing = ids[~held]
     if len(missing):
         raise KeyError(
-            f"key_hashes: {int(missing[0])} is the id of no live key ({len(missing)} such of {len(ids)}); "
-            "give ids out of ctx.key_hashes"
+            f"key_hashes must be ids of live keys, got {int(missing[0])} ({len(missing)} unknown of "
+            f"{len(ids)}); pass ids from ctx.key_hashes"
         )
 
 
 def _comparable(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Give a key as a tuple that equals itself: every NaN is one object."""
+    """Return a key as a tuple that equals itself, with the same object for every NaN."""
     return tuple(math.nan if value != value else value for value in values)
 
 
@@ -234,7 +235,7 @@ def _columns(rows: pa.Array) -> list[pa.Array]:
 
 
 def _equal(left: list[pa.Array], right: list[pa.Array]) -> np.ndarray:
-    """Tell which rows are equal in all columns: NaN equals NaN, and null null, as in Spark's grouping."""
+    """Return which rows are equal in all columns; NaN equals NaN and null equals null, as in Spark."""
     equal = np.ones(len(left[0]), bool)
     for one, other in zip(left, right, strict=True):
         same = pc.equal(one, other)

@@ -16,10 +16,10 @@ from timerheap.spark._group.offsets import wide_rows
 __all__ = ["ORDER", "KeyedRows", "RowBuffer", "RowOrder"]
 
 RowOrder = Literal["event_time", "arrival"]
-"""When rows reach the function: once the watermark has passed them, in event-time order, or as they come."""
+"""When rows reach the function: in event-time order behind the watermark, or on arrival."""
 
 ORDER = "__timerheap_order"
-"""Name of the column that breaks ties: a hash of the whole row, so that order is the data's own."""
+"""The column that breaks ties: a hash of the whole row, so that the order depends only on the data."""
 
 _OWN = pa.schema([("__id", pa.int64()), ("__timestamp", pa.int64())])
 _INTERNAL = "__timerheap_"
@@ -46,25 +46,25 @@ class KeyedRows:
         return len(self.ids)
 
     def take(self, rows: np.ndarray) -> KeyedRows:
-        """Give the rows at these positions."""
+        """Return the rows at these positions."""
         return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows])
 
     def slice(self, start: int, stop: int) -> KeyedRows:
-        """Give the rows from `start` to before `stop`, without copying."""
+        """Return the rows from `start` up to but not including `stop`, without copying."""
         return KeyedRows(
             self.rows.slice(start, stop - start), self.ids[start:stop], self.timestamps[start:stop]
         )
 
 
 class RowBuffer:
-    """The buffer of one key group; its journal is the rows that stay.
+    """The row buffer of one key group; its journal consists of the rows that remain in it.
 
-    A row leaves when the watermark reaches it, which costs O(buffered rows) a batch.
+    Rows are released when the watermark reaches them, which costs O(buffered rows) per batch.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the rows; has the column `ORDER` where rows are to wait.
+        Schema of the rows, with the column `ORDER` if rows wait for the watermark.
     """
 
     kind = ROWS
@@ -77,14 +77,14 @@ class RowBuffer:
         empty = np.empty(0, np.int64)
         self._waiting = KeyedRows(_empty(wide_rows(schema)), empty, empty)
         self.losses = 0  # rows released
-        self._saved = 0  # rows at the front that a checkpoint holds
+        self._saved = 0  # number of rows at the front that are in the checkpoint
 
     def ids(self) -> np.ndarray:
-        """Give the ids of the keys that have rows here."""
+        """Return the ids of the keys of the buffered rows."""
         return self._waiting.ids
 
     def append(self, *rows: KeyedRows) -> None:
-        """Keep rows until the watermark reaches them."""
+        """Buffer rows until the watermark reaches them."""
         every = [self._waiting, *(part for part in rows if len(part))]
         if len(every) > 1:
             self._waiting = KeyedRows(
@@ -94,7 +94,7 @@ class RowBuffer:
             )
 
     def release(self, watermark: int) -> KeyedRows:
-        """Take out the rows up to `watermark`, in the order (timestamp, key id, the row's own hash)."""
+        """Remove and return the rows up to `watermark`, ordered by timestamp, key id and row hash."""
         due = self._waiting.timestamps <= watermark
         if not due.any():
             return self._waiting.slice(0, 0)
@@ -116,7 +116,7 @@ class RowBuffer:
         return self._pack(self._waiting)
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """See `CheckpointedPart`. `loaded` takes over the rows that still wait."""
+        """See `CheckpointedPart`; `loaded` then buffers the rows that still wait."""
         if pa.schema(list(batch.schema)[-2:]) != _OWN:
             raise ValueError(
                 f"a chunk of kind {ROWS} has the columns {batch.schema}; its last must be {_OWN}"
@@ -124,19 +124,19 @@ class RowBuffer:
         self._replayed.append(batch)
 
     def loaded(self, watermark: int) -> None:
-        """Say that all chunks have been replayed; rows up to `watermark` had been released before the save.
+        """Buffer the replayed rows, once all chunks have been replayed.
 
-        Only rows that wait still must fit the query.
+        Rows up to `watermark` were released before the save. Only the others must fit the query.
         """
         replayed, self._replayed = self._replayed, []
         waiting = [batch.filter(pc.greater(batch.column(_OWN.names[1]), watermark)) for batch in replayed]
         waiting = [batch for batch in waiting if batch.num_rows]
         for batch in waiting:
-            self._expect_to_fit(pa.schema(list(batch.schema)[:-2]))
+            self._check_schema(pa.schema(list(batch.schema)[:-2]))
         self.append(*map(self._unpack, waiting))
         self._saved = len(self._waiting)
 
-    def _expect_to_fit(self, stored: pa.Schema) -> None:
+    def _check_schema(self, stored: pa.Schema) -> None:
         rest = "until these rows have come, or start a new checkpoint"
         if ORDER not in self._schema.names:
             raise ValueError(
@@ -152,7 +152,7 @@ class RowBuffer:
 
     def _unpack(self, batch: pa.RecordBatch) -> KeyedRows:
         *columns, ids, timestamps = (
-            batch.column(field.name).cast(field.type)  # their order may be another
+            batch.column(field.name).cast(field.type)  # the order of the columns may differ
             for field in wide_rows(self.schema)
         )
         rows = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
@@ -172,7 +172,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _differences(was: Iterable[pa.Field], now: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:
-    """Say which columns, or fields of columns, are not what they were; their order does not matter."""
+    """Yield a description of each changed column or field of a column; their order is ignored."""
     old, new = ({field.name: field.type for field in fields} for fields in (was, now))
     for name in [*old, *(name for name in new if name not in old)]:
         shown = prefix + name.removeprefix(_INTERNAL)

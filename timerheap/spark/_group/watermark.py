@@ -1,4 +1,4 @@
-"""How far time has come in a key group: channels, inputs, and the watermark that they make together."""
+"""The watermark of a key group, combined from the channels of its inputs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SCHEMA = pa.schema(
         ("watermark", pa.int64()),
         ("late_rows", pa.int64()),
         ("wake_up", pa.int64()),
-        ("channel", pa.binary()),  # null: the one over all of an input
+        ("channel", pa.binary()),  # null: the input has a single channel
         ("max_timestamp", pa.int64()),
         ("count", pa.int64()),
         ("run", pa.string()),
         ("input", pa.int8()),  # null: no channel has been seen yet
-        ("column", pa.string()),  # that the input's channels are values of; null: its one channel is over all
+        ("column", pa.string()),  # the input's channel column; null: a single channel for all rows
         ("input_watermark", pa.int64()),
         ("channel_watermark", pa.int64()),
         ("active", pa.bool_()),
@@ -52,11 +52,11 @@ class _Channel:
 
 
 class _Input:
-    """The channels of one input, in a valve; `column`: the column that they are values of."""
+    """The channels of one input in a watermark valve; channels are the values of `column`."""
 
     def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
         self._strategy = strategy
-        self._column = column  # the query's
+        self._column = column  # of the query; `self.column` may be that of the checkpoint
         self._forget()
 
     def _forget(self) -> None:
@@ -65,18 +65,21 @@ class _Input:
         self.channels: dict[str | None, _Channel] = {}
 
     def switch(self) -> str | None:
-        """Forget channels that a checkpoint has of another column: no row of theirs will come.
+        """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
 
-        Return what to tell the user, None where nothing was forgotten.
+        Returns
+        -------
+        str or None
+            A notice for the user; None if nothing was dropped.
         """
         if self.column == self._column:
             return None
-        was, now = _made(self.column), _made(self._column)
+        was, now = _describe(self.column), _describe(self._column)
         self._forget()
         return f"the checkpoint's watermark was made {was}, and the query's is made {now}"
 
-    def turn_up(self, name: str | None, now: int | None) -> None:
-        """A channel has rows."""
+    def activate(self, name: str | None, now: int | None) -> None:
+        """Record that a channel has rows, and add it if it is new."""
         channel = self.channels.get(name)
         if channel is None:
             number = self.valve.add_channel(name)
@@ -86,10 +89,10 @@ class _Input:
         self.valve.input_watermark_status(WatermarkStatus.ACTIVE, channel.number)
 
     def observe(self, rows: list[dict[str, Any]], now: int | None) -> None:
-        """Take what channels that have turned up have seen.
+        """Advance the watermarks of active channels by the rows of a micro-batch.
 
-        The lowest watermark goes first: a channel that has yet to catch up is then measured by where the
-        watermark stood before the micro-batch.
+        The lowest watermark is applied first, so that a channel that has to catch up is compared with the
+        watermark before the micro-batch.
         """
         watermarks = []
         for row in rows:
@@ -102,19 +105,19 @@ class _Input:
             self.valve.input_watermark(watermark, number)
 
     def begin_run(self, now: int | None) -> None:
-        """Let all channels be idle from now on at the earliest."""
+        """Restart the idle timeout of all channels at `now`."""
         for channel in self.channels.values():
             channel.active_at = now
 
-    def let_idle(self, now: int) -> None:
-        """Take the channels that have been without rows for too long out of the reckoning."""
+    def mark_idle(self, now: int) -> None:
+        """Mark channels without rows for longer than the idle timeout as idle."""
         for deadline, channel in self._deadlines():
             if now > deadline:
                 channel.active_at = None
                 self.valve.input_watermark_status(WatermarkStatus.IDLE, channel.number)
 
     def next_idle(self) -> int | None:
-        """Give the time after which the next channel is idle."""
+        """Return the time after which the next channel becomes idle; None: never."""
         return min((deadline for deadline, _ in self._deadlines()), default=None)
 
     def _deadlines(self) -> Iterator[tuple[int, _Channel]]:
@@ -125,7 +128,7 @@ class _Input:
                     yield channel.active_at + timeout, channel
 
     def restore(self, rows: list[dict[str, Any]]) -> None:
-        """Take back the channels of `WatermarkState.snapshot`."""
+        """Restore the channels from rows of `WatermarkState.snapshot`."""
         self.column = rows[0]["column"]
         states = []
         for number, row in enumerate(rows):
@@ -140,21 +143,21 @@ class _Input:
         self.valve = StatusWatermarkValve.restore(ValveState(rows[0]["input_watermark"], active, states))
 
 
-def _made(column: str | None) -> str:
+def _describe(column: str | None) -> str:
     return "over all rows" if column is None else f"by column {column!r}"
 
 
 class WatermarkState:
-    """The watermark of a key group, and what it was made from.
+    """The watermark of a key group and the state of its channels.
 
-    Every key group is told the same of all channels, so all have the same watermark.
+    Every key group observes the rows of all channels, so all key groups have the same watermark.
 
     Parameters
     ----------
     strategies : tuple of WatermarkStrategy
-        Of each input.
+        The strategy of each input.
     columns : tuple of (str or None)
-        Of each input, the column of its channels.
+        The channel column of each input.
     """
 
     kind = CLOCK
@@ -162,7 +165,7 @@ class WatermarkState:
     schema = _SCHEMA
 
     def __init__(self, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]) -> None:
-        self.notices: set[str] = set()  # for the user, about what a checkpoint held
+        self.notices: set[str] = set()  # for the user, about the restored checkpoint
         self.watermark = MIN_WATERMARK
         self.late_rows = 0
         self.wake_up: int | None = None
@@ -172,19 +175,21 @@ class WatermarkState:
         self._saved: object = None
 
     def observe(self, observed: pa.Table, now: int | None, run: str | None) -> int:
-        """Advance by what a micro-batch has seen, and return the watermark.
+        """Advance the watermark by the rows of a micro-batch and return it.
 
-        It never falls. Channels that turn up or come back do so before any watermark moves, so that in one
-        micro-batch none overtakes another; idleness comes last. Where the query's channels are values of
-        another column than the checkpoint's, these hold until the input has rows, and are then forgotten.
+        The watermark never falls. New and returning channels become active before any watermark advances,
+        so that within a micro-batch no channel overtakes another; channels become idle last. If the query
+        has another channel column than the checkpoint, the old channels count until the input has rows and
+        are then dropped.
 
         Parameters
         ----------
         observed : pyarrow.Table
+            Count and largest timestamp of the rows of each channel.
         now : int or None
-            The micro-batch's time, epoch ms.
+            Time of the micro-batch, epoch ms.
         run : str or None
-            The query's run: while it was stopped no channel was idle.
+            Run of the query. The time between two runs does not count as idle.
         """
         if run != self._run:
             self._run = run
@@ -193,14 +198,14 @@ class WatermarkState:
         rows = observed.to_pylist()
         self._switch({row["input"] for row in rows})
         for row in rows:
-            self._inputs[row["input"]].turn_up(row["channel"], now)
+            self._inputs[row["input"]].activate(row["channel"], now)
         self._combine()
         for number, input_ in enumerate(self._inputs):
             input_.observe([row for row in rows if row["input"] == number], now)
         self._combine()
         if now is not None:
             for input_ in self._inputs:
-                input_.let_idle(now)
+                input_.mark_idle(now)
             self._combine()
         return self.watermark
 
@@ -221,25 +226,25 @@ class WatermarkState:
         self.watermark = max(self.watermark, self._combined.combined_watermark)
 
     def next_idle(self) -> int | None:
-        """Give the time after which a channel is idle if it stays without rows; None: never."""
+        """Return the time after which the next channel without rows becomes idle; None: never."""
         times = [input_.next_idle() for input_ in self._inputs]
         return min((time for time in times if time is not None), default=None)
 
     def explain(self) -> list[Explanation]:
-        """Tell of each input who holds its watermark back."""
+        """Explain for each input which channels hold its watermark back."""
         return [input_.valve.explain() for input_ in self._inputs]
 
     def follow(self, watermark: int) -> int:
-        """Take a watermark that somebody else makes; it never falls."""
+        """Advance to a watermark from outside and return the result, which never falls."""
         self.watermark = max(self.watermark, watermark)
         return self.watermark
 
     def finish(self) -> int:
-        """End of a bounded input: no row will ever come."""
+        """Advance to the maximum watermark at the end of a bounded input, and return it."""
         self.watermark = MAX_WATERMARK
         return self.watermark
 
-    # The checkpoint's view (see `CheckpointedPart`): always the whole, one row for each channel.
+    # The methods of `CheckpointedPart`. Every chunk holds the whole state, one row per channel.
 
     def _values(self) -> list[tuple[Any, ...]]:
         mine = self.watermark, self.late_rows, self.wake_up
@@ -254,22 +259,25 @@ class WatermarkState:
         return rows or [(*mine, None, MIN_WATERMARK, 0, self._run, *[None] * 7)]
 
     def changes(self) -> pa.RecordBatch | None:
-        """Give the clock where it has moved since the last call."""
+        """Return the state if it changed since the last call, else None."""
         if self._values() == self._saved:
             return None
         self._saved = self._values()
         return self.snapshot()
 
     def snapshot(self) -> pa.RecordBatch:
-        """Give the clock."""
+        """Return the state."""
         columns = zip(*self._values(), strict=True)
         arrays = [pa.array(column, f.type) for column, f in zip(columns, _SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Take back what `snapshot` gave."""
+        """Restore the state of `snapshot`."""
         if batch.schema != _SCHEMA or not batch.num_rows:
-            raise ValueError(f"a chunk of kind {CLOCK} is no clock: {batch.schema}")
+            raise ValueError(
+                f"a chunk of kind {CLOCK} must have rows with the columns {_SCHEMA}, got {batch.num_rows} "
+                f"rows with {batch.schema}"
+            )
         rows = batch.to_pylist()
         self.late_rows, self.wake_up = rows[0]["late_rows"], rows[0]["wake_up"]
         self._run = rows[0]["run"]
@@ -277,8 +285,8 @@ class WatermarkState:
         for number in sorted({row["input"] for row in channels}):
             if not 0 <= number < len(self._inputs):
                 raise ValueError(
-                    f"the checkpoint's query has an input {number}, this one has {len(self._inputs)}; "
-                    "start a new checkpoint"
+                    f"the query must have the inputs of the checkpoint, which has an input {number}, "
+                    f"got {len(self._inputs)} inputs; start a new checkpoint"
                 )
             self._inputs[number].restore([row for row in channels if row["input"] == number])
         self._combine()
@@ -286,5 +294,5 @@ class WatermarkState:
         self._saved = self._values()
 
     def nbytes(self) -> int:
-        """Give nothing: a clock is always written anew."""
+        """Return 0, since the watermark is always rewritten."""
         return 0

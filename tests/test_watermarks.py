@@ -122,6 +122,34 @@ def test_a_strategy_is_immutable_and_keeps_its_other_settings():
     assert watermarks(full, [100]) == [94]
 
 
+def row_time(row, timestamp):
+    return row
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shown"),
+    [
+        (WatermarkStrategy.no_watermarks(), "no_watermarks()"),
+        (WatermarkStrategy.for_monotonous_timestamps(), "for_monotonous_timestamps()"),
+        (WatermarkStrategy.for_generator(WatermarkGenerator), "for_generator(WatermarkGenerator)"),
+        (
+            WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)).with_idleness(60_000),
+            "for_bounded_out_of_orderness(5000).with_idleness(60000)",
+        ),
+        (
+            WatermarkStrategy.no_watermarks().with_max_ahead(7).with_timestamp_assigner(row_time),
+            "no_watermarks().with_timestamp_assigner(row_time).with_max_ahead(7)",
+        ),
+        (
+            WatermarkStrategy.no_watermarks().with_timestamp_assigner(At()),
+            "no_watermarks().with_timestamp_assigner(At())",
+        ),
+    ],
+)
+def test_the_repr_of_a_strategy_names_the_calls_that_make_it(strategy, shown):
+    assert repr(strategy) == f"WatermarkStrategy.{shown}"
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, None])
 def test_an_invalid_idle_timeout_raises(value):
     with pytest.raises((TypeError, ValueError), match="idle_timeout"):

@@ -309,17 +309,17 @@ def test_bad_arguments_are_named_before_the_query_starts(spark: SparkSession) ->
         return row
 
     for arguments, error, message in [
-        ({"df": [1, 2]}, TypeError, r"df: \[1, 2\] is no pyspark.sql.DataFrame"),
-        ({"df": df.select("id", "id")}, ValueError, "df: rename column 'id'"),
+        ({"df": [1, 2]}, TypeError, r"df must be a pyspark.sql.DataFrame, got \[1, 2\]"),
+        ({"df": df.select("id", "id")}, ValueError, "df must have unique column names .* got 'id'"),
         ({"function": plain}, TypeError, "function must be a coroutine function .*plain.*; write it with"),
         (
             {"function": Client},
             TypeError,
             r"function must be an instance, got the class Client; pass Client\(\)",
         ),
-        ({"function": locked}, TypeError, "function: .* cannot be sent to the workers"),
-        ({"output_schema": "n bgint"}, ValueError, "output_schema: 'n bgint' is no DDL"),
-        ({"output_schema": 5}, TypeError, "output_schema: 5 is no schema; give a DDL string"),
+        ({"function": locked}, TypeError, "function must be serialisable, to be sent to the workers"),
+        ({"output_schema": "n bgint"}, ValueError, "output_schema must be a DDL string .*, got 'n bgint'"),
+        ({"output_schema": 5}, TypeError, "output_schema must be a DDL string .*, got 5"),
         ({"capacity": 0}, ValueError, "capacity must be 1 or more, got 0"),
         ({"capacity": "100"}, TypeError, "capacity must be an int, got '100'"),
         ({"timeout": 0}, ValueError, "timeout must be 1 ms or more, got 0"),

@@ -194,9 +194,9 @@ def test_an_idle_channel_holds_nobody_back(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"channel": "nope"}, "channel: there is no column 'nope'"),
-        ({"channel": 3}, "channel: 3 is no column name"),
-        ({"watermark": 5}, "watermark: 5 is no WatermarkStrategy"),
+        ({"channel": "nope"}, "channel must name one column, got 'nope'"),
+        ({"channel": 3}, "channel must be a column name, got 3"),
+        ({"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
         ({"watermark": STRATEGY.with_timestamp_assigner(lambda row, _: row.at)}, "with_timestamp_assigner"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_taken_name(spark: SparkSession) -> None:
         timerheap.spark.process(df, "k", Echo(), "late_by int", "at", watermark=STRATEGY, late_by=True)
     with pytest.raises(ValueError, match="output_event_time: a late row has no 'at'"):
         echoed(df, late_by=True, output_event_time="at")
-    with pytest.raises(ValueError, match="event_time: late_by needs the name of the event-time column"):
+    with pytest.raises(ValueError, match="event_time must name the event-time column if late_by is given"):
         timerheap.spark.process(df, "k", Echo(), OUTPUT, late_by=True)
 
 

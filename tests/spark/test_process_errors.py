@@ -64,56 +64,60 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no such key": (
         {"key": "plane"},
         ValueError,
-        say("key: there is no column 'plane'; the columns are", "'k'"),
+        say("key must name one column, got 'plane', which names none; the columns are", "'k'"),
     ),
-    "key of key": ({"key": ["k", "K"]}, ValueError, "key: there is no column 'K'"),
-    "number as key": ({"key": 5}, TypeError, "key: 5 names no column; give a column name or a list"),
-    "no key": ({"key": []}, TypeError, r"key: \[\] names no column"),
-    "key with a number": ({"key": ["k", 5]}, TypeError, "key: 5 is no column name; give a str"),
+    "key of another case": (
+        {"key": ["k", "K"]},
+        ValueError,
+        "key must name one column, got 'K', which names none",
+    ),
+    "number as key": ({"key": 5}, TypeError, "key must be a column name or a list of column names, got 5"),
+    "no key": ({"key": []}, TypeError, r"key must be a column name or .*, got \[\]"),
+    "key with a number": ({"key": ["k", 5]}, TypeError, "key must be a column name, got 5; pass a str"),
     "struct as key": (
         {"key": "st"},
         ValueError,
-        say("key: column 'st' is struct<a:bigint>", "select its fields"),
+        say("key must be of an atomic type, got column 'st' of type struct<a:bigint>", "select its fields"),
     ),
     "array as key": (
         {"key": ["k", "ids"]},
         ValueError,
-        "key: column 'ids' is array<bigint>, which is no atomic",
+        "key must be of an atomic type, got column 'ids' of type array<bigint>",
     ),
     "no such event time": (
         {"event_time": "when"},
         ValueError,
-        "event_time: there is no column 'when'; the columns",
+        "event_time must name one column, got 'when', which names none; the columns",
     ),
     "text as event time": (
         {"event_time": "k", "watermark": MONOTONOUS},
         ValueError,
-        "event_time: column 'k' is string; make it a timestamp, or a bigint of epoch milliseconds",
+        "event_time must be a timestamp or a bigint of epoch milliseconds, got column 'k' of type string",
     ),
     "int as event time": (
         {"event_time": "n"},
         ValueError,
-        "event_time: column 'n' is int; make it a timestamp",
+        "event_time must be a timestamp or a bigint of .*, got column 'n' of type int",
     ),
     "date as event time": (
         {"event_time": "day"},
         ValueError,
-        "event_time: column 'day' is date; make it a time",
+        "event_time must be a timestamp or a bigint of .*, got column 'day' of type date",
     ),
     "event time without watermark": (
         {"event_time": "at"},
         TypeError,
-        r"watermark: None is no WatermarkStrategy; .*for_bounded_out_of_orderness\(",
+        r"watermark must be a WatermarkStrategy, got None; .*for_bounded_out_of_orderness\(",
     ),
     "number as watermark": (
         {"event_time": "at", "watermark": 5_000},
         TypeError,
-        "watermark: 5000 is no Watermark",
+        "watermark must be a WatermarkStrategy, got 5000",
     ),
     "watermark without event time": (
         {"watermark": MONOTONOUS},
         ValueError,
-        "event_time: watermark needs the name",
+        "event_time must name the event-time column if watermark is given, got None",
     ),
     "order without event time": (
         {"order": "event_time"},
@@ -126,40 +130,59 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         'order must be "event_time" or "arrival", got \'sorted\'',
     ),
     "order as a switch": ({"order": True}, ValueError, 'order must be "event_time" or "arrival", got True'),
-    "no groups": ({"max_parallelism": 0}, ValueError, "max_parallelism: 0 key groups; give 1 to 32768"),
+    "no groups": ({"max_parallelism": 0}, ValueError, "max_parallelism must be between 1 and 32768, got 0"),
     "many groups": (
         {"max_parallelism": 32_769},
         ValueError,
-        "max_parallelism: 32769 key groups; give 1 to 32768",
+        "max_parallelism must be between 1 and 32768, got 32769",
     ),
-    "groups as text": ({"max_parallelism": "8"}, TypeError, "max_parallelism: '8' is no int"),
-    "groups as float": ({"max_parallelism": 8.0}, TypeError, r"max_parallelism: 8\.0 is no int"),
+    "groups as text": ({"max_parallelism": "8"}, TypeError, "max_parallelism must be an int, got '8'"),
+    "groups as float": ({"max_parallelism": 8.0}, TypeError, r"max_parallelism must be an int, got 8\.0"),
     "class as function": (
         {"function": Nothing},
         TypeError,
-        r"function: Nothing is a class; give an instance of it: "
-        r"Nothing\(\)",
+        r"function must be an instance, got the class Nothing; pass Nothing\(\) instead",
     ),
     "lambda as function": (
         {"function": lambda row: None},
         TypeError,
-        "function: .*lambda.* is neither a Keyed",
+        "function must be a KeyedProcessFunction or BatchProcessFunction, got .*lambda",
     ),
     "lock in function": (
         {"function": Locked()},
         TypeError,
-        say("function: Locked cannot be sent", r"attribute 'guard'\)", r"open\(\)"),
+        say("function must be serialisable, .* got a Locked", r"attribute 'guard'\)", r"open\(\)"),
     ),
     "number as schema": (
         {"output_schema": 5},
         TypeError,
-        "output_schema: 5 is no schema; give a DDL string such as",
+        "output_schema must be a DDL string such as .* or a StructType, got 5",
     ),
-    "type as schema": ({"output_schema": "bigint"}, TypeError, "output_schema: .* is no schema; give a DDL"),
-    "misspelt schema": ({"output_schema": "k strin"}, ValueError, "output_schema: .*strin"),
-    "double result": ({"output_schema": "a int, a int"}, ValueError, "output_schema: rename column 'a'"),
-    "reserved name": ({"key": "id"}, ValueError, "df: rename column '__timerheap_hash': its name is taken"),
-    "channel": ({"channel": "k"}, ValueError, "event_time: channel needs the name"),
+    "type as schema": (
+        {"output_schema": "bigint"},
+        TypeError,
+        "output_schema must be .* or a StructType, got",
+    ),
+    "misspelt schema": (
+        {"output_schema": "k strin"},
+        ValueError,
+        "output_schema must be a DDL string .*, got 'k strin'",
+    ),
+    "repeated name": (
+        {"output_schema": "a int, a int"},
+        ValueError,
+        "output_schema must have unique .* got 'a'",
+    ),
+    "reserved name": (
+        {"key": "id"},
+        ValueError,
+        "df must have .* '__timerheap_', got '__timerheap_hash'; rename",
+    ),
+    "channel": (
+        {"channel": "k"},
+        ValueError,
+        "event_time must name the event-time column if channel is given",
+    ),
     "a name to drop": (
         {"drop_state": "last"},
         TypeError,
@@ -184,14 +207,14 @@ def test_arguments(case: str, df: DataFrame) -> None:
 
 
 def test_what_is_no_dataframe() -> None:
-    with pytest.raises(TypeError, match=r"df: \[1, 2\] is no .*DataFrame"):
+    with pytest.raises(TypeError, match=r"df must be a pyspark\.sql\.DataFrame, got \[1, 2\]"):
         process([1, 2])
 
 
 def test_two_columns_of_one_name(df: DataFrame) -> None:
-    with pytest.raises(ValueError, match="key: there is more than one column 'k'"):
+    with pytest.raises(ValueError, match="key must name one column, got 'k', which names 2"):
         process(df.select("k", "k"))
-    with pytest.raises(ValueError, match="df: rename column 'n'"):
+    with pytest.raises(ValueError, match=r"df must have unique column names .* got 'n'"):
         process(df.select("k", "n", "n"))
 
 
@@ -203,7 +226,7 @@ def test_state_store(spark: SparkSession) -> None:
         for provider in (HDFS, None):
             if provider is None:
                 spark.conf.unset(setting)
-            message = rf"{setting} is .*HDFSBacked.*spark\.conf\.set\(.*RocksDBStateStoreProvider"
+            message = rf"{setting} must be .*HDFSBacked.*spark\.conf\.set\(.*RocksDBStateStoreProvider"
             with pytest.raises(ValueError, match=message):
                 process(rates, key="value")
     process(rates, key="value")

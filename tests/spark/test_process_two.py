@@ -176,13 +176,13 @@ def test_late_rows_say_which_side_they_are_of(spark: SparkSession, tmp_path: Pat
     [
         ({"right_key": "page"}, "right_key: column 'page' is string, and 'item' of left is bigint"),
         ({"right_key": ["who", "page"]}, r"right_key: \['who', 'page'\] are not as many columns"),
-        ({"right_key": "nope"}, "right_key: there is no column 'nope'"),
+        ({"right_key": "nope"}, "right_key must name one column, got 'nope'"),
         (
             {"right_event_time": "day"},
             "right_event_time: column 'day' is timestamp, and 'at' of left is bigint",
         ),
-        ({"right_watermark": 5}, "right_watermark: 5 is no WatermarkStrategy"),
-        ({"right_channel": "nope"}, "right_channel: there is no column 'nope'"),
+        ({"right_watermark": 5}, "right_watermark must be a WatermarkStrategy, got 5"),
+        ({"right_channel": "nope"}, "right_channel must name one column, got 'nope'"),
     ],
 )
 def test_errors(options: dict[str, Any], message: str, spark: SparkSession) -> None:

@@ -232,18 +232,18 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
     [
         (COUNTS, {}, "watermark: table stream is a stream; give a WatermarkStrategy"),
         (COUNTS, {"watermark": {"other": STRATEGY}}, "watermark: table stream is a stream"),
-        (COUNTS, {"watermark": 5}, "watermark: 5 is no WatermarkStrategy"),
+        (COUNTS, {"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
         (
             COUNTS.replace("ts", "nope"),
             {"watermark": STRATEGY},
             r"DESCRIPTOR\(nope\): table stream has no such",
         ),
         (COUNTS.replace("ts", "nope"), {"processing_time": "p"}, r"DESCRIPTOR\(nope\): .* it has \['rate'"),
-        (COUNTS, {"processing_time": "ts", "watermark": STRATEGY}, "watermark needs the name of"),
+        (COUNTS, {"processing_time": "ts", "watermark": STRATEGY}, "if watermark is given, got None"),
         (COUNTS.replace("'10'", "'0'"), {"watermark": STRATEGY}, "size must be positive"),
         (COUNTS.replace("window_end", "window_end, nope"), {"watermark": STRATEGY}, "no column 'nope'"),
         (COUNTS.replace("ts", "value"), {"watermark": STRATEGY, "local": "jvm"}, "local: 'jvm' cannot be"),
-        (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel: there is no column 'nope'"),
+        (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel must name one column, got 'nope'"),
         (5, {}, "query: 5 is no str"),
     ],
 )

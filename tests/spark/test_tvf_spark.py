@@ -202,7 +202,7 @@ def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
             lambda df: timerheap.spark.cumulate(df, "k", 7, 21, watermark=STRATEGY),
             "time: column 'k' is string",
         ),
-        (lambda df: timerheap.spark.tumble(df, "at", 5), "watermark: None is no WatermarkStrategy"),
+        (lambda df: timerheap.spark.tumble(df, "at", 5), "watermark must be a WatermarkStrategy, got None"),
         (lambda df: ours(df).agg(F.first("v")), r"agg: first\(v, false\) is not supported"),
         (lambda df: ours(df).agg(F.sum("v") + 1), r"agg: \+\(sum\(v\), 1\) is not supported"),
         (lambda df: ours(df).agg(F.count_distinct("v", "k")), "windows take one at a time"),

@@ -360,8 +360,8 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
             timerheap.spark.window_operator(**{**good, **arguments})
 
     by_clock, sessions = TumblingProcessingTimeWindows.of(5), EventTimeSessionWindows.with_gap(5)
-    refused(TypeError, r"df: .* is no pyspark\.sql\.DataFrame", df=[])
-    refused(ValueError, "key: there is no column 'x'", key="x")
+    refused(TypeError, r"df must be a pyspark\.sql\.DataFrame, got \[\]", df=[])
+    refused(ValueError, "key must name one column, got 'x'", key="x")
     refused(TypeError, "assigner must be a WindowAssigner, got 60000", assigner=60000)
     refused(TypeError, "function must be an instance, got the class Total", function=Total)
     refused(TypeError, "accumulator_type must be a type for Total", accumulator_type=None)
@@ -370,7 +370,7 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
             accumulator_type=None, window_function=Shown())  # fmt: skip
     refused(TypeError, "trigger must be a Trigger, got 5", trigger=5)
     refused(ValueError, "event_time: Tumbling.* needs the name", event_time=None, watermark=None)
-    refused(TypeError, "watermark: None is no WatermarkStrategy", watermark=None)
+    refused(TypeError, "watermark must be a WatermarkStrategy, got None", watermark=None)
     refused(ValueError, "processing_time: TumblingProc.* needs processing_time=True", assigner=by_clock)
     refused(ValueError, "processing_time: a batch DataFrame has no", assigner=by_clock, processing_time=True)
     refused(ValueError, "late_by: no row is late for GlobalWindows", assigner=GlobalWindows(), late_by=True)
@@ -384,7 +384,11 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
     refused(ValueError, "output_schema: column 'k' is there already", output_schema="k string")
     refused(ValueError, "output_schema: column 'window_end'", output_schema="n int, window_end timestamp")
     refused(ValueError, "output_schema: column 'late_by'", output_schema="late_by bigint", late_by=True)
-    refused(ValueError, "output_schema: .* is no DDL", output_schema="count bigint total")
+    refused(
+        ValueError,
+        "output_schema must be a DDL string .*, got 'count bigint total'",
+        output_schema="count bigint total",
+    )
     assert timerheap.spark.window_operator(**good, late_by=True).columns[-2:] == ["late_by", "late_row"]
 
 

@@ -43,6 +43,9 @@ class TimestampAssigner(ABC):
             Epoch milliseconds, int64.
         """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 class RecordTimestampAssigner(TimestampAssigner):
     """Keeps the previous timestamp of each row (Flink's ``RecordTimestampAssigner``)."""
@@ -80,10 +83,13 @@ class WatermarkStrategy:
     54999
     >>> strategy.idle_timeout, strategy.max_ahead
     (60000, 86400000)
+    >>> WatermarkStrategy.for_monotonous_timestamps().with_idleness(60_000)
+    WatermarkStrategy.for_monotonous_timestamps().with_idleness(60000)
     """
 
     def __init__(self, create_watermark_generator: Callable[[], WatermarkGenerator]) -> None:
         self._create_watermark_generator = create_watermark_generator
+        self._factory = f"for_generator({_name_of(create_watermark_generator)})"
         self.timestamp_assigner: TimestampAssigner | None = None
         self.idle_timeout: int | None = None
         self.max_ahead: int | None = None
@@ -92,17 +98,20 @@ class WatermarkStrategy:
     def for_bounded_out_of_orderness(max_out_of_orderness: int | timedelta) -> WatermarkStrategy:
         """Return a strategy for rows at most `max_out_of_orderness` behind the largest timestamp so far."""
         ms = not_negative("max_out_of_orderness", max_out_of_orderness)
-        return WatermarkStrategy(lambda: BoundedOutOfOrdernessWatermarks(ms))
+        strategy = WatermarkStrategy(lambda: BoundedOutOfOrdernessWatermarks(ms))
+        return strategy._with("_factory", f"for_bounded_out_of_orderness({ms})")
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
         """Return a strategy for rows whose timestamps never decrease."""
-        return WatermarkStrategy(AscendingTimestampsWatermarks)
+        return WatermarkStrategy(AscendingTimestampsWatermarks)._with(
+            "_factory", "for_monotonous_timestamps()"
+        )
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
         """Return a strategy without watermarks before the end of a bounded input."""
-        return WatermarkStrategy(NoWatermarks)
+        return WatermarkStrategy(NoWatermarks)._with("_factory", "no_watermarks()")
 
     @staticmethod
     def for_generator(create_watermark_generator: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
@@ -203,6 +212,16 @@ class WatermarkStrategy:
             "without rows"
         )
 
+    def __repr__(self) -> str:
+        calls = [self._factory]
+        if self.timestamp_assigner is not None:
+            calls.append(f"with_timestamp_assigner({self.timestamp_assigner!r})")
+        if self.idle_timeout is not None:
+            calls.append(f"with_idleness({self.idle_timeout})")
+        if self.max_ahead is not None:
+            calls.append(f"with_max_ahead({self.max_ahead})")
+        return ".".join([type(self).__name__, *calls])
+
     def _with(self, name: str, value: object) -> WatermarkStrategy:
         strategy = copy.copy(self)
         setattr(strategy, name, value)
@@ -215,3 +234,10 @@ class _CallableAssigner(TimestampAssigner):
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
         return self._function(value, record_timestamp)
+
+    def __repr__(self) -> str:
+        return _name_of(self._function)
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", repr(function)))

@@ -1,4 +1,4 @@
-"""What users hand in, checked before a query starts; each error names the argument."""
+"""Checks users' arguments before a query starts; each error names the argument."""
 
 from __future__ import annotations
 
@@ -45,46 +45,49 @@ __all__ = [
     "state_names",
 ]
 
-_MOST_GROUPS = 1 << 15
+_MAX_GROUPS = 1 << 15
 _RESERVED = "__timerheap_"
 
 
 def data_frame(argument: str, df: object) -> DataFrame:
-    """Give a DataFrame."""
+    """Return `df`, checked to be a DataFrame."""
     if not isinstance(df, DataFrame):
-        raise TypeError(f"{argument}: {df!r} is no pyspark.sql.DataFrame")
+        raise TypeError(f"{argument} must be a pyspark.sql.DataFrame, got {df!r}")
     return df
 
 
 def key_groups(max_parallelism: object) -> int:
-    """Give a number of key groups."""
+    """Return `max_parallelism`, checked to be a valid number of key groups."""
     if not isinstance(max_parallelism, int) or isinstance(max_parallelism, bool):
-        raise TypeError(f"max_parallelism: {max_parallelism!r} is no int")
-    if not 1 <= max_parallelism <= _MOST_GROUPS:
-        raise ValueError(f"max_parallelism: {max_parallelism} key groups; give 1 to {_MOST_GROUPS}")
+        raise TypeError(f"max_parallelism must be an int, got {max_parallelism!r}")
+    if not 1 <= max_parallelism <= _MAX_GROUPS:
+        raise ValueError(f"max_parallelism must be between 1 and {_MAX_GROUPS}, got {max_parallelism}")
     return max_parallelism
 
 
 def named_column(df: DataFrame, argument: str, name: object) -> DataType:
-    """Give the type of a column of `df` that there is once."""
+    """Return the type of a column whose name is unique in `df`."""
     if not isinstance(name, str):
-        raise TypeError(f"{argument}: {name!r} is no column name; give a str")
-    if df.columns.count(name) != 1:
-        there = "no" if name not in df.columns else "more than one"
-        raise ValueError(f"{argument}: there is {there} column {name!r}; the columns are {df.columns}")
+        raise TypeError(f"{argument} must be a column name, got {name!r}; pass a str")
+    count = df.columns.count(name)
+    if count != 1:
+        raise ValueError(
+            f"{argument} must name one column, got {name!r}, which names {count or 'none'}; "
+            f"the columns are {df.columns}"
+        )
     return df.schema[name].dataType
 
 
 def quoted(name: str) -> Column:
-    """Give the column whose whole name this is, dots and backticks included."""
+    """Return the column with exactly this name; dots and backticks are part of the name."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def key_columns(df: DataFrame, argument: str, key: object) -> list[str]:
-    """Give the names of the key columns."""
+    """Return the names of the key columns."""
     names = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else None
     if not names:
-        raise TypeError(f"{argument}: {key!r} names no column; give a column name or a list of them")
+        raise TypeError(f"{argument} must be a column name or a list of column names, got {key!r}")
     for name in names:
         _atomic(argument, name, named_column(df, argument, name))
     return names
@@ -93,20 +96,20 @@ def key_columns(df: DataFrame, argument: str, key: object) -> list[str]:
 def _atomic(argument: str, name: str, type_: DataType) -> None:
     if not isinstance(type_, AtomicType) or isinstance(type_, VariantType):
         raise ValueError(
-            f"{argument}: column {name!r} is {type_.simpleString()}, which is no atomic type; "
-            "select its fields as columns of their own and list them"
+            f"{argument} must be of an atomic type, got column {name!r} of type {type_.simpleString()}; "
+            "select its fields as separate columns and pass their names"
         )
     collation = collation_of(type_)
     if collation is not None:
         raise ValueError(
-            f"{argument}: column {name!r} must have the collation UTF8_BINARY, got {collation}; values are "
-            "told apart by their bytes: give the column one spelling of each value, such as "
+            f"{argument} must have the collation UTF8_BINARY, got column {name!r} with {collation}; values "
+            "are compared by their bytes: normalize them first, for example with "
             f"F.collate(F.lower({name!r}), 'UTF8_BINARY')"
         )
 
 
 def collation_of(type_: DataType) -> str | None:
-    """Return the first collation in a type that is not the default one, by which strings are their bytes."""
+    """Return the first collation in a type that is not UTF8_BINARY; None if all strings compare by bytes."""
     if isinstance(type_, StringType):
         return None if type_.isUTF8BinaryCollation() else type_.collation
     inner: list[DataType] = []
@@ -120,7 +123,7 @@ def collation_of(type_: DataType) -> str | None:
 
 
 def channel_column(df: DataFrame, argument: str, name: object) -> None:
-    """Expect a column whose values can tell channels apart."""
+    """Check that a column can identify channels: it must be of an atomic type."""
     _atomic(argument, str(name), named_column(df, argument, name))
 
 
@@ -132,31 +135,42 @@ def expect_event_time(
     argument: str = "event_time",
     **needing: object,
 ) -> WatermarkStrategy:
-    """Give the strategy of an event-time column; `needing`: what makes no sense without the column.
+    """Return the watermark strategy, checked together with the event-time column.
 
-    The arguments are called `prefix` + `argument` and `prefix` + ``watermark``.
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+    event_time, watermark : object
+        The user's arguments.
+    prefix, argument : str
+        Errors call the arguments `prefix` + `argument` and `prefix` + ``watermark``.
+    **needing
+        Other arguments that are only valid with an event-time column, by name.
     """
     named = prefix + argument
     if event_time is None:
         for other, value in {prefix + "watermark": watermark, **needing}.items():
             if value not in (None, False):
-                raise ValueError(f"{named}: {other} needs the name of the event-time column")
+                raise ValueError(
+                    f"{named} must name the event-time column if {other} is given, got None; "
+                    f"pass {named}, or leave {other} out"
+                )
         return WatermarkStrategy.no_watermarks()
     type_ = named_column(df, named, event_time)
     if not isinstance(type_, (TimestampType, TimestampNTZType, LongType)):
         raise ValueError(
-            f"{named}: column {event_time!r} is {type_.simpleString()}; "
-            "make it a timestamp, or a bigint of epoch milliseconds"
+            f"{named} must be a timestamp or a bigint of epoch milliseconds, got column {event_time!r} of "
+            f"type {type_.simpleString()}; cast it"
         )
     if not isinstance(watermark, WatermarkStrategy):
         raise TypeError(
-            f"{prefix}watermark: {watermark!r} is no WatermarkStrategy; "
-            "give one, such as WatermarkStrategy.for_bounded_out_of_orderness(5_000)"
+            f"{prefix}watermark must be a WatermarkStrategy, got {watermark!r}; "
+            "pass one such as WatermarkStrategy.for_bounded_out_of_orderness(5_000)"
         )
     if watermark.timestamp_assigner is not None:
         raise ValueError(
-            f"{prefix}watermark: {named} names the column of the timestamps, so a strategy with a timestamp "
-            "assigner makes no sense; leave with_timestamp_assigner out"
+            f"{prefix}watermark must have no timestamp assigner, got {watermark!r}; timestamps come from the "
+            f"column that {named} names: leave with_timestamp_assigner() out"
         )
     return watermark
 
@@ -182,14 +196,14 @@ def row_order(
         if df.isStreaming and silent and strategy.idle_timeout is None:
             raise ValueError(
                 'order must be "arrival" on a stream with WatermarkStrategy.no_watermarks(), got '
-                '"event_time": rows would wait for ever; pass order="arrival", or a strategy that makes '
+                '"event_time": rows would wait forever; pass order="arrival", or a strategy that makes '
                 "watermarks"
             )
     return "event_time"
 
 
 def bounded_delay(strategy: WatermarkStrategy) -> int | None:
-    """Give the delay of a watermark that is nothing else, in ms; Spark's own is like that."""
+    """Return the delay in ms of a plain bounded-out-of-orderness watermark, which Spark's own can express."""
     generator = strategy.create_watermark_generator()
     if strategy.idle_timeout is not None or strategy.max_ahead is not None:
         return None
@@ -199,23 +213,23 @@ def bounded_delay(strategy: WatermarkStrategy) -> int | None:
 
 
 def sendable(function: object, *classes: type) -> None:
-    """Expect an instance of one of `classes` that can travel to the workers."""
+    """Check that `function` is an instance of one of `classes` and can be sent to the workers."""
     if isinstance(function, type):
         raise TypeError(
-            f"function: {function.__name__} is a class; give an instance of it: {function.__name__}()"
+            f"function must be an instance, got the class {function.__name__}; pass {function.__name__}() "
+            "instead"
         )
     if not isinstance(function, classes):
-        names = [class_.__name__ for class_ in classes]
-        wanted = f"neither a {' nor a '.join(names)}" if len(names) > 1 else f"no {names[0]}"
-        raise TypeError(f"function: {function!r} is {wanted}")
+        names = " or ".join(class_.__name__ for class_ in classes)
+        raise TypeError(f"function must be a {names}, got {function!r}")
     try:
         dumps(function)  # type: ignore[no-untyped-call]
     except Exception as e:
         bad = [name for name, value in vars(function).items() if not _serialises(value)]
         where = f" (its attribute {bad[0]!r})" if bad else ""
         raise TypeError(
-            f"function: {type(function).__name__} cannot be sent to the workers{where}: {e}; "
-            "make in open() what cannot be serialised: connections, locks, Spark objects"
+            f"function must be serialisable, to be sent to the workers, got a {type(function).__name__} that "
+            f"is not{where}: {e}; create connections, locks and clients in open()"
         ) from e
 
 
@@ -228,7 +242,7 @@ def _serialises(value: object) -> bool:
 
 
 def state_names(drop_state: object) -> tuple[str, ...]:
-    """Return the names of the states that are to be dropped."""
+    """Return the names of the states to drop."""
     if (
         isinstance(drop_state, str)
         or not isinstance(drop_state, Sequence)
@@ -242,37 +256,46 @@ def state_names(drop_state: object) -> tuple[str, ...]:
 
 
 def parsed_schema(output_schema: object) -> StructType:
-    """Give the result's type, of DDL or as it is."""
+    """Return the result's type, parsed if it is a DDL string."""
     if not isinstance(output_schema, str):
         return cast(StructType, output_schema)
     try:
         return cast(StructType, StructType.fromDDL(output_schema))
     except ParseException as e:
-        raise ValueError(f"output_schema: {output_schema!r} is no DDL: {e}") from None
+        raise ValueError(
+            f"output_schema must be a DDL string such as 'plane string, at bigint', got {output_schema!r}: "
+            f"{e}"
+        ) from None
 
 
 def arrow_schema(argument: str, type_: object) -> pa.Schema:
-    """Give the Arrow schema of rows whose columns have names of their own."""
+    """Return the Arrow schema of a StructType with unique column names."""
     if not isinstance(type_, StructType):
         raise TypeError(
-            f"{argument}: {type_!r} is no schema; give a DDL string such as 'plane string, at bigint'"
+            f"{argument} must be a DDL string such as 'plane string, at bigint', or a StructType, got "
+            f"{type_!r}"
         )
     taken = [n for n in type_.names if n.startswith(_RESERVED) or type_.names.count(n) > 1]
     if taken:
-        raise ValueError(f"{argument}: rename column {min(taken)!r}: its name is taken")
+        raise ValueError(
+            f"{argument} must have unique column names that do not begin with {_RESERVED!r}, got "
+            f"{min(taken)!r}; rename the column"
+        )
     try:
         return to_arrow_schema(type_, timezone="UTC")
     except Exception as e:
-        raise ValueError(f"{argument}: Arrow has no type for a column of {type_.simpleString()}: {e}") from e
+        raise ValueError(
+            f"{argument} must have column types that Arrow supports, got {type_.simpleString()}: {e}"
+        ) from e
 
 
 def expect_state_store(df: DataFrame) -> None:
-    """Expect the state store that state variables need."""
+    """Check that the session uses the RocksDB state store, which state variables need."""
     conf = "spark.sql.streaming.stateStore.providerClass"
     needed = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     provider = df.sparkSession.conf.get(conf)
     if provider is None or "RocksDB" not in provider:
         raise ValueError(
-            f"{conf} is {provider}, whose state store cannot hold the state variables that process() needs; "
-            f'set it before the query starts: spark.conf.set("{conf}", "{needed}")'
+            f"{conf} must be the RocksDB state store's provider, since process() keeps state variables, got "
+            f'{provider}; set it before the query starts: spark.conf.set("{conf}", "{needed}")'
         )

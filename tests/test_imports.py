@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # A room is a module or a subpackage; "__init__" is the package's own face.
 LAYERS = {
     "": [
-        "_arguments _returned state time types",
+        "_arguments _murmur _returned state time types",
         "timer",
         "_native functions watermarks",
         "hashing interval_join tvf windows",

@@ -157,7 +157,7 @@ for _ in range(100_000):
 @pytest.mark.parametrize(
     ("key_type", "key", "error", "message"),
     [
-        ("long", "7", TypeError, "an int, Flink's long, got '7'"),
+        ("long", "7", TypeError, "value must be an int, got '7' of type str"),
         ("long", True, TypeError, "got True"),
         ("long", 2**63, OverflowError, "64 bits.*9223372036854775808"),
         ("int", 2**31, OverflowError, "32 bits"),

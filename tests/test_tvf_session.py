@@ -94,7 +94,7 @@ def test_sessions_equal_the_model(steps: list[tuple[list[tuple[int, int, int]], 
 
 def test_invalid_input_raises_and_changes_nothing() -> None:
     sessions = operator()
-    with pytest.raises(ValueError, match="gap must be positive"):
+    with pytest.raises(ValueError, match="gap must be more than 0 ms"):
         SessionWindowAggregate(0, [])
     with pytest.raises(KeyError, match="inputs must have the column 'v'"):
         sessions.add([1], [1], {})

@@ -1,4 +1,4 @@
-"""Durations as arguments: a timedelta, or an int of milliseconds."""
+"""Checks of arguments that are integers or durations; an error names the argument and its value."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from datetime import timedelta
 from operator import index
 from typing import SupportsIndex
 
-__all__ = ["Length", "int64", "milliseconds", "multiple", "not_negative", "positive", "positive_int"]
+__all__ = [
+    "Length",
+    "int64",
+    "integer",
+    "integer_within",
+    "milliseconds",
+    "multiple",
+    "not_negative",
+    "positive",
+    "positive_int",
+    "sized_integer",
+    "window_length",
+]
 
 Length = int | timedelta
+"""A duration: an int is a number of milliseconds."""
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_LONGEST_WINDOW = (2**63 - 1) // 4  # so that the sum of a few lengths fits into int64
 
 
 def milliseconds(name: str, value: Length) -> int:
@@ -53,16 +66,24 @@ def positive(name: str, value: Length) -> int:
     --------
     >>> positive("size", 0)
     Traceback (most recent call last):
-    ValueError: size must be positive and at most 2305843009213693951 ms, got 0 ms
+    ValueError: size must be more than 0 ms, got 0
     """
     duration = milliseconds(name, value)
-    if not 0 < duration <= _INT64_MAX // 4:
-        raise ValueError(f"{name} must be positive and at most {_INT64_MAX // 4} ms, got {duration} ms")
+    if duration <= 0:
+        raise ValueError(f"{name} must be more than 0 ms, got {value!r}")
     return duration
 
 
+def window_length(name: str, value: Length) -> int:
+    """Convert the length of a window; it must be positive and at most a quarter of the int64 range."""
+    length = positive(name, value)
+    if length > _LONGEST_WINDOW:
+        raise ValueError(f"{name} must be at most {_LONGEST_WINDOW} ms, got {value!r}")
+    return length
+
+
 def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tuple[int, int]:
-    """Convert two durations, the first of which must be a multiple of the second.
+    """Convert two window lengths, the first of which must be a multiple of the second.
 
     Examples
     --------
@@ -70,7 +91,7 @@ def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tu
     Traceback (most recent call last):
     ValueError: size must be a multiple of slide (3 ms), such as 9 or 12 ms, got 10 ms
     """
-    size, part = positive(name, value), positive(part_name, part_value)
+    size, part = window_length(name, value), window_length(part_name, part_value)
     if size % part:
         near = f"{size // part * part} or {(size // part + 1) * part}" if size > part else f"{part}"
         raise ValueError(
@@ -79,18 +100,43 @@ def multiple(name: str, value: Length, part_name: str, part_value: Length) -> tu
     return size, part
 
 
-def int64(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int; raise a TypeError or OverflowError that names the argument."""
+def integer(name: str, value: SupportsIndex) -> int:
+    """Return `value` as an int of any size; raise a TypeError for other types, bool among them."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, got {value!r} of type {type(value).__name__}")
-    number = index(value)
-    if not _INT64_MIN <= number <= _INT64_MAX:
-        raise OverflowError(f"{name} must fit into 64 bits, got {value!r}")
+    return index(value)
+
+
+def sized_integer(name: str, value: SupportsIndex, bits: int) -> int:
+    """Return `value` as an int; raise an OverflowError if it does not fit into signed `bits` bits."""
+    number = integer(name, value)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise OverflowError(f"{name} must fit into {bits} bits, got {value!r}")
+    return number
+
+
+def int64(name: str, value: SupportsIndex) -> int:
+    """Return `value` as an int; raise an OverflowError if it does not fit into int64."""
+    return sized_integer(name, value, 64)
+
+
+def integer_within(name: str, value: SupportsIndex, low: int, high: int) -> int:
+    """Return `value` as an int; raise a ValueError if it is not from `low` to `high`, both included.
+
+    Examples
+    --------
+    >>> integer_within("max_parallelism", 0, 1, 32768)
+    Traceback (most recent call last):
+    ValueError: max_parallelism must be from 1 to 32768, got 0
+    """
+    number = integer(name, value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
     return number
 
 
 def positive_int(name: str, value: SupportsIndex) -> int:
-    """Return `value` as an int of 1 or more; raise an error that names the argument."""
+    """Return `value` as an int; raise a ValueError if it is less than 1."""
     number = int64(name, value)
     if number < 1:
         raise ValueError(f"{name} must be 1 or more, got {value!r}")

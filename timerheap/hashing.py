@@ -19,7 +19,7 @@ from typing import Any
 
 from timerheap._native._heap import xxh64
 
-__all__ = ["java_hash_code", "murmur_hash", "spark_xxhash64"]
+__all__ = ["java_hash_code", "spark_xxhash64"]
 
 _JavaHasher = Callable[[Any], int]
 _SparkEncoder = Callable[[Any], bytes]
@@ -373,17 +373,3 @@ def _signed(number: int, bits: int) -> int:
     """Return the low `bits` bits of a number as a two's complement integer."""
     half = 1 << bits - 1
     return (number + half & (half << 1) - 1) - half
-
-
-def murmur_hash(code: int) -> int:
-    """Compute Flink's ``MathUtils.murmurHash``: murmur3 of one int, and its absolute value."""
-    code = code * 0xCC9E2D51 & _U32
-    code = (code << 15 | code >> 17) * 0x1B873593 & _U32
-    code = (code << 13 | code >> 19) * 5 + 0xE6546B64 & _U32
-    code ^= 4
-    code = (code ^ code >> 16) * 0x85EBCA6B & _U32
-    code = (code ^ code >> 13) * 0xC2B2AE35 & _U32
-    code ^= code >> 16
-    if code < 0x80000000:
-        return code
-    return 0 if code == 0x80000000 else 0x100000000 - code

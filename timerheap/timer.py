@@ -156,8 +156,7 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
 
     In a function, a key then has one timer per minute, however many elements arrive:
 
-    >>> from timerheap.flink import InternalTimerService, ManualProcessingTimeService
-    >>> from timerheap import TimerService
+    >>> from timerheap.flink import InternalTimerService, ManualProcessingTimeService, SimpleTimerService
     >>> internal = InternalTimerService(None, ManualProcessingTimeService())
     >>> internal.key_context.current_key = "N14228"
     >>> timers = SimpleTimerService(internal)

@@ -13,6 +13,6 @@ def test_slice_assigners_raise_where_flinks_do(trace: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be") as raised:
         assigner(trace)
     wrong = next(value for value in (trace["offset"], trace["size"], trace["step"]) if value is not None)
-    message = str(raised.value)
+    message = str(raised.value).removesuffix(" ms")
     assert message.startswith(("size", "max_size", "slide", "step", "offset"))
-    assert message.endswith((f"got {trace['size']} ms", f"got {trace['step']} ms", f"got {wrong} ms"))
+    assert message.endswith((f"got {trace['size']}", f"got {trace['step']}", f"got {wrong}"))

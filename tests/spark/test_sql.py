@@ -240,7 +240,7 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
         ),
         (COUNTS.replace("ts", "nope"), {"processing_time": "p"}, r"DESCRIPTOR\(nope\): .* it has \['rate'"),
         (COUNTS, {"processing_time": "ts", "watermark": STRATEGY}, "if watermark is given, got None"),
-        (COUNTS.replace("'10'", "'0'"), {"watermark": STRATEGY}, "size must be positive"),
+        (COUNTS.replace("'10'", "'0'"), {"watermark": STRATEGY}, "size must be more than 0 ms"),
         (COUNTS.replace("window_end", "window_end, nope"), {"watermark": STRATEGY}, "no column 'nope'"),
         (COUNTS.replace("ts", "value"), {"watermark": STRATEGY, "local": "jvm"}, "local: 'jvm' cannot be"),
         (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel must name one column, got 'nope'"),

@@ -193,7 +193,7 @@ def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda df: timerheap.spark.tumble(df, "v", 0, watermark=STRATEGY), "size must be positive"),
+        (lambda df: timerheap.spark.tumble(df, "v", 0, watermark=STRATEGY), "size must be more than 0 ms"),
         (
             lambda df: timerheap.spark.hop(df, "at", 7, 20, watermark=STRATEGY),
             "size must be a multiple of slide",

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from timerheap._arguments import int64, not_negative
+from timerheap._arguments import int64, not_negative, positive_int
 from timerheap.async_io.function import AsyncFunction, Stateless, as_async_function, finished
 from timerheap.async_io.queue import (
     OrderedStreamElementQueue,
@@ -18,7 +18,6 @@ from timerheap.async_io.queue import (
     StreamRecord,
     UnorderedStreamElementQueue,
     Watermark,
-    checked_capacity,
     listed,
 )
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
@@ -94,7 +93,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         retry: AsyncRetryStrategy | None = None,
     ) -> None:
         self._function: AsyncFunction[IN, OUT] = as_async_function(function)
-        self._capacity = checked_capacity(capacity)
+        self._capacity = positive_int("capacity", capacity)
         self._timeout = None if timeout is None else not_negative("timeout", timeout)
         if self._timeout == 0:
             raise ValueError(f"timeout must be 1 ms or more, got {timeout!r}; pass None for no timeout")

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
+from timerheap._arguments import positive_int
 from timerheap.flink.elements import StreamRecord, Watermark
 
 __all__ = [
@@ -17,7 +18,6 @@ __all__ = [
     "StreamRecord",
     "UnorderedStreamElementQueue",
     "Watermark",
-    "checked_capacity",
     "listed",
 ]
 
@@ -25,15 +25,6 @@ OUT = TypeVar("OUT")
 
 QueueElement = StreamRecord[Any] | Watermark
 """An element of a queue."""
-
-
-def checked_capacity(capacity: int) -> int:
-    """Return `capacity` if it is 1 or more; otherwise raise a TypeError or ValueError."""
-    if not isinstance(capacity, int) or isinstance(capacity, bool):
-        raise TypeError(f"capacity must be an int, got {capacity!r}; pass how many elements may wait at once")
-    if capacity < 1:
-        raise ValueError(f"capacity must be 1 or more, got {capacity}")
-    return capacity
 
 
 def listed(results: Iterable[OUT]) -> list[OUT]:
@@ -106,7 +97,7 @@ class StreamElementQueue(ABC, Generic[OUT]):
     """
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = checked_capacity(capacity)
+        self._capacity = positive_int("capacity", capacity)
         self._size = 0
 
     def try_put(self, element: QueueElement) -> ResultFuture[OUT] | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import positive, positive_int
 
 __all__ = [
     "NO_RETRY_STRATEGY",
@@ -181,16 +181,12 @@ class _Bounded(AsyncRetryStrategy):
         result_predicate: ResultPredicate | None,
         exception_predicate: ExceptionPredicate | None,
     ) -> None:
-        if not isinstance(max_attempts, int) or isinstance(max_attempts, bool):
-            raise TypeError(f"max_attempts must be an int, got {max_attempts!r}; pass the number of retries")
-        if max_attempts < 1:
-            raise ValueError(f"max_attempts must be 1 or more, got {max_attempts}; pass no strategy for none")
+        self._max_attempts = positive_int("max_attempts", max_attempts)
         if result_predicate is None and exception_predicate is None:
             raise ValueError(
                 "result_predicate or exception_predicate must be a function, got None for both, which would "
                 "never retry; pass one, such as exception_predicate=has_exception_predicate"
             )
-        self._max_attempts = max_attempts
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
 
     def can_retry(self, current_attempts: int) -> bool:
@@ -225,7 +221,7 @@ class FixedDelayRetryStrategy(_Bounded):
         exception_predicate: ExceptionPredicate | None = None,
     ) -> None:
         super().__init__(max_attempts, result_predicate, exception_predicate)
-        self._backoff_time_millis = _positive("backoff_time_millis", backoff_time_millis)
+        self._backoff_time_millis = positive("backoff_time_millis", backoff_time_millis)
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
         """See `AsyncRetryStrategy.get_backoff_time_millis`."""
@@ -264,8 +260,8 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
         exception_predicate: ExceptionPredicate | None = None,
     ) -> None:
         super().__init__(max_attempts, result_predicate, exception_predicate)
-        self._initial_delay = _positive("initial_delay", initial_delay)
-        self._max_retry_delay = _positive("max_retry_delay", max_retry_delay)
+        self._initial_delay = positive("initial_delay", initial_delay)
+        self._max_retry_delay = positive("max_retry_delay", max_retry_delay)
         if not isinstance(multiplier, (int, float)) or isinstance(multiplier, bool):
             raise TypeError(f"multiplier must be a number, got {multiplier!r}")
         if not 0 < multiplier < math.inf:
@@ -280,10 +276,3 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
             if delay == last:
                 break
         return delay
-
-
-def _positive(argument: str, duration: int | timedelta) -> int:
-    ms = not_negative(argument, duration)
-    if ms == 0:
-        raise ValueError(f"{argument} must be more than 0 ms, got {duration!r}")
-    return ms

@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
+from typing import SupportsIndex
 
-from timerheap.hashing import java_hash_code, murmur_hash
+from timerheap._arguments import integer, integer_within
+from timerheap._murmur import murmur_hash
+from timerheap.hashing import java_hash_code
 
 __all__ = [
     "KeyGroupRange",
@@ -26,7 +29,6 @@ __all__ = [
 
 _MAX_PARALLELISM_LIMIT = 1 << 15
 _DEFAULT_MAX_PARALLELISM = 1 << 7
-_U32 = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class KeyGroupRange:
     end_key_group: int
 
     def __post_init__(self) -> None:
-        start = _integer_within("start_key_group", self.start_key_group, 0, _MAX_PARALLELISM_LIMIT - 1)
-        end = _integer_within("end_key_group", self.end_key_group, -1, _MAX_PARALLELISM_LIMIT - 1)
+        start = integer_within("start_key_group", self.start_key_group, 0, _MAX_PARALLELISM_LIMIT - 1)
+        end = integer_within("end_key_group", self.end_key_group, -1, _MAX_PARALLELISM_LIMIT - 1)
         if end < start and (start, end) != (0, -1):
             raise ValueError(f"end_key_group must not be below start_key_group={start}, got {end}")
 
@@ -129,7 +131,7 @@ def compute_key_group_for_key_hash(key_hash: int, max_parallelism: int) -> int:
     >>> compute_key_group_for_key_hash(java_hash_code("key"), 128)
     72
     """
-    return murmur_hash(_integer("key_hash", key_hash)) % _parallelism("max_parallelism", max_parallelism)
+    return murmur_hash(integer("key_hash", key_hash)) % _parallelism("max_parallelism", max_parallelism)
 
 
 def assign_key_to_parallel_operator(
@@ -163,7 +165,7 @@ def compute_key_group_range_for_operator_index(
      KeyGroupRange(start_key_group=7, end_key_group=9)]
     """
     _parallelisms(max_parallelism, parallelism)
-    operator_index = _integer_within("operator_index", operator_index, 0, parallelism - 1)
+    operator_index = integer_within("operator_index", operator_index, 0, parallelism - 1)
     start = (operator_index * max_parallelism + parallelism - 1) // parallelism
     end = ((operator_index + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(start, end)
@@ -183,7 +185,7 @@ def compute_operator_index_for_key_group(max_parallelism: int, parallelism: int,
     [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     """
     _parallelisms(max_parallelism, parallelism)
-    return _integer_within("key_group", key_group, 0, max_parallelism - 1) * parallelism // max_parallelism
+    return integer_within("key_group", key_group, 0, max_parallelism - 1) * parallelism // max_parallelism
 
 
 def compute_default_max_parallelism(parallelism: int) -> int:
@@ -201,22 +203,9 @@ def compute_default_max_parallelism(parallelism: int) -> int:
     return min(max(rounded_up, _DEFAULT_MAX_PARALLELISM), _MAX_PARALLELISM_LIMIT)
 
 
-def _integer(name: str, value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int, got {value!r}")
-    return index(value)
-
-
-def _integer_within(name: str, value: object, low: int, high: int) -> int:
-    number = _integer(name, value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
-    return number
-
-
-def _parallelism(name: str, value: int) -> int:
-    return _integer_within(name, value, 1, _MAX_PARALLELISM_LIMIT)
+def _parallelism(name: str, value: SupportsIndex) -> int:
+    return integer_within(name, value, 1, _MAX_PARALLELISM_LIMIT)
 
 
 def _parallelisms(max_parallelism: int, parallelism: int) -> None:
-    _integer_within("parallelism", parallelism, 1, _parallelism("max_parallelism", max_parallelism))
+    integer_within("parallelism", parallelism, 1, _parallelism("max_parallelism", max_parallelism))

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timerheap._murmur import murmur_hash, murmur_hashes
 from timerheap.flink.key_groups import KeyGroupRange, compute_key_group_range_for_operator_index
-from timerheap.hashing import java_hash_code, murmur_hash
+from timerheap.hashing import java_hash_code
 
 __all__ = ["OwnedKeyGroups"]
 
@@ -73,7 +74,7 @@ class OwnedKeyGroups:
 
     def of_hash_codes(self, hash_codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         """Compute the key groups, owned or not, of keys with the given hash codes."""
-        return _murmur(hash_codes) % np.uint32(self.max_parallelism)
+        return murmur_hashes(hash_codes) % np.uint32(self.max_parallelism)
 
     def hash_code(self, key: Any) -> int:
         """Compute the hash code, uint32, of a key in an owned key group; raise the errors of `of`.
@@ -126,15 +127,3 @@ def _hash_ascii(keys: Sequence[str]) -> npt.NDArray[np.uint32]:
     sums = np.concatenate([np.zeros(1, np.uint32), np.cumsum(terms, dtype=np.uint32)])
     hashes: npt.NDArray[np.uint32] = sums[ends] - sums[ends - lengths]
     return hashes
-
-
-def _murmur(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Compute Flink's ``MathUtils.murmurHash`` of each code; see `timerheap.flink.key_groups.murmur_hash`."""
-    codes = codes * np.uint32(0xCC9E2D51)
-    codes = (codes << np.uint32(15) | codes >> np.uint32(17)) * np.uint32(0x1B873593)
-    codes = (codes << np.uint32(13) | codes >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
-    codes ^= np.uint32(4)
-    codes = (codes ^ codes >> np.uint32(16)) * np.uint32(0x85EBCA6B)
-    codes = (codes ^ codes >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    signed = (codes ^ codes >> np.uint32(16)).view(np.int32)
-    return np.where(signed == np.int32(-(1 << 31)), np.int32(0), np.abs(signed)).view(np.uint32)

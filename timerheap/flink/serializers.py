@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from operator import index
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from timerheap._arguments import sized_integer
 
 __all__ = ["SERIALIZERS", "TypeSerializer"]
 
@@ -64,19 +66,10 @@ class TypeSerializer(ABC):
         return None
 
 
-def _integer(name: str, bits: int) -> Callable[[Any], int]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"value must be an int, Flink's {name}, got {value!r}")
-        number = index(value)
-        if not -(1 << bits - 1) <= number < 1 << bits - 1:
-            raise OverflowError(f"value must fit into the {bits} bits of Flink's {name}, got {value!r}")
-        return number
-
-    return check
-
-
-_int64 = _integer("long", 64)
+_byte = partial(sized_integer, "value", bits=8)
+_short = partial(sized_integer, "value", bits=16)
+_int = partial(sized_integer, "value", bits=32)
+_long = partial(sized_integer, "value", bits=64)
 
 
 class _Fixed(TypeSerializer):
@@ -96,7 +89,7 @@ class _Fixed(TypeSerializer):
 
 class _Long(_Fixed):
     def __init__(self) -> None:
-        super().__init__("long", _LONG, _int64)
+        super().__init__("long", _LONG, _long)
 
     def serialize(self, value: Any) -> bytes:
         try:
@@ -165,7 +158,7 @@ class _TimeWindow(TypeSerializer):
     def serialize(self, value: Any) -> bytes:
         if not isinstance(value, tuple) or len(value) != 2:
             raise TypeError(f"value must be a window (start, end), got {value!r}")
-        return _WINDOW.pack(*map(_int64, value))
+        return _WINDOW.pack(*map(_long, value))
 
     def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
         return _WINDOW.unpack_from(data, start), start + 16
@@ -391,9 +384,9 @@ SERIALIZERS: dict[str, TypeSerializer] = {
     for serializer in [
         _Any(),
         _Boolean(),
-        _Fixed("byte", struct.Struct(">b"), _integer("byte", 8)),
-        _Fixed("short", struct.Struct(">h"), _integer("short", 16)),
-        _Fixed("int", _INT, _integer("int", 32)),
+        _Fixed("byte", struct.Struct(">b"), _byte),
+        _Fixed("short", struct.Struct(">h"), _short),
+        _Fixed("int", _INT, _int),
         _Long(),
         _Fixed("double", _DOUBLE, _double),
         _String(),

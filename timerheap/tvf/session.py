@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap._arguments import Length, int64, positive
+from timerheap._arguments import Length, int64, window_length
 from timerheap._native._heap import TimerHeap
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf.aggregate import Aggregate
@@ -47,7 +47,7 @@ class SessionUnsliceAssigner:
     is_event_time = True
 
     def __init__(self, gap: Length, time_zone: str = "UTC") -> None:
-        self.interval = positive("gap", gap)
+        self.interval = window_length("gap", gap)
         self.clock = LocalClock(time_zone)
 
 

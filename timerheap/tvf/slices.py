@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap._arguments import Length, int64, milliseconds, multiple, positive
+from timerheap._arguments import Length, int64, milliseconds, multiple, window_length
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.arithmetic import Int64s, add, column, floor_to
 from timerheap.tvf.zone import LocalClock
@@ -203,7 +203,7 @@ class TumblingSliceAssigner(SliceAssigner):
     def __init__(
         self, size: Length, offset: Length = 0, time_zone: str = "UTC", *, event_time: bool = True
     ) -> None:
-        self.size = self.interval = positive("size", size)
+        self.size = self.interval = window_length("size", size)
         self.offset = milliseconds("offset", offset)
         if abs(self.offset) >= self.size:
             raise ValueError(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import not_negative, positive
 from timerheap.watermarks.generators import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
@@ -184,10 +184,7 @@ class WatermarkStrategy:
         TypeError, ValueError
             If `idle_timeout` is not a duration of more than 0 ms.
         """
-        ms = not_negative("idle_timeout", idle_timeout)
-        if ms == 0:
-            raise ValueError("idle_timeout must be more than 0 ms, got 0")
-        return self._with("idle_timeout", ms)
+        return self._with("idle_timeout", positive("idle_timeout", idle_timeout))
 
     def with_max_ahead(self, max_ahead: int | timedelta) -> WatermarkStrategy:
         """Return a strategy whose watermark ignores timestamps too far ahead of processing time.

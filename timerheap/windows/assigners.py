@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import milliseconds, positive
 from timerheap.functions import RuntimeContext
 from timerheap.timer import MIN_WATERMARK
 from timerheap.windows.merging import merge_time_windows
@@ -150,7 +150,7 @@ class _ProcessingTime(WindowAssigner):
 
 class _Tumbling(_Grid):
     def __init__(self, size: int | timedelta, offset: int | timedelta = 0) -> None:
-        size = _positive("size", size)
+        size = positive("size", size)
         super().__init__(size, size, _offset(offset, "size", size))
 
     def __repr__(self) -> str:
@@ -159,8 +159,8 @@ class _Tumbling(_Grid):
 
 class _Sliding(_Grid):
     def __init__(self, size: int | timedelta, slide: int | timedelta, offset: int | timedelta = 0) -> None:
-        slide = _positive("slide", slide)
-        super().__init__(_positive("size", size), slide, _offset(offset, "slide", slide))
+        slide = positive("slide", slide)
+        super().__init__(positive("size", size), slide, _offset(offset, "slide", slide))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
@@ -271,7 +271,7 @@ class _Sessions(MergingWindowAssigner):
         if isinstance(gap, SessionWindowTimeGapExtractor):
             self._gap = gap
         else:
-            self._gap = _positive("gap", gap)
+            self._gap = positive("gap", gap)
 
     def merge_windows(
         self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback
@@ -280,7 +280,7 @@ class _Sessions(MergingWindowAssigner):
         merge_time_windows(windows, callback)
 
     def _session(self, element: Any, timestamp: int) -> list[TimeWindow]:
-        gap = self._gap if isinstance(self._gap, int) else _positive("gap", self._gap.extract(element))
+        gap = self._gap if isinstance(self._gap, int) else positive("gap", self._gap.extract(element))
         return [TimeWindow(timestamp, timestamp + gap)]
 
     def __repr__(self) -> str:
@@ -304,7 +304,7 @@ class EventTimeSessionWindows(_EventTime, _Sessions):
     @staticmethod
     def with_gap(size: int | timedelta) -> EventTimeSessionWindows:
         """Return a new assigner with a fixed gap, in ms."""
-        return EventTimeSessionWindows(_positive("size", size))
+        return EventTimeSessionWindows(positive("size", size))
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicEventTimeSessionWindows:
@@ -328,7 +328,7 @@ class ProcessingTimeSessionWindows(_ProcessingTime, _Sessions):
     @staticmethod
     def with_gap(size: int | timedelta) -> ProcessingTimeSessionWindows:
         """Return a new assigner with a fixed gap, in ms."""
-        return ProcessingTimeSessionWindows(_positive("size", size))
+        return ProcessingTimeSessionWindows(positive("size", size))
 
     @staticmethod
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows:
@@ -387,21 +387,11 @@ class GlobalWindows(WindowAssigner):
         return "GlobalWindows()"
 
 
-def _positive(argument: str, duration: int | timedelta) -> int:
-    if _is_negative(duration) or not duration:
-        raise ValueError(f"{argument} must be more than 0 ms, got {duration!r}")
-    return not_negative(argument, duration)
-
-
 def _offset(offset: int | timedelta, bound: str, ms: int) -> int:
-    size = not_negative("offset", -offset) if _is_negative(offset) else not_negative("offset", offset)
-    if size >= ms:
+    shift = milliseconds("offset", offset)
+    if abs(shift) >= ms:
         raise ValueError(f"offset must satisfy abs(offset) < {bound}, which is {ms} ms, got {offset!r}")
-    return -size if _is_negative(offset) else size
-
-
-def _is_negative(duration: int | timedelta) -> bool:
-    return (isinstance(duration, timedelta) or hasattr(duration, "__index__")) and duration != abs(duration)
+    return shift
 
 
 def _extractor(extractor: object) -> SessionWindowTimeGapExtractor:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from datetime import timedelta
 from typing import Any
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import positive
 from timerheap.types import Types
 from timerheap.windows.states import ReducingStateDescriptor
 from timerheap.windows.triggers import QuietTrigger, Trigger, TriggerResult
@@ -20,9 +20,7 @@ class _Continuous(QuietTrigger):
     _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
 
     def __init__(self, interval: int | timedelta) -> None:
-        self.interval = not_negative("interval", interval)
-        if self.interval == 0:
-            raise ValueError(f"interval must be more than 0 ms, got {interval!r}")
+        self.interval = positive("interval", interval)
 
     @abstractmethod
     def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:

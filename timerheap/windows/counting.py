@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from timerheap._arguments import positive_int
 from timerheap.state import ValueStateDescriptor
 from timerheap.types import Types
 from timerheap.windows.assigners import WindowAssigner
@@ -25,13 +26,8 @@ class CountWindowAssigner(WindowAssigner):
     """
 
     def __init__(self, name: str, window_size: int, window_slide: int) -> None:
-        for argument, value in (("window_size", window_size), ("window_slide", window_slide)):
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise TypeError(f"{argument} must be an int, a number of elements, got {value!r}")
-            if value < 1:
-                raise ValueError(f"{argument} must be 1 or more, got {value}")
-        self._size = window_size
-        self._slide = window_slide
+        self._size = positive_int("window_size", window_size)
+        self._slide = positive_int("window_slide", window_slide)
         self._seen = ValueStateDescriptor(name, Types.LONG())
 
     def assign_windows(

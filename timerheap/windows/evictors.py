@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import not_negative, positive_int
 
 __all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "TimestampedValue"]
 
@@ -148,11 +148,7 @@ class CountEvictor(OneSidedEvictor):
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
-        if not isinstance(max_count, int) or isinstance(max_count, bool):
-            raise TypeError(f"max_count must be an int, the number of elements to keep, got {max_count!r}")
-        if max_count < 1:
-            raise ValueError(f"max_count must be 1 or more, got {max_count}")
-        self.max_count = max_count
+        self.max_count = positive_int("max_count", max_count)
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:

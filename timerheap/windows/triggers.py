@@ -7,6 +7,7 @@ from enum import Enum
 from operator import add
 from typing import Any
 
+from timerheap._arguments import positive_int
 from timerheap.state import StateDescriptor
 from timerheap.types import Types
 from timerheap.windows.states import ReducingStateDescriptor
@@ -263,11 +264,7 @@ class CountTrigger(QuietTrigger):
     _count = ReducingStateDescriptor("count", add, Types.LONG())
 
     def __init__(self, window_size: int) -> None:
-        if not isinstance(window_size, int) or isinstance(window_size, bool):
-            raise TypeError(f"window_size must be an int, a number of elements, got {window_size!r}")
-        if window_size < 1:
-            raise ValueError(f"window_size must be 1 or more, got {window_size}")
-        self.window_size = window_size
+        self.window_size = positive_int("window_size", window_size)
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:

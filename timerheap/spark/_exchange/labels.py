@@ -1,42 +1,40 @@
-"""Labels of key groups, so that Spark spreads them over its shuffle partitions in equal shares."""
+"""Labels of key groups, which Spark spreads evenly over its shuffle partitions."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from timerheap._murmur import spark_hashes
+
 __all__ = ["balanced_labels", "partition_of"]
 
 
 def partition_of(labels: np.ndarray, partitions: int) -> np.ndarray:
-    """Give the partition of int labels: Spark's HashPartitioning, ``pmod(murmur3(label, 42), partitions)``.
+    """Return the shuffle partition of each label, ``pmod(hash(label), partitions)`` in Spark.
 
     Parameters
     ----------
     labels : ndarray of int, shape (n,)
         Values of an int column, 0 or more.
     partitions : int
+        The number of shuffle partitions.
 
     Returns
     -------
     ndarray of int64, shape (n,)
     """
-    with np.errstate(over="ignore"):
-        k = labels.astype(np.uint32) * np.uint32(0xCC9E2D51)
-        k = (k << np.uint32(15) | k >> np.uint32(17)) * np.uint32(0x1B873593)
-        h = np.uint32(42) ^ k
-        h = (h << np.uint32(13) | h >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
-        h ^= np.uint32(4)  # bytes hashed
-        h = (h ^ h >> np.uint32(16)) * np.uint32(0x85EBCA6B)
-        h = (h ^ h >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-        h ^= h >> np.uint32(16)
-    return h.view(np.int32).astype(np.int64) % partitions
+    return spark_hashes(labels).astype(np.int64) % partitions
 
 
 def balanced_labels(max_parallelism: int, partitions: int) -> np.ndarray:
-    """Give a distinct label for each key group; group g falls on partition ``g % partitions``.
+    """Return a distinct label for each key group, such that group g falls on partition ``g % partitions``.
 
-    Plain numbers do not spread: 0 to 127 leave 13 of 64 partitions empty, which a checkpoint can never
-    repair. A group's label depends on `partitions` alone, not on how many groups there are.
+    Spark does not spread plain numbers evenly: 0 to 127 leave 13 of 64 partitions empty, and the labels in
+    a checkpoint cannot be changed. A group's label depends on `partitions`, not on the number of groups.
+
+    Returns
+    -------
+    ndarray of int32, shape (max_parallelism,)
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Timers of an operator's current key, and who is told when they fire: Flink's internal timer service."""
+"""Flink's internal timer service: the timers of the keys of one operator."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ N = TypeVar("N", bound=Hashable)
 
 
 class Triggerable(Protocol[K, N]):
-    """Who is called when a timer fires: it has been removed, and its key is the current key."""
+    """The object that handles firing timers; a timer is removed and its key made current before the call."""
 
     def on_event_time(self, timer: InternalTimer[K, N], /) -> object:
-        """Take an event-time timer that the watermark has reached."""
+        """Handle an event-time timer that the watermark has reached."""
 
     def on_processing_time(self, timer: InternalTimer[K, N], /) -> object:
-        """Take a processing-time timer whose time has passed."""
+        """Handle a processing-time timer whose time has passed."""
 
 
 class KeyContext(Generic[K]):
-    """Holds the key that is being processed; a service reads it, and sets it when a timer fires.
+    """Holds the current key, which a service reads and also sets when a timer fires.
 
-    Anything with such an attribute will do; several services of one operator share one.
+    Any object with this attribute can be used instead. The services of one operator share a context.
 
     Attributes
     ----------
     current_key : hashable
-        None before there is one.
+        The current key; None before the first one.
     """
 
     def __init__(self) -> None:
@@ -61,30 +61,32 @@ class InternalTimerService(Generic[K, N]):
     Parameters
     ----------
     triggerable : Triggerable
-        Its ``on_event_time(timer)`` and ``on_processing_time(timer)`` are called when a timer fires.
+        The object whose ``on_event_time(timer)`` and ``on_processing_time(timer)`` are called when a timer
+        fires.
     processing_time_service : ProcessingTimeService
-        The clock; at any moment at most one callback of this service waits there.
+        The clock. The service has at most one scheduled callback there at a time.
     key_context : KeyContext, optional
-        Where the current key is; by default one of its own, as `key_context`.
+        The holder of the current key; by default a new one, available as `key_context`.
     event_time_timers, processing_time_timers : KeyedTimerQueue, optional
-        Where the timers are kept, by default two queues of ``TimerQueue()``. Timers that they hold
-        already belong to the service from its start.
+        The queues that hold the timers; by default each is a new ``TimerQueue()``. The service takes over
+        the timers that they already hold.
 
     Raises
     ------
     ValueError
-        If both queues are the same one.
+        If both queues are the same object.
 
     Notes
     -----
-    Flink: ``InternalTimerServiceImpl``. A timer is its timestamp, key and namespace: registering it twice
-    is registering it once. A timer whose time has passed is accepted, and fires at the next advance. It is
-    removed before its callback runs, so one that raises has had its timer; all others are still there.
-    Registering and deleting cost what the queue's add and remove do, O(log n). One thread at a time: with a
-    `SystemProcessingTimeService` hold its ``lock`` around setting the key and calling the service.
+    Flink: ``InternalTimerServiceImpl``. A timer is identified by its timestamp, key and namespace, so
+    registering it twice has no effect. A timer whose time has passed is accepted and fires at the next
+    advance. A timer is removed before its callback runs; if the callback raises, the other timers remain.
+    Registering and deleting cost as much as adding to and removing from the queue, O(log n). A service must
+    be used by one thread at a time; with a `SystemProcessingTimeService`, hold its ``lock`` while setting the
+    key and calling the service.
 
-    An operator advances its service first and sends the watermark downstream then: what the timers give
-    out is still in time. `InternalTimeServiceManager` keeps to that order by itself.
+    An operator advances its service before it sends the watermark downstream, so that elements emitted by
+    timers are not late. `InternalTimeServiceManager` ensures this order.
 
     Examples
     --------
@@ -124,18 +126,17 @@ class InternalTimerService(Generic[K, N]):
         self._wake_up_for_head()
 
     def current_processing_time(self) -> int:
-        """Return the clock's time, epoch milliseconds."""
+        """Return the time of the clock, epoch milliseconds."""
         return self._clock.get_current_processing_time()
 
     def current_watermark(self) -> int:
-        """Return the watermark of the last advance, epoch ms; before the first, ``MIN_WATERMARK``."""
+        """Return the watermark of the last advance, epoch ms, or ``MIN_WATERMARK`` before the first."""
         return self._current_watermark
 
     def current_output_watermark(self) -> int:
-        """Return the watermark that may go downstream, epoch ms; it never falls.
+        """Return the watermark that may be sent downstream, epoch ms; it never falls.
 
-        `current_watermark`, once all that is due has fired; until then, and while a callback runs, what it
-        was before.
+        It is raised to `current_watermark` once all due timers have fired, not while a callback runs.
         """
         return self._output_watermark
 
@@ -145,7 +146,7 @@ class InternalTimerService(Generic[K, N]):
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As the queue: the timestamp is no int64, or the key or the namespace none that it takes.
+            As for the queue: if the timestamp is not an int64, or the queue rejects the key or namespace.
         """
         self._event_time_timers.add((timestamp, self.key_context.current_key, namespace))
 
@@ -155,12 +156,12 @@ class InternalTimerService(Generic[K, N]):
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As `register_event_time_timer`.
+            As for `register_event_time_timer`.
         RuntimeError
-            If the clock is shut down; then the timer has not been registered.
+            If the clock is shut down; the timer is then not registered.
         """
         timer = timestamp, self.key_context.current_key, namespace
-        if self._processing_time_timers.add(timer) and timestamp < MAX_WATERMARK:  # whose time never passes
+        if self._processing_time_timers.add(timer) and timestamp < MAX_WATERMARK:  # which never passes
             try:
                 self._wake_up_at(timestamp)
             except BaseException:
@@ -168,70 +169,70 @@ class InternalTimerService(Generic[K, N]):
                 raise
 
     def delete_event_time_timer(self, namespace: N, timestamp: int) -> None:
-        """Delete a timer of the current key, if it is there.
+        """Delete a timer of the current key if it exists.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As `register_event_time_timer`.
+            As for `register_event_time_timer`.
         """
         self._event_time_timers.remove((timestamp, self.key_context.current_key, namespace))
 
     def delete_processing_time_timer(self, namespace: N, timestamp: int) -> None:
-        """Delete a timer of the current key, if it is there; the clock may still wake up for it in vain.
+        """Delete a timer of the current key if it exists; the clock's callback for it is kept.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As `register_event_time_timer`.
+            As for `register_event_time_timer`.
         """
         self._processing_time_timers.remove((timestamp, self.key_context.current_key, namespace))
 
     def advance_watermark(self, watermark: int) -> None:
         """Set the watermark and fire every event-time timer with timestamp <= `watermark`, earliest first.
 
-        Timers that a callback registers join at once. The watermark may go backwards; then only what was
-        late already fires.
+        Timers registered by a callback take part immediately. The watermark may be lower than the last one;
+        then only timers up to the lower watermark fire.
 
         Parameters
         ----------
         watermark : int
-            Epoch milliseconds, int64: no more elements with such a timestamp or a lower one will come.
+            Epoch milliseconds, int64: no more elements with a timestamp <= `watermark` are expected.
 
         Raises
         ------
         TypeError, OverflowError
-            If `watermark` is no int64.
+            If `watermark` is not an int64.
         Exception
-            What a callback raises; the timers that are left fire at the next advance.
+            If a callback raises; the remaining timers fire at the next advance.
         """
         self._advance(int64("watermark", watermark), None)
 
     def try_advance_watermark(self, watermark: int, limit: int) -> bool:
-        """Do what `advance_watermark` does, but fire at most `limit` timers: the rest at the next advance.
+        """Advance like `advance_watermark`, but fire at most `limit` timers; the next advance fires the rest.
 
-        However an advance is cut into pieces, the same timers fire in the same order. Callbacks see the new
-        watermark from the first piece on; downstream must not see it before the last, since a callback may
-        still register a timer that is due. Between the pieces timers may come and go, and a higher
-        watermark may take over.
+        Splitting an advance into several calls does not change which timers fire or their order. Callbacks
+        see the new watermark from the first call. Do not send it downstream before the last call, since a
+        callback may still register a due timer. Between the calls, timers may be registered and deleted, and
+        the next call may pass a higher watermark.
 
         Parameters
         ----------
         watermark : int
             As in `advance_watermark`.
         limit : int
-            1 or more.
+            The maximum number of timers to fire, 1 or more.
 
         Returns
         -------
         bool
-            Whether all that is due has fired; if not, call again. (Flink's ``tryAdvanceWatermark`` asks a
+            Whether all due timers have fired; if not, call again. (Flink's ``tryAdvanceWatermark`` asks a
             function whether to stop.)
 
         Raises
         ------
         TypeError, OverflowError, ValueError, Exception
-            As `advance_watermark`, or if `limit` is no such number.
+            As for `advance_watermark`, or if `limit` is not an int of 1 or more.
 
         Examples
         --------
@@ -255,59 +256,67 @@ class InternalTimerService(Generic[K, N]):
         return not self._is_due()
 
     def for_each_event_time_timer(self, consumer: Callable[[N, int], object]) -> None:
-        """Call ``consumer(namespace, timestamp)`` for every event-time timer, its key being the current key.
+        """Call ``consumer(namespace, timestamp)`` for every event-time timer, with its key as current key.
 
-        The order is free. The timers are those of the moment of the call: the consumer may change them.
+        The order is arbitrary. Timers that the consumer registers or deletes do not affect the iteration.
         O(n).
         """
         self._for_each(self._event_time_timers, consumer)
 
     def for_each_processing_time_timer(self, consumer: Callable[[N, int], object]) -> None:
-        """Do for every processing-time timer what `for_each_event_time_timer` does."""
+        """Call ``consumer(namespace, timestamp)`` for every processing-time timer. O(n)."""
         self._for_each(self._processing_time_timers, consumer)
 
     def num_event_time_timers(self, namespace: N | EllipsisType = ...) -> int:
-        """Count the event-time timers: all, O(1), or those of one namespace (None is one), O(n)."""
+        """Return the number of event-time timers: O(1) for all, O(n) for one namespace, which may be None."""
         return self._count(self._event_time_timers, namespace)
 
     def num_processing_time_timers(self, namespace: N | EllipsisType = ...) -> int:
-        """Count the processing-time timers: all, O(1), or those of one namespace (None is one), O(n)."""
+        """Return the number of processing-time timers, as `num_event_time_timers` does."""
         return self._count(self._processing_time_timers, namespace)
 
     def next_event_time_timer(self) -> InternalTimer[K, N] | None:
-        """Return the event-time timer that is due next, of any key, or None. O(1)."""
+        """Return the next event-time timer of any key, or None. O(1)."""
         return self._event_time_timers.peek()
 
     def next_processing_time_timer(self) -> InternalTimer[K, N] | None:
-        """Return the processing-time timer that is due next, of any key, or None. O(1)."""
+        """Return the next processing-time timer of any key, or None. O(1)."""
         return self._processing_time_timers.peek()
 
     def event_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
-        """Return the event-time timers of a key, whichever is current, in the order in which they fire.
-
-        Their ``len`` counts them. A scan: O(n) in the timers of all keys.
+        """Return the event-time timers of any key in firing order. A scan, O(n) in the timers of all keys.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If the key is none that the queue takes.
+            If the queue rejects the key.
         """
         return self._event_time_timers.timers_of_key(key)
 
     def processing_time_timers_of_key(self, key: K) -> list[InternalTimer[K, N]]:
-        """Return the processing-time timers of a key, as `event_time_timers_of_key` does. O(n)."""
+        """Return the processing-time timers of any key in firing order. A scan, O(n)."""
         return self._processing_time_timers.timers_of_key(key)
 
     def delete_timers_of_keys(self, keys: Iterable[K]) -> int:
-        """Delete all timers of many keys, of both times and every namespace.
+        """Delete all event-time and processing-time timers of many keys, in every namespace.
 
-        Returns how many there were. One scan, O(n), however many keys there are; some may have no timers.
-        As after any deletion, the clock may still wake up for one of them in vain.
+        The cost is one scan of each queue, O(n), whatever the number of keys. Keys without timers are
+        allowed. The clock's callback for a deleted timer is kept.
+
+        Parameters
+        ----------
+        keys : iterable
+            The keys.
+
+        Returns
+        -------
+        int
+            The number of deleted timers.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If a key is none that the queue takes; then no timer has been deleted.
+            If the queue rejects a key; no timer is then deleted.
 
         Examples
         --------
@@ -329,7 +338,7 @@ class InternalTimerService(Generic[K, N]):
         return removed + self._processing_time_timers.remove_keys(keys)
 
     def snapshot_timers_for_key_group(self, key_group: int) -> InternalTimersSnapshot[K, N]:
-        """Return the timers of one key group; the service goes on as before. O(n).
+        """Return the timers of one key group, without removing them. O(n).
 
         Raises
         ------
@@ -342,18 +351,18 @@ class InternalTimerService(Generic[K, N]):
         )
 
     def restore_timers(self, snapshot: InternalTimersSnapshot[K, N]) -> None:
-        """Add the timers of a snapshot, and have the clock wake up for the earliest processing-time timer.
+        """Add the timers of a snapshot, and schedule a callback for the earliest processing-time timer.
 
-        A service is restored by making a new one and giving it the snapshots of the key groups that it
-        owns; its watermark begins at ``MIN_WATERMARK``.
+        To restore a service, create a new one and restore the snapshots of its key groups. Its watermark
+        starts at ``MIN_WATERMARK``.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            As `register_event_time_timer`, or if a timer's key belongs to a key group that the queues do not
-            own; then no timer of either kind has been added.
+            As for `register_event_time_timer`, or if the queues do not own the key group of a key; no timer
+            is then added.
         RuntimeError
-            If processing-time timers find the clock shut down; then, too.
+            If there are processing-time timers and the clock is shut down; no timer is then added.
         """
         with all_or_none(
             (self._event_time_timers, snapshot.event_time_timers),
@@ -362,7 +371,7 @@ class InternalTimerService(Generic[K, N]):
             self._wake_up_for_head()
 
     def _advance(self, watermark: int, limit: int | None) -> int:
-        """Fire at most `limit` timers; give how many have fired."""
+        """Fire at most `limit` timers and return the number fired."""
         self._current_watermark = watermark
         fired = self._fire(self._event_time_timers, watermark, self._triggerable.on_event_time, limit)
         if not self._is_due():
@@ -389,7 +398,7 @@ class InternalTimerService(Generic[K, N]):
         return fired
 
     def _on_processing_time(self, timestamp: int) -> None:
-        self._next_wake_up = None  # before a callback registers a timer that needs one
+        self._next_wake_up = None  # a callback may register a timer that sets it again
         try:
             self._fire(self._processing_time_timers, timestamp, self._triggerable.on_processing_time, None)
         finally:

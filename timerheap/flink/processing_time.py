@@ -1,7 +1,8 @@
-"""Processing time: what time it is, and callbacks when a time has come.
+"""Processing-time services: the current time, and callbacks at a given time.
 
-`SystemProcessingTimeService` follows the machine's clock, `ManualProcessingTimeService` is told the time.
-Both are Flink's ``ProcessingTimeService``: alive, then perhaps quiesced, then shut down.
+`SystemProcessingTimeService` follows the system clock; the time of a `ManualProcessingTimeService` is set by
+the caller. Both implement Flink's ``ProcessingTimeService``: a service is alive until it is quiesced or shut
+down.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ __all__ = [
 ]
 
 ProcessingTimeCallback = Callable[[int], object]
-"""Called with the timestamp it was scheduled for, epoch milliseconds, whatever the time is by then."""
+"""A function that is called with its scheduled timestamp, epoch milliseconds, even if it runs later."""
 
-_LONGEST_WAIT = 60.0  # seconds, after which a clock that was set, or slept, is noticed
+_LONGEST_WAIT = 60.0  # seconds, so that a clock that was set or suspended is noticed
 _log = logging.getLogger(__name__)
 
 
 class Cancellable(Protocol):
-    """A callback that is still to come."""
+    """A scheduled callback."""
 
     def cancel(self) -> bool:
-        """Give the callback up; False if it is too late for that."""
+        """Cancel the callback; return False if it is too late."""
 
 
 class ProcessingTimeService(Protocol):
-    """What a timer service asks of a clock."""
+    """The clock of a timer service."""
 
     def get_current_processing_time(self) -> int:
         """Return the time, epoch milliseconds."""
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> Cancellable:
-        """Have ``callback(timestamp)`` called once, when `timestamp` has come."""
+        """Schedule one call of ``callback(timestamp)`` at `timestamp`."""
 
     def is_terminated(self) -> bool:
-        """Tell whether the service is shut down, and so takes no more callbacks."""
+        """Return whether the service is shut down and accepts no more callbacks."""
 
 
 class _Status(enum.Enum):
@@ -62,7 +63,7 @@ class _Status(enum.Enum):
 
 
 class _Task(Future[None]):
-    """A callback, when it is due, and the future that the caller is given."""
+    """A callback with its due time, and the future that is returned to the caller."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class _Task(Future[None]):
         self.due = self.id = 0
 
     def cancel(self) -> bool:
-        """Give the callback up unless it has begun, and let go of its place."""
+        """Cancel the callback unless it has begun, and remove it from the service."""
         cancelled = super().cancel()
         if cancelled:
             self.service._discard(self)
@@ -89,12 +90,12 @@ class _Task(Future[None]):
 
 
 class _SchedulingService(ABC):
-    """The callbacks that are to come, whatever makes the time go by."""
+    """The scheduled callbacks of a service, independent of its clock."""
 
     def __init__(self) -> None:
         self._status = _Status.ALIVE
-        self._changed = threading.Condition()  # guards all below, and is never held while a callback runs
-        self._heap = TimerHeap()  # of (due, task's id)
+        self._changed = threading.Condition()  # guards the fields below; never held while a callback runs
+        self._heap = TimerHeap()  # rows of (due, task id)
         self._tasks: dict[int, _Task] = {}
         self._last_id = 0
 
@@ -103,32 +104,32 @@ class _SchedulingService(ABC):
         """Return the time, epoch milliseconds."""
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback, /) -> Future[None]:
-        """Have ``callback(timestamp)`` called once, when `timestamp` has come: the class says when that is.
+        """Schedule one call of ``callback(timestamp)``; the class describes when it is due.
 
         Parameters
         ----------
         timestamp : int
             Epoch milliseconds, int64.
         callback : callable
-            Takes `timestamp`, not the time at which it is called.
+            Receives `timestamp`, not the time of the call.
 
         Returns
         -------
         concurrent.futures.Future
-            Done when the callback has returned (None) or raised (its exception); ``cancel()`` gives the
-            callback up while it has not begun. Once the service is quiesced, a future that is never done.
+            Completes when the callback returns, with None, or raises, with its exception. ``cancel()``
+            cancels a callback that has not begun. If the service is quiesced, the future never completes.
 
         Raises
         ------
         TypeError, OverflowError
-            If `timestamp` is no int64, or `callback` cannot be called.
+            If `timestamp` is not an int64, or `callback` is not callable.
         RuntimeError
             If the service is shut down.
 
         Notes
         -----
-        Callbacks due at one millisecond are called in the order of registration. O(log n), as is
-        ``cancel()``.
+        Callbacks due at the same millisecond are called in the order of registration. Registering and
+        cancelling a callback cost O(log n).
         """
         task = _Task(self, callback, int64("timestamp", timestamp))
         return self._schedule(task, self._due(task.timestamp))
@@ -136,29 +137,29 @@ class _SchedulingService(ABC):
     def schedule_at_fixed_rate(
         self, callback: ProcessingTimeCallback, initial_delay: int, period: int
     ) -> Future[None]:
-        """Have `callback` called after `initial_delay`, then every `period`, until its future is cancelled.
+        """Call `callback` after `initial_delay` and then every `period`, until its future is cancelled.
 
-        Calls that came too late are made up for: the rate is fixed, not the pause between two calls. A
-        callback that raises is called again all the same.
+        The rate is fixed, not the pause between two calls, so late calls are caught up. An exception in the
+        callback does not stop the calls.
 
         Parameters
         ----------
         callback : callable
-            Takes the timestamp at which it should have been called: the first is now + `initial_delay`,
-            each further one `period` after the one before.
+            Receives the scheduled timestamp of the call: the first is now + `initial_delay`, each further
+            one is `period` later.
         initial_delay, period : int
-            Milliseconds, 0 or more and 1 or more.
+            Milliseconds; `initial_delay` is 0 or more, `period` is 1 or more.
 
         Returns
         -------
         concurrent.futures.Future
-            Never done unless it is cancelled: by its ``cancel()``, or because the service has ended or there
-            is no next call before the end of time.
+            Completes only if it is cancelled: by ``cancel()``, when the service ends, or when the next call
+            would be later than the largest timestamp.
 
         Raises
         ------
         TypeError, ValueError, OverflowError
-            If `callback` cannot be called, or a time is no int64 in its range.
+            If `callback` is not callable, or a time is not an int64 in its range.
         RuntimeError
             If the service is shut down.
         """
@@ -169,32 +170,32 @@ class _SchedulingService(ABC):
         return self._schedule(_Task(self, callback, first, period), first)
 
     def quiesce(self) -> Future[None]:
-        """Call no further callback; give up those that wait, and take new ones without ever calling them.
+        """Stop calling callbacks: cancel the scheduled ones, and accept new ones but never call them.
 
-        A callback that is running ends; the future of a periodic one is cancelled then.
+        A running callback finishes; if it is periodic, its future is then cancelled.
 
         Returns
         -------
         concurrent.futures.Future
-            Done when no callback is running any more.
+            Completes when no callback is running.
         """
         self._end(_Status.QUIESCED)
         return self._quiesced()
 
     def shutdown_service(self) -> None:
-        """Call no further callback: give up those that wait, refuse new ones, let a running one end.
+        """Stop calling callbacks: cancel the scheduled ones, and reject new ones.
 
-        The future of a periodic callback that is running is cancelled when it ends.
+        A running callback finishes; if it is periodic, its future is then cancelled.
         """
         self._end(_Status.SHUT_DOWN)
 
     def is_terminated(self) -> bool:
-        """Tell whether the service is shut down."""
+        """Return whether the service is shut down."""
         return self._status is _Status.SHUT_DOWN
 
     @abstractmethod
     def _due(self, timestamp: int) -> int:
-        """Return when a callback that is registered now for `timestamp` is due."""
+        """Return the due time of a callback that is registered now for `timestamp`."""
 
     @abstractmethod
     def _quiesced(self) -> Future[None]: ...
@@ -212,7 +213,7 @@ class _SchedulingService(ABC):
         task.due, task.id = min(due, MAX_WATERMARK), self._last_id
         self._heap.push(task.due, task.id)
         self._tasks[task.id] = task
-        if self._heap.peek() == (task.due, task.id, 0):  # else whoever waits, waits for an earlier one
+        if self._heap.peek() == (task.due, task.id, 0):  # otherwise the thread waits for an earlier one
             self._changed.notify_all()
 
     def _discard(self, task: _Task) -> None:
@@ -228,7 +229,7 @@ class _SchedulingService(ABC):
         return self._tasks.pop(head.key_hash)
 
     def _run(self, task: _Task) -> None:
-        """Call a callback that has been taken out; what it raises goes into its future and to the caller."""
+        """Call a callback; its exception is stored in its future and also raised."""
         if self._status is not _Status.ALIVE:
             task.cancel()
         elif task.period is None:
@@ -245,12 +246,11 @@ class _SchedulingService(ABC):
             finally:
                 with self._changed:
                     task.timestamp += task.period
-                    # Behind the end of time there is no next call.
-                    later = task.due + task.period
-                    goes_on = self._status is _Status.ALIVE and later <= MAX_WATERMARK
-                    if goes_on and not task.cancelled():
-                        self._enqueue(task, later)
-                if not goes_on:
+                    next_due = task.due + task.period
+                    continues = self._status is _Status.ALIVE and next_due <= MAX_WATERMARK
+                    if continues and not task.cancelled():
+                        self._enqueue(task, next_due)
+                if not continues:
                     task.cancel()
 
     def _end(self, status: _Status) -> None:
@@ -266,33 +266,33 @@ class _SchedulingService(ABC):
 
 
 class SystemProcessingTimeService(_SchedulingService):
-    """Processing time of the machine's clock; one thread of its own calls the callbacks, one after the other.
+    """The processing time of the system clock; a thread of the service calls the callbacks one by one.
 
-    A watermark T says that T is over; processing time T is over when the clock shows T + 1. So a callback is
-    due 1 ms after its timestamp, and at once where that lies in the past.
+    Like a watermark T, processing time T has passed only when the clock shows T + 1. A callback is therefore
+    due 1 ms after its timestamp, or immediately if that is in the past.
 
     Parameters
     ----------
     error_handler : callable, optional
-        Takes the exception that a callback raised, in the service's thread. By default it is logged. The
-        other callbacks come all the same.
+        Receives the exception of a callback, in the thread of the service. By default the exception is
+        logged. Other callbacks are not affected.
 
     Raises
     ------
     TypeError
-        If `error_handler` cannot be called.
+        If `error_handler` is not callable.
 
     Attributes
     ----------
     lock : threading.RLock
-        Held while a callback runs. Hold it around whatever the callbacks touch too, such as a timer service
-        and its current key: there is one operator, and one thread at a time may be in it.
+        Held while a callback runs. Hold it when accessing objects that callbacks use too, such as a timer
+        service and its current key, since only one thread at a time may use an operator.
 
     Notes
     -----
     Flink: ``SystemProcessingTimeService``, and the checkpoint lock or mailbox around its callbacks. The
-    thread starts with the first callback and ends with `quiesce` or `shutdown_service`. Used in a ``with``
-    statement, the service is shut down at its end.
+    thread starts with the first callback and ends with `quiesce` or `shutdown_service`. As a context
+    manager, the service is shut down on exit.
 
     Examples
     --------
@@ -314,7 +314,7 @@ class SystemProcessingTimeService(_SchedulingService):
         self._ended: Future[None] = Future()
 
     def get_current_processing_time(self) -> int:
-        """Return the machine's time, epoch milliseconds."""
+        """Return the time of the system clock, epoch milliseconds."""
         return time.time_ns() // 1_000_000
 
     def __enter__(self) -> SystemProcessingTimeService:
@@ -377,23 +377,23 @@ class SystemProcessingTimeService(_SchedulingService):
 
 
 class ManualProcessingTimeService(_SchedulingService):
-    """Processing time that stands still until it is set; callbacks run in the thread that sets it.
+    """A processing time that changes only when it is set; callbacks run in the thread that sets it.
 
-    A callback is due when the clock is set to its timestamp or a later time. Nothing runs without that: a
-    callback that is registered for the past waits, too.
+    A callback is due when the clock is set to its timestamp or a later time. A callback registered for the
+    past also waits until the clock is set.
 
     Parameters
     ----------
     now : int, default 0
-        The time to begin with, epoch milliseconds.
+        The initial time, epoch milliseconds.
     jump : bool, default False
-        False: the clock goes on to each due callback in turn and shows that time while it runs. True: the
-        clock shows the new time before the first callback runs.
+        If False, the clock advances from callback to callback and shows the due time of each while it runs.
+        If True, the clock shows the new time before the first callback runs.
 
     Notes
     -----
-    Flink: ``TestProcessingTimeService``, which jumps. An exception of a callback ends `set_current_time`; the
-    callback is gone, all others wait for the next call.
+    Flink: ``TestProcessingTimeService``, which jumps. If a callback raises, `set_current_time` raises; the
+    callback is removed, and all others wait for the next call.
 
     Examples
     --------
@@ -412,18 +412,19 @@ class ManualProcessingTimeService(_SchedulingService):
         self._jump = jump
 
     def get_current_processing_time(self) -> int:
-        """Return the time that was set last, epoch milliseconds."""
+        """Return the current time, epoch milliseconds."""
         return self._now
 
     def set_current_time(self, timestamp: int) -> None:
-        """Set the clock to `timestamp` and call what is due, in the order in which it is due.
+        """Set the clock to `timestamp` and call the due callbacks, earliest first.
 
-        What a callback registers and is due by `timestamp` is called too. The clock may be set back.
+        Callbacks registered by a callback are called too if they are due by `timestamp`. The clock may be
+        set back.
 
         Raises
         ------
         TypeError, OverflowError
-            If `timestamp` is no int64.
+            If `timestamp` is not an int64.
         """
         timestamp = int64("timestamp", timestamp)
         self._now = timestamp if self._jump else min(self._now, timestamp)
@@ -433,11 +434,11 @@ class ManualProcessingTimeService(_SchedulingService):
         self._now = max(self._now, timestamp)  # a callback may have set it further
 
     def advance(self, delta: int) -> None:
-        """Set the clock `delta` ms ahead, as `set_current_time` does."""
+        """Advance the clock by `delta` ms, as with `set_current_time`."""
         self.set_current_time(self._now + int64("delta", delta))
 
     def get_active_timers(self) -> list[tuple[int, int]]:
-        """Return the (timestamp, time it is due) of every callback that waits, the next one first."""
+        """Return the (timestamp, due time) of every scheduled callback, earliest first."""
         tasks = sorted(self._tasks.values(), key=lambda task: (task.due, task.id))
         return [(task.timestamp, task.due) for task in tasks]
 

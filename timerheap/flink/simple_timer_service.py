@@ -1,4 +1,4 @@
-"""Serves a function the timers of the current key."""
+"""The timer service of a function: the timers of the current key."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["SimpleTimerService"]
 
 
 class SimpleTimerService(TimerService):
-    """The timers of the current key, in an internal timer service; Flink's class of that name.
+    """The timers of the current key in an internal timer service, like Flink's ``SimpleTimerService``.
 
-    Registering and deleting cost O(log n) in the timers of all keys. The methods that Flink has not, which
-    list a key's timers or give the next, are scans: O(n). They are for a function that does not keep its
-    timestamps in state, and asks seldom.
+    Registering and deleting cost O(log n) in the timers of all keys. The methods that list the timers of a
+    key or return the next one are not in Flink and scan all timers, O(n). Use them rarely; a function that
+    needs its timestamps often should keep them in state.
 
     Parameters
     ----------
     internal_timer_service : InternalTimerService
-        Where the timers go, under the namespace None.
+        The service that holds the timers, in the namespace None.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class SimpleTimerService(TimerService):
         self._internal = internal_timer_service
 
     def current_processing_time(self) -> int:
-        """Return the clock's time, epoch milliseconds."""
+        """Return the time of the clock, epoch milliseconds."""
         return self._internal.current_processing_time()
 
     def current_watermark(self) -> int:
@@ -64,31 +64,31 @@ class SimpleTimerService(TimerService):
         self._internal.register_processing_time_timer(None, timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the event-time timer of that timestamp, if there is one."""
+        """Delete the event-time timer with that timestamp if it exists."""
         self._internal.delete_event_time_timer(None, timestamp)
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the processing-time timer of that timestamp, if there is one."""
+        """Delete the processing-time timer with that timestamp if it exists."""
         self._internal.delete_processing_time_timer(None, timestamp)
 
     def event_time_timers(self) -> list[int]:
-        """Return the timestamps of the event-time timers, the next one first. A scan, O(n)."""
+        """Return the timestamps of the event-time timers, earliest first. A scan, O(n)."""
         return _timestamps(self._internal.event_time_timers_of_key(self._key()))
 
     def processing_time_timers(self) -> list[int]:
-        """Return the timestamps of the processing-time timers, the next one first. A scan, O(n)."""
+        """Return the timestamps of the processing-time timers, earliest first. A scan, O(n)."""
         return _timestamps(self._internal.processing_time_timers_of_key(self._key()))
 
     def next_event_time_timer(self) -> int | None:
-        """Return the timestamp of the event-time timer that is due next, or None. A scan, O(n)."""
+        """Return the timestamp of the next event-time timer, or None. A scan, O(n)."""
         return next(iter(self.event_time_timers()), None)
 
     def next_processing_time_timer(self) -> int | None:
-        """Return the timestamp of the processing-time timer that is due next, or None. A scan, O(n)."""
+        """Return the timestamp of the next processing-time timer, or None. A scan, O(n)."""
         return next(iter(self.processing_time_timers()), None)
 
     def delete_all_timers(self) -> int:
-        """Delete the key's timers of both times; give how many there were. A scan, O(n)."""
+        """Delete all timers of the current key and return their number. A scan, O(n)."""
         return self._internal.delete_timers_of_keys([self._key()])
 
     def _key(self) -> Any:

@@ -7,9 +7,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+
+import timerheap
 
 PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 
@@ -224,6 +227,18 @@ def test_the_core_loads_numpy_alone(path: Path) -> None:
     assert strangers(path, "loading") <= {"numpy"}, "import it where it is used"
 
 
+@pytest.mark.parametrize("package", ["pyspark", "pandas", "pyarrow"])
+def test_importing_timerheap_spark_without_its_requirements_says_what_to_install(package: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; import timerheap.spark"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    message = 'ImportError: timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"'
+    assert done.stderr.splitlines()[-1] == message
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert timerheap.__version__ == version("timerheap")
+
+
 def test_importing_timerheap_loads_none_of_the_extras() -> None:
     program = "import sys; before = set(sys.modules); import timerheap; print(*set(sys.modules) - before)"
     loaded = subprocess.check_output([sys.executable, "-c", program], text=True).split()
@@ -232,3 +247,4 @@ def test_importing_timerheap_loads_none_of_the_extras() -> None:
     known = ("numpy", "cython_runtime", "_cython_")
     assert {name for name in outside if not name.startswith(known)} == {"timerheap"}
     assert not {name for name in loaded if name.startswith("timerheap.spark")}
+    assert "importlib.metadata" not in loaded, "a fifth of what the import would cost; see __version__"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import timerheap
-from timerheap import _heap
+from timerheap._native import _heap
 
 TREE = Path(__file__).resolve().parent.parent
 
@@ -31,7 +31,7 @@ def test_the_package_is_imported_from_site_packages(module: object) -> None:
 def test_the_wheel_carries_what_typed_users_need() -> None:
     package = Path(timerheap.__file__).parent
     assert (package / "py.typed").is_file()
-    assert (package / "_heap.pyi").is_file()
+    assert (package / "_native" / "_heap.pyi").is_file()
 
 
 def test_the_wheel_carries_no_source_of_the_compiled_module() -> None:

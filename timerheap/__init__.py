@@ -1,11 +1,9 @@
 """Flink's timers, watermarks and windows for PySpark, on a native heap.
 
 The heaps, and the vocabulary of functions that run on Spark (`timerheap.spark`). Windows are in
-`timerheap.windows` and `timerheap.tvf`, asynchronous calls in `timerheap.async_io`, Flink's runtime classes in
-`timerheap.flink`.
+`timerheap.windows` and `timerheap.tvf`, asynchronous calls in `timerheap.async_io`, and Flink's runtime
+classes in `timerheap.flink`.
 """
-
-from importlib.metadata import version
 
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.functions import (
@@ -65,8 +63,6 @@ __all__ = [
     "spark_xxhash64",
 ]
 
-__version__ = version("timerheap")
-
 _REFUSED = {
     "OutputTag": "there are no side outputs: yield rows of another kind, and split the result with where()",
     "StateTtlConfig": "there is no state time-to-live: register a timer and clear() the state in on_timer",
@@ -77,6 +73,10 @@ _REFUSED = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":  # importlib.metadata would be a fifth of what the import costs
+        from importlib.metadata import version
+
+        return version("timerheap")
     if name in _REFUSED:
         raise ImportError(f"timerheap has no {name}: {_REFUSED[name]}")
     raise AttributeError(f"module 'timerheap' has no attribute {name!r}")

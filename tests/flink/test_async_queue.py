@@ -8,8 +8,8 @@ import pytest
 
 from timerheap.async_io import (
     OrderedStreamElementQueue,
+    QueueElement,
     ResultFuture,
-    StreamElement,
     StreamElementQueue,
     StreamRecord,
     UnorderedStreamElementQueue,
@@ -22,7 +22,7 @@ QUEUES: dict[str, type[StreamElementQueue[Any]]] = {
 }
 
 
-def to_json(elements: list[StreamElement]) -> list[list[Any]]:
+def to_json(elements: list[QueueElement]) -> list[list[Any]]:
     return [["w", e.timestamp] if isinstance(e, Watermark) else ["r", e.value, e.timestamp] for e in elements]
 
 

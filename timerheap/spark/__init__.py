@@ -1,5 +1,14 @@
 """Timers, watermarks and windows inside Spark queries: the only package here that imports pyspark."""
 
+try:
+    import pandas  # noqa: F401
+    import pyarrow  # noqa: F401
+    import pyspark  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"'
+    ) from error
+
 from timerheap.spark._plan.aggregates import aggregate
 from timerheap.spark.async_map import async_map
 from timerheap.spark.inspect import explain_watermark

@@ -91,8 +91,8 @@ LAYERS = {
         "__init__",
     ],
     "spark": [
-        "_group java stateful_timers",
-        "_exchange inspect",
+        "_group _stored_timers java",
+        "_exchange group_timers inspect processor_timers",
         "_worker",
         "_plan",
         "async_map process process_two windows",

@@ -1,4 +1,4 @@
-"""Timers, watermarks and windows inside Spark queries: the only package here that imports pyspark."""
+"""Timers, watermarks and windows inside Spark queries; of the public packages, only this needs pyspark."""
 
 try:
     import pandas  # noqa: F401
@@ -11,11 +11,12 @@ except ImportError as error:
 
 from timerheap.spark._plan.aggregates import aggregate
 from timerheap.spark.async_map import async_map
+from timerheap.spark.group_timers import GroupTimers
 from timerheap.spark.inspect import explain_watermark
 from timerheap.spark.process import process
 from timerheap.spark.process_two import process_two
+from timerheap.spark.processor_timers import ProcessorTimers
 from timerheap.spark.sql import sql
-from timerheap.spark.stateful_timers import GroupTimers, ProcessorTimers
 from timerheap.spark.window_operator import window_operator
 from timerheap.spark.windows import cumulate, hop, session, tumble
 

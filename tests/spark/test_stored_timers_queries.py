@@ -1,4 +1,4 @@
-"""GroupTimers and ProcessorTimers in real queries, that stop, fail and start again; and a port from heapq."""
+"""GroupTimers and ProcessorTimers in real queries that stop, fail and restart; a port from heapq."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ Batch = list[Row]
 
 
 def state_store(spark: SparkSession, provider: str) -> AbstractContextManager[None]:
-    """The state store of the queries that are started inside."""
+    """Set the state store of the queries that start inside the block."""
     name = f"org.apache.spark.sql.execution.streaming.state.{provider}"
     return configured(spark, streaming_stateStore_providerClass=name)
 
 
 def write(folder: Path, names: list[str], rows: Batch) -> None:
-    """Add a micro-batch; ``at`` is in epoch ms."""
+    """Add the file of one micro-batch; ``at`` is in epoch milliseconds."""
     columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
     columns["at"] = pa.array([1000 * at for at in columns["at"]], pa.timestamp("us", tz="UTC"))
     table = pa.table(columns)
@@ -57,13 +57,13 @@ def read(spark: SparkSession, folder: Path, key: str) -> GroupedData:
 
 
 def start(df: DataFrame, checkpoint: Path, output: list[Row], **trigger: Any) -> StreamingQuery:
-    """Start a query; its rows go to `output`, each after the number of its micro-batch."""
+    """Start a query that appends its rows, prefixed with the number of the micro-batch, to `output`."""
     writer = df.writeStream.foreachBatch(lambda rows, n: output.extend((n, *row) for row in rows.collect()))
     return writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger).start()
 
 
 class Operator:
-    """Does with timers what the rows say; each that fires registers a follow-up for the very same moment."""
+    """Applies the timer operations of rows; each timer that fires registers one more at the same time."""
 
     def __init__(self, broken: bool) -> None:
         self.broken = broken
@@ -89,7 +89,7 @@ class Operator:
 
 
 class InGroups(Operator):
-    """A function for applyInPandasWithState. It counts its calls for as long as there are timers."""
+    """A function for applyInPandasWithState that counts its calls while it has timers."""
 
     def __call__(
         self, key: Row, batches: Iterator[pd.DataFrame], state: GroupState
@@ -102,7 +102,7 @@ class InGroups(Operator):
 
 
 class InProcessor(Operator, StatefulProcessor):
-    """For transformWithStateInPandas. It counts the calls of handleExpiredTimer, where its timers fire."""
+    """A processor for transformWithStateInPandas that counts the calls of handleExpiredTimer."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.timers = ProcessorTimers(handle, one_timer_per_key=True)
@@ -123,7 +123,7 @@ class InProcessor(Operator, StatefulProcessor):
 
 
 def random_batches(by_key: bool, count: int) -> list[Batch]:
-    """Rows that commute within a micro-batch; many timers are due exactly at a later watermark."""
+    """Return rows whose order in a micro-batch is irrelevant; many timers equal a later watermark."""
     choose = random.Random(7)
     pushed: dict[Row, list[int]] = {}
     batches = []
@@ -150,7 +150,7 @@ def random_batches(by_key: bool, count: int) -> list[Batch]:
 
 
 def expected(batches: list[Batch], by_key: bool) -> tuple[list[Row], int]:
-    """What each micro-batch fires, and how many planes keep timers, from plain dicts; [] has no rows."""
+    """Return what each micro-batch fires, and how many planes keep timers, computed with dicts."""
     planes: dict[str, dict[Row, int]] = {}  # timer -> the watermark at which it was left, though due
     calls: dict[str, int] = {}
     fired: list[Row] = []
@@ -188,8 +188,8 @@ def expected(batches: list[Batch], by_key: bool) -> tuple[list[Row], int]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("by_key", [False, True], ids=["groups", "processor"])
-def test_timers_outlive_restarts_and_failures(by_key: bool, spark: SparkSession, tmp_path: Path) -> None:
-    """Run to the end of the input; start again, fail inside a block; start again with a mended function."""
+def test_timers_survive_restarts_and_failures(by_key: bool, spark: SparkSession, tmp_path: Path) -> None:
+    """Run to the end of the input, restart, fail inside a block, and restart with a fixed function."""
     batches = random_batches(by_key, 6)
     batches[4].insert(3, (batches[4][3][0], START + 4500, "push", START + 5000, 0, BREAKING, 0))
     output: list[Row] = []
@@ -222,14 +222,16 @@ def test_timers_outlive_restarts_and_failures(by_key: bool, spark: SparkSession,
     if not by_key:
         assert last.lastProgress is not None
         assert last.lastProgress.stateOperators[0].numRowsTotal == alive, (
-            "a group without timers and state is gone"
+            "a group without timers and state is removed"
         )
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("processor", [False, True], ids=["groups", "processor"])
-def test_processing_time(processor: bool, spark: SparkSession, tmp_path: Path) -> None:
-    """Timers fire by Spark's clock, in a micro-batch of its own making."""
+def test_processing_time_timers_fire_without_new_rows(
+    processor: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark starts a micro-batch without rows when a timeout has passed."""
 
     class Reminders(StatefulProcessor):
         def init(self, handle: StatefulProcessorHandle) -> None:
@@ -280,7 +282,7 @@ def test_processing_time(processor: bool, spark: SparkSession, tmp_path: Path) -
     assert all(fired >= due for _, due, fired in output)
 
 
-def test_the_port_changes_queue_lines_only() -> None:
+def test_a_heapq_program_is_ported_by_changing_only_its_queue_lines() -> None:
     def kept(function: Callable[..., object]) -> tuple[list[str], int]:
         lines = [line.strip() for line in inspect.getsource(function).splitlines()[1:]]
         others = [line for line in lines if not line.endswith("# queue")]
@@ -293,7 +295,7 @@ def test_the_port_changes_queue_lines_only() -> None:
 
 
 @pytest.mark.spark
-def test_the_port_gives_the_same_output(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_ported_heapq_program_gives_the_same_output(spark: SparkSession, tmp_path: Path) -> None:
     choose = random.Random(11)
     orders: dict[int, tuple[str, int]] = {}
     for n in range(5):

@@ -1,4 +1,4 @@
-"""The clocks: both kinds alike where they are, and each on its own; a slow machine passes too."""
+"""The manual and the system clock; no test depends on the speed of the machine."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ from timerheap import MAX_WATERMARK
 from timerheap.flink import ManualProcessingTimeService, SystemProcessingTimeService
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-LONG = 60  # seconds: what a test waits for at most, and never does
+LONG = 60  # seconds; a timeout that no test reaches
 FAR = 10**9  # milliseconds
 
 
@@ -48,7 +48,7 @@ def test_a_callback_is_due_when_the_clock_is_set_to_its_timestamp(jump):
 
 
 @pytest.mark.parametrize("jump", [False, True])
-def test_what_is_registered_for_the_past_waits_until_the_clock_is_set(jump):
+def test_a_callback_registered_for_the_past_waits_until_the_clock_is_set(jump):
     clock = ManualProcessingTimeService(now=100, jump=jump)
     called = []
     for timestamp in (300, 100, 99, -5):
@@ -60,7 +60,7 @@ def test_what_is_registered_for_the_past_waits_until_the_clock_is_set(jump):
 
 
 @pytest.mark.parametrize("jump", [False, True])
-def test_callbacks_get_their_timestamps_in_due_order(jump):
+def test_callbacks_are_called_in_due_order_with_their_timestamps(jump):
     clock = ManualProcessingTimeService(jump=jump)
     called = []
 
@@ -78,7 +78,7 @@ def test_callbacks_get_their_timestamps_in_due_order(jump):
 
 
 @pytest.mark.parametrize("jump", [False, True])
-def test_what_a_callback_registers_joins_when_it_is_due(jump):
+def test_a_due_callback_registered_by_a_callback_is_called(jump):
     clock = ManualProcessingTimeService(jump=jump)
     called = []
 
@@ -106,7 +106,7 @@ def test_the_clock_may_be_set_back():
 
 
 @pytest.mark.parametrize("jump", [False, True])
-def test_an_error_reaches_who_sets_the_clock_and_loses_no_other_callback(jump):
+def test_an_exception_reaches_the_caller_and_loses_no_other_callback(jump):
     clock = ManualProcessingTimeService(jump=jump)
     called = []
 
@@ -126,7 +126,7 @@ def test_an_error_reaches_who_sets_the_clock_and_loses_no_other_callback(jump):
 
 
 @pytest.mark.parametrize("jump", [False, True])
-def test_a_callback_may_set_the_clock_further(jump):
+def test_a_callback_may_advance_the_clock(jump):
     clock = ManualProcessingTimeService(jump=jump)
     called = []
     clock.register_timer(5, lambda timestamp: clock.set_current_time(100))
@@ -135,7 +135,7 @@ def test_a_callback_may_set_the_clock_further(jump):
     assert (called, clock.get_current_processing_time()) == ([50], 100)
 
 
-def test_the_ends_of_time():
+def test_the_clock_reaches_the_limits_of_int64():
     clock = ManualProcessingTimeService(now=INT64_MIN)
     called = []
     for timestamp in (INT64_MAX, INT64_MIN, INT64_MAX - 1):
@@ -146,7 +146,7 @@ def test_the_ends_of_time():
     assert called == [INT64_MIN, INT64_MAX - 1, INT64_MAX]
 
 
-def test_periodic_callbacks_go_on_at_a_fixed_rate():
+def test_periodic_callbacks_are_called_at_a_fixed_rate():
     clock = ManualProcessingTimeService(now=1_000, jump=True)
     called = []
     future = clock.schedule_at_fixed_rate(called.append, 5, 10)
@@ -154,7 +154,7 @@ def test_periodic_callbacks_go_on_at_a_fixed_rate():
     assert called == []
     clock.set_current_time(1_005)
     assert called == [1_005]
-    clock.set_current_time(1_040)  # three at once: late ones are made up for
+    clock.set_current_time(1_040)  # three late calls at once
     assert called == [1_005, 1_015, 1_025, 1_035]
     assert clock.get_active_timers() == [(1_045, 1_045)]
     assert future.cancel() is True
@@ -163,7 +163,7 @@ def test_periodic_callbacks_go_on_at_a_fixed_rate():
     assert clock.get_active_timers() == []
 
 
-def test_a_periodic_callback_can_cancel_itself_and_an_error_does_not_end_it():
+def test_a_periodic_callback_may_cancel_itself_and_continues_after_an_exception():
     clock = ManualProcessingTimeService()
     called = []
 
@@ -185,7 +185,7 @@ def test_a_periodic_callback_can_cancel_itself_and_an_error_does_not_end_it():
 # ---- both ----
 
 
-def test_a_cancelled_callback_is_gone(either):
+def test_a_cancelled_callback_has_a_cancelled_future(either):
     future = either.register_timer(either.get_current_processing_time() + FAR, print)
     assert future.cancel() is True
     assert future.cancelled()
@@ -194,7 +194,7 @@ def test_a_cancelled_callback_is_gone(either):
         future.result(timeout=0)
 
 
-def test_quiesced_means_registrations_without_effect(either):
+def test_a_quiesced_service_accepts_callbacks_without_calling_them(either):
     called = []
     now = either.get_current_processing_time()
     waiting = either.register_timer(now + FAR, called.append)
@@ -215,7 +215,7 @@ def test_quiesced_means_registrations_without_effect(either):
     either.quiesce().result(timeout=LONG)
 
 
-def test_shut_down_means_registrations_are_errors(either):
+def test_registering_after_shutdown_raises(either):
     waiting = either.register_timer(either.get_current_processing_time() + FAR, print)
     assert not either.is_terminated()
     either.shutdown_service()
@@ -231,7 +231,7 @@ def test_shut_down_means_registrations_are_errors(either):
 
 
 @pytest.mark.parametrize(
-    ("method", "arguments", "error", "says"),
+    ("method", "arguments", "error", "message"),
     [
         ("register_timer", (1.5, print), TypeError, r"timestamp must be an int, got 1\.5"),
         ("register_timer", (True, print), TypeError, "timestamp must be an int, got True"),
@@ -253,9 +253,9 @@ def test_shut_down_means_registrations_are_errors(either):
         ("advance", (True,), TypeError, "delta must be an int"),
     ],
 )
-def test_errors_name_the_argument_and_change_nothing(method, arguments, error, says):
+def test_errors_name_the_argument_and_change_nothing(method, arguments, error, message):
     clock = ManualProcessingTimeService(now=7)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         getattr(clock, method)(*arguments)
     assert clock.get_active_timers() == []
     assert clock.get_current_processing_time() == 7
@@ -264,7 +264,7 @@ def test_errors_name_the_argument_and_change_nothing(method, arguments, error, s
 # ---- system ----
 
 
-def test_a_callback_comes_when_its_timestamp_is_over(system):
+def test_a_callback_is_called_after_its_timestamp(system):
     seen = []
 
     def callback(timestamp):
@@ -281,7 +281,7 @@ def test_a_callback_comes_when_its_timestamp_is_over(system):
 
 
 class StoppedTime:
-    """The machine's time, which stands still until it is let go."""
+    """A replacement of the ``time`` module whose time stands still until `let_go` is called."""
 
     def __init__(self):
         self.stopped_at, self.let_go_at = time.time_ns(), None
@@ -293,7 +293,7 @@ class StoppedTime:
         return self.stopped_at + (0 if self.let_go_at is None else time.monotonic_ns() - self.let_go_at)
 
 
-def test_many_callbacks_come_in_order_none_lost_none_twice(monkeypatch):
+def test_many_callbacks_are_called_once_and_in_order(monkeypatch):
     called = []
     stopped = StoppedTime()
     monkeypatch.setattr(timerheap.flink.processing_time, "time", stopped)
@@ -308,14 +308,14 @@ def test_many_callbacks_come_in_order_none_lost_none_twice(monkeypatch):
     assert called == sorted(timestamps)
 
 
-def test_an_earlier_callback_is_not_held_up_by_a_later_one(system):
+def test_an_earlier_callback_does_not_wait_for_a_later_one(system):
     late = system.register_timer(system.get_current_processing_time() + FAR, print)
     for _ in range(3):
         system.register_timer(system.get_current_processing_time() + 1, str).result(timeout=LONG)
     assert not late.done()
 
 
-def test_a_callback_can_register_another(system):
+def test_a_callback_may_register_another(system):
     called = threading.Event()
 
     def first(timestamp):
@@ -325,7 +325,7 @@ def test_a_callback_can_register_another(system):
     assert called.wait(LONG)
 
 
-def test_periodic_callbacks_keep_to_the_grid(system):
+def test_periodic_callbacks_have_regular_timestamps(system):
     called, enough = [], threading.Event()
 
     def callback(timestamp):
@@ -343,7 +343,7 @@ def test_periodic_callbacks_keep_to_the_grid(system):
     assert len(called) == 5
 
 
-def test_errors_reach_the_handler_and_the_clock_goes_on():
+def test_exceptions_reach_the_handler_and_the_clock_continues():
     handled = []
 
     def handler(error):
@@ -364,7 +364,7 @@ def test_errors_reach_the_handler_and_the_clock_goes_on():
         assert handled == [failed.exception(), left.exception()]
 
 
-def test_a_periodic_callback_goes_on_after_its_errors():
+def test_a_periodic_callback_continues_after_exceptions():
     handled, enough = [], threading.Event()
 
     def fail(timestamp):
@@ -380,12 +380,12 @@ def test_a_periodic_callback_goes_on_after_its_errors():
     assert timestamps == list(range(timestamps[0], timestamps[0] + 2 * len(timestamps), 2))
 
 
-def test_a_handler_must_be_callable():
+def test_an_error_handler_that_is_not_callable_raises():
     with pytest.raises(TypeError, match="error_handler must be callable, got 'log'"):
         SystemProcessingTimeService("log")
 
 
-def test_without_a_handler_errors_are_logged(system, caplog):
+def test_exceptions_are_logged_without_a_handler(system, caplog):
     with caplog.at_level(logging.ERROR, "timerheap.flink.processing_time"):
         with pytest.raises(ZeroDivisionError):
             system.register_timer(0, lambda _: 1 // 0).result(timeout=LONG)
@@ -399,12 +399,12 @@ def test_no_callback_runs_while_the_lock_is_held(system):
     with system.lock:
         future = system.register_timer(0, lambda _: ran.set())
         assert not ran.wait(0.05)
-        assert future.cancel() is True  # it waits for the lock, and has not begun
+        assert future.cancel() is True  # it waits for the lock and has not started
     system.register_timer(0, str).result(timeout=LONG)
     assert not ran.is_set()
 
 
-def test_quiesce_waits_for_the_callback_that_runs(system):
+def test_quiesce_waits_for_the_running_callback(system):
     running, go_on = threading.Event(), threading.Event()
 
     def callback(timestamp):
@@ -426,13 +426,13 @@ def test_quiesce_waits_for_the_callback_that_runs(system):
 END = {
     "quiesce": lambda clock: clock.quiesce(),
     "shutdown_service": lambda clock: clock.shutdown_service(),
-    "one after the other": lambda clock: (clock.quiesce(), clock.shutdown_service()),
+    "quiesce, then shutdown_service": lambda clock: (clock.quiesce(), clock.shutdown_service()),
 }
 
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("end", END.values(), ids=END)
-def test_a_periodic_callback_that_runs_at_the_end_is_cancelled_when_it_returns(system, end, fails):
+def test_a_periodic_callback_running_at_the_end_is_cancelled_when_it_returns(system, end, fails):
     called, running, go_on = [], threading.Event(), threading.Event()
 
     def callback(timestamp):
@@ -462,7 +462,7 @@ def test_a_periodic_callback_that_ends_the_service_is_cancelled(either, end):
         future.result(timeout=LONG)
 
 
-def test_a_callback_can_shut_the_service_down():
+def test_a_callback_may_shut_the_service_down():
     with SystemProcessingTimeService() as clock:
         clock.register_timer(0, lambda _: clock.shutdown_service()).result(timeout=LONG)
         assert clock.is_terminated()
@@ -477,7 +477,7 @@ def test_the_thread_ends_with_the_service():
     assert not thread.is_alive()
 
 
-def test_a_clock_that_was_set_is_noticed(monkeypatch):
+def test_callbacks_are_called_after_the_system_clock_was_set(monkeypatch):
     now = [10**18]
     monkeypatch.setattr(timerheap.flink.processing_time, "time", SimpleNamespace(time_ns=lambda: now[0]))
     monkeypatch.setattr(timerheap.flink.processing_time, "_LONGEST_WAIT", 0.01)
@@ -489,7 +489,7 @@ def test_a_clock_that_was_set_is_noticed(monkeypatch):
         assert future.result(timeout=LONG) is None
 
 
-def test_at_the_end_of_time_a_periodic_callback_has_no_next_call():
+def test_a_periodic_callback_is_cancelled_at_the_limit_of_int64():
     clock = ManualProcessingTimeService(now=MAX_WATERMARK - 25)
     called = []
     future = clock.schedule_at_fixed_rate(called.append, 5, 10)

@@ -1,4 +1,4 @@
-"""Functions run without Spark: order, copies, errors; PyFlink's recorded answers and plain-Python models."""
+"""Operators without Spark: order, copies, errors, a plain-Python model of state, and PyFlink's output."""
 
 import json
 import threading
@@ -34,7 +34,7 @@ from timerheap.flink.operators import KeyedCoProcessOperator, KeyedProcessOperat
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.watermarks.output import WatermarkStatus
 
-LONG = 60  # seconds: what a test waits for at most, and never does
+LONG = 60  # seconds; a timeout that no test reaches
 RECORDED = Path(__file__).resolve().parent / "spark" / "data"
 
 
@@ -47,7 +47,7 @@ def values(elements):
 
 
 class Script(KeyedProcessFunction):
-    """Does what the value says: (key, action, argument, ...); a timer yields itself, then does `then`."""
+    """Performs the action of each value (key, action, argument, ...); a timer yields itself, then `then`."""
 
     def __init__(self, then=lambda timestamp, ctx: ()):
         self.then = then
@@ -88,10 +88,10 @@ def operator():
         yield operator
 
 
-# ---- what comes out, and in which order ----
+# ---- output and its order ----
 
 
-def test_an_element_gives_records_with_its_timestamp(operator):
+def test_records_have_the_timestamp_of_their_element(operator):
     assert operator.process_element(("k", "yield", 1, None, (2, 3)), 50) == [
         StreamRecord(1, 50),
         StreamRecord(None, 50),
@@ -103,19 +103,19 @@ def test_an_element_gives_records_with_its_timestamp(operator):
     assert values(operator.process_element(("k", "see"), 5)) == [("k", 5, 7)]
 
 
-def test_a_function_chooses_the_timestamps_of_its_records(operator):
+def test_a_function_may_set_the_timestamps_of_its_records(operator):
     assert operator.process_element(("k", "at", 10, None, 30), 5) == [
         StreamRecord("before", 5),
         StreamRecord(10, 10),
         StreamRecord(None, None),
         StreamRecord(30, 30),
     ]
-    assert operator.process_element(("k", "yield", 1), 6) == [StreamRecord(1, 6)]  # for one call
+    assert operator.process_element(("k", "yield", 1), 6) == [StreamRecord(1, 6)]  # reset after each call
     with pytest.raises(OverflowError, match="timestamp"):
         operator.process_element(("k", "at", 2**63), 5)
 
 
-def test_timers_come_before_the_watermark_that_fires_them(operator):
+def test_timers_fire_before_the_watermark_is_emitted(operator):
     for key, timestamp in [("a", 30), ("b", 10), ("a", 20), ("a", 20), ("b", 31)]:
         assert operator.process_element((key, "register_event_time_timer", timestamp), 0) == []
     operator.process_element(("a", "delete_event_time_timer", 20))
@@ -126,11 +126,11 @@ def test_timers_come_before_the_watermark_that_fires_them(operator):
         Watermark(30),
     ]
     assert operator.process_watermark(30) == [Watermark(30)]
-    assert operator.process_watermark(29) == [Watermark(29)]  # as Flink's operator sends on what it is given
+    assert operator.process_watermark(29) == [Watermark(29)]  # Flink's operator also emits a lower watermark
     assert operator.num_event_time_timers() == 1
 
 
-def test_what_a_timer_registers_joins_at_once():
+def test_a_due_timer_registered_by_a_timer_fires_at_once():
     def register(timestamp, ctx):
         if timestamp == 10:
             for again in (3, 11, 50):
@@ -144,7 +144,7 @@ def test_what_a_timer_registers_joins_at_once():
     assert [value[1] for value in values(fired)] == [10, 3, 11, 12]  # measured in PyFlink's thread mode
 
 
-def test_processing_time_timers_have_no_timestamp_of_their_own(operator):
+def test_records_of_processing_time_timers_have_no_timestamp(operator):
     operator.process_element(("a", "register_processing_time_timer", 100), 5)
     assert operator.num_processing_time_timers() == 1
     assert operator.set_processing_time(99) == []
@@ -155,12 +155,12 @@ def test_processing_time_timers_have_no_timestamp_of_their_own(operator):
     assert operator.num_processing_time_timers() == 0
 
 
-def test_statuses_go_through(operator):
+def test_the_watermark_status_is_emitted(operator):
     assert operator.process_watermark_status(WatermarkStatus.IDLE) == [WatermarkStatus.IDLE]
     assert operator.process_watermark_status(WatermarkStatus.ACTIVE) == [WatermarkStatus.ACTIVE]
 
 
-def test_output_takes_every_element_as_it_is_made():
+def test_output_receives_each_element_when_it_is_emitted():
     elements = []
     with KeyedProcessOperator(Script(), first, output=elements.append) as operator:
         assert operator.process_element(("k", "yield", 1, 2), 5) == []
@@ -186,11 +186,8 @@ def test_functions_need_not_be_generators():
         assert values(operator.process_element("k", 1)) == ["k", "k"]
 
 
-# ---- a clock that goes by itself ----
-
-
 @pytest.mark.parametrize("bare", [5, "record", b"record", {"plane": "N14228"}, ("N14228", 5)])
-def test_a_record_that_is_handed_back_bare_is_an_error(bare):
+def test_returning_a_single_record_raises(bare):
     class Bare(KeyedProcessFunction):
         def process_element(self, value, ctx):
             return bare
@@ -203,7 +200,10 @@ def test_a_record_that_is_handed_back_bare_is_an_error(bare):
         assert operator.process_watermark(5) == [Watermark(5)]
 
 
-def test_a_system_clock_fires_while_nobody_calls():
+# ---- clocks ----
+
+
+def test_a_system_clock_fires_timers_between_calls():
     fired = threading.Event()
     elements = []
 
@@ -221,7 +221,7 @@ def test_a_system_clock_fires_while_nobody_calls():
     assert elements == [(StreamRecord(("a", timestamp, TimeDomain.PROCESSING_TIME, timestamp), None), True)]
 
 
-def test_what_fires_meanwhile_comes_first_in_the_next_call():
+def test_the_next_call_returns_the_output_of_timers_first():
     clock = ManualProcessingTimeService()
     with KeyedProcessOperator(Script(), first, clock=clock) as operator:
         operator.process_element(("a", "register_processing_time_timer", 5))
@@ -232,7 +232,7 @@ def test_what_fires_meanwhile_comes_first_in_the_next_call():
         ]
 
 
-def test_only_a_manual_clock_can_be_set():
+def test_setting_a_system_clock_raises():
     with (
         SystemProcessingTimeService() as clock,
         KeyedProcessOperator(Script(), first, clock=clock) as operator,
@@ -244,7 +244,7 @@ def test_only_a_manual_clock_can_be_set():
 # ---- open and close ----
 
 
-def test_life():
+def test_an_operator_must_be_open_and_opens_its_function_once():
     function = Script()
     operator = KeyedProcessOperator(function, first, max_parallelism=16)
     for call in (
@@ -264,7 +264,7 @@ def test_life():
     assert function.life == ["open", "close"]
 
 
-def test_a_closed_operator_fires_nothing_and_loses_nothing():
+def test_a_closed_operator_fires_no_timer_and_loses_none():
     clock = ManualProcessingTimeService()
     queues = {name: create_timer_queue() for name in ("event_time_timers", "processing_time_timers")}
     with KeyedProcessOperator(Script(), first, clock=clock, **queues) as operator:
@@ -280,7 +280,7 @@ def test_a_closed_operator_fires_nothing_and_loses_nothing():
 
 
 @pytest.mark.parametrize("make", [create_timer_queue, QueueModel])
-def test_queues_of_ones_own(make):
+def test_an_operator_may_use_given_queues(make):
     event_time, processing_time = make(), make()
     event_time.add((5, "a", None))
     processing_time.add((7, "b", None))
@@ -297,14 +297,14 @@ def test_queues_of_ones_own(make):
 # ---- errors ----
 
 
-def test_an_error_in_the_function_loses_nothing(operator):
+def test_an_exception_in_the_function_loses_no_output(operator):
     with pytest.raises(KeyError, match="in the function") as caught:
         operator.process_element(("k", "fail"), 5)
     assert caught.value.__notes__ == ["timerheap: in process_element, key 'k', timestamp 5"]
     assert operator.process_element(("k", "yield", 1), 6) == [StreamRecord("before", 5), StreamRecord(1, 6)]
 
 
-def test_an_error_in_a_timer_costs_that_timer_only():
+def test_an_exception_in_a_timer_loses_only_that_timer():
     def fail(timestamp, ctx):
         if timestamp == 2:
             raise KeyError("in a timer")
@@ -330,14 +330,14 @@ def test_an_error_in_a_timer_costs_that_timer_only():
         (float("nan"), ValueError, "got nan"),
     ],
 )
-def test_keys_that_cannot_be_kept(operator, key, error, message):
+def test_an_invalid_key_raises(operator, key, error, message):
     with pytest.raises(error, match=message):
         operator.process_element((key, "yield", 1), 5)
     assert operator.process_watermark(1) == [Watermark(1)]
 
 
 @pytest.mark.parametrize(("timestamp", "error"), [("5", TypeError), (5.0, TypeError), (2**63, OverflowError)])
-def test_times_that_are_none(operator, timestamp, error):
+def test_an_invalid_timestamp_or_watermark_raises(operator, timestamp, error):
     with pytest.raises(error, match="timestamp"):
         operator.process_element(("k", "yield", 1), timestamp)
     with pytest.raises(error, match="watermark"):
@@ -345,7 +345,7 @@ def test_times_that_are_none(operator, timestamp, error):
     assert operator.process_element(("k", "see")) == [StreamRecord(("k", None, MIN_WATERMARK))]
 
 
-def test_arguments_that_are_no_such_thing(operator):
+def test_invalid_arguments_raise(operator):
     with pytest.raises(TypeError, match="function must be a KeyedProcessFunction"):
         KeyedProcessOperator(first, first)
     with pytest.raises(TypeError, match="key_selector must be a callable"):
@@ -367,7 +367,7 @@ class NeverOpens(Script):
         raise KeyError("in open")
 
 
-def test_an_operator_whose_function_does_not_open_fires_nothing():
+def test_an_operator_whose_function_fails_to_open_fires_no_timer():
     clock, queue = ManualProcessingTimeService(), create_timer_queue()
     queue.add((5, "a", None))
     function = NeverOpens()
@@ -384,7 +384,7 @@ def test_an_operator_whose_function_does_not_open_fires_nothing():
 
 
 class Two(KeyedCoProcessFunction):
-    """Counts both inputs' rows in one state; a row (key, timer) registers the timer."""
+    """Records the rows of both inputs in one state; a row (key, timer) registers the timer."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", Types.INT()))
@@ -412,7 +412,7 @@ def two():
         yield operator
 
 
-def test_both_inputs_share_a_key_s_state_and_timers(two):
+def test_both_inputs_share_the_state_and_the_timers_of_a_key(two):
     assert two.process_element1(("a", 10), 1) == [StreamRecord(("a", [1], 1), 1)]
     assert two.process_element2(("A", 10), 2) == [StreamRecord(("a", [1, 2], 2), 2)]
     assert two.process_element2(("B",)) == [StreamRecord(("b", [2], None), None)]
@@ -424,15 +424,15 @@ def test_both_inputs_share_a_key_s_state_and_timers(two):
     assert two.num_keyed_state_entries() == 1
 
 
-def test_watermarks_combine(two):
+def test_the_combined_watermark_is_the_minimum_of_both_inputs(two):
     assert two.process_watermark1(5) == []
     assert two.process_watermark2(3) == [Watermark(3)]
-    assert two.process_watermark2(2) == []  # an input's watermark never goes back
+    assert two.process_watermark2(2) == []  # the watermark of an input never decreases
     assert two.process_watermark2(MAX_WATERMARK) == [Watermark(5)]
     assert two.process_watermark1(MAX_WATERMARK) == [Watermark(MAX_WATERMARK)]
 
 
-def test_an_idle_input_holds_nothing_back(two):
+def test_an_idle_input_does_not_hold_the_watermark_back(two):
     two.process_element1(("a", 10), 1)
     two.process_watermark1(12)
     assert two.process_watermark_status2(WatermarkStatus.IDLE) == [
@@ -447,7 +447,7 @@ def test_an_idle_input_holds_nothing_back(two):
         two.process_watermark_status1("idle")
 
 
-def test_a_watermark_that_an_error_stopped_is_tried_again():
+def test_a_watermark_stopped_by_an_exception_is_processed_again():
     function = Two()
     with KeyedCoProcessOperator(function, first, first) as two:
         two.process_element1(("a", 5, 6), 1)
@@ -465,7 +465,7 @@ def test_a_watermark_that_an_error_stopped_is_tried_again():
 # ---- state ----
 
 
-def test_state_is_a_copy_of_what_is_given_and_gives_copies():
+def test_states_store_and_return_copies():
     keys = KeyContext()
     context = MemoryRuntimeContext(keys)
     keys.current_key = "k"
@@ -491,7 +491,7 @@ def test_state_is_a_copy_of_what_is_given_and_gives_copies():
     assert [copy == [1] for copy in got()] == [True] * 5
 
 
-def test_states_have_one_name_each():
+def test_a_name_is_used_by_one_state_only():
     context = MemoryRuntimeContext(KeyContext())
     state = context.get_state(ValueStateDescriptor("n", Types.LONG()))
     assert context.get_state(ValueStateDescriptor("n", "bigint")) is state
@@ -511,7 +511,7 @@ def test_states_have_one_name_each():
         state.update_many([1], [2])
 
 
-def test_what_a_state_refuses_changes_nothing():
+def test_invalid_values_raise_and_change_nothing():
     keys = KeyContext()
     context = MemoryRuntimeContext(keys)
     keys.current_key = "k"
@@ -555,7 +555,7 @@ STATE_OPS = st.lists(
 
 @settings(max_examples=200)
 @given(STATE_OPS)
-def test_states_are_a_dict_of_plain_python(ops):
+def test_states_equal_a_model_of_python_dicts(ops):
     keys = KeyContext()
     context = MemoryRuntimeContext(keys)
     value = context.get_state(ValueStateDescriptor("value", Types.LIST(Types.LONG())))
@@ -610,15 +610,15 @@ def test_states_are_a_dict_of_plain_python(ops):
         assert context.num_keyed_state_entries() == kept
 
 
-# ---- what PyFlink answered ----
+# ---- PyFlink's recorded output ----
 
 
-def test_a_body_written_for_pyflink_yields_what_pyflink_yielded():
+def test_a_body_written_for_pyflink_yields_the_same_as_in_pyflink():
     row = pytest.importorskip("pyspark.sql").Row
     lines = (RECORDED / "pyflink_input.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row(**json.loads(line)) for line in lines]
     recorded = (RECORDED / "pyflink_output.jsonl").read_text(encoding="utf-8").splitlines()
-    bound = 5 * pyflink_body.MINUTE  # the recording's
+    bound = 5 * pyflink_body.MINUTE  # as in the recording
 
     yielded = []
     latest = MIN_WATERMARK + bound + 1

@@ -1,4 +1,4 @@
-"""The timer service where the traces do not go: failures, limits, other queues, a running clock."""
+"""The internal timer service beyond the traces: failures, limits, other queues and the system clock."""
 
 import random
 import threading
@@ -22,11 +22,11 @@ from timerheap.flink import (
 )
 from timerheap.flink.simple_timer_service import SimpleTimerService
 
-LONG = 60  # seconds: what a test waits for at most, and never does
+LONG = 60  # seconds; a timeout that no test reaches
 
 
 class Recorder:
-    """Writes down what fires, then does what it is told to do."""
+    """Records each timer that fires, then calls `then`."""
 
     def __init__(self, then=lambda timer: None):
         self.fired = []
@@ -62,7 +62,7 @@ def service(recorder, clock):
 
 
 def held(service):
-    """Everything that can be seen of a service."""
+    """Return the timers and the watermark of a service."""
     timers = []
 
     def see(namespace, timestamp):
@@ -79,7 +79,7 @@ def held(service):
 # ---- event time ----
 
 
-def test_watermarks_begin_before_all_time_and_may_reach_its_end(service, recorder):
+def test_watermarks_start_at_min_watermark_and_may_reach_max_watermark(service, recorder):
     assert service.current_watermark() == MIN_WATERMARK == -(2**63)
     service.register_event_time_timer(None, MAX_WATERMARK)
     service.register_event_time_timer(None, MIN_WATERMARK)
@@ -92,7 +92,7 @@ def test_watermarks_begin_before_all_time_and_may_reach_its_end(service, recorde
     assert service.current_watermark() == MAX_WATERMARK == 2**63 - 1
 
 
-def test_the_watermark_is_set_and_the_timer_gone_before_the_callback(service, recorder):
+def test_the_watermark_is_set_and_the_timer_removed_before_the_callback(service, recorder):
     def look(timer):
         assert service.current_watermark() == 10
         assert service.num_event_time_timers() == 0
@@ -105,7 +105,7 @@ def test_the_watermark_is_set_and_the_timer_gone_before_the_callback(service, re
     assert recorder.fired == [(TimeDomain.EVENT_TIME, InternalTimer(7, "key", "namespace"))]
 
 
-def test_steps_of_the_watermark_fire_what_one_leap_fires(service, recorder):
+def test_small_steps_of_the_watermark_fire_the_same_timers_as_one_step(service, recorder):
     timestamps = [random.Random(1).randrange(100) for _ in range(200)]
     for namespace, timestamp in enumerate(timestamps):
         service.register_event_time_timer(namespace, timestamp)
@@ -114,7 +114,7 @@ def test_steps_of_the_watermark_fire_what_one_leap_fires(service, recorder):
         assert recorder.timestamps() == sorted(t for t in timestamps if t <= watermark)
 
 
-def test_an_error_in_a_callback_costs_its_own_timer_only(service, recorder):
+def test_an_exception_in_a_callback_loses_only_its_own_timer(service, recorder):
     def fail(timer):
         if timer.timestamp == 2:
             raise KeyError("in a callback")
@@ -133,7 +133,7 @@ def test_an_error_in_a_callback_costs_its_own_timer_only(service, recorder):
 # ---- processing time ----
 
 
-def test_an_error_in_a_processing_time_callback_leaves_the_others_to_fire(service, recorder, clock):
+def test_an_exception_in_a_processing_time_callback_keeps_the_other_timers(service, recorder, clock):
     def fail(timer):
         if timer.timestamp == 2:
             raise KeyError("in a callback")
@@ -150,34 +150,34 @@ def test_an_error_in_a_processing_time_callback_leaves_the_others_to_fire(servic
     assert recorder.timestamps() == [1, 2, 3, 50]
 
 
-def test_one_callback_at_a_time_waits_at_the_clock(service, clock):
+def test_a_service_has_one_callback_at_the_clock(service, clock):
     for timestamp in (50, 70, 30, 40, 10):
         service.register_processing_time_timer(None, timestamp)
         assert len(clock.get_active_timers()) == 1
     assert clock.get_active_timers() == [(10, 10)]
     service.delete_processing_time_timer(None, 10)
-    assert clock.get_active_timers() == [(10, 10)]  # wakes up in vain, then for the next
+    assert clock.get_active_timers() == [(10, 10)]  # not cancelled; the call schedules the next one
     clock.set_current_time(11)
     assert clock.get_active_timers() == [(30, 30)]
 
 
-def test_the_end_of_time_is_never_over(service, clock):
+def test_a_timer_at_max_watermark_never_fires_in_processing_time(service, clock):
     service.register_processing_time_timer(None, MAX_WATERMARK)
     assert clock.get_active_timers() == []
     assert service.num_processing_time_timers() == 1
 
 
-def test_a_clock_that_is_shut_down_refuses_the_timer(service, clock):
+def test_registering_at_a_shut_down_clock_raises_and_adds_no_timer(service, clock):
     service.register_processing_time_timer(None, 100)
     clock.shutdown_service()
     before = held(service)
     with pytest.raises(RuntimeError, match="shut down"):
         service.register_processing_time_timer(None, 50)
     assert held(service) == before
-    service.register_event_time_timer(None, 50)  # event time goes on
+    service.register_event_time_timer(None, 50)  # event time still works
 
 
-def test_a_clock_that_is_quiesced_takes_timers_that_never_fire(service, recorder, clock):
+def test_timers_never_fire_at_a_quiesced_clock(service, recorder, clock):
     clock.quiesce()
     service.register_processing_time_timer(None, 50)
     clock.set_current_time(100)
@@ -185,7 +185,7 @@ def test_a_clock_that_is_quiesced_takes_timers_that_never_fire(service, recorder
     assert service.num_processing_time_timers() == 1
 
 
-def test_shutting_the_clock_down_in_a_callback_is_no_error(service, recorder, clock):
+def test_a_callback_may_shut_the_clock_down(service, recorder, clock):
     service.register_processing_time_timer(None, 1)
     service.register_processing_time_timer(None, 100)
     recorder.then = lambda timer: clock.shutdown_service()
@@ -195,7 +195,7 @@ def test_shutting_the_clock_down_in_a_callback_is_no_error(service, recorder, cl
 
 
 def fire_on_the_system_clock(count):
-    """Timers of many keys within a quarter of a second, and more from their callbacks."""
+    """Fire timers of many keys within a quarter of a second, and more timers from their callbacks."""
     done = threading.Event()
 
     def then(timer):
@@ -217,12 +217,12 @@ def fire_on_the_system_clock(count):
     return timers, [timer for _, timer in recorder.fired]
 
 
-def test_100k_timers_within_a_second_fire_in_order_none_lost_none_twice():
+def test_100k_timers_within_a_second_fire_once_and_in_order():
     done, count = threading.Event(), 100_000
     recorder = Recorder(lambda timer: len(recorder.fired) == count and done.set())
     with SystemProcessingTimeService() as clock:
         service = InternalTimerService(recorder, clock)
-        with clock.lock:  # nothing fires before all are there, however slow this machine is
+        with clock.lock:  # nothing fires before all timers are registered
             start = clock.get_current_processing_time()
             timers = [InternalTimer(start + (i * 7919) % 1_000, i, None) for i in range(count)]
             for timer in timers:
@@ -235,7 +235,7 @@ def test_100k_timers_within_a_second_fire_in_order_none_lost_none_twice():
     assert sorted(fired) == sorted(timers)
 
 
-def test_on_the_system_clock_each_timer_fires_once_with_its_key():
+def test_each_timer_fires_once_with_its_key_on_the_system_clock():
     timers, fired = fire_on_the_system_clock(2_000)
     again = [InternalTimer(timer.timestamp + 20, timer.key, "again") for timer in timers]
     assert sorted(fired, key=repr) == sorted([*timers, *again], key=repr)
@@ -247,27 +247,27 @@ def test_on_the_system_clock_each_timer_fires_once_with_its_key():
 @pytest.mark.parametrize("domain", ["event_time", "processing_time"])
 @pytest.mark.parametrize("act", ["register", "delete"])
 @pytest.mark.parametrize(
-    ("key", "namespace", "timestamp", "error", "says"),
+    ("key", "namespace", "timestamp", "error", "message"),
     [
         ("key", None, 1.5, TypeError, r"timestamp.*1\.5"),
         ("key", None, "5", TypeError, "timestamp.*'5'"),
         ("key", None, None, TypeError, "timestamp.*None"),
         ("key", None, 2**63, OverflowError, "timestamp.*9223372036854775808"),
         ("key", None, -(2**63) - 1, OverflowError, "timestamp"),
-        ("key", [], 5, TypeError, "namespace hashable"),
+        ("key", [], 5, TypeError, "hashable key and namespace"),
         (["key"], None, 5, TypeError, "hashable"),
         (None, None, 5, TypeError, "key must be"),
     ],
 )
-def test_bad_input_is_an_error_and_loses_nothing(
-    service, act, domain, key, namespace, timestamp, error, says
+def test_invalid_arguments_raise_and_change_nothing(
+    service, act, domain, key, namespace, timestamp, error, message
 ):
     for kept in (1, 9):
         service.register_event_time_timer(None, kept)
         service.register_processing_time_timer(None, kept)
     before = held(service)
     service.key_context.current_key = key
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         getattr(service, f"{act}_{domain}_timer")(namespace, timestamp)
     assert held(service) == before
 
@@ -275,7 +275,7 @@ def test_bad_input_is_an_error_and_loses_nothing(
 @pytest.mark.parametrize(
     ("watermark", "error"), [("5", TypeError), (None, TypeError), (2**63, OverflowError)]
 )
-def test_a_bad_watermark_changes_nothing(service, recorder, watermark, error):
+def test_an_invalid_watermark_raises_and_changes_nothing(service, recorder, watermark, error):
     service.register_event_time_timer(None, 1)
     with pytest.raises(error, match="watermark"):
         service.advance_watermark(watermark)
@@ -283,7 +283,7 @@ def test_a_bad_watermark_changes_nothing(service, recorder, watermark, error):
     assert recorder.fired == []
 
 
-def test_counts(service):
+def test_timers_are_counted_by_namespace(service):
     for namespace in (None, "a", (0, 10)):
         service.register_event_time_timer(namespace, 1)
     service.register_processing_time_timer("a", 1)
@@ -295,7 +295,7 @@ def test_counts(service):
     assert [service.num_processing_time_timers(ns) for ns in (None, "a")] == [0, 2]
 
 
-def test_a_consumer_may_change_what_it_goes_over(service):
+def test_a_consumer_may_change_the_timers(service):
     for key in ("a", "b"):
         service.key_context.current_key = key
         for timestamp in (1, 2):
@@ -310,7 +310,7 @@ def test_a_consumer_may_change_what_it_goes_over(service):
     assert timers[1:] == [("a", "new", 11), ("a", "new", 12), ("b", "new", 11), ("b", "new", 12)]
 
 
-def test_services_of_one_operator_share_the_key(clock):
+def test_services_of_one_operator_share_the_current_key(clock):
     context, one, two = KeyContext(), Recorder(), Recorder()
     assert context.current_key is None
     services = [InternalTimerService(recorder, clock, context) for recorder in (one, two)]
@@ -337,7 +337,7 @@ def fill(service):
             service.register_processing_time_timer("ns", timestamp + 5)
 
 
-def test_the_timers_of_a_key_in_order_whichever_is_current(service):
+def test_the_timers_of_any_key_are_listed_in_firing_order(service):
     fill(service)
     assert service.event_time_timers_of_key("b") == [(10, "b", None), (20, "b", None), (30, "b", None)]
     assert service.processing_time_timers_of_key("a") == [(15, "a", "ns"), (25, "a", "ns"), (35, "a", "ns")]
@@ -345,7 +345,7 @@ def test_the_timers_of_a_key_in_order_whichever_is_current(service):
     assert service.key_context.current_key == "c"
 
 
-def test_many_keys_are_cleared_in_one_call(service, recorder, clock):
+def test_the_timers_of_many_keys_are_deleted_in_one_call(service, recorder, clock):
     fill(service)
     assert service.delete_timers_of_keys(key for key in ("a", "c", "a", "d")) == 12
     assert service.num_event_time_timers() == service.num_processing_time_timers() == 3
@@ -356,7 +356,7 @@ def test_many_keys_are_cleared_in_one_call(service, recorder, clock):
     assert len(recorder.fired) == 6
 
 
-def test_the_clock_wakes_up_for_a_head_that_was_cleared_and_finds_the_next(service, recorder, clock):
+def test_a_callback_for_a_deleted_timer_schedules_the_next(service, recorder, clock):
     fill(service)
     service.key_context.current_key = "d"
     service.register_processing_time_timer(None, 8)
@@ -369,7 +369,7 @@ def test_the_clock_wakes_up_for_a_head_that_was_cleared_and_finds_the_next(servi
 
 
 @pytest.mark.parametrize("keys", ["a", b"a", 7, [["a"]], ["a", None], None])
-def test_bad_keys_clear_nothing(service, keys):
+def test_invalid_keys_raise_and_delete_nothing(service, keys):
     fill(service)
     before = held(service)
     with pytest.raises(TypeError, match="key"):
@@ -377,7 +377,7 @@ def test_bad_keys_clear_nothing(service, keys):
     assert held(service) == before
 
 
-def test_next_due(service, clock):
+def test_the_next_timer_of_any_key_is_returned(service, clock):
     assert service.next_event_time_timer() is service.next_processing_time_timer() is None
     fill(service)
     assert service.next_event_time_timer() == (10, "a", None)
@@ -388,7 +388,7 @@ def test_next_due(service, clock):
     assert service.next_processing_time_timer() == (25, "a", "ns")
 
 
-def test_a_function_sees_the_timers_of_its_key_and_namespace(service):
+def test_a_timer_service_lists_the_timers_of_the_current_key(service):
     timers = SimpleTimerService(service)
     service.register_event_time_timer("another namespace", 1)
     for key in ("a", "b"):
@@ -412,7 +412,7 @@ def test_a_function_sees_the_timers_of_its_key_and_namespace(service):
 # ---- snapshots, queues ----
 
 
-def test_timers_that_the_queues_hold_already_fire(recorder, clock):
+def test_timers_already_in_the_queues_fire(recorder, clock):
     queues = [create_timer_queue(), create_timer_queue()]
     for queue in queues:
         queue.add_many([(5, "key", None), (3, "key", None)])
@@ -429,7 +429,7 @@ def test_timers_that_the_queues_hold_already_fire(recorder, clock):
     ]
 
 
-def test_the_two_times_need_two_queues(recorder, clock):
+def test_one_queue_for_both_time_domains_raises(recorder, clock):
     queue = create_timer_queue()
     with pytest.raises(ValueError, match="must be two queues"):
         InternalTimerService(recorder, clock, event_time_timers=queue, processing_time_timers=queue)
@@ -442,7 +442,7 @@ def with_key_groups(recorder, clock, owned):
     )
 
 
-def test_snapshots_of_key_groups_move_to_services_that_own_them(recorder, clock):
+def test_snapshots_of_key_groups_are_restored_by_their_owners_only(recorder, clock):
     whole = with_key_groups(recorder, clock, KeyGroupRange(0, 7))
     for key in range(50):
         whole.key_context.current_key = key
@@ -468,7 +468,7 @@ def test_snapshots_of_key_groups_move_to_services_that_own_them(recorder, clock)
         parts[0].snapshot_timers_for_key_group(3)
 
 
-def test_a_restore_wakes_up_for_the_earliest(service, recorder, clock):
+def test_a_restore_schedules_a_callback_for_the_earliest_timer(service, recorder, clock):
     service.register_processing_time_timer(None, 50)
     service.restore_timers(
         InternalTimersSnapshot([], [InternalTimer(20, "key", None), InternalTimer(70, "key", None)])
@@ -485,7 +485,7 @@ def test_a_restore_wakes_up_for_the_earliest(service, recorder, clock):
 @pytest.mark.parametrize(
     "wrong", [(5, "of another operator", None), (2**63, 1, None), (5, object(), None), (5, 1), None]
 )
-def test_a_restore_that_fails_adds_no_timer_of_either_kind(recorder, clock, backend, events_fail, wrong):
+def test_a_restore_that_fails_adds_no_timer_in_either_domain(recorder, clock, backend, events_fail, wrong):
     owned = KeyGroupRange(0, 0)
     keys = [key for key in range(1_000) if assign_to_key_group(key, 128) == 0]
     queues = [create_timer_queue(backend, key_group_range=owned) for _ in range(2)]
@@ -509,7 +509,7 @@ def test_a_restore_that_fails_adds_no_timer_of_either_kind(recorder, clock, back
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_restore_that_the_clock_refuses_adds_no_timer(recorder, clock, backend):
+def test_a_restore_at_a_shut_down_clock_raises_and_adds_no_timer(recorder, clock, backend):
     queues = [create_timer_queue(backend) for _ in range(2)]
     service = InternalTimerService(
         recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
@@ -533,10 +533,10 @@ acts = st.lists(
 
 
 def run(make_queue, jump, steps):
-    """Everything that fires and all that can be seen on the way."""
+    """Return all timers that fire, and the state of the service after each step."""
 
     def then(timer):
-        # every other callback registers timers, some of which are due at once
+        # every second callback registers timers, some of which are already due
         if timer.timestamp % 2:
             service.register_event_time_timer("from a callback", timer.timestamp + 3)
             service.register_processing_time_timer("from a callback", timer.timestamp + 5)
@@ -560,11 +560,11 @@ def run(make_queue, jump, steps):
 
 @settings(deadline=None)
 @given(steps=acts, jump=st.booleans())
-def test_any_queue_will_do(steps, jump):
+def test_a_service_works_alike_with_any_queue(steps, jump):
     assert run(create_timer_queue, jump, steps) == run(QueueModel, jump, steps)
 
 
-def test_the_users_face(service, recorder, clock):
+def test_a_timer_service_registers_and_deletes_timers(service, recorder, clock):
     timers = SimpleTimerService(service)
     clock.set_current_time(100)
     assert timers.current_processing_time() == 100
@@ -582,4 +582,4 @@ def test_the_users_face(service, recorder, clock):
         (TimeDomain.EVENT_TIME, InternalTimer(5, "key", None)),
         (TimeDomain.PROCESSING_TIME, InternalTimer(150, "key", None)),
     ]
-    assert [domain.value for domain in TimeDomain] == [0, 1]  # as PyFlink has them
+    assert [domain.value for domain in TimeDomain] == [0, 1]  # as in PyFlink

@@ -1,4 +1,4 @@
-"""What a user's method hands back: records one by one, never the parts of one."""
+"""Checks of the records that a method of a user-defined function returns."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ __all__ = ["records"]
 
 
 def records(method: str, returned: object) -> Iterable[Any]:
-    """Return the records that a method has returned or yields; None stands for no records.
+    """Return an iterable of the records that a method returned or yields; None stands for no records.
 
-    One record by itself is refused, for to iterate over it would make records of its parts: a character of
-    a string, a key of a dict, a field of a tuple or Row, a column of a table.
+    A single record raises TypeError, because iterating over it would produce its parts instead: the
+    characters of a string, the keys of a dict, the fields of a tuple or Row, or the columns of a table.
 
     Parameters
     ----------
     method : str
-        Named in the error.
+        The name of the method, for the error.
     returned : object
+        The return value of the method.
 
     Raises
     ------
     TypeError
+        If `returned` is a single record, or not iterable.
 
     Examples
     --------
@@ -46,4 +48,4 @@ def records(method: str, returned: object) -> Iterable[Any]:
     return returned
 
 
-_TABLE = "__arrow_c_stream__"  # what tables and columns of pyarrow, pandas and others have
+_TABLE = "__arrow_c_stream__"  # an attribute of the tables and columns of pyarrow, pandas and others

@@ -1,4 +1,4 @@
-"""InternalTimerServiceImpl with timers whose callbacks register and delete timers, on both manual clocks."""
+"""InternalTimerService compared with traces of Flink's, whose callbacks register and delete timers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def from_json(value: Any) -> Any:
 
 
 class ProductionClock(ManualProcessingTimeService):
-    """Has callbacks due 1 ms after their timestamp, as the clock that the traces were recorded with.
+    """A clock whose callbacks are due 1 ms after their timestamp, like the clock of the traces.
 
     Flink: ``ProcessingTimeServiceUtil.getProcessingTimeDelay``.
     """
@@ -37,7 +37,7 @@ class ProductionClock(ManualProcessingTimeService):
         return super().register_timer(self.last[1], lambda _: callback(timestamp))
 
     def pending(self) -> tuple[int, int] | None:
-        """Return the timestamp of the one callback that waits, and when it is due."""
+        """Return the timestamp and the due time of the waiting callback."""
         if not self.get_active_timers():
             return None
         ((due, _),) = self.get_active_timers()
@@ -46,7 +46,7 @@ class ProductionClock(ManualProcessingTimeService):
 
 
 class Operator:
-    """An operator on one key-group range: its timer service, and callbacks that follow the trace's rules."""
+    """An operator with one key-group range: its timer service, and the callbacks of the trace."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Operator:
         self.service = self.new_service(former)
 
     def new_service(self, former: Operator | None) -> InternalTimerService[Any, Any]:
-        """A service, restored from the snapshots of the key groups that both operators own."""
+        """Return a service restored from the snapshots of the key groups that both operators own."""
         service: InternalTimerService[Any, Any] = InternalTimerService(
             self, self.clock, event_time_timers=self.new_queue(), processing_time_timers=self.new_queue()
         )
@@ -134,7 +134,7 @@ class Operator:
             assert held == {group: sorted(map(from_json, timers), key=repr) for group, timers in expected}
 
     def check_iteration(self) -> None:
-        """Iteration is not in the traces: it must show what the snapshots show."""
+        """Check that iteration shows the timers of the snapshots; the traces do not contain iteration."""
         snapshots = [self.service.snapshot_timers_for_key_group(key_group) for key_group in self.owned]
         seen: list[Any] = []
 
@@ -155,12 +155,12 @@ class Operator:
         self.service.advance_watermark(watermark)
 
     def rescaled(self, owned: KeyGroupRange) -> Operator:
-        """A new operator on other key groups."""
+        """Return a new operator with other key groups."""
         return type(self)(self.trace, owned, self.backend, self.clock.get_current_processing_time(), self)
 
 
 class ManagedOperator(Operator):
-    """The same by a manager: watermarks in pieces of a few timers, and a restore from bytes."""
+    """An operator with a manager: advances in pieces of a few timers and restores from bytes."""
 
     def new_service(self, former: ManagedOperator | None) -> InternalTimerService[Any, Any]:
         self.manager: InternalTimeServiceManager[Any] = InternalTimeServiceManager(
@@ -180,7 +180,7 @@ class ManagedOperator(Operator):
 @pytest.mark.parametrize(
     ("kind", "backend"), [(Operator, "heap"), (Operator, "rocksdb"), (ManagedOperator, "heap")]
 )
-def test_answers(trace: dict[str, Any], kind: type[Operator], backend: str) -> None:
+def test_timers_fire_as_in_flink(trace: dict[str, Any], kind: type[Operator], backend: str) -> None:
     operator = kind(trace, KeyGroupRange(0, trace["max_parallelism"] - 1), backend)
     for op in trace["ops"]:
         match op:

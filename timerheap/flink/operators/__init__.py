@@ -1,6 +1,6 @@
-"""Functions run without Spark: Flink's operators over one timer service, with state in memory.
+"""Flink's operators, which run functions without Spark, with state in memory.
 
-To unit-test a function, to replay what a stream did, or to serve a service of one's own.
+Use them to test a function, to replay a stream, or to run a function inside a service.
 """
 
 from timerheap.flink.elements import StreamRecord, Watermark

@@ -1,4 +1,4 @@
-"""Two inputs: a KeyedCoProcessFunction without Spark."""
+"""The operator that runs a KeyedCoProcessFunction without Spark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ __all__ = ["KeyedCoProcessOperator"]
 class KeyedCoProcessOperator(KeyedOperator):
     """Runs a `KeyedCoProcessFunction` in this process, without Spark.
 
-    As `KeyedProcessOperator`, with two inputs. Timers fire on the combined watermark, and it is what goes
-    downstream: the lesser of the two inputs' watermarks, or that of the one that is not idle.
+    Like `KeyedProcessOperator`, but with two inputs. Timers fire on the combined watermark, which is also
+    sent downstream: the minimum of the watermarks of the two inputs, or the watermark of the active input if
+    the other is idle.
 
     Parameters
     ----------
     function : KeyedCoProcessFunction
     key_selector1, key_selector2 : callable
-        value -> key, for each input.
+        A function ``value -> key`` for each input.
     clock, max_parallelism, output, event_time_timers, processing_time_timers
         As in `KeyedProcessOperator`.
 
@@ -81,34 +82,35 @@ class KeyedCoProcessOperator(KeyedOperator):
         self._sent_watermark = self._inputs.combined_watermark
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
-        """Hand an element of the first input to the function: see `KeyedProcessOperator.process_element`."""
+        """Process an element of the first input; see `KeyedProcessOperator.process_element`."""
         return self._process(self._process_element1, self._key_selector1, value, timestamp)
 
     def process_element2(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
-        """Hand an element of the second input to the function: see `KeyedProcessOperator.process_element`."""
+        """Process an element of the second input; see `KeyedProcessOperator.process_element`."""
         return self._process(self._process_element2, self._key_selector2, value, timestamp)
 
     def process_watermark1(self, watermark: int) -> list[StreamElement]:
-        """Take the first input's watermark; where the combined one rises, fire and send it downstream.
+        """Process a watermark of the first input.
 
+        If the combined watermark rises, the due timers fire, and it is sent downstream.
         Raises as `KeyedProcessOperator.process_watermark`.
         """
         return self._process_watermark(0, watermark)
 
     def process_watermark2(self, watermark: int) -> list[StreamElement]:
-        """Take the second input's watermark, as `process_watermark1` does the first's."""
+        """Process a watermark of the second input; see `process_watermark1`."""
         return self._process_watermark(1, watermark)
 
     def process_watermark_status1(self, status: WatermarkStatus) -> list[StreamElement]:
-        """Take that the first input is idle, or active again.
+        """Set the status of the first input, idle or active.
 
-        The combined watermark may rise, as in `process_watermark1`. Where both inputs become idle, or the
-        first of them active again, `status` goes downstream.
+        The combined watermark may rise, as in `process_watermark1`. `status` is sent downstream when both
+        inputs have become idle, and when one of them becomes active again.
         """
         return self._process_status(0, status)
 
     def process_watermark_status2(self, status: WatermarkStatus) -> list[StreamElement]:
-        """Take that the second input is idle, or active, as `process_watermark_status1` does the first."""
+        """Set the status of the second input; see `process_watermark_status1`."""
         return self._process_status(1, status)
 
     def _process_watermark(self, index: int, watermark: int) -> list[StreamElement]:
@@ -129,7 +131,7 @@ class KeyedCoProcessOperator(KeyedOperator):
             return self._take()
 
     def _advance_to_combined(self) -> None:
-        """Advance if the combined watermark has risen, or is one that a timer's error has stopped."""
+        """Advance if the combined watermark has risen, or if an exception stopped the last advance."""
         watermark = self._inputs.combined_watermark
         if watermark > self._sent_watermark:
             self._advance(watermark)

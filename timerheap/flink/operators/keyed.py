@@ -1,4 +1,4 @@
-"""What operators of one and of two inputs share: keys, states, timers, and where output goes."""
+"""The base of keyed operators: keys, states, timers and output."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from timerheap.watermarks.output import WatermarkStatus
 __all__ = ["KeyedOperator", "StreamElement", "checked_selector", "checked_status"]
 
 StreamElement = StreamRecord[Any] | Watermark | WatermarkStatus
-"""What an operator sends downstream."""
+"""An element that an operator sends downstream."""
 
 
 class _Alarm:
-    """An operator's clock, which wakes it up only while it is open."""
+    """The clock of an operator, whose callbacks run only while the operator is open."""
 
     def __init__(self, clock: ProcessingTimeService) -> None:
         self._clock = clock
@@ -49,12 +49,12 @@ class _Alarm:
 
 
 class _Context(KeyedCoProcessFunction.OnTimerContext):
-    """One object for all calls, as in PyFlink."""
+    """The context of all calls; one object, as in PyFlink."""
 
     def __init__(self, service: InternalTimerService[Any, None]) -> None:
         self.keys = service.key_context
         self.timers = SimpleTimerService(service)
-        self.at: int = None  # type: ignore[assignment]  # without a timestamp
+        self.at: int = None  # type: ignore[assignment]  # None without a timestamp
         self.output_timestamp: int | None = None
         self.domain = TimeDomain.EVENT_TIME
 
@@ -75,7 +75,7 @@ class _Context(KeyedCoProcessFunction.OnTimerContext):
 
 
 class KeyedOperator:
-    """What operators of one and of two inputs share: keys, states, timers, and where output goes."""
+    """Base of the operators with one and with two inputs: keys, states, timers and output."""
 
     def __init__(
         self,
@@ -103,16 +103,16 @@ class KeyedOperator:
         self._emit = self._emitted.append if output is None else output
 
     def open(self) -> Self:
-        """Call the function's ``open`` and wake the timers up; a ``with`` statement does it, too.
+        """Open the function and start the timers; a ``with`` statement does the same.
 
         Raises
         ------
         RuntimeError
-            If the operator has been closed: make a new one, which may have its queues.
+            If the operator has been closed. A new operator may use its queues.
         """
         with self._lock:
             if self._is_closed:
-                raise RuntimeError("the operator is closed: make a new one")
+                raise RuntimeError("the operator is closed; create a new one")
             if not self._alarm.is_on:
                 self._service: InternalTimerService[Any, None] = InternalTimerService(
                     self,
@@ -127,7 +127,7 @@ class KeyedOperator:
         return self
 
     def close(self) -> None:
-        """Call the function's ``close``; no timer fires any more, and those that wait stay queued."""
+        """Close the function and stop the timers, which remain in their queues."""
         with self._lock:
             self._is_closed = True
             if self._alarm.is_on:
@@ -146,12 +146,12 @@ class KeyedOperator:
         self.close()
 
     def set_processing_time(self, timestamp: int) -> list[StreamElement]:
-        """Set a manual clock to `timestamp`, and fire the processing-time timers whose time has come.
+        """Set a manual clock to `timestamp` and fire the due processing-time timers.
 
         Raises
         ------
         TypeError
-            If the clock goes by itself.
+            If the clock is not a `ManualProcessingTimeService`.
         """
         if not isinstance(self._clock, ManualProcessingTimeService):
             raise TypeError(f"clock must be a ManualProcessingTimeService to be set, got {self._clock!r}")
@@ -160,26 +160,26 @@ class KeyedOperator:
         return self._take()
 
     def num_event_time_timers(self) -> int:
-        """Count the event-time timers of all keys. O(1)."""
+        """Return the number of event-time timers of all keys; O(1)."""
         return len(self._event_time_timers)
 
     def num_processing_time_timers(self) -> int:
-        """Count the processing-time timers of all keys. O(1)."""
+        """Return the number of processing-time timers of all keys; O(1)."""
         return len(self._processing_time_timers)
 
     def num_keyed_state_entries(self) -> int:
-        """Count the values, lists and maps that the keys hold: what is left when all should be gone."""
+        """Return the number of values, lists and maps of all keys, for example to find state left behind."""
         return self._states.num_keyed_state_entries()
 
-    # What fires (see `timerheap.flink.internal_timer_service.Triggerable`).
+    # The methods of `timerheap.flink.internal_timer_service.Triggerable`:
 
     def on_event_time(self, timer: InternalTimer[Any, None]) -> None:
-        """Hand a timer that the watermark has reached to the function."""
+        """Call the function with a timer that the watermark has reached."""
         self._context.domain = TimeDomain.EVENT_TIME
         self._call(self._function.on_timer, timer.timestamp, timer.timestamp, timer.timestamp)
 
     def on_processing_time(self, timer: InternalTimer[Any, None]) -> None:
-        """Hand a timer whose time has passed to the function."""
+        """Call the function with a timer whose time has passed."""
         self._context.domain = TimeDomain.PROCESSING_TIME
         self._call(self._function.on_timer, timer.timestamp, timer.timestamp, None)
 
@@ -217,13 +217,13 @@ class KeyedOperator:
             raise
 
     def _advance(self, watermark: int) -> None:
-        """Fire what is due, then send the watermark downstream."""
+        """Fire the due timers, then send the watermark downstream."""
         self._service.advance_watermark(watermark)
         self._emit(Watermark(watermark))
 
     def _expect_open(self) -> None:
         if not self._alarm.is_on:
-            raise RuntimeError("the operator is not open: call open(), or use it in a with statement")
+            raise RuntimeError("the operator is not open; call open(), or use it in a with statement")
 
     def _take(self) -> list[StreamElement]:
         taken = self._emitted.copy()
@@ -232,9 +232,9 @@ class KeyedOperator:
 
 
 def checked_selector(name: str, selector: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `selector` if it can be called; a TypeError names the argument."""
+    """Return `selector` if it is callable; otherwise raise a TypeError that names the argument."""
     if not callable(selector):
-        raise TypeError(f"{name} must be a callable, value -> key, got {selector!r}")
+        raise TypeError(f"{name} must be a callable (value) -> key, got {selector!r}")
     return selector
 
 
@@ -244,14 +244,12 @@ def _checked_key(key: Any, value: Any) -> Any:
     except TypeError:
         raise TypeError(f"key must be hashable, got {key!r} from {value!r}") from None
     if key is None or key != key:
-        raise ValueError(
-            f"key must not be None, and equal itself to be found again, got {key!r} from {value!r}"
-        )
+        raise ValueError(f"key must not be None and must be equal to itself, got {key!r} from {value!r}")
     return key
 
 
 def checked_status(status: WatermarkStatus) -> WatermarkStatus:
-    """Return `status` if it is one."""
+    """Return `status` if it is a WatermarkStatus; otherwise raise a TypeError."""
     if not isinstance(status, WatermarkStatus):
         raise TypeError(f"status must be a WatermarkStatus, got {status!r}")
     return status

@@ -1,4 +1,4 @@
-"""One input: a KeyedProcessFunction without Spark."""
+"""The operator that runs a KeyedProcessFunction without Spark."""
 
 from __future__ import annotations
 
@@ -18,38 +18,41 @@ __all__ = ["KeyedProcessOperator"]
 class KeyedProcessOperator(KeyedOperator):
     """Runs a `KeyedProcessFunction` in this process, without Spark.
 
-    Every call gives what has been emitted since the last one, in order: a `StreamRecord` for what the
-    function yields, and a `Watermark` behind what it has made fire.
+    Every call returns the elements emitted since the previous call, in order: a `StreamRecord` for each
+    record that the function yields, and a `Watermark` after the records of the timers that it fires.
 
     Parameters
     ----------
     function : KeyedProcessFunction
     key_selector : callable
-        value -> key: hashable, equal to itself, not None. With timers, a key that the timer queue takes.
+        A function ``value -> key``. A key must be hashable, equal to itself and not None. For timers, the
+        timer queue must support it.
     clock : ProcessingTimeService, optional
-        By default a `ManualProcessingTimeService` that `set_processing_time` sets. A
-        `SystemProcessingTimeService` fires in its own thread, under its ``lock``, which all calls here hold.
+        By default a `ManualProcessingTimeService`, for `set_processing_time`. A `SystemProcessingTimeService`
+        fires timers in its own thread and holds its ``lock``, which all methods of the operator acquire.
     max_parallelism : int, default 128
         The number of key groups, 1 to 32768.
     output : callable, optional
-        Takes each element as it is emitted, in the thread that emits it; then the calls give empty lists.
-        For a service: its clock may fire when nobody calls.
+        Called with each element when it is emitted, in the thread that emits it; the methods then return
+        empty lists. Needed with a clock that fires timers between calls.
     event_time_timers, processing_time_timers : KeyedTimerQueue, optional
-        Where the timers are kept; by default two of ``TimerQueue(max_parallelism)``.
-        Timers that they hold already are the operator's from its start.
+        The queues of the timers; by default two new ones, ``TimerQueue(max_parallelism)``. Timers that a
+        queue already holds belong to the operator.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is no such thing.
+        If an argument is invalid.
 
     Notes
     -----
     Flink: ``KeyedProcessOperator`` over ``InternalTimerServiceImpl``, and the methods of
-    ``KeyedOneInputStreamOperatorTestHarness``. State lives in memory, as copies, and its types are not
-    enforced. What a function raises comes through, with a note of its key and timestamp; what it emitted
-    before comes with the next call. A watermark that a timer's function has stopped has not gone
-    downstream; the timers that are left fire at the next one.
+    ``KeyedOneInputStreamOperatorTestHarness``. State is kept in memory, as copies, and its types are not
+    checked.
+
+    An exception of the function is raised with a note that names the key and the timestamp. Elements emitted
+    before the exception are returned by the next call. If a timer raises an exception, the watermark is not
+    sent downstream, and the remaining timers fire at the next one.
 
     Examples
     --------
@@ -86,22 +89,22 @@ class KeyedProcessOperator(KeyedOperator):
         self._key_selector = checked_selector("key_selector", key_selector)
 
     def process_element(self, value: Any, timestamp: int | None = None) -> list[StreamElement]:
-        """Hand an element to the function.
+        """Process an element.
 
         Parameters
         ----------
         value : object
         timestamp : int, optional
-            Its event time, epoch milliseconds; what ``ctx.timestamp()`` gives.
+            The event time of the element, epoch milliseconds, which ``ctx.timestamp()`` returns.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            If `timestamp` is no int64, or the key none that can be kept; the function has not been called.
+            If `timestamp` is not an int64, or the key is invalid. The function is not called then.
         RuntimeError
             If the operator is not open.
         Exception
-            What the function raises.
+            The exception of the function.
         """
         return self._process(self._process_element, self._key_selector, value, timestamp)
 
@@ -111,11 +114,11 @@ class KeyedProcessOperator(KeyedOperator):
         Raises
         ------
         TypeError, OverflowError
-            If `watermark` is no int64.
+            If `watermark` is not an int64.
         RuntimeError
             If the operator is not open.
         Exception
-            What the function raises.
+            The exception of the function.
         """
         with self._lock:
             self._expect_open()
@@ -123,7 +126,7 @@ class KeyedProcessOperator(KeyedOperator):
             return self._take()
 
     def process_watermark_status(self, status: WatermarkStatus) -> list[StreamElement]:
-        """Send the input's status, idle or active, downstream."""
+        """Send the status of the input, idle or active, downstream."""
         with self._lock:
             self._expect_open()
             self._emit(checked_status(status))

@@ -1,4 +1,4 @@
-"""What the models cannot show: total order in every shape of data, heaps as containers, batches."""
+"""Heaps beyond the models: total order for every shape of data, heaps as containers, and batches."""
 
 import random
 
@@ -26,7 +26,7 @@ def filled(kind, n):
 
 
 @both
-def test_extremes_are_timestamps_as_others(kind):
+def test_the_limits_of_int64_are_valid_timestamps(kind):
     extremes = [INT64_MAX, INT64_MIN, INT64_MAX - 1, INT64_MIN + 1, 0, -1, 1]
     rows = [(t, k, 0) for k, t in enumerate(extremes)] + [(t, k, t) for k, t in enumerate(extremes) if t]
     random.Random(1).shuffle(rows)
@@ -41,7 +41,7 @@ def test_extremes_are_timestamps_as_others(kind):
 @both
 @pytest.mark.parametrize("way", ["pop", "pop_due", "pop_due by limit"])
 @pytest.mark.parametrize("shape", ["random", "few", "same", "descending", "skewed", "wide"])
-def test_total_order(kind, way, shape):
+def test_timers_come_out_in_total_order(kind, way, shape):
     n = 5000
     rng = np.random.default_rng(7)
     timestamps = {
@@ -72,7 +72,7 @@ def test_total_order(kind, way, shape):
 
 @both
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 0.74, 0.76, 0.99, 1])
-def test_every_share_that_is_due(kind, share):
+def test_any_share_of_the_timers_may_be_due(kind, share):
     n = 20_000
     timestamps, keys = columns(n)
     heap = filled(kind, n)
@@ -89,7 +89,7 @@ def test_every_share_that_is_due(kind, share):
 
 
 @pytest.mark.parametrize("share", [0.001, 0.03, 0.2, 1])
-def test_every_share_that_changes(share):
+def test_any_share_of_the_timers_may_change(share):
     n = 20_000
     timestamps, keys = columns(n)
     chosen = np.random.default_rng(5).permutation(n)[: int(share * n)]
@@ -107,7 +107,7 @@ def test_every_share_that_changes(share):
     assert len(heap) == n - len(chosen)
 
 
-def test_a_reschedule_onto_another_timer_makes_one_of_two():
+def test_rescheduling_onto_another_timer_leaves_one_timer():
     heap = TimerHeap()
     heap.push_many([1, 2, 3], 5)
     assert heap.reschedule(1, 2, 5)
@@ -130,7 +130,7 @@ def test_the_last_row_of_an_identity_wins():
 
 
 @both
-def test_empty(kind):
+def test_an_empty_heap_has_no_timers(kind):
     heap = kind()
     assert len(heap) == 0
     assert heap.peek() is None
@@ -150,7 +150,7 @@ def test_empty(kind):
 
 
 @both
-def test_what_comes_out_is_a_timer(kind):
+def test_a_heap_returns_timers_that_equal_tuples(kind):
     heap = kind()
     heap.push(1, 2, 3)
     for timer in (heap.peek(), next(iter(heap)), heap.pop()):
@@ -160,7 +160,7 @@ def test_what_comes_out_is_a_timer(kind):
 
 
 @both
-def test_iteration_is_lazy_and_notices_changes(kind):
+def test_iteration_is_lazy_and_raises_after_a_change(kind):
     heap = filled(kind, 100)
     assert [timer.timestamp for timer in heap] == heap.timestamps.tolist()
     for change in (heap.pop, lambda: heap.push(1, 1000), lambda: heap.push_many([1, 2], [1001, 1002])):
@@ -188,7 +188,7 @@ def test_copies_are_independent(kind):
 # ---- batches ----
 
 
-def test_batch_is_a_sequence_of_timers():
+def test_a_batch_is_a_sequence_of_timers():
     heap = TimerHeap()
     heap.push_many([3, 1, 2], [10, 20, 30], [0, 0, 5])
     batch = heap.pop_due(9)
@@ -218,7 +218,7 @@ def test_batch_is_a_sequence_of_timers():
         ("key_hashes", np.array([1, 2]), ValueError, "must have 1 rows, like timestamps, got 2"),
     ],
 )
-def test_batch_of_wrong_columns(name, column, error, text):
+def test_a_batch_with_invalid_columns_raises(name, column, error, text):
     one = np.array([1])
     with pytest.raises(error, match=f"{name} {text}"):
         TimerBatch(**{"timestamps": one, "key_hashes": one, "namespaces": one, name: column})

@@ -1,4 +1,4 @@
-"""Every allocation of every method may fail, of Python's small objects too: MemoryError, the heap as before.
+"""Every allocation of every method, including small Python objects, may fail and leaves the heap unchanged.
 
 A preloaded allocator (c/failing_malloc.c) fails the first allocation of a call, then of the same call the
 second, and so on until none is left to fail. That needs a process of its own, in which this file is a
@@ -30,14 +30,14 @@ SPLIT = int(np.sort(TS)[N // 2])
 
 
 def full(kind):
-    """A heap with no room for one more."""
+    """Return a heap without unused capacity."""
     heap = kind()
     heap.push_many(TS, KEY, KEY)
     return kind.from_bytes(heap.to_bytes())
 
 
 def roomy(kind):
-    """A heap that has just kept the room it has: whatever leaves it makes it give back."""
+    """Return a heap that releases memory when it loses one more timer."""
     heap = kind()
     heap.push_many(np.arange(4 * N + 4), np.arange(4 * N + 4))
     heap.push_many(TS, KEY, KEY)
@@ -47,7 +47,7 @@ def roomy(kind):
 
 
 def identities(heap, n=N):
-    """Columns that say which timers, for this kind of heap."""
+    """Return the columns that identify timers in this kind of heap."""
     return (TS[:n], KEY[:n], KEY[:n])[type(heap) is KeyTimerHeap :]
 
 
@@ -124,7 +124,7 @@ CASES = [
 
 
 def outcome(call, heap):
-    """What came of a call, whatever it was: its result or its error, and what the heap holds then."""
+    """Return the result or the error of a call, and the contents of the heap after it."""
     try:
         result = call(heap)
     except MemoryError:
@@ -146,7 +146,7 @@ def same(one, other):
 
 
 def fail_one_by_one(kind, name, start, countdown, fired):
-    """How many allocations the call makes; an AssertionError where a failure has done harm."""
+    """Return the number of allocations of a call; raise AssertionError if a failure changed the heap."""
     call = (ANY | ONE_OF_A_KIND[kind])[name]
     expected = outcome(call, start(kind))
     for n in range(1, 10_000):
@@ -156,13 +156,13 @@ def fail_one_by_one(kind, name, start, countdown, fired):
         try:
             countdown.value = n
             result = call(heap)
-        except (MemoryError, pickle.PicklingError):  # which pickle makes of it when it looks for the class
+        except (MemoryError, pickle.PicklingError):  # pickle raises it instead when it looks up the class
             countdown.value = 0
             heap._check()
             assert heap.to_bytes() == before, f"allocation {n} fails: the heap has changed"
             assert heap.nbytes == room, f"allocation {n} fails: the heap has other room"
             continue
-        except Exception as error:  # the refusal that was to be, or what must not be
+        except Exception as error:  # expected for an invalid call only
             result = type(error)
         countdown.value = 0
         heap._check()
@@ -205,11 +205,11 @@ def results(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", [" ".join(case) for case in CASES])
-def test_every_allocation_may_fail(case, results):
+def test_a_failed_allocation_leaves_the_heap_unchanged(case, results):
     assert isinstance(results[case], int), results[case]
 
 
-def test_there_were_allocations_to_fail(results):
+def test_the_calls_make_allocations(results):
     counts = [count for count in results.values() if isinstance(count, int)]
     assert sum(counts) > 500
 

@@ -1,4 +1,4 @@
-"""Every argument of the heaps: what is taken, what is refused by name, and that a refusal changes nothing."""
+"""Every argument of the heaps: valid values, errors that name the argument, and no change after an error."""
 
 import datetime
 import inspect
@@ -44,7 +44,7 @@ def some_heap(kind):
 
 
 class Index:
-    """An integer that is none of Python's own."""
+    """An object that is not an int but has ``__index__``."""
 
     def __index__(self):
         return 5
@@ -69,7 +69,7 @@ BAD_INTS = [
 
 @pytest.mark.parametrize(("value", "error", "shown"), BAD_INTS, ids=[str(row[0]) for row in BAD_INTS])
 @pytest.mark.parametrize(("kind", "method", "names", "name"), arguments_of(ONE))
-def test_one_bad_integer(kind, method, names, name, value, error, shown):
+def test_an_invalid_integer_raises_and_changes_nothing(kind, method, names, name, value, error, shown):
     heap = some_heap(kind)
     before = heap.to_bytes()
     with pytest.raises(error) as caught:
@@ -83,7 +83,7 @@ def test_one_bad_integer(kind, method, names, name, value, error, shown):
     "value", [5, np.int8(5), np.uint64(5), np.array(5), Index()], ids=lambda value: type(value).__name__
 )
 @pytest.mark.parametrize(("kind", "method", "names", "name"), arguments_of(ONE))
-def test_one_good_integer(kind, method, names, name, value):
+def test_any_kind_of_integer_is_accepted(kind, method, names, name, value):
     heap, same = some_heap(kind), some_heap(kind)
     plain = {**dict.fromkeys(names, 1), name: 5}
     assert getattr(heap, method)(**{**plain, name: value}) == getattr(same, method)(**plain)
@@ -128,9 +128,9 @@ BAD_COLUMNS = [
 
 @pytest.mark.parametrize(("value", "error", "shown"), BAD_COLUMNS, ids=range(len(BAD_COLUMNS)))
 @pytest.mark.parametrize(("kind", "method", "names", "name"), arguments_of(MANY))
-def test_a_bad_column(kind, method, names, name, value, error, shown):
+def test_an_invalid_column_raises_and_changes_nothing(kind, method, names, name, value, error, shown):
     if method == "remove_keys" and shown.startswith("has "):
-        return  # one column has the length it has
+        return  # a single column may have any length
     heap = some_heap(kind)
     before = heap.to_bytes()
     with pytest.raises(error) as caught:
@@ -163,7 +163,7 @@ GOOD_COLUMNS = {
 
 @pytest.mark.parametrize("form", GOOD_COLUMNS)
 @pytest.mark.parametrize(("kind", "method", "names", "name"), arguments_of(MANY))
-def test_a_good_column(kind, method, names, name, form):
+def test_any_form_of_column_is_accepted(kind, method, names, name, form):
     heap, same = some_heap(kind), some_heap(kind)
     value = GOOD_COLUMNS[form]
     plain = [int(v) for v in np.broadcast_to(np.asarray(value), 2)]
@@ -180,7 +180,7 @@ EVERY = {(case.values[0], case.values[1]): case.values[2] for case in arguments_
 
 
 @pytest.mark.parametrize(("kind", "method"), EVERY)
-def test_no_rows(kind, method):
+def test_a_call_with_empty_columns_changes_nothing(kind, method):
     heap = some_heap(kind)
     for empty in ([], (), range(0), np.empty(0, np.int64), np.empty(0, np.uint8)):
         result = getattr(heap, method)(*[empty] * len(EVERY[kind, method]))
@@ -189,7 +189,7 @@ def test_no_rows(kind, method):
 
 
 @pytest.mark.parametrize(("kind", "method"), EVERY)
-def test_one_value_for_every_column(kind, method):
+def test_a_call_with_integers_only_raises(kind, method):
     heap = some_heap(kind)
     if method == "remove_keys":
         assert heap.remove_keys(1) == 1
@@ -201,7 +201,7 @@ def test_one_value_for_every_column(kind, method):
 
 @pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
 @pytest.mark.parametrize(("value", "error", "shown"), BAD_INTS, ids=[str(row[0]) for row in BAD_INTS])
-def test_watermark_limit_and_room(kind, value, error, shown):
+def test_an_invalid_watermark_limit_or_capacity_raises(kind, value, error, shown):
     heap = some_heap(kind)
     before = heap.to_bytes()
     with pytest.raises(error, match="watermark must"):
@@ -219,7 +219,7 @@ def test_watermark_limit_and_room(kind, value, error, shown):
 
 
 @pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
-def test_negative_counts(kind):
+def test_a_negative_limit_or_capacity_raises(kind):
     heap = some_heap(kind)
     with pytest.raises(ValueError, match="limit must not be negative, got -1"):
         heap.pop_due(5, -1)
@@ -230,7 +230,7 @@ def test_negative_counts(kind):
     assert len(heap) == 4
 
 
-def test_membership():
+def test_timers_and_keys_are_found_in_a_heap():
     heap = some_heap(TimerHeap)
     assert (5, 1, 0) in heap
     assert (5, 1) in heap
@@ -249,13 +249,13 @@ def test_membership():
     assert (6, 1, 0) not in by_key
     assert 3 not in by_key
     assert (3, 7) in by_key
-    with pytest.raises(TypeError, match="expected a key_hash"):
+    with pytest.raises(TypeError, match="a timer must be a key_hash"):
         (5, 1, 0, 0) in by_key  # noqa: B015
     with pytest.raises(TypeError, match="key_hash must be an integer"):
         "ab" in by_key  # noqa: B015
 
 
-def test_unknown_arguments():
+def test_an_unknown_argument_raises():
     with pytest.raises(TypeError):
         TimerHeap(size=5)
     with pytest.raises(TypeError):

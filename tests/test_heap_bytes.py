@@ -1,4 +1,4 @@
-"""Stored heaps and the envelope: the format to the byte, and that hostile bytes are refused."""
+"""Stored heaps and the envelope: the exact format, and errors for invalid bytes."""
 
 import pickle
 import random
@@ -19,7 +19,7 @@ NUMBER = {TimerHeap: 1, KeyTimerHeap: 2}
 
 
 def sealed(kind, *columns):
-    """A heap's bytes, made by hand."""
+    """Return the bytes of a heap with these columns."""
     payload = b"".join(struct.pack(f"<{len(column)}q", *column) for column in columns)
     header = struct.pack("<4sHHQ", b"TMRH", 1, NUMBER[kind], len(payload))
     return header + struct.pack("<Q", xxhash.xxh64_intdigest(header + payload)) + payload
@@ -28,7 +28,7 @@ def sealed(kind, *columns):
 # ---- the checksum ----
 
 
-def test_xxh64_is_the_xxhash_packages():
+def test_xxh64_equals_the_xxhash_package():
     data = random.Random(1).randbytes(1000)
     for size in range(300):
         for seed in (0, 42, 2**64 - 1):
@@ -37,14 +37,14 @@ def test_xxh64_is_the_xxhash_packages():
 
 
 @given(st.lists(st.binary(max_size=100), max_size=6))
-def test_parts_are_summed_as_one(parts):
+def test_the_checksum_does_not_depend_on_the_parts(parts):
     whole = seal(16, b"".join(parts))
     assert seal(16, *parts) == whole
     assert bytes(unseal(16, whole)) == b"".join(parts)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
-def test_seed_out_of_range(seed):
+def test_a_seed_out_of_range_raises(seed):
     with pytest.raises(OverflowError, match="seed must be from 0"):
         xxh64(b"", seed)
 
@@ -52,7 +52,7 @@ def test_seed_out_of_range(seed):
 # ---- the envelope ----
 
 
-def test_envelope_to_the_byte():
+def test_the_envelope_has_the_documented_format():
     header, payload = bytes.fromhex("544d5248 0100 1000 0400000000000000"), b"ab\x01\x00"
     checksum = xxhash.xxh64_intdigest(header + payload).to_bytes(8, "little")
     assert seal(16, b"ab", np.array([1], "<i2")) == header + checksum + payload
@@ -82,7 +82,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_damage_is_named(damage):
+def test_errors_name_the_damage(damage):
     heap = TimerHeap()
     heap.push_many([1, 2], [3, 4])
     good = heap.to_bytes()
@@ -104,7 +104,7 @@ def test_damage_is_named(damage):
 
 
 @pytest.mark.parametrize("at", range(24 + 48))
-def test_every_flipped_bit_is_noticed(at):
+def test_every_flipped_bit_raises(at):
     good = sealed(TimerHeap, [1, 2], [3, 4], [0, 0])
     for bit in range(8):
         bad = bytearray(good)
@@ -114,7 +114,7 @@ def test_every_flipped_bit_is_noticed(at):
 
 
 @pytest.mark.parametrize("data", [5, "text", None, [1, 2], np.arange(100)[::2]])
-def test_no_buffer(data):
+def test_data_that_is_not_a_buffer_raises(data):
     for call in (TimerHeap.from_bytes, KeyTimerHeap.from_bytes, lambda data: unseal(1, data), xxh64):
         with pytest.raises(TypeError, match="data must be bytes or another contiguous buffer"):
             call(data)
@@ -125,7 +125,7 @@ def test_no_buffer(data):
 @pytest.mark.parametrize(
     ("kind", "error"), [(-1, ValueError), (65536, ValueError), ("1", TypeError), (2**70, OverflowError)]
 )
-def test_bad_kind(kind, error):
+def test_an_invalid_kind_raises(kind, error):
     with pytest.raises(error, match="kind must"):
         seal(kind, b"")
     with pytest.raises(error, match="kind must"):
@@ -136,7 +136,7 @@ def test_bad_kind(kind, error):
 
 
 @both
-def test_format_to_the_byte(kind):
+def test_a_stored_heap_has_the_documented_format(kind):
     heap = kind()
     heap.push(7, -1, INT64_MAX)
     heap.push(INT64_MIN, 2, 3)
@@ -147,7 +147,7 @@ def test_format_to_the_byte(kind):
 
 @both
 @pytest.mark.parametrize("n", [0, 1, 9, 10, 1000, 100_000])
-def test_round_trip(kind, n):
+def test_a_restored_heap_equals_the_stored_one(kind, n):
     rng = np.random.default_rng(n)
     heap = kind(2 * n)
     heap.push_many(rng.integers(INT64_MIN, INT64_MAX, n), np.arange(n), rng.integers(0, 3, n))
@@ -164,7 +164,7 @@ def test_round_trip(kind, n):
     again._check()
 
 
-def test_subclasses_come_back_as_themselves():
+def test_a_subclass_is_restored_as_itself():
     heap = pickle.loads(pickle.dumps(Special(50)))
     assert type(heap) is Special
     assert type(Special.from_bytes(heap.to_bytes())) is Special
@@ -180,37 +180,37 @@ class Special(TimerHeap):
         (TimerHeap, ([2, 1], [0, 0], [0, 0]), "comes before its parent"),
         (TimerHeap, ([1, 1], [2, 1], [0, 0]), "comes before its parent"),
         (TimerHeap, ([1, 1], [1, 1], [0, -1]), "comes before its parent"),
-        (TimerHeap, ([1, 1], [1, 1], [0, 0]), "two timers have one identity"),
-        (TimerHeap, ([1, 2, 1], [0, 0, 0], [0, 0, 0]), "two timers have one identity"),
-        (KeyTimerHeap, ([1, 2], [1, 1], [0, 0]), "two timers have one identity"),
-        (TimerHeap, ([1, 2, 3, 4], [1]), "40 bytes of columns"),
+        (TimerHeap, ([1, 1], [1, 1], [0, 0]), "two timers have the same identity"),
+        (TimerHeap, ([1, 2, 1], [0, 0, 0], [0, 0, 0]), "two timers have the same identity"),
+        (KeyTimerHeap, ([1, 2], [1, 1], [0, 0]), "two timers have the same identity"),
+        (TimerHeap, ([1, 2, 3, 4], [1]), "with 24 bytes a timer, got 40 bytes of columns"),
         (TimerHeap, ([INT64_MIN] + [5] * 8 + [4], range(10), [0] * 10), "comes before its parent"),
     ],
 )
-def test_what_no_heap_would_hold(kind, columns, text):
+def test_invalid_columns_raise(kind, columns, text):
     with pytest.raises(ValueError, match=text):
         kind.from_bytes(sealed(kind, *columns))
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (0, 4999), (37, 69), (2500, 2501), (4000, 4999)])
-def test_one_doubled_timer_among_many(first, second):
-    for seed in range(10):  # and another place in the index each time
+def test_one_duplicate_timer_among_many_raises(first, second):
+    for seed in range(10):  # each puts the timer at another place in the index
         keys = np.random.default_rng(seed).permutation(5000)
         KeyTimerHeap.from_bytes(sealed(KeyTimerHeap, range(5000), keys, [0] * 5000))._check()
         keys[second] = keys[first]
-        with pytest.raises(ValueError, match="two timers have one identity"):
+        with pytest.raises(ValueError, match="two timers have the same identity"):
             KeyTimerHeap.from_bytes(sealed(KeyTimerHeap, range(5000), keys, [0] * 5000))
 
 
 @both
 @pytest.mark.parametrize("at", range(24, 24 + 24 * 30, 7))
-def test_bytes_that_change_behind_their_checksum_are_a_heap_or_refused(kind, at, monkeypatch):
+def test_bytes_changed_after_the_checksum_are_a_valid_heap_or_raise(kind, at, monkeypatch):
     heap = kind()
     heap.push_many(np.arange(30) // 3, np.arange(30) % 5, np.arange(30) // 5)
     data = bytearray(heap.to_bytes())
     frombuffer = np.frombuffer
 
-    def change(payload, dtype):  # what from_bytes calls when the checksum has been found right
+    def change(payload, dtype):  # from_bytes calls it after verifying the checksum
         data[at] ^= 1
         return frombuffer(payload, dtype)
 
@@ -218,14 +218,14 @@ def test_bytes_that_change_behind_their_checksum_are_a_heap_or_refused(kind, at,
     try:
         other = kind.from_bytes(data)
     except ValueError as error:
-        assert "no heap" in str(error)  # noqa: PT017
+        assert "data must be a valid heap" in str(error)  # noqa: PT017
     else:
         other._check()
     assert bytes(data) != heap.to_bytes()
 
 
 @given(st.binary(max_size=400), st.sampled_from([TimerHeap, KeyTimerHeap]))
-def test_any_payload_is_a_heap_or_refused(payload, kind):
+def test_any_payload_is_a_valid_heap_or_raises(payload, kind):
     data = seal(NUMBER[kind], payload)
     try:
         heap = kind.from_bytes(data)
@@ -236,7 +236,7 @@ def test_any_payload_is_a_heap_or_refused(payload, kind):
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.sampled_from([TimerHeap, KeyTimerHeap]))
-def test_any_columns_are_a_heap_or_refused(values, kind):
+def test_any_columns_are_a_valid_heap_or_raise(values, kind):
     n = len(values) // 3
     columns = values[:n], values[n : 2 * n], values[2 * n : 3 * n]
     rows = list(zip(*columns, strict=True))
@@ -246,5 +246,5 @@ def test_any_columns_are_a_heap_or_refused(values, kind):
     if valid:
         assert list(kind.from_bytes(data)) == rows
     else:
-        with pytest.raises(ValueError, match="data is no heap"):
+        with pytest.raises(ValueError, match="data must be a valid heap"):
             kind.from_bytes(data)

@@ -1,4 +1,4 @@
-"""What the heaps say of themselves: docstrings give arguments, results, errors, units and cost."""
+"""The docstrings of the heaps describe arguments, results, errors, units and costs."""
 
 import inspect
 import re
@@ -8,7 +8,7 @@ import pytest
 from timerheap import KeyTimerHeap, TimerHeap
 from timerheap._native._heap import seal, unseal, xxh64
 
-SPECIAL = ["__iter__", "__contains__"]  # whose arguments Python's protocols explain
+SPECIAL = ["__iter__", "__contains__"]  # defined by Python's protocols
 NO_RESULT = ["reserve", "clear"]
 
 
@@ -25,13 +25,13 @@ CASES = documented()
 
 
 def sections(text):
-    """Numpydoc's sections: a name over as many hyphens."""
+    """Return the numpydoc sections by name."""
     found = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.cleandoc(text), flags=re.MULTILINE)
     return dict(zip(found[1::2], found[2::2], strict=True)) | {"": found[0]}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_docstring_tells_all(case):
+def test_a_docstring_is_complete(case):
     value, name = CASES[case], case.split(".")[-1]
     parts = sections(value.__doc__)
     assert "O(" in value.__doc__, "no cost"
@@ -50,7 +50,7 @@ def test_a_docstring_tells_all(case):
 
 
 @pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
-def test_a_class_tells_its_contract(kind):
+def test_a_class_documents_capacity_and_threads(kind):
     parts = sections(kind.__doc__)
     assert "capacity : int" in parts["Parameters"]
     assert "Threads may share a heap" in parts["Notes"]

@@ -1,4 +1,4 @@
-"""The heaps' memory: views of it, arguments in it, how it grows, comes back, and runs out."""
+"""The memory of the heaps: views, overlapping arguments, growing, shrinking and running out."""
 
 import copy
 import ctypes
@@ -36,7 +36,7 @@ def test_views_are_read_only_and_outlive_the_heap(kind):
             view[0] = 1
         with pytest.raises(ValueError, match="WRITEABLE"):
             view.flags.writeable = True
-    heap.reserve(10_000)  # the heap moves; the views stay where it was
+    heap.reserve(10_000)  # the heap moves; the views keep the old memory
     heap.push(-1, -1)
     del heap
     for view, old in zip(views, before, strict=True):
@@ -44,7 +44,7 @@ def test_views_are_read_only_and_outlive_the_heap(kind):
 
 
 class Interface:
-    """Memory of somebody else's, as NumPy's protocol describes it."""
+    """Foreign memory with NumPy's array interface."""
 
     def __init__(self, owner, **changes):
         self.owner = owner
@@ -103,7 +103,7 @@ def test_no_view_can_be_made_writeable(kind, n, column, form):
 
 
 @both
-def test_what_holds_the_memory_hands_it_to_nobody(kind):
+def test_the_owner_of_the_memory_does_not_expose_it(kind):
     heap = filled(kind, 100)
     base = heap.timestamps.base
     for call in (memoryview, copy.copy, pickle.dumps):
@@ -124,7 +124,7 @@ def test_a_view_shows_the_live_heap(kind):
 
 
 @both
-def test_columns_of_the_heap_itself_as_arguments(kind):
+def test_columns_of_the_heap_may_be_arguments(kind):
     heap = filled(kind, 3000)
     copy = heap.copy()
     expected = copy.push_many(heap.timestamps[::-1] + 1, heap.key_hashes[::-1].copy(), 0)
@@ -137,7 +137,7 @@ def test_columns_of_the_heap_itself_as_arguments(kind):
 
 
 def outside(view, row, stride):
-    """A few values from `row` on, which is none of the view's, in memory that is held for alignment alone."""
+    """Return a few values from `row` on, outside the view, in memory allocated only for alignment."""
     address = view.__array_interface__["data"][0] + 8 * row
     return np.asarray(Interface(view, data=(address, True), shape=(len(view) // 20,), strides=(stride,)))
 
@@ -153,9 +153,9 @@ ARGUMENTS = {
 
 @both
 @pytest.mark.parametrize("form", ARGUMENTS)
-def test_arguments_anywhere_in_the_own_columns(kind, form):
-    """Rows move while the call reads them, so such arguments are copied first."""
-    heap = kind.from_bytes(filled(kind, 3000).to_bytes())  # with no room to spare
+def test_arguments_may_overlap_the_columns_of_the_heap(kind, form):
+    """Rows move while the call reads them, so these arguments are copied first."""
+    heap = kind.from_bytes(filled(kind, 3000).to_bytes())  # without unused capacity
     twin = heap.copy()
     columns = [ARGUMENTS[form](view) for view in (heap.timestamps, heap.key_hashes)]
     columns = columns[kind is KeyTimerHeap :]
@@ -165,7 +165,7 @@ def test_arguments_anywhere_in_the_own_columns(kind, form):
     assert sorted(heap) == sorted(twin)
 
 
-def test_rescheduling_by_own_columns():
+def test_reschedule_many_accepts_the_columns_of_the_heap():
     heap = filled(TimerHeap, 3000)
     expected = sorted((t + 5, k, n) for t, k, n in heap)
     assert heap.reschedule_many(heap.timestamps, heap.timestamps + 5, heap.key_hashes).all()
@@ -189,7 +189,7 @@ def test_memory_grows_in_proportion(kind):
 
 @both
 @pytest.mark.parametrize("way", ["pop", "pop_due", "clear", "remove_many", "remove_keys"])
-def test_memory_comes_back(kind, way):
+def test_memory_is_released(kind, way):
     heap = filled(kind, 100_000)
     full = heap.nbytes
     keep = 1000
@@ -214,11 +214,11 @@ def test_memory_comes_back(kind, way):
 
 
 @both
-def test_below_a_quarter_it_goes_to_half(kind):
+def test_a_heap_below_a_quarter_full_shrinks_to_half_full(kind):
     heap = kind()
     heap.push_many(*columns(1000))
     room = heap.nbytes
-    heap.pop_due(int(np.sort(heap.timestamps)[749]))  # 250 stay
+    heap.pop_due(int(np.sort(heap.timestamps)[749]))  # 250 remain
     assert heap.nbytes == room
     heap.pop()
     assert len(heap) == 249
@@ -226,7 +226,7 @@ def test_below_a_quarter_it_goes_to_half(kind):
 
 
 @both
-def test_reserved_room_is_kept(kind):
+def test_reserved_memory_is_kept(kind):
     heap = kind(10_000)
     room = heap.nbytes
     held = heap.timestamps
@@ -237,7 +237,7 @@ def test_reserved_room_is_kept(kind):
     assert heap.nbytes == room
     heap.push_many(*columns(10_000))
     assert heap.nbytes == room
-    assert held.base is heap.timestamps.base  # it never moved
+    assert held.base is heap.timestamps.base  # the heap has not moved
     heap.reserve(100_000)
     assert heap.nbytes > room
     heap.reserve(0)
@@ -245,7 +245,7 @@ def test_reserved_room_is_kept(kind):
     assert heap.nbytes < room / 10
 
 
-def test_room_made_for_rows_that_were_not_new_is_given_back():
+def test_memory_for_rows_that_were_not_new_is_released():
     heap = KeyTimerHeap()
     timestamps, _ = columns(100_000)
     heap.push_many(timestamps, np.arange(100_000) % 1000)
@@ -255,7 +255,7 @@ def test_room_made_for_rows_that_were_not_new_is_given_back():
 
 
 @both
-def test_no_memory(kind):
+def test_running_out_of_memory_raises_and_changes_nothing(kind):
     heap = filled(kind, 100)
     before, room = heap.to_bytes(), heap.nbytes
     for n in (2**40, 9 << 28 | 1, INT64_MAX):
@@ -263,7 +263,7 @@ def test_no_memory(kind):
             heap.reserve(n)
         with pytest.raises(MemoryError, match="at most"):
             kind(n)
-    # As many rows as no heap holds, in one value's memory.
+    # More rows than a heap can hold, in the memory of one value.
     rows = np.broadcast_to(np.array(5), 2**40)
     for call in (heap.push_many, TimerHeap().remove_many):
         with pytest.raises(MemoryError):
@@ -274,7 +274,7 @@ def test_no_memory(kind):
 
 
 class Allocator:
-    """NumPy's allocator, of which one call can be made to fail."""
+    """NumPy's allocator with one call that fails."""
 
     MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     CALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
@@ -327,7 +327,7 @@ class Allocator:
 
 @pytest.fixture(scope="module")
 def allocator():
-    return Allocator()  # memory that it gave needs it to the end: fixtures go after the tests' own variables
+    return Allocator()  # freeing its memory needs it, and fixtures outlive the variables of a test
 
 
 CALLS = {
@@ -349,7 +349,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @both
-def test_every_allocation_may_fail(kind, call, allocator):
+def test_a_failed_allocation_of_numpy_leaves_the_heap_unchanged(kind, call, allocator):
     if call == "reschedule_many" and kind is KeyTimerHeap:
         return
     ts, key = columns(1000)
@@ -364,7 +364,7 @@ def test_every_allocation_may_fail(kind, call, allocator):
                     break
         except MemoryError:
             pass
-        else:  # only giving memory back may fail in silence
+        else:  # only shrinking may fail silently
             assert call in ("push_many of half", "remove_many", "remove_keys", "pop_due", "pop_due by limit")
             heap._check()
             return

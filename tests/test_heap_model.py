@@ -1,4 +1,4 @@
-"""Both heaps against their models: any sequence of calls, single and bulk, all invariants after each."""
+"""Both heaps compared with their models after any sequence of single and bulk calls."""
 
 import copy
 import inspect
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from timerheap import KeyTimerHeap, TimerHeap
 
-# Few values, so that calls meet; the extremes, and values that differ in their upper bits alone.
+# Few values, so that calls often use the same timers; also the limits, and values with equal lower bits.
 timestamps = st.one_of(
     st.integers(-3, 40), st.sampled_from([INT64_MIN, INT64_MIN + 1, -(2**32), 2**32, INT64_MAX])
 )
@@ -24,18 +24,18 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def columns(table):
-    """Rows as columns, in which one value for all may stand as that value."""
+    """Return the rows as columns; a column with one value for all rows may be an int."""
     array = np.array(table, np.int64).reshape(-1, 4)
     result = []
     for column in array.T:
         constant = len(table) > 1 and len(set(column.tolist())) == 1 and (column is not array.T[2])
         result.append(int(column[0]) if constant else column)
-    result[2] = array.T[2]  # at least one column says how many
+    result[2] = array.T[2]  # at least one column must be an array
     return result
 
 
 class Machine(RuleBasedStateMachine):
-    steps = 0  # of all machines, for whoever asks how many there were
+    steps = 0  # the number of steps of all machines
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ class Machine(RuleBasedStateMachine):
         return [call(*row) for row in table]
 
     def spread(self, seed):
-        """A few hundred rows, enough for every bulk algorithm to set in."""
+        """Push a few hundred rows, enough to use every bulk algorithm."""
         rng = np.random.default_rng(seed)
         n, wide = int(rng.integers(10, 400)), int(rng.choice([10, 200, 10**6]))
         draw = rng.integers(0, wide, (n, 4))
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
         assert [len(self.heap)] * 3 == [
             len(c) for c in (self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces)
         ]
-        for view in self.views:  # stale or not, it must be memory
+        for view in self.views:  # stale or not, it must be valid memory
             view.sum()
             assert not view.flags.writeable
 
@@ -255,4 +255,4 @@ def test_the_machine_calls_every_method(machine):
     heap, _ = machine().make(0)
     source = inspect.getsource(Machine) + inspect.getsource(machine)
     missing = [name for name in dir(heap) if not name.startswith("_") and f"heap.{name}" not in source]
-    assert not set(missing) - {"copy"}  # by way of copy.copy
+    assert not set(missing) - {"copy"}  # called by copy.copy

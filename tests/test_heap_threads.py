@@ -1,4 +1,4 @@
-"""Eight threads on one heap, all methods mixed, and signals in the middle of long calls: a call is atomic."""
+"""Calls are atomic: eight threads use one heap with all methods, and signals interrupt long calls."""
 
 import itertools
 import pickle
@@ -23,9 +23,9 @@ both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
 
 
 class Worker(threading.Thread):
-    """Calls methods of a common heap at random, and counts what it has added and removed."""
+    """Calls random methods of a shared heap, and counts the timers it has added and removed."""
 
-    unique = itertools.count(10**6)  # timestamps that no timer has yet, so that no two timers become one
+    unique = itertools.count(10**6)  # new timestamps, so that no two timers are equal
 
     def __init__(self, heap, seed, calls, clearing):
         super().__init__()
@@ -151,8 +151,8 @@ def test_threads_share_a_heap(kind, clearing):
 
 
 @both
-def test_arguments_that_change_during_a_call(kind):
-    """A thread writes to them with NumPy, which lets go of the GIL for that, while bulk calls read them."""
+def test_a_heap_stays_valid_if_arguments_change_during_a_call(kind):
+    """A thread writes to the arguments with NumPy, which releases the GIL, while bulk calls read them."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 500, (2, 4, 20_000))
     lent = images[0].copy()
@@ -171,7 +171,7 @@ def test_arguments_that_change_during_a_call(kind):
         for _ in range(10):
             heap.push_many(ts, key, ns)
             heap._check()
-            heap.push_many(ts[:200], key[:200], ns[:200])  # some of many: they move one by one
+            heap.push_many(ts[:200], key[:200], ns[:200])  # few rows of many, which move one by one
             heap._check()
             if kind is TimerHeap:
                 heap.reschedule_many(ts, new_ts, key, ns)
@@ -188,8 +188,8 @@ def test_arguments_that_change_during_a_call(kind):
         writer.join()
 
 
-def test_threads_without_the_gil():
-    """On a free-threaded interpreter, whether the module has switched the GIL on again or not."""
+def test_threads_share_a_heap_without_the_gil():
+    """Runs on a free-threaded interpreter, whether or not the module has enabled the GIL again."""
     names = [f"python3.{minor}t" for minor in (13, 14, 15)]
     found = [path for path in map(shutil.which, names) if path]
     if not found:
@@ -235,7 +235,7 @@ def interrupted(after, call, heap):
 @both
 @pytest.mark.parametrize("call", LONG)
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer that sends signals")
-def test_a_keyboard_interrupt_leaves_a_heap(kind, call):
+def test_a_keyboard_interrupt_leaves_a_valid_heap(kind, call):
     full = kind()
     full.push_many(TS, KEY)
     heap, before = full.copy(), contents(full)
@@ -243,11 +243,11 @@ def test_a_keyboard_interrupt_leaves_a_heap(kind, call):
     LONG[call](heap)
     took = time.perf_counter() - start
     after = contents(heap)
-    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)  # as Ctrl+C
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)  # like Ctrl+C
     try:
         for part in range(1, 16):
             heap = full.copy()
-            with pytest.raises(KeyboardInterrupt):  # in the call, or behind it for the last ones
+            with pytest.raises(KeyboardInterrupt):  # during the call or, for the last ones, after it
                 interrupted(took * part / 12, LONG[call], heap)
             heap._check()
             assert contents(heap) in (before, after)

@@ -1,4 +1,4 @@
-"""The heaps in plain Python, slow and plain to see: what tests hold the native ones against."""
+"""Simple models of the heaps in Python, for comparison with the native heaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Due(NamedTuple):
 
 
 class TimerHeapModel:
-    """A set of timers, sorted when somebody asks for the first."""
+    """A set of timers that is sorted when the first one is needed."""
 
     def __init__(self, timers: Iterable[tuple[int, int, int]] = ()) -> None:
         self.timers = {Due(*timer) for timer in timers}
@@ -62,7 +62,7 @@ class TimerHeapModel:
 
 
 class KeyTimerHeapModel(TimerHeapModel):
-    """The same with one timer for each (key_hash, namespace)."""
+    """A model with one timer for each (key_hash, namespace)."""
 
     def push(self, timestamp: int, key_hash: int, namespace: int = 0) -> bool:
         new = not self.remove(key_hash, namespace)

@@ -1,1 +1,1 @@
-"""The compiled modules, over the C code of ``csrc/``."""
+"""Compiled modules, built on the C code in ``csrc/``."""

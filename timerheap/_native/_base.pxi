@@ -1,19 +1,19 @@
-# What both heaps are.
+# The base class of both heaps.
 
 cdef enum:
-    _SMALL = 48  # a heap of this room keeps it
-    _FEW = 32  # words of scratch on the stack: for 64 rows due
-    _LARGE = 4096  # up to here heaps double, then they grow by a third: 47 bytes a timer at most
+    _SMALL = 48  # a heap never shrinks below this capacity
+    _FEW = 32  # words of scratch memory on the stack, enough for 64 due rows
+    _LARGE = 4096  # heaps double up to this capacity, then grow by a third: at most 47 bytes a timer
 
 cdef uint64_t _seeds = int.from_bytes(os.urandom(8), "little")
 
 
 cdef class _Heap:
-    """What both heaps share: all but the identity of a timer, which is `h.by_key`'s."""
+    """Base of both heaps; `h.by_key` selects the identity of a timer."""
 
     cdef th_heap h
     cdef size_t reserved
-    cdef _Memory ts, key, ns, slot, line  # that h borrows
+    cdef _Memory ts, key, ns, slot, line  # borrowed by h
 
     def __cinit__(self, *args, **kwargs):
         global _seeds
@@ -26,18 +26,20 @@ cdef class _Heap:
     # ---- memory ----
 
     cdef int resize(self, size_t cap) except -1:
-        """Moves to new memory, so that views of the old stay valid. Allocating may let other threads in: callers look
-        at the heap afresh afterwards."""
+        """Move the heap to new memory; views of the old memory stay valid.
+
+        Allocating may run other threads, so callers must read the heap again afterwards.
+        """
         cdef size_t n, lines = th_index_lines(cap)
         if cap > TH_MAX_ROWS:
-            raise MemoryError(f"a heap holds at most {TH_MAX_ROWS} timers, this needs room for {cap}")
+            raise MemoryError(f"a heap must hold at most {TH_MAX_ROWS} timers, got {cap}")
         cdef size_t size = cap * sizeof(int64_t), slot_size = cap * sizeof(uint32_t), line_size = lines * sizeof(th_line)
         line, slot = _memory(line_size, zeroed=True), _memory(slot_size)
         ts, key, ns = _memory(size), _memory(size), _memory(size)
         n = self.h.len
         if n > cap:
-            return 0  # another thread needs more by now
-        # Nothing fails from here on. Old memory goes column by column, so that the peak is one column above.
+            return 0  # another thread has grown the heap beyond this capacity
+        # Nothing fails from here on. Old memory is released column by column to keep the peak low.
         self.h.line, self.line = <th_line *>_start(line, line_size, 0), line
         self.h.slot, self.slot = <uint32_t *>_start(slot, slot_size, sizeof(uint32_t)), slot
         self.h.ts, self.ts = _move(ts, cap, self.h.ts, n), ts
@@ -53,11 +55,11 @@ cdef class _Heap:
         return self.resize(max(cap, need))
 
     cdef int give_back(self) except -1:
-        """A heap below a quarter full becomes half full."""
+        """Shrink a heap that is less than a quarter full until it is half full."""
         return self.shrink(2 * self.h.len) if self.h.len < self.h.cap // 4 else 0
 
     cdef int shrink(self, size_t cap) except -1:
-        """Moves to less memory, where there is any to move to."""
+        """Move the heap to less memory, unless allocating it fails."""
         cap = max(max(cap, self.reserved), <size_t>_SMALL)
         if cap < self.h.cap:
             try:
@@ -76,35 +78,35 @@ cdef class _Heap:
         return self.give_back()
 
     def reserve(self, n):
-        """Make room for `n` timers, so that no push up to there has to move the heap.
+        """Reserve memory for `n` timers, so that the heap does not have to grow before it holds more.
 
-        O(len) when the heap moves. A timer takes 35 bytes of room.
+        O(len) if the heap moves to new memory. A timer takes 35 bytes.
 
         Parameters
         ----------
         n : int
-            Timers in all. The heap never gives this room back; a later call, with 0 for example, releases it.
+            Total number of timers. The heap keeps this memory until another call, for example with 0, releases it.
 
         Raises
         ------
         TypeError, OverflowError, ValueError
-            `n` is no integer, none of 64 bits, or negative.
+            If `n` is not an integer, does not fit int64, or is negative.
         MemoryError
-            There is no such room, or `n` is beyond 2,415,919,104. The heap is as before.
+            If there is not enough memory, or `n` is more than 2,415,919,104. The heap is unchanged.
         """
         self.room(n, "n")
 
     @property
     def nbytes(self):
-        """int: bytes of memory held for timers, room to grow included. O(1)."""
+        """int: number of bytes allocated for timers, including unused capacity. O(1)."""
         return self.h.cap * (3 * sizeof(int64_t) + sizeof(uint32_t)) + self.h.lines * sizeof(th_line)
 
     # ---- one timer ----
 
     def push(self, timestamp, key_hash, namespace=0):
-        """Add a timer, or in a `KeyTimerHeap` move the one of the same identity.
+        """Add a timer or, in a `KeyTimerHeap`, move the timer with the same identity.
 
-        O(1) on average in random order, O(log n) at worst; O(n) when the heap has to move, which `reserve` avoids.
+        O(1) on average in random order, O(log n) at worst; O(n) if the heap has to grow, which `reserve` avoids.
 
         Parameters
         ----------
@@ -114,14 +116,14 @@ cdef class _Heap:
         Returns
         -------
         bool
-            True if the timer is new, False if it was there (and, in a `KeyTimerHeap`, was moved).
+            True if the timer is new, False if it was already in the heap (a `KeyTimerHeap` has moved it).
 
         Raises
         ------
         TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
+            If an argument is not an integer, or does not fit int64.
         MemoryError
-            There is no room and none to be had. The heap is as before.
+            If there is not enough memory. The heap is unchanged.
         """
         cdef int64_t ts = _int64(timestamp, "timestamp")
         cdef int64_t key = _int64(key_hash, "key_hash")
@@ -137,7 +139,7 @@ cdef class _Heap:
         return _timer(&self.h, 0) if self.h.len else None
 
     def pop(self):
-        """Remove and return the first timer: the least by (timestamp, key_hash, namespace). O(log n).
+        """Remove and return the first timer in the order (timestamp, key_hash, namespace). O(log n).
 
         Returns
         -------
@@ -146,7 +148,7 @@ cdef class _Heap:
         Raises
         ------
         IndexError
-            The heap is empty.
+            If the heap is empty.
         """
         cdef uint64_t changes
         while True:
@@ -154,7 +156,7 @@ cdef class _Heap:
                 raise IndexError("pop from an empty heap")
             changes = self.h.changes
             timer = _timer(&self.h, 0)
-            if changes == self.h.changes:  # else allocating has run a finalizer that uses this heap
+            if changes == self.h.changes:  # otherwise a finalizer has changed the heap
                 break
         th_heap_pop(&self.h)
         self.give_back()
@@ -163,28 +165,28 @@ cdef class _Heap:
     # ---- many timers ----
 
     def push_many(self, timestamps, key_hashes, namespaces=0):
-        """Push many timers at once, as if one by one in their sequence.
+        """Push many timers at once, with the same result as pushing them one by one in order.
 
-        O(n) on average, O(n + log(len)**2) sifts at worst. Columns may be views of this very heap, and another thread or
-        process may write to them meanwhile: the heap stays valid, with some of the values that were there.
+        O(n) on average, O(n + log(len)**2) sifts at worst. Columns may be views of this heap. If another thread or
+        process writes to them during the call, the heap stays valid, with any of the values written.
 
         Parameters
         ----------
         timestamps, key_hashes, namespaces : array_like of int, shape (n,), or int
-            Columns of one length, of any integer dtype; at most two may be one value for all rows.
+            Columns of equal length and any integer dtype; at most two may be an int, which applies to all rows.
 
         Returns
         -------
         ndarray of bool, shape (n,)
-            What `push` would have returned for each row. Where rows have one identity, the first can be new; in a
-            `KeyTimerHeap` the last decides the timestamp.
+            The result of `push` for each row. Of rows with the same identity, only the first can be new; in a
+            `KeyTimerHeap`, the last one determines the timestamp.
 
         Raises
         ------
         TypeError, ValueError, OverflowError
-            A column is not of integers, not one-dimensional, of another length, or out of int64's range.
+            If a column is not of integers, not one-dimensional, of another length, or does not fit int64.
         MemoryError
-            There is no room for all. The heap is as before.
+            If there is not enough memory. The heap is unchanged.
         """
         cdef _Columns rows = _Columns(self)
         cdef th_column ts = rows.take(timestamps, "timestamps")
@@ -195,12 +197,12 @@ cdef class _Heap:
         while th_heap_push_many(&self.h, ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(added),
                                 <uint32_t *>cnp.PyArray_DATA(where), &need) == TH_FULL:
             self.grow(need)
-        if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // 3:  # room was made for rows that were not new
+        if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // 3:  # the heap grew for rows that were not new
             self.shrink(self.h.len + self.h.len // 8)
         return added
 
     def remove_keys(self, key_hashes):
-        """Remove all timers of some keys, whatever their timestamp and namespace, by scanning the heap. O(len + k).
+        """Remove all timers of k keys, with any timestamp and namespace, by scanning the heap. O(len + k).
 
         Parameters
         ----------
@@ -209,7 +211,7 @@ cdef class _Heap:
         Returns
         -------
         int
-            How many timers were removed.
+            The number of timers removed.
 
         Raises
         ------
@@ -223,7 +225,7 @@ cdef class _Heap:
             size *= 2
         cdef cnp.ndarray memory = _zeros(size + 1, cnp.NPY_INT64)
         cdef int64_t *table = <int64_t *>cnp.PyArray_DATA(memory)
-        # An int before anything changes: there may be no memory for it either.
+        # Create the int before any change, because its allocation may fail, too.
         cdef object removed = th_heap_count_keys(&self.h, key, n, table, size)
         if removed:
             th_heap_remove_keys(&self.h, table, size)
@@ -245,21 +247,21 @@ cdef class _Heap:
         Raises
         ------
         TypeError, OverflowError
-            `watermark` is no integer, or none of 64 bits.
+            If `watermark` is not an integer, or does not fit int64.
         """
         return th_heap_count_due(&self.h, _int64(watermark, "watermark"))
 
     def pop_due(self, watermark, limit=None):
         """Remove and return all timers with timestamp <= `watermark`, in total order.
 
-        For k timers due O(k) to sort them and O(k log n) at worst to close the gaps; with a small limit, O(limit log n).
+        With k due timers, sorting costs O(k) and removing O(k log n) at worst; with a small limit, O(limit log n).
 
         Parameters
         ----------
         watermark : int
             Epoch milliseconds, int64.
         limit : int, optional
-            Return at most so many, the first ones.
+            Return at most the first `limit` timers.
 
         Returns
         -------
@@ -269,11 +271,11 @@ cdef class _Heap:
         Raises
         ------
         TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
+            If an argument is not an integer, or does not fit int64.
         ValueError
-            `limit` is negative.
+            If `limit` is negative.
         MemoryError
-            There is no room for the result. The heap is as before.
+            If there is not enough memory for the result. The heap is unchanged.
         """
         cdef int64_t until = _int64(watermark, "watermark"), most = INT64_MAX
         cdef uint64_t[_FEW] few
@@ -310,31 +312,31 @@ cdef class _Heap:
 
     @property
     def timestamps(self):
-        """ndarray of int64, shape (len,): epoch milliseconds in heap order. O(1).
+        """ndarray of int64, shape (len,): timestamps in heap order, epoch milliseconds. O(1).
 
-        The three columns are views of the live heap: they show later changes, and go stale when the heap moves, yet
-        stay valid memory. They are read-only, and NumPy makes neither them nor views of them writeable. A row number is
-        no handle: any change may put another timer there.
+        The three columns are views of the heap. They show later changes until the heap moves to new memory; after
+        that, they are valid but stale. They are read-only, and NumPy cannot make them or their views writeable. Row
+        numbers are not stable: any change may move timers to other rows.
         """
         return self.view(self.h.ts, self.ts)
 
     @property
     def key_hashes(self):
-        """ndarray of int64, shape (len,): the timers' keys in heap order, as `timestamps`. O(1)."""
+        """ndarray of int64, shape (len,): key hashes in heap order; see `timestamps`. O(1)."""
         return self.view(self.h.key, self.key)
 
     @property
     def namespaces(self):
-        """ndarray of int64, shape (len,): the timers' namespaces in heap order, as `timestamps`. O(1)."""
+        """ndarray of int64, shape (len,): namespaces in heap order; see `timestamps`. O(1)."""
         return self.view(self.h.ns, self.ns)
 
     def __len__(self):
         return self.h.len
 
     def __iter__(self):
-        """Iterate over the timers in heap order: the first timer first, the rest as the heap has them. O(1) a timer.
+        """Iterate over the timers in heap order, in which only the first timer is sorted. O(1) a timer.
 
-        A change of the heap ends the iteration with a RuntimeError.
+        Changing the heap during the iteration raises RuntimeError.
         """
         cdef size_t row, n = self.h.len
         cdef uint64_t changes = self.h.changes
@@ -348,25 +350,25 @@ cdef class _Heap:
         return f"<timerheap.{type(self).__name__} of {self.h.len} timers{head}>"
 
     def clear(self):
-        """Remove all timers and give back all memory but what is reserved. O(room), to clear the index."""
+        """Remove all timers and release all memory that is not reserved. O(capacity), to clear the index."""
         th_heap_clear(&self.h)
         self.give_back()
 
     def copy(self):
-        """Return an independent heap with the same timers and the same room. O(len), a copy of memory.
+        """Return an independent heap with the same timers and the same capacity. O(len), a copy of memory.
 
         Returns
         -------
         TimerHeap or KeyTimerHeap
-            Of the same class.
+            A heap of the same class.
 
         Raises
         ------
         MemoryError
-            There is no room for it.
+            If there is not enough memory.
         """
         cdef _Heap other = type(self).__new__(type(self))
-        while other.h.cap != self.h.cap:  # which another thread may change meanwhile
+        while other.h.cap != self.h.cap:  # another thread may change it in the meantime
             other.resize(self.h.cap)
         th_heap_copy(&other.h, &self.h)
         other.reserved = self.reserved
@@ -380,7 +382,7 @@ cdef class _Heap:
     # ---- as bytes ----
 
     def to_bytes(self):
-        """Return the heap as bytes: versioned, checksummed, the same on every machine. O(len), 24 bytes a timer.
+        """Return the heap as versioned and checksummed bytes, equal on every machine. O(len), 24 bytes a timer.
 
         Returns
         -------
@@ -397,24 +399,25 @@ cdef class _Heap:
         Parameters
         ----------
         data : bytes-like
-            It may come from anywhere: everything is verified before it is taken for a heap.
+            It may come from an untrusted source, because it is verified completely.
 
         Returns
         -------
         TimerHeap or KeyTimerHeap
-            With no room to spare.
+            A heap without unused capacity.
 
         Raises
         ------
         TypeError
-            `data` is not bytes-like.
+            If `data` is not bytes-like.
         ValueError
-            `data` is not from this class's `to_bytes`, of a newer format, damaged, or holds what no heap would.
+            If `data` is not from `to_bytes` of this class, has another format version, is damaged, or is not a valid
+            heap.
         """
         cdef _Heap heap = cls.__new__(cls)
         payload = unseal(1 + heap.h.by_key, data)
         if len(payload) % 24:
-            raise ValueError(f"data is no heap: {len(payload)} bytes of columns, which is no multiple of 24")
+            raise ValueError(f"data must be a valid heap, with 24 bytes a timer, got {len(payload)} bytes of columns")
         cdef size_t n = len(payload) // 24
         if not n:
             return heap
@@ -428,7 +431,7 @@ cdef class _Heap:
         status = th_heap_restore(&heap.h)
         if status != TH_YES:
             heap.h.len = 0
-            raise ValueError(f"data is no heap: {_broken(status)}")
+            raise ValueError(f"data must be a valid heap, but {_broken(status)}")
         return heap
 
     def __reduce__(self):
@@ -445,8 +448,8 @@ cdef str _broken(th_status status):
     if status == TH_DISORDER:
         return "a timer comes before its parent"
     if status == TH_DUPLICATE:
-        return "two timers have one identity"
-    return "columns and index do not agree"
+        return "two timers have the same identity"
+    return "the columns do not match the index"
 
 
 def _restore(cls, data):

@@ -1,4 +1,4 @@
-# Arguments of the heaps: whatever NumPy turns into int64 without loss, else an error that names the argument.
+# Arguments of the heaps: converts to int64 without loss, or raises an error that names the argument.
 
 
 cdef str _shown(object value):
@@ -14,10 +14,10 @@ cdef str _hint(object value):
 
 
 cdef inline int64_t _int64(object value, str name) except? -1:
-    """An int, or what stands for one by `__index__`, as int64."""
+    """Convert an int, or an object with `__index__`, to int64."""
     cdef int overflow = 0
     cdef int64_t result
-    if PyLong_CheckExact(value):  # here, in the caller: half of a call's time goes into its arguments
+    if PyLong_CheckExact(value):  # inlined, because arguments take half of the time of a call
         result = PyLong_AsLongLongAndOverflow(value, &overflow)
         if not overflow:
             return result
@@ -41,7 +41,7 @@ cdef int64_t _int64_of(object value, str name) except? -1:
 
 cdef cnp.ndarray _as_array(object value, str name):
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise ValueError(f"{name} has masked values: fill or drop them first")
+        raise ValueError(f"{name} must not have masked values; fill or drop them first")
     try:
         return np.asarray(value)
     except ValueError as error:
@@ -49,7 +49,7 @@ cdef cnp.ndarray _as_array(object value, str name):
 
 
 cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
-    """`array`, which `value` became, as one-dimensional native int64; copied only if need be."""
+    """Return `array`, which was made from `value`, as one-dimensional native int64; copy only if necessary."""
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {(<object>array).shape}")
     kind = array.dtype.kind
@@ -58,12 +58,12 @@ cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
             return np.empty(0, np.int64)  # [] has no dtype of its own
         if kind not in "iu":
             for row, item in enumerate(value):
-                _int64(item, f"{name}[{row}]")  # say which one it is
+                _int64(item, f"{name}[{row}]")  # raises an error that names the row
     if kind not in "iu":
         first = f", {name}[0] = {array[0]}" if len(array) else ""
         raise TypeError(f"{name} must be integers (int64), got dtype {array.dtype}{first}{_hint(array)}")
     if kind == "u" and array.dtype.itemsize == 8:
-        array = array.astype(np.int64)  # of its own, so that nobody writes to it after the check
+        array = array.astype(np.int64)  # a copy, which nobody can change after the check
         over = np.flatnonzero(array < 0)
         if len(over):
             raise OverflowError(f"{name} must fit in int64, got {name}[{over[0]}] = {int(array[over[0]]) + 2**64}")
@@ -71,7 +71,7 @@ cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
 
 
 cdef inline bint _overlap(const char *low, const char *high, const int64_t *column, size_t cap):
-    """Whether values from `low` to `high` lie in a column."""
+    """Return whether values from `low` to `high` lie in a column."""
     return high + sizeof(int64_t) > <const char *>column and low < <const char *>(column + cap)
 
 
@@ -79,7 +79,7 @@ cdef class _Heap
 
 
 cdef class _Columns:
-    """The arguments of one bulk call on `heap`: each a column, or one value that stands for every row."""
+    """The arguments of one bulk call on `heap`: each is a column, or one value for all rows."""
 
     cdef _Heap heap
     cdef list owners
@@ -109,8 +109,8 @@ cdef class _Columns:
         if self.rows < 0:
             self.rows, self.rows_of = array.shape[0], name
         elif self.rows != array.shape[0]:
-            raise ValueError(f"{name} has {array.shape[0]} rows but {self.rows_of} has {self.rows}: "
-                             "columns must have one length")
+            raise ValueError(f"{name} has {array.shape[0]} rows but {self.rows_of} has {self.rows}; "
+                             "columns must have equal lengths")
         stride = array.strides[0]
         if stride % 8 or self.lent(array):
             array = array.copy()
@@ -125,7 +125,7 @@ cdef class _Columns:
         return th_column(cell, 0)
 
     cdef bint lent(self, cnp.ndarray array):
-        """Whether any of a column lies in the heap's own columns, which the call is about to change."""
+        """Return whether a column overlaps the columns of the heap, which the call changes."""
         cdef th_heap *h = &self.heap.h
         cdef const char *low = <const char *>cnp.PyArray_DATA(array)
         cdef const char *high = low
@@ -140,5 +140,5 @@ cdef class _Columns:
 
     cdef size_t count(self) except? 0:
         if self.rows < 0:
-            raise TypeError("one of the columns must be an array, not an integer; for one timer there is push")
+            raise TypeError("one of the columns must be an array, got only integers; use push for one timer")
         return self.rows

@@ -1,8 +1,8 @@
 # cython: cdivision=True
-"""The native heaps: what csrc/ does, on memory that NumPy owns, with Python's arguments and errors.
+"""The native heaps: Python classes for the C code in csrc/, on memory that NumPy owns.
 
-A call that changes a heap allocates first, and then, holding the GIL, does all of it in C: it happens as a whole or
-not at all, whatever other threads do.
+A call that changes a heap first allocates all memory, then makes all changes in C while it holds the GIL. It is
+therefore atomic, also with other threads.
 """
 
 cimport cython
@@ -40,13 +40,13 @@ include "_base.pxi"
 cdef class TimerHeap(_Heap):
     """A priority queue of timers from which any timer can be removed in O(log n).
 
-    A timer is a (timestamp, key_hash, namespace) of three int64, and each is in the heap once: Flink's
-    HeapPriorityQueueSet over primitive columns. All values are legal, the extremes of int64 included.
+    A timer is a (timestamp, key_hash, namespace) of three int64, and the heap holds each at most once, like Flink's
+    HeapPriorityQueueSet. All int64 values are valid.
 
     Parameters
     ----------
     capacity : int, default 0
-        Timers to make room for, as `reserve` does.
+        Number of timers to reserve memory for; see `reserve`.
 
     Notes
     -----
@@ -73,17 +73,17 @@ cdef class TimerHeap(_Heap):
         Parameters
         ----------
         timestamp, key_hash, namespace : int
-            Its identity, each int64.
+            The identity of the timer, each int64.
 
         Returns
         -------
         bool
-            Whether it was there.
+            Whether the timer was in the heap.
 
         Raises
         ------
         TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
+            If an argument is not an integer, or does not fit int64.
         """
         cdef int64_t ts = _int64(timestamp, "timestamp")
         cdef int64_t key = _int64(key_hash, "key_hash")
@@ -92,22 +92,22 @@ cdef class TimerHeap(_Heap):
         return there
 
     def reschedule(self, timestamp, new_timestamp, key_hash, namespace=0):
-        """Move a timer to another time: `remove`, then, if it was there, `push`. O(log n).
+        """Move a timer to another time, like `remove` and, if the timer was in the heap, `push`. O(log n).
 
         Parameters
         ----------
         timestamp, new_timestamp, key_hash, namespace : int
-            Each int64. If the heap holds a timer at `new_timestamp` already, the two become one.
+            Each int64. If the heap already holds a timer at `new_timestamp`, only one remains.
 
         Returns
         -------
         bool
-            Whether the timer was there.
+            Whether the timer was in the heap.
 
         Raises
         ------
         TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
+            If an argument is not an integer, or does not fit int64.
         """
         cdef int64_t ts = _int64(timestamp, "timestamp")
         cdef int64_t new_ts = _int64(new_timestamp, "new_timestamp")
@@ -115,19 +115,19 @@ cdef class TimerHeap(_Heap):
         return th_heap_reschedule(&self.h, ts, new_ts, key, _int64(namespace, "namespace"))
 
     def remove_many(self, timestamps, key_hashes, namespaces=0):
-        """Remove many timers at once, as if one by one in their sequence.
+        """Remove many timers at once, with the same result as removing them one by one in order.
 
         O(n log(len)), O(n + len) for a large part of the heap.
 
         Parameters
         ----------
         timestamps, key_hashes, namespaces : array_like of int, shape (n,), or int
-            Their identities, as in `push_many`.
+            The identities of the timers, as in `push_many`.
 
         Returns
         -------
         ndarray of bool, shape (n,)
-            Whether each was there.
+            Whether each timer was in the heap.
 
         Raises
         ------
@@ -145,19 +145,19 @@ cdef class TimerHeap(_Heap):
         return removed
 
     def reschedule_many(self, timestamps, new_timestamps, key_hashes, namespaces=0):
-        """Move many timers to other times at once, as if one by one in their sequence.
+        """Move many timers to other times at once, with the same result as moving them one by one in order.
 
         O(n log(len)), O(n + len) for a large part of the heap.
 
         Parameters
         ----------
         timestamps, new_timestamps, key_hashes, namespaces : array_like of int, shape (n,), or int
-            As in `push_many`; at most three may be one value for all rows.
+            As in `push_many`; at most three may be an int, which applies to all rows.
 
         Returns
         -------
         ndarray of bool, shape (n,)
-            Whether each was there.
+            Whether each timer was in the heap.
 
         Raises
         ------
@@ -176,7 +176,7 @@ cdef class TimerHeap(_Heap):
         return moved
 
     def __contains__(self, timer):
-        """Whether a `Timer`, or any (timestamp, key_hash[, namespace]), is in the heap. O(1)."""
+        """Return whether a `Timer` or a tuple (timestamp, key_hash[, namespace]) is in the heap. O(1)."""
         cdef size_t row
         if not isinstance(timer, tuple) or not 2 <= len(timer) <= 3:
             raise TypeError(f"a timer must be a tuple (timestamp, key_hash[, namespace]), got {_shown(timer)}")
@@ -186,14 +186,14 @@ cdef class TimerHeap(_Heap):
 
 
 cdef class KeyTimerHeap(_Heap):
-    """A priority queue with one timer for each (key_hash, namespace), which a push adds or moves.
+    """A priority queue with one timer for each (key_hash, namespace); pushing an existing timer moves it.
 
-    What a session timeout wants: nobody has to know the old timestamp. Otherwise as `TimerHeap`.
+    It suits session timeouts, because the caller need not know the old timestamp. Otherwise it works like `TimerHeap`.
 
     Parameters
     ----------
     capacity : int, default 0
-        Timers to make room for, as `reserve` does.
+        Number of timers to reserve memory for; see `reserve`.
 
     Notes
     -----
@@ -219,12 +219,12 @@ cdef class KeyTimerHeap(_Heap):
         Returns
         -------
         bool
-            Whether there was one.
+            Whether the timer was in the heap.
 
         Raises
         ------
         TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
+            If an argument is not an integer, or does not fit int64.
         """
         cdef int64_t key = _int64(key_hash, "key_hash")
         cdef bint there = th_heap_remove(&self.h, 0, key, _int64(namespace, "namespace"))
@@ -232,7 +232,7 @@ cdef class KeyTimerHeap(_Heap):
         return there
 
     def timestamp_of(self, key_hash, namespace=0):
-        """Look up when the timer of an identity fires. O(1).
+        """Return the timestamp of the timer of an identity. O(1).
 
         Parameters
         ----------
@@ -242,19 +242,19 @@ cdef class KeyTimerHeap(_Heap):
         Returns
         -------
         int or None
-            Epoch milliseconds, None if there is no such timer.
+            Epoch milliseconds; None if there is no such timer.
 
         Raises
         ------
         TypeError, OverflowError
-            An argument is no integer, or none of 64 bits.
+            If an argument is not an integer, or does not fit int64.
         """
         cdef size_t row
         cdef int64_t key = _int64(key_hash, "key_hash")
         return self.h.ts[row] if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row) else None
 
     def timestamps_of(self, key_hashes, namespaces=0):
-        """Look up when the timers of many identities fire. O(n).
+        """Return the timestamps of the timers of many identities. O(n).
 
         Parameters
         ----------
@@ -264,9 +264,9 @@ cdef class KeyTimerHeap(_Heap):
         Returns
         -------
         timestamps : ndarray of int64, shape (n,)
-            Epoch milliseconds, 0 where there is no timer.
+            Epoch milliseconds; 0 where there is no timer.
         found : ndarray of bool, shape (n,)
-            Whether there is one.
+            Whether there is a timer.
 
         Raises
         ------
@@ -283,7 +283,7 @@ cdef class KeyTimerHeap(_Heap):
         return timestamps, found
 
     def remove_many(self, key_hashes, namespaces=0):
-        """Remove the timers of many identities at once, as if one by one in their sequence.
+        """Remove the timers of many identities at once, with the same result as removing them one by one in order.
 
         O(n log(len)), O(n + len) for a large part of the heap.
 
@@ -295,7 +295,7 @@ cdef class KeyTimerHeap(_Heap):
         Returns
         -------
         ndarray of bool, shape (n,)
-            Whether each was there.
+            Whether each timer was in the heap.
 
         Raises
         ------
@@ -312,13 +312,13 @@ cdef class KeyTimerHeap(_Heap):
         return removed
 
     def __contains__(self, timer):
-        """Whether a key_hash, a (key_hash, namespace), or this very `Timer` is in the heap. O(1)."""
+        """Return whether a key_hash, a tuple (key_hash, namespace) or a `Timer` is in the heap. O(1)."""
         cdef size_t row
         cdef int64_t ts = 0, key, ns
         if not isinstance(timer, tuple):
             timer = timer, 0
         if not 2 <= len(timer) <= 3:
-            raise TypeError(f"expected a key_hash, (key_hash, namespace) or Timer, got {_shown(timer)}")
+            raise TypeError(f"a timer must be a key_hash, (key_hash, namespace) or Timer, got {_shown(timer)}")
         *timestamp, key_hash, namespace = timer
         if timestamp:
             ts = _int64(timestamp[0], "timestamp")

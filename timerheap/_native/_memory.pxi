@@ -1,4 +1,4 @@
-# Memory from NumPy, and the objects that the heaps hand out.
+# Memory from NumPy, and the objects that the heaps return.
 
 cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)
@@ -9,7 +9,7 @@ cdef extern from *:
     #include <sys/mman.h>
     #endif
 
-    /* Asks for huge pages, as NumPy does for its arrays: page faults of new memory cost more than filling it. */
+    /* Request huge pages, as NumPy does for its arrays: page faults of new memory cost more than filling it. */
     static void ask_huge_pages(void *start, size_t size) {
     #if defined(MADV_HUGEPAGE)
         const size_t page = 4096;
@@ -28,10 +28,10 @@ cdef enum:
 
 
 cdef inline object _timer(const th_heap *h, size_t row):
-    """A Timer, made as tuple.__new__ makes it, which takes a third of the class's own time."""
+    """Create a Timer as tuple.__new__ does, which takes a third of the time of calling the class."""
     cdef object timestamp = h.ts[row], key_hash = h.key[row], namespace = h.ns[row], timer
     cdef tuple arguments
-    if PY_VERSION_HEX >= 0x030E0000:  # a tuple keeps its hash there, in a field that only CPython knows how to begin
+    if PY_VERSION_HEX >= 0x030E0000:  # tuples have a hash field that only CPython can initialize
         arguments = ((timestamp, key_hash, namespace),)
         return (<PyTypeObject *>tuple).tp_new(Timer, <PyObject *>arguments, NULL)
     timer = PyType_GenericAlloc(<PyTypeObject *>Timer, 3)
@@ -45,7 +45,7 @@ cdef inline object _timer(const th_heap *h, size_t row):
 
 
 cdef inline object _batch(cnp.ndarray timestamps, cnp.ndarray key_hashes, cnp.ndarray namespaces):
-    """A TimerBatch of columns that need no check."""
+    """Create a TimerBatch without checking the columns."""
     cdef tuple arguments = ()
     batch = (<PyTypeObject *>object).tp_new(TimerBatch, <PyObject *>arguments, NULL)
     PyObject_GenericSetAttr(batch, "timestamps", timestamps)
@@ -65,18 +65,23 @@ cdef inline cnp.ndarray _zeros(size_t n, int dtype):
 
 
 @cython.final
-@cython.no_gc  # the garbage collector, too, would hand out what is inside
+@cython.no_gc  # otherwise the array could be reached with gc.get_referents()
 @cython.auto_pickle(False)
 cdef class _Memory:
-    """Memory from NumPy, and the base of all views of it. It has no buffer, so NumPy makes none of them writeable; were
-    the array itself the base, which owns its memory, that would be one call."""
+    """Memory from NumPy, and the base of all its views.
+
+    It has no buffer, so NumPy cannot make the views writeable. If the array were the base, one call could.
+    """
 
     cdef cnp.ndarray array
 
 
 cdef inline size_t _spare(size_t size) noexcept:
-    """Bytes more than `size` to allocate and never touch, so that _start finds a boundary: of a cache line, or of a
-    huge page, which NumPy asks for from 4 MiB on and which saves most of the page faults of a new heap."""
+    """Return how many bytes to allocate in addition to `size`, so that _start can align the memory.
+
+    It is aligned to a cache line or, from 4 MiB on, to a huge page, as requested by NumPy, which saves most of the page
+    faults of a new heap.
+    """
     return _LINE if size < 2 * _HUGE_PAGE else _HUGE_PAGE
 
 
@@ -88,7 +93,7 @@ cdef _Memory _memory(size_t size, bint zeroed=False):
 
 
 cdef inline void *_start(_Memory memory, size_t size, size_t before) noexcept:
-    """Where `size` bytes begin in memory: `before` bytes before a boundary."""
+    """Return the start of `size` bytes in memory, `before` bytes before a boundary."""
     cdef size_t address = <size_t>cnp.PyArray_DATA(memory.array)
     return <void *>(address + (0 - address - before) % _spare(size))
 

@@ -1,6 +1,6 @@
 # The envelope of all bytes that timerheap stores: a header of 24 bytes, then the payload. Little-endian.
 #   0 magic "TMRH"   4 format version u16   6 kind u16   8 payload bytes u64   16 XXH64 of bytes 0-15 and the payload
-# Kinds: 1 TimerHeap, 2 KeyTimerHeap, from 16 on the Spark layer's.
+# Kinds: 1 TimerHeap, 2 KeyTimerHeap, 16 and more for the Spark layer.
 
 cdef object _HEADER = struct.Struct("<4sHHQQ")
 cdef bytes _MAGIC = b"TMRH"
@@ -9,7 +9,7 @@ cdef enum:
 
 
 cdef object _bytes_of(object data, str name):
-    """A read-only view of the bytes of any C-contiguous buffer."""
+    """Return a read-only view of the bytes of a C-contiguous buffer."""
     try:
         return memoryview(data).toreadonly().cast("B")
     except (TypeError, ValueError) as error:
@@ -30,7 +30,7 @@ cdef uint64_t _checksum(object header, object payload) except? 0:
 
 
 def xxh64(data, seed=0):
-    """XXH64 of a buffer; the same as `xxh64_intdigest` of the `xxhash` package.
+    """Return the XXH64 of a buffer, as `xxh64_intdigest` of the `xxhash` package does.
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ def xxh64(data, seed=0):
     Returns
     -------
     int
-        Unsigned, 64 bits. O(size), about a byte in a tenth of a nanosecond.
+        Unsigned, 64 bits. O(size), about 0.1 ns a byte.
 
     Raises
     ------
     TypeError, OverflowError
-        `data` is no such buffer, `seed` no such integer.
+        If `data` is not a C-contiguous buffer, or `seed` is not an integer in its range.
 
     Examples
     --------
@@ -66,12 +66,12 @@ def xxh64(data, seed=0):
 
 
 def seal(kind, *parts):
-    """Puts parts one behind another into an envelope: versioned, typed and checksummed bytes.
+    """Return the parts, concatenated, as versioned, typed and checksummed bytes.
 
     Parameters
     ----------
     kind : int
-        What the payload is, 0 to 65535.
+        The type of the payload, 0 to 65535.
     *parts : bytes-like
         C-contiguous buffers, such as arrays or bytes.
 
@@ -83,7 +83,7 @@ def seal(kind, *parts):
     Raises
     ------
     TypeError, ValueError
-        A part is no such buffer, `kind` no such integer.
+        If a part is not a C-contiguous buffer, or `kind` is not an integer in its range.
 
     Examples
     --------
@@ -118,26 +118,26 @@ def seal(kind, *parts):
 
 
 def unseal(kind, data):
-    """The payload of an envelope, after everything about it has been verified.
+    """Verify the result of `seal` and return its payload.
 
     Parameters
     ----------
     kind : int
-        What the payload must be.
+        The expected type of the payload.
     data : bytes-like
-        What `seal` returned.
+        The result of `seal`.
 
     Returns
     -------
     memoryview
-        Read-only, of bytes, over the memory of `data`: nothing is copied. O(size) for the checksum.
+        A read-only view of the payload in `data`, without a copy. O(size) for the checksum.
 
     Raises
     ------
     TypeError
-        `data` is no buffer.
+        If `data` is not a buffer.
     ValueError
-        These are not timerheap's bytes, of a newer format, of another kind, cut off or damaged.
+        If `data` was not written by `seal`, has another format version or kind, is truncated or damaged.
     """
     cdef int64_t number = _kind(kind)
     view = _bytes_of(data, "data")

@@ -128,7 +128,7 @@ def test_a_broken_java_is_named(
 @pytest.mark.usefixtures("no_package")
 def test_a_java_home_without_a_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    with pytest.raises(RuntimeError, match="gone has no bin/java"):
+    with pytest.raises(RuntimeError, match="gone has no executable bin/java"):
         java.find_java()
 
 

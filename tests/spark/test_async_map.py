@@ -166,7 +166,7 @@ def test_an_error_while_reading_cancels_the_calls() -> None:
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        (None, TypeError, "gives.* returned None; return a row, a list of rows, or"),
+        (None, TypeError, "gives.* must return a row or a list of rows, got None"),
         ([None], ValueError, r"gives.* yielded None, which does not fit output_schema \(n int64, text str"),
         ((1,), ValueError, r"yielded \(1,\), which does not fit output_schema"),
         ({"m": 1}, ValueError, "yielded {'m': 1}, which does not fit"),

@@ -230,21 +230,25 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
 @pytest.mark.parametrize(
     ("query", "options", "message"),
     [
-        (COUNTS, {}, "watermark: table stream is a stream; give a WatermarkStrategy"),
-        (COUNTS, {"watermark": {"other": STRATEGY}}, "watermark: table stream is a stream"),
+        (COUNTS, {}, "watermark must be a WatermarkStrategy for the streaming table stream, got None"),
+        (COUNTS, {"watermark": {"other": STRATEGY}}, "watermark must be .* for the streaming table stream"),
         (COUNTS, {"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
         (
             COUNTS.replace("ts", "nope"),
             {"watermark": STRATEGY},
-            r"DESCRIPTOR\(nope\): table stream has no such",
+            "DESCRIPTOR must name a column of table stream, got nope",
         ),
-        (COUNTS.replace("ts", "nope"), {"processing_time": "p"}, r"DESCRIPTOR\(nope\): .* it has \['rate'"),
+        (COUNTS.replace("ts", "nope"), {"processing_time": "p"}, r"got nope; the columns are \['rate'"),
         (COUNTS, {"processing_time": "ts", "watermark": STRATEGY}, "if watermark is given, got None"),
         (COUNTS.replace("'10'", "'0'"), {"watermark": STRATEGY}, "size must be more than 0 ms"),
-        (COUNTS.replace("window_end", "window_end, nope"), {"watermark": STRATEGY}, "no column 'nope'"),
+        (
+            COUNTS.replace("window_end", "window_end, nope"),
+            {"watermark": STRATEGY},
+            "must name one column, got 'nope'",
+        ),
         (COUNTS.replace("ts", "value"), {"watermark": STRATEGY, "local": "jvm"}, "local: 'jvm' cannot be"),
         (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel must name one column, got 'nope'"),
-        (5, {}, "query: 5 is no str"),
+        (5, {}, "query must be a str, got 5"),
     ],
 )
 def test_errors(query: Any, options: dict[str, Any], message: str, spark: SparkSession) -> None:
@@ -263,7 +267,7 @@ def test_errors(query: Any, options: dict[str, Any], message: str, spark: SparkS
 
 def test_a_batch_has_no_processing_time(spark: SparkSession, events: list[dict[str, Any]]) -> None:
     query = COUNTS.replace("ts", "proc_time").replace("TABLE t,", "TABLE events,")
-    with pytest.raises(ValueError, match=r"DESCRIPTOR\(proc_time\): table events .* give a stream"):
+    with pytest.raises(ValueError, match=r"column of table events, got proc_time; .* pass a stream"):
         timerheap.spark.sql(spark, query)
 
 

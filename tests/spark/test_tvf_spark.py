@@ -200,7 +200,7 @@ def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
         ),
         (
             lambda df: timerheap.spark.cumulate(df, "k", 7, 21, watermark=STRATEGY),
-            "time: column 'k' is string",
+            "time must be a timestamp or .*, got column 'k' of type string",
         ),
         (lambda df: timerheap.spark.tumble(df, "at", 5), "watermark must be a WatermarkStrategy, got None"),
         (lambda df: ours(df).agg(F.first("v")), r"agg: first\(v, false\) is not supported"),

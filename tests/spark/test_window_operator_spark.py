@@ -342,7 +342,7 @@ def test_states_of_windows_are_kept_by_type() -> None:
         states.of(ReducingStateDescriptor("largest", lambda a, b: "x", "bigint"), one).add(1)
 
 
-def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession) -> None:
+def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession) -> None:
     df = spark.createDataFrame([], "k string, g bigint, at timestamp, late_row string")
     good: dict[str, Any] = {
         "df": df,
@@ -369,11 +369,16 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
     refused(ValueError, "window_function must be None with Shown", function=Shown(),
             accumulator_type=None, window_function=Shown())  # fmt: skip
     refused(TypeError, "trigger must be a Trigger, got 5", trigger=5)
-    refused(ValueError, "event_time: Tumbling.* needs the name", event_time=None, watermark=None)
+    refused(
+        ValueError,
+        "event_time must name the event-time column with Tumbling.*, got None",
+        event_time=None,
+        watermark=None,
+    )
     refused(TypeError, "watermark must be a WatermarkStrategy, got None", watermark=None)
-    refused(ValueError, "processing_time: TumblingProc.* needs processing_time=True", assigner=by_clock)
+    refused(ValueError, "processing_time must be True with TumblingProc.*, got False", assigner=by_clock)
     refused(ValueError, "processing_time: a batch DataFrame has no", assigner=by_clock, processing_time=True)
-    refused(ValueError, "late_by: no row is late for GlobalWindows", assigner=GlobalWindows(), late_by=True)
+    refused(ValueError, "late_by must be False with GlobalWindows", assigner=GlobalWindows(), late_by=True)
     refused(
         ValueError,
         'allowed_lateness must be 0 with order="event_time", got 5',
@@ -381,9 +386,18 @@ def test_what_does_not_fit_is_named_before_the_query_starts(spark: SparkSession)
         order="event_time",
     )
     refused(ValueError, "trigger must support merging", assigner=sessions, trigger=Never())
-    refused(ValueError, "output_schema: column 'k' is there already", output_schema="k string")
-    refused(ValueError, "output_schema: column 'window_end'", output_schema="n int, window_end timestamp")
-    refused(ValueError, "output_schema: column 'late_by'", output_schema="late_by bigint", late_by=True)
+    refused(ValueError, "output_schema must not repeat .*, got 'k'", output_schema="k string")
+    refused(
+        ValueError,
+        "output_schema must not repeat .*, got 'window_end'",
+        output_schema="n int, window_end timestamp",
+    )
+    refused(
+        ValueError,
+        "output_schema must not repeat .*, got 'late_by'",
+        output_schema="late_by bigint",
+        late_by=True,
+    )
     refused(
         ValueError,
         "output_schema must be a DDL string .*, got 'count bigint total'",

@@ -83,8 +83,8 @@ class StoredTimers(ABC):
             heap = self._heap_class() if data is None else self._heap_class.from_bytes(data)
         except ValueError as error:
             raise ValueError(
-                f"state field {FIELD!r} must hold a {self._heap_class.__name__} written by timerheap with the "
-                f"same one_timer_per_key: {error}"
+                f"state field {FIELD!r} must hold a {self._heap_class.__name__} written by timerheap with "
+                f"the same one_timer_per_key: {error}"
             ) from error
         self._heap, self._first = heap, heap.peek()
         _open.add(self._owner)

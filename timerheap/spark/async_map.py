@@ -1,4 +1,4 @@
-"""`async_map`: an asynchronous function on a Spark DataFrame, many calls at a time."""
+"""`async_map`: calls an asynchronous function for the rows of a Spark DataFrame, many at a time."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from timerheap.spark._worker.rows import rows_of
 
 __all__ = ["async_map"]
 
-_LATENCY = 0.05  # seconds that a result waits for others, so that they leave in one record batch
-_MOST_ROWS = 1_000  # of a record batch
+_LATENCY = 0.05  # seconds that a result waits for others, to be sent in one record batch
+_MAX_ROWS = 1_000  # per record batch
 
 
 def async_map(
@@ -46,32 +46,34 @@ def async_map(
 ) -> DataFrame:
     """Call an asynchronous function for each row of a streaming or batch DataFrame, many rows at a time.
 
-    For calls that spend their time waiting: for a model server, a database, a lookup service. Each task has
-    an event loop of its own in its Python worker, takes rows only while there is room for them, and gives
-    results as they come.
+    Use it for calls that mostly wait, for example for a model server, a database or a lookup service. Each
+    task runs its own event loop in its Python worker, reads rows only while it has capacity, and returns
+    results as soon as they are complete.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
     function : coroutine function, or AsyncFunction
-        It is called with a ``pyspark.sql.Row`` and returns an output row (a tuple, a Row or a dict) or a list
-        of them, which may be empty; an only column's value may stand for its row. It must not block the event
-        loop: ``asyncio.to_thread`` is for clients that know no asyncio. It travels to the workers by
-        cloudpickle. Make what serves many calls, such as a client session, in the ``open`` of a
-        `timerheap.async_io.AsyncFunction` and release it in its ``close``: once for each task, in the event
-        loop. A task without rows opens nothing.
+        Receives a ``pyspark.sql.Row`` and returns an output row (a tuple, a Row or a dict) or a list of
+        output rows, which may be empty. If the output has one column, a plain value is a row. The function
+        must not block the event loop; run clients without asyncio support in ``asyncio.to_thread``. It is
+        sent to the workers with cloudpickle. Create shared resources, such as a client session, in the
+        ``open`` of a `timerheap.async_io.AsyncFunction` and release them in its ``close``; both run once per
+        task, in the event loop. A task without rows does not call ``open``.
     output_schema : str or pyspark.sql.types.StructType, optional
-        Of the result; by default that of `df`.
+        Schema of the result; by default the schema of `df`.
     capacity : int, default 100
-        How many rows of a task are under way at most. Over all, that many times the tasks that run at once.
+        Maximum number of rows in progress per task. The maximum for the query is this times the number of
+        concurrent tasks.
     timeout : int or timedelta, optional
-        How long a row's calls may take, in ms, all attempts and the waits between them included. Then the
-        call is cancelled; ``timeout`` of an AsyncFunction gives the rows instead, or else the query ends.
+        Maximum time for one row in ms, including all attempts and the waits between them. After it the call
+        is cancelled. The ``timeout`` method of an AsyncFunction may then return rows; otherwise the query
+        fails.
     ordered : bool, default True
-        True: each partition's results are in the order of its rows. False: as they come, so that a slow call
-        holds nobody up.
+        If True, the results of each partition are in the order of its rows. If False, they are in the order
+        of completion, so that a slow call delays no other row.
     retry : AsyncRetryStrategy, optional
-        Which failed calls are made again, and when. Predicates on results receive the list of output rows.
+        Which failed calls are repeated, and when. Predicates on results receive the list of output rows.
 
     Returns
     -------
@@ -80,21 +82,21 @@ def async_map(
     Raises
     ------
     TypeError, ValueError
-        Anything that does not fit is named before the query starts. An exception of the function, a timeout,
-        and output that does not fit `output_schema` end the query, with a note that shows the row.
+        If an argument is invalid, before the query starts. An exception of the function, a timeout, or
+        output that does not fit `output_schema` fails the query, with a note that shows the row.
 
     Notes
     -----
-    **Side effects happen at least once.** Spark runs a task again when it has failed, and a micro-batch again
-    after a restart, and a DataFrame again for each action: the function is then called again for rows that it
-    has been called for. Results are as exact as Spark makes those of any map; effects elsewhere are not, so
-    let the far side recognise a call that it has seen, by a key of the row for instance.
+    **Side effects happen at least once.** Spark repeats a failed task, repeats a micro-batch after a restart,
+    and computes a DataFrame again for each action; each time the function is called again for the same rows.
+    The results of the query are as exact as those of any Spark map. Calls to other systems are not, so make
+    them idempotent, for example with a key of the row.
 
-    Event time passes as all columns do, and with the default `output_schema` so does Spark's own watermark on
-    it. With another schema the watermark is lost: call ``withWatermark`` on the result, and not on `df`.
+    The event-time column is kept like all columns, and with the default `output_schema` so is Spark's own
+    watermark on it. Another schema drops the watermark: call ``withWatermark`` on the result, not on `df`.
 
-    The semantics are those of Flink's operator (`timerheap.async_io.AsyncWaitOperator`). Rows whose calls are
-    running are in no checkpoint: a micro-batch ends when all its calls have ended.
+    The semantics are those of Flink's operator (`timerheap.async_io.AsyncWaitOperator`). Rows in progress are
+    not part of a checkpoint: a micro-batch ends when all its calls have ended.
 
     Examples
     --------
@@ -108,7 +110,7 @@ def async_map(
         timerheap.spark.async_map(flights, weather, "airport string, at timestamp, temperature double",
                                   capacity=100, timeout=5_000)
 
-    ``python -m timerheap._demo.async_http`` calls a web server with an AsyncFunction.
+    ``examples/async_http.py`` calls a web server with an AsyncFunction.
     """
     data_frame("df", df)
     arrow_schema("df", df.schema)
@@ -123,23 +125,23 @@ def async_map(
         retry=retry,
     )
     sendable(function, object)
-    numbered = df.toDF(*(f"c{i}" for i in range(len(df.columns))))  # mapInArrow() takes no dots in names
-    return numbered.mapInArrow(lambda batches: mapper(batches), result_type)  # Spark wants a function
+    numbered = df.toDF(*(f"c{i}" for i in range(len(df.columns))))  # mapInArrow() rejects dots in names
+    return numbered.mapInArrow(lambda batches: mapper(batches), result_type)  # Spark requires a function
 
 
 class Mapper:
-    """What a task does with its partition.
+    """Maps the rows of one partition, in a task.
 
     Parameters
     ----------
     function : coroutine function, or AsyncFunction
-        Row -> row or list of rows of the result.
+        Maps a row to a row or a list of rows of the result.
     row_type : pyspark.sql.types.StructType
-        Of the input.
+        Type of the input.
     schema : pyarrow.Schema
-        Of the result.
+        Schema of the result.
     **options
-        Of `timerheap.async_io.AsyncWaitOperator`.
+        Options of `timerheap.async_io.AsyncWaitOperator`.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class Mapper:
         self._schema = schema
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the results of a partition, reading on only when all rows so far are under way."""
+        """Yield the results of a partition; read more rows only when all previous rows are in progress."""
         read = filter(None, map(self._rows, batches))
         first = next(read, None)
         if first is None:
@@ -171,20 +173,20 @@ class Mapper:
 
 
 class _Passage:
-    """Between two threads: Spark's, which reads rows and writes results, and the event loop's.
+    """Connects Spark's thread, which reads rows and writes results, with the thread of the event loop.
 
-    The loop has a thread of its own, so that calls go on, and their time, while Spark's is busy.
+    The loop runs in its own thread, so that calls and their timeouts proceed while Spark's thread is busy.
     """
 
     def __init__(self, operator: AsyncWaitOperator[Row, Any]) -> None:
         self._operator = operator
         self._rows: asyncio.Queue[list[Row] | None] = asyncio.Queue()
-        # For Spark's thread, in turn: results to write, None where rows are wanted, the end.
+        # Orders to Spark's thread: a list of results to write, None to read rows, a Future at the end.
         self._orders: queue.SimpleQueue[list[Any] | Future[None] | None] = queue.SimpleQueue()
         self._results: list[Any] = []
 
     def through(self, read: Iterator[list[Row]]) -> Generator[list[Any], None, None]:
-        """Give the results; in Spark's thread."""
+        """Yield lists of results; runs in Spark's thread."""
         with asyncio.Runner() as runner, ThreadPoolExecutor(1, "timerheap async_map") as thread:
             self._loop = runner.get_loop()
             running = thread.submit(runner.run, self._run())
@@ -196,7 +198,7 @@ class _Passage:
                     else:
                         self._loop.call_soon_threadsafe(self._rows.put_nowait, next(read, None))
             finally:
-                self._loop.call_soon_threadsafe(self._task.cancel)  # if it still runs
+                self._loop.call_soon_threadsafe(self._task.cancel)  # no effect after its end
             order.result()
 
     async def _run(self) -> None:
@@ -208,7 +210,7 @@ class _Passage:
         self._hand_over()
 
     async def _more(self) -> list[Row] | None:
-        self._hand_over()  # to read may take long
+        self._hand_over()  # before the next read, which may take long
         self._orders.put(None)
         return await self._rows.get()
 
@@ -217,7 +219,7 @@ class _Passage:
         if not self._results:
             self._loop.call_later(_LATENCY, self._hand_over)
         self._results.append(result.value)
-        if len(self._results) >= _MOST_ROWS:
+        if len(self._results) >= _MAX_ROWS:
             self._hand_over()
 
     def _hand_over(self) -> None:
@@ -227,7 +229,7 @@ class _Passage:
 
 
 class _RowFunction(AsyncFunction[Row, Any]):
-    """The user's function, whose result is a list of rows of the output."""
+    """Wraps the user's function so that it returns a list of output rows."""
 
     def __init__(
         self, function: AsyncFunction[Row, Any] | Callable[[Row], Awaitable[Any]], schema: pa.Schema
@@ -250,7 +252,9 @@ class _RowFunction(AsyncFunction[Row, Any]):
 
     def _rows(self, result: Any) -> list[Any]:
         if result is None:
-            raise TypeError(f"{self._name} returned None; return a row, a list of rows, or [] for none")
+            raise TypeError(
+                f"{self._name} must return a row or a list of rows, got None; return [] for no rows"
+            )
         rows = result if isinstance(result, list) else [result]
-        ResultBuffer(self._schema).rows(rows, self._name)  # now, while the input's row is known
+        ResultBuffer(self._schema).rows(rows, self._name)  # checked here, where the input row is known
         return rows

@@ -1,4 +1,4 @@
-"""`explain_watermark`: what a query's checkpoint knows of its watermark."""
+"""`explain_watermark`: shows which channel holds back the watermark of a query."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = ["explain_watermark"]
 def explain_watermark(
     spark: SparkSession, checkpoint: str | PathLike[str], operator_id: int = 0
 ) -> list[Explanation]:
-    """Tell who holds the watermark of a query back, as of its last finished micro-batch.
+    """Return which channel holds back the watermark of a query, as of its last finished micro-batch.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
     checkpoint : str or path
-        The query's checkpoint location; the query may be running.
+        Checkpoint location of the query, which may be running.
     operator_id : int, default 0
-        Which of the query's stateful operators; `process` and `process_two` are one each.
+        Number of the stateful operator in the query; `process` and `process_two` are one operator each.
 
     Returns
     -------
-    list of timerheap.watermarks.Explanation
-        One for each input, so one for `process` and two for `process_two`; empty before the first row.
+    list of timerheap.flink.Explanation
+        One per input: one for `process`, two for `process_two`; empty before the first row.
 
     Notes
     -----
-    Reads one key group's clock through Spark's state data source, whatever the size of the state is: all
-    key groups have the same clock. Costs a Spark job.
+    Reads the watermark state of one key group, which is the same in all key groups, through Spark's state
+    data source. Costs one Spark job, independently of the size of the state.
     """
     reader = spark.read.format("statestore").option("operatorId", operator_id)
     chunks = reader.option("stateVarName", "chunks").load(str(checkpoint))

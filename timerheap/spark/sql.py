@@ -1,4 +1,4 @@
-"""`sql`: windows in Flink's SQL, as it stands, on Spark's tables."""
+"""`sql`: runs window queries in Flink's SQL on Spark's tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WINDOWS: dict[str, Callable[..., Windows]] = {
     "cumulate": cumulate,
     "session": session,
 }
-_DELAY = "spark.watermarkDelayMs"  # what withWatermark() leaves in the column's metadata
+_DELAY = "spark.watermarkDelayMs"  # set by withWatermark() in the column's metadata
 
 
 def sql(
@@ -41,7 +41,7 @@ def sql(
     local: str | None = None,
     max_parallelism: int | None = None,
 ) -> DataFrame:
-    """Run a window aggregation that is written in Flink's SQL.
+    """Run a window aggregation written in Flink's SQL.
 
     ::
 
@@ -49,30 +49,30 @@ def sql(
         FROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE))
         GROUP BY window_start, window_end, k
 
-    is ``cumulate(spark.table("t"), "ts", 5_000, 300_000, ...).group_by("k").agg(F.count("*"))``, and what is
-    selected of it.
+    is ``cumulate(spark.table("t"), "ts", 5_000, 300_000, ...).group_by("k").agg(F.count("*"))``, followed by
+    the projection of the SELECT list.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
     query : str
-        One SELECT of TUMBLE, HOP, CUMULATE or SESSION, their arguments in order or by name, with GROUPING
-        SETS, CUBE and ROLLUP; or the first rows of each window by ROW_NUMBER(): window Top-N and window
-        deduplication. Tables are those of `spark`: temporary views of streams and batches, and tables.
+        One SELECT over TUMBLE, HOP, CUMULATE or SESSION, with positional or named arguments, and with
+        GROUPING SETS, CUBE and ROLLUP; or a window Top-N or window deduplication with ROW_NUMBER(). Tables
+        are the tables and temporary views of `spark`, streaming or batch.
     watermark : WatermarkStrategy, or dict of str to WatermarkStrategy
-        What ``WATERMARK FOR`` says in Flink; a dict has it by the table's name. It may be left out of a
-        batch, of a view whose DataFrame has Spark's own ``withWatermark()`` on the time, of a view of what
-        sql() gave whose time is ``window_time``, and of windows of processing time.
+        Replaces Flink's ``WATERMARK FOR``; a dict maps table names to strategies. Optional for batches, for
+        views of a DataFrame with Spark's own ``withWatermark()`` on the time column, for views of a result of
+        sql() whose time is ``window_time``, and for windows of processing time.
     processing_time : str, optional
-        What queries call the processing time (Flink's ``PROCTIME()``): ``DESCRIPTOR`` of it makes windows of
-        processing time. By default it is each name that a streaming table has no column for, unless it has a
+        Name of the processing time in queries (Flink's ``PROCTIME()``): ``DESCRIPTOR`` of this name makes
+        windows of processing time. By default, any name that is not a column of a streaming table without a
         `watermark`.
     local : {"jvm", "arrow"}, optional
-        As of `hop`, but on a stream "arrow" by default, since a row must be late when Flink says so. "jvm" is
-        faster, and has Spark's lateness: a late row counts where Flink drops it, and the other way round. A
-        batch has no late rows, so there "jvm" is the default where it can do what is asked for.
+        As for `hop`, but the default for streams is "arrow", so that the same rows are late as in Flink.
+        "jvm" is faster and uses Spark's lateness rule: it counts some rows that Flink drops, and drops some
+        that Flink counts. A batch has no late rows, so "jvm" is the default there if it supports the query.
     time_zone, channel, max_parallelism
-        As of `hop`.
+        As for `hop`.
 
     Returns
     -------
@@ -84,27 +84,27 @@ def sql(
     ImportError
         If sqlglot is not installed: ``pip install 'timerheap[sql]'``.
     ValueError
-        If the query has what is not supported, such as window joins and ORDER BY: it is named, with what
-        would be right.
+        If the query uses an unsupported feature, such as a window join or ORDER BY; the message names it
+        and an alternative.
 
     Notes
     -----
-    Words are Flink's, values are Spark's: scalar expressions are computed by Spark, ``AVG`` of integers is a
-    double, and a window's bounds have the type of Spark's timestamps. Names of columns are case-sensitive in
-    GROUP BY and DESCRIPTOR, as Flink's are. Rows that WHERE drops still move the watermark, as in Flink, but
-    not with ``local="jvm"``. Windows of a view's ``window_time`` end with a later window of the view, where
-    in Flink the watermark alone ends them.
+    The syntax is Flink's and the values are Spark's: Spark computes scalar expressions, ``AVG`` of integers
+    is a double, and the bounds of a window are Spark timestamps. Column names in GROUP BY and DESCRIPTOR are
+    case-sensitive, as in Flink. Rows that WHERE drops still advance the watermark, as in Flink, but not with
+    ``local="jvm"``. Windows over the ``window_time`` of a view end with a later window of the view, while in
+    Flink the watermark ends them.
 
     The semantics are those of Flink's window table functions and window aggregation.
     """
     if not isinstance(spark, SparkSession):
-        raise TypeError(f"spark: {spark!r} is no pyspark.sql.SparkSession")
+        raise TypeError(f"spark must be a pyspark.sql.SparkSession, got {spark!r}")
     if not isinstance(query, str):
-        raise TypeError(f"query: {query!r} is no str")
+        raise TypeError(f"query must be a str, got {query!r}")
     try:
         from timerheap.spark._plan.flink_sql import Ranked, parsed
     except ImportError as error:
-        raise ImportError("sql() needs sqlglot: pip install 'timerheap[sql]'") from error
+        raise ImportError("sql() needs sqlglot; run pip install 'timerheap[sql]'") from error
     asked = parsed(query)
     wanted = asked.windows if isinstance(asked, Ranked) else asked
     df = spark.table(".".join(f"`{part.replace('`', '``')}`" for part in wanted.table))
@@ -112,7 +112,7 @@ def sql(
     options = {"time_zone": time_zone, "channel": channel, "local": local, "max_parallelism": max_parallelism}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if df.isStreaming:
-        given.setdefault("local", "arrow")  # "jvm" has Spark's lateness
+        given.setdefault("local", "arrow")  # "jvm" uses Spark's lateness rule
     where = None if wanted.where is None else F.expr(wanted.where)
     after_the_watermark = df.isStreaming and time is not None and given["local"] == "arrow"
     if where is not None and not after_the_watermark:
@@ -138,7 +138,7 @@ def _aggregated(df: DataFrame, wanted: WindowSelect, windows: Callable[[DataFram
         by = [*keys.values(), GROUPING_SET]
         df = _expanded(df, keys, wanted.sets)
     aggregates = [_aggregate(call).alias(name) for name, call in wanted.calls.items()]
-    result = windows(df).group_by(*by).agg(*(aggregates or [F.count("*")]))  # agg() wants one
+    result = windows(df).group_by(*by).agg(*(aggregates or [F.count("*")]))  # agg() requires one
     result = result.withColumnsRenamed({there: name for name, there in keys.items()})
     if wanted.having is not None:
         result = result.where(F.expr(wanted.having))
@@ -146,14 +146,14 @@ def _aggregated(df: DataFrame, wanted: WindowSelect, windows: Callable[[DataFram
 
 
 def _named(column: Column, text: str, name: str) -> Column:
-    """Name a column of the result; a window's time stays an event time, for the windows of a view."""
+    """Name a column of the result; mark the window's time, so that a view can use it as event time."""
     return (
         column.alias(name, metadata={WINDOW_TIME: True}) if text == WINDOW_COLUMNS[-1] else column.alias(name)
     )
 
 
 class _WindowTimes(WatermarkGenerator):
-    """The watermark of results of windows: all that have a time come together, so it passes that time."""
+    """Emits the window time as watermark, since all results of one window time arrive together."""
 
     def on_batch(self, max_timestamp: int, count: int, now: int | None) -> int:
         return max_timestamp
@@ -162,7 +162,7 @@ class _WindowTimes(WatermarkGenerator):
 def _time(
     df: DataFrame, wanted: WindowSelect, watermark: object, processing_time: str | None
 ) -> tuple[str | None, object]:
-    """Give the column of the event time, None for processing time, and its watermark."""
+    """Return the event-time column, None for processing time, and the watermark strategy."""
     table, time = ".".join(wanted.table), wanted.time
     strategy = watermark.get(table) if isinstance(watermark, Mapping) else watermark
     if time == processing_time:
@@ -171,8 +171,9 @@ def _time(
         if processing_time is None and strategy is None and df.isStreaming:
             return None, None
         raise ValueError(
-            f"query: DESCRIPTOR({time}): table {table} has no such column; it has {df.columns}. For windows "
-            f"of processing time give a stream, no watermark of the table, and processing_time={time!r}"
+            f"query: DESCRIPTOR must name a column of table {table}, got {time}; the columns are "
+            f"{df.columns}. For windows of processing time pass a stream, no watermark for the table, and "
+            f"processing_time={time!r}"
         )
     if strategy is None and df.schema[time].metadata.get(WINDOW_TIME):
         strategy = WatermarkStrategy.for_generator(_WindowTimes)
@@ -180,15 +181,15 @@ def _time(
         delay = df.schema[time].metadata.get(_DELAY)
         if delay is None and df.isStreaming:
             raise TypeError(
-                f"watermark: table {table} is a stream; give a WatermarkStrategy, such as "
-                "WatermarkStrategy.for_bounded_out_of_orderness(5_000), as WATERMARK FOR does in Flink"
+                f"watermark must be a WatermarkStrategy for the streaming table {table}, got None; pass one "
+                "such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), like Flink's WATERMARK FOR"
             )
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay or 0)
     return time, strategy
 
 
 def _expanded(df: DataFrame, keys: dict[str, str], sets: tuple[tuple[str, ...], ...]) -> DataFrame:
-    """Copy each row into every grouping set, with its number, and null for keys that it has not."""
+    """Copy each row into every grouping set, with the set's number and null for keys outside the set."""
     numbers = F.explode(F.array(*map(F.lit, range(len(sets)))))
     df = df.withColumn(GROUPING_SET, numbers)
     columns = {}

@@ -65,79 +65,77 @@ def window_operator(
     max_parallelism: int = 128,
     output_event_time: str | None = None,
 ) -> DataFrame:
-    """Put the rows of each key into windows, on a streaming or batch DataFrame; a row for each result.
+    """Assign the rows of each key to windows, on a streaming or batch DataFrame, and return the results.
 
-    The rows of the result are: the key columns, ``window_start`` and ``window_end`` (timestamps; the end is
-    exclusive; null for the global window and count windows), and the columns of `output_schema`, for which
-    the function gives the values. The end of a batch DataFrame is a watermark that ends all windows of event
-    time.
+    Each result is a row with the key columns, ``window_start`` and ``window_end`` (timestamps; the end is
+    exclusive; null for the global window and count windows), and the columns of `output_schema`, which the
+    function computes. The end of a batch DataFrame is a watermark that ends all event-time windows.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
     key : str or list of str
-        Columns of the key, of atomic types; null is a value of its own.
+        Key columns, of atomic types; null is a distinct value.
     assigner : timerheap.windows.WindowAssigner
         Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
     function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
-        An instance; elements are rows of `df`, each a ``pyspark.sql.Row``. What it gives or yields is a
-        tuple or Row (by position) or a dict of `output_schema`, or the one value where that has one column.
-        An AggregateFunction keeps an accumulator a window, a ReduceFunction a row, the others keep all rows
-        of the window.
+        An instance. Elements are the rows of `df`, each a ``pyspark.sql.Row``. A result is a tuple or Row (by
+        position) or a dict with the columns of `output_schema`, or a plain value if there is one column. An
+        AggregateFunction keeps one accumulator per window, a ReduceFunction one row, the others all rows of
+        the window.
     output_schema : str or pyspark.sql.types.StructType
-        Of what the function gives: without the key and the window.
+        Schema of the function's results, without the key and the window.
     event_time : str, optional
-        Column of the event time: a timestamp (cut to ms), or a bigint of epoch ms. Windows of event time need
-        it.
+        Column of the event time: a timestamp (truncated to ms) or a bigint of epoch ms. Required for
+        event-time windows.
     window_function : ProcessWindowFunction or WindowFunction, optional
-        Behind an AggregateFunction or a ReduceFunction: takes its result, as the only element, and yields
+        With an AggregateFunction or a ReduceFunction: receives its result as the only element and yields
         rows.
     accumulator_type
-        Of an AggregateFunction's accumulators, which needs one: a ``Types.*``, a DDL string, a Spark or a
-        pyarrow type.
+        Type of the accumulators; required with an AggregateFunction. A ``Types.*``, a DDL string, a Spark or
+        a pyarrow type.
     trigger : timerheap.windows.Trigger, optional
-        When a window gives results, by default at its end. Each time is a row more.
+        When a window fires; by default at its end. Each firing returns its own rows.
     evictor : timerheap.windows.Evictor, optional
-        Takes rows out of a window when it fires. All rows of the window are kept then, whatever the function.
+        Removes rows from a window when it fires. The window then keeps all its rows, with any function.
     allowed_lateness : int or timedelta
-        In ms: for so long a window is kept behind its end, and gives a row more for each row that is late.
+        How long a window is kept after its end, in ms. Each late row in that time fires the window again.
     late_by : bool
-        True: a row that comes too late for all its windows comes out of the query, with the columns
-        ``late_by``, by how many ms it lay behind the watermark (had the delay been that much longer, it would
-        not have), and ``late_row``, the row. In a result both are null, in a late row all other columns.
-        False: it is dropped.
+        If True, the query also returns each row that is too late for all its windows, with the columns
+        ``late_by``, its distance from the watermark in ms (with a delay longer by this much it would not have
+        been late), and ``late_row``, the row. Both are null in results; in late rows all other columns are
+        null. If False, such rows are dropped.
     order : {"arrival", "event_time"}
-        "arrival", as in Flink: a row goes into its windows when it comes, and is late when its windows are
-        over, after `allowed_lateness`. A result at the end of a window has the same rows in either order.
-        "event_time", for functions and triggers that depend on the order of rows: rows go into windows in
-        the order of their event time, once the watermark has passed them. Then a row behind the watermark is
-        late whatever its windows.
+        "arrival", as in Flink: a row is added to its windows when it arrives, and is late if they have ended,
+        plus `allowed_lateness`. A result at the end of a window has the same rows in either order.
+        "event_time", for functions and triggers that depend on the order of rows: rows are added in the order
+        of their event time, once the watermark has passed them. Then every row behind the watermark is late.
     watermark, channel, processing_time, max_parallelism, output_event_time
-        As in `timerheap.spark.process`. Windows of processing time need ``processing_time=True``, and a
-        stream. ``output_event_time="window_end"`` makes that Spark's event time.
+        As in `timerheap.spark.process`. Processing-time windows require ``processing_time=True`` and a
+        stream. ``output_event_time="window_end"`` makes ``window_end`` Spark's event time.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        In append mode.
+        The results, for output mode append.
 
     Raises
     ------
     TypeError, ValueError
-        Anything that does not fit is named before the query starts.
+        If an argument is invalid, before the query starts.
 
     Notes
     -----
-    Flink: ``WindowOperator`` (`timerheap.windows.WindowOperator`), hosted by a KeyedProcessFunction in
-    `timerheap.spark.process`. Rows are handled one by one in Python, each for O(its windows). In the
-    checkpoint the accumulators of all windows of a key are one value, and so are their rows: a micro-batch
-    that touches a key writes all that the key keeps, so prefer an AggregateFunction where windows are large.
-    Timestamps in rows are naive and local, as everywhere in PySpark; of the hour that clocks repeat in autumn
-    a kept row does not know which one it was.
+    Semantics: Flink's ``WindowOperator`` (`timerheap.windows.WindowOperator`), run inside a
+    KeyedProcessFunction by `timerheap.spark.process`. Python handles rows one at a time; the cost per row is
+    proportional to the number of its windows. In the checkpoint the accumulators of all windows of a key are
+    one value, and so are their rows. A micro-batch with rows of a key writes the whole value, so prefer an
+    AggregateFunction for large windows. Timestamps in rows are naive and local, as everywhere in PySpark; in
+    a stored row, the two passes through the repeated hour in autumn are not distinguished.
 
     Examples
     --------
-    Sessions of each plane's flights, as they end, and the rows that came too late for theirs::
+    Return the sessions of each plane's flights as they end, and the rows that were too late::
 
         class Count(AggregateFunction):
             def create_accumulator(self): return 0
@@ -164,18 +162,20 @@ def window_operator(
         accumulator_type=accumulator_type,
         element_type=elements,
     )
-    operator(function, window_function)  # to name what does not fit, before it is wrapped up
+    operator(function, window_function)  # checks the user's arguments before they are wrapped
     sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
     _times(assigner, event_time, processing_time)
     if late_by and not assigner.is_event_time():
-        raise ValueError(f"late_by: no row is late for {assigner!r}; leave it False")
+        raise ValueError(
+            f"late_by must be False with {assigner!r}, for which no row is late, got {late_by!r}"
+        )
     by_event_time = row_order(order, df, event_time) == "event_time"
     if by_event_time and allowed_lateness:
         raise ValueError(
-            f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}: no row behind '
-            "the watermark reaches a window there; give the watermark more delay"
+            f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
+            "the watermark reaches a window there: use a watermark with more delay"
         )
-    late_row = late_by and not by_event_time  # else process() itself keeps late rows from the function
+    late_row = late_by and not by_event_time  # with order="event_time" process() itself returns them
     hosted = _Windows(operator, function, window_function, len(keys), result.names, late_row)
     return process(
         df,
@@ -196,9 +196,9 @@ def window_operator(
 def _times(assigner: WindowAssigner, event_time: str | None, processing_time: bool) -> None:
     if assigner.is_event_time():
         if event_time is None:
-            raise ValueError(f"event_time: {assigner!r} needs the name of the event-time column")
+            raise ValueError(f"event_time must name the event-time column with {assigner!r}, got None")
     elif not processing_time and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
-        raise ValueError(f"processing_time: {assigner!r} needs processing_time=True")
+        raise ValueError(f"processing_time must be True with {assigner!r}, got {processing_time!r}")
 
 
 def _result_type(df: DataFrame, keys: list[str], result: StructType, late_row: bool) -> StructType:
@@ -208,9 +208,8 @@ def _result_type(df: DataFrame, keys: list[str], result: StructType, late_row: b
     taken = sorted({name for name in whole.names if whole.names.count(name) > 1})
     if taken:
         raise ValueError(
-            f"output_schema: column {taken[0]!r} is there already: the key, the window"
-            f"{' and what late_by=True adds' if late_row else ''} come by themselves; leave it out, or "
-            "rename it"
+            "output_schema must not repeat the columns of the key, of the window"
+            f"{' and of late_by=True' if late_row else ''}, got {taken[0]!r}; leave it out, or rename it"
         )
     return whole._as_nullable() if late_row else whole
 
@@ -220,7 +219,7 @@ def _element_type(df: DataFrame) -> pa.DataType:
 
 
 def _naive(field: pa.Field) -> pa.Field:
-    """Take the zone out of timestamps: rows have naive ones, and are to be kept as they are."""
+    """Remove the time zone of timestamps, since the timestamps in rows are naive."""
     type_ = field.type
     if pa.types.is_timestamp(type_):
         return field.with_type(pa.timestamp(type_.unit))
@@ -234,7 +233,7 @@ def _naive(field: pa.Field) -> pa.Field:
 
 
 class _Windows(KeyedProcessFunction):
-    """Hosts the operator, and gives its results the query's columns."""
+    """Runs the window operator, and adds the key and the window to its results."""
 
     def __init__(
         self,
@@ -272,18 +271,18 @@ class _Windows(KeyedProcessFunction):
 
 
 class _Labelled(ProcessWindowFunction):
-    """Puts the key and the window before what a function gives.
+    """Adds the key and the window to the results of a window function.
 
     Parameters
     ----------
     function : ProcessWindowFunction, WindowFunction or None
-        None: the elements are the results.
+        None if the elements themselves are the results.
     keys : int
         Number of key columns.
     names : list of str
-        Of the columns of a result.
+        Column names of a result.
     behind : tuple
-        What goes behind it.
+        Values to append to each row.
     """
 
     def __init__(self, function: Any, keys: int, names: list[str], behind: tuple[None, ...]) -> None:
@@ -326,9 +325,8 @@ class _Labelled(ProcessWindowFunction):
         if len(names) == 1 and not isinstance(result, (tuple, dict)):
             return (result,)
         raise ValueError(
-            f"the window's function has given {result!r}, which does not fit output_schema's columns "
-            f"{names}: give a tuple or Row of as many values, a dict with these names, or the only "
-            "column's value"
+            f"the window's function must return results that fit output_schema's columns {names}, got "
+            f"{result!r}; return a tuple or Row with {len(names)} values, or a dict with these names"
         )
 
 
@@ -337,6 +335,5 @@ def _timestamp(millis: int | None) -> datetime | None:
         return None if millis is None else _EPOCH + timedelta(milliseconds=millis)
     except OverflowError:
         raise ValueError(
-            f"a window begins or ends at {millis} ms, outside the years 1 to 9999 that window_start and "
-            "window_end can show"
+            f"window_start and window_end must be between the years 1 and 9999, got {millis} ms"
         ) from None

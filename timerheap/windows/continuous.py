@@ -50,7 +50,7 @@ class _Continuous(QuietTrigger):
             state.clear()
 
     def _start(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """Let the window fire at the next multiple of the interval, unless it already has a time to fire."""
+        """Schedule a firing at the next multiple of the interval, unless one is already scheduled."""
         if ctx.get_partitioned_state(self._fire_time).get() is None:
             # Java's % rounds toward zero, so the previous multiple is the one nearer to 1970.
             before = time - (time % self.interval if time >= 0 else -(-time % self.interval))

@@ -104,7 +104,7 @@ class LocalWindowAggregate:
         if self._nbytes + batch.nbytes <= self.memory_budget:
             self._keep([*self._buffered, batch])
             return self.aggregation.empty()
-        merged = self.aggregation.merge([*self._buffered, batch])
+        merged = self._merge([*self._buffered, batch])
         # A merged batch that nearly fills the budget would be merged again with every further batch.
         full = merged.nbytes > self.memory_budget // 2
         self._keep([] if full else [merged])
@@ -127,9 +127,13 @@ class LocalWindowAggregate:
 
     def drain(self) -> Partials:
         """Empty the buffer and return its contents: at a checkpoint, or at the end of a micro-batch."""
-        drained = self.aggregation.merge(self._buffered)
+        drained = self._merge(self._buffered)
         self._keep([])
         return drained
+
+    def _merge(self, parts: list[Partials]) -> Partials:
+        # A single batch already has one accumulator per key and slice; merging would only sort it again.
+        return parts[0] if len(parts) == 1 else self.aggregation.merge(parts)
 
     def _keep(self, parts: list[Partials]) -> None:
         self._buffered = [part for part in parts if len(part)]

@@ -1,4 +1,4 @@
-"""The local stage of windows in the pack stage: a task's rows become slices before they travel."""
+"""The arrow local stage of windows: aggregates a task's rows by key and slice before they are sent."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ import pyarrow as pa
 from timerheap.spark._exchange.pack import HASH, event_millis
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec, input_column
-from timerheap.tvf import SliceAssigner
+from timerheap.tvf import LocalWindowAggregate, SliceAssigner
 
 __all__ = ["LocalStage"]
 
 
 @dataclass(frozen=True)
 class LocalStage:
-    """Makes one row of all rows of a key and slice; Flink's local window aggregate.
+    """Aggregates rows into one row per key and slice, by a `LocalWindowAggregate`.
 
     Parameters
     ----------
     spec : WindowSpec
-        Of slices.
+        Windows whose assigner is a `SliceAssigner`.
     key : list of str
+        The key's columns.
     event_time : str
+        The event time's column.
     inputs : dict of str to dtype
-        The columns that the aggregates take, as what.
+        The columns that the aggregates need, and the dtypes that they need them in.
     """
 
     spec: WindowSpec
@@ -36,22 +38,23 @@ class LocalStage:
     inputs: dict[str, np.dtype[Any]]
 
     def schema(self, rows: pa.Schema) -> pa.Schema:
-        """Give the schema of what is made of such rows: the key, and all of `PartialColumns` but its ids."""
+        """Return the schema of the aggregated rows: the key, and `PartialColumns` without the key's id."""
         _, *fields = PartialColumns(self.spec).schema
         return pa.schema([*(rows.field(name) for name in self.key), *fields])
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the slices of some rows, with their keys and the keys' hashes."""
+        """Return the aggregated rows and the hashes of their keys."""
         keys = KeyTable([rows.schema.field(name) for name in self.key])
         hashes = rows.column(HASH).to_numpy()
         ids = keys.resolve(hashes, [rows.column(name) for name in self.key])
-        columns = PartialColumns(self.spec)
-        assert isinstance(self.spec.assigner, SliceAssigner)
-        ends = self.spec.assigner.assign_slice_ends(event_millis(rows.column(self.event_time)))
+        times = event_millis(rows.column(self.event_time))
         inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self.inputs.items()}
-        partials = columns.aggregation.accumulate(ids, ends, inputs)
-        whose = keys.keys(partials.key_ids)
-        _, *made = columns.to_arrow(partials)
+        assert isinstance(self.spec.assigner, SliceAssigner)
+        local = LocalWindowAggregate(self.spec.assigner, self.spec.aggregates)
+        partials = local.aggregation.concatenate([local.add(ids, times, inputs), local.drain()])
+        columns = PartialColumns(self.spec)
+        _, *accumulators = columns.to_arrow(partials)
         names = [*self.key, *columns.schema.names[1:], HASH]
-        own = pa.array(keys.hashes(partials.key_ids))
-        return pa.RecordBatch.from_arrays([*whose.columns, *made, own], names=names)
+        key_hashes = pa.array(keys.hashes(partials.key_ids))
+        arrays = [*keys.keys(partials.key_ids).columns, *accumulators, key_hashes]
+        return pa.RecordBatch.from_arrays(arrays, names=names)

@@ -110,19 +110,16 @@ class WindowRunner:
 
     def _by_pack_stage(self, waiting: KeyedRows) -> Partials:
         rows = waiting.rows.append_column(KEY_HASH, pa.array(waiting.ids))
-        partials = self._slices.columns.from_arrow(rows)
-        return self._windows.aggregation.merge([partials])
+        return self._slices.columns.from_arrow(rows)
 
     def _by_spark(self, waiting: KeyedRows) -> Partials:
-        rows, aggregates = waiting.rows, self._windows.aggregation.aggregates
-        accumulators = []
-        for aggregate, names in zip(aggregates, self._query.parts, strict=True):
+        rows, aggregation = waiting.rows, self._windows.aggregation
+        parts = []
+        for aggregate, names in zip(aggregation.aggregates, self._query.parts, strict=True):
             assert isinstance(aggregate, FieldAggregate)
             columns = [rows.column(name) for name in names]
-            taken = [input_column(column, _dtype(column.type, aggregate.dtype)) for column in columns]
-            accumulators.append(aggregate.from_parts(*taken))
-        ends = event_millis(rows.column(SLICE_END))
-        return self._windows.aggregation.merge([Partials(waiting.ids, ends, tuple(accumulators))])
+            parts.append([input_column(column, _dtype(column.type, aggregate.dtype)) for column in columns])
+        return aggregation.from_parts(waiting.ids, event_millis(rows.column(SLICE_END)), parts)
 
     def _time(self) -> int:
         assert self._now is not None

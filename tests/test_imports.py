@@ -81,8 +81,8 @@ LAYERS = {
         "aggregate zone",
         "aggregates python_aggregate slices variance",
         "layout multiset partials",
-        "local results sketch",
-        "global_ session",
+        "local_aggregate results sketch",
+        "global_aggregate session",
         "__init__",
     ],
     "async_io": [

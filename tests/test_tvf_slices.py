@@ -16,8 +16,8 @@ from timerheap import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
-    LocalClock,
     SliceAssigner,
+    TimeZone,
     TumblingSliceAssigner,
     WindowedSliceAssigner,
 )
@@ -34,12 +34,12 @@ INSTANTS = st.integers(-4_000_000_000_000, 60_000_000_000_000)  # the years 1843
 @given(zone=st.sampled_from(ZONES), timestamps=st.lists(INSTANTS, min_size=1, max_size=20))
 @example(zone="Pacific/Apia", timestamps=[1325239200000 - 1, 1325239200000])  # Apia skipped a day
 def test_local_time_equals_zoneinfo_and_converts_back(zone: str, timestamps: list[int]) -> None:
-    clock = LocalClock(zone)
-    local = clock.to_local(timestamps)
+    time_zone = TimeZone(zone)
+    local = time_zone.to_local(timestamps)
     assert local.tolist() == [to_local(timestamp, zone) for timestamp in timestamps]
-    there_and_back = clock.to_local(clock.to_epoch(local))
+    there_and_back = time_zone.to_local(time_zone.to_epoch(local))
     assert there_and_back.tolist() == local.tolist()
-    assert (clock.to_epoch(local) <= timestamps).all()
+    assert (time_zone.to_epoch(local) <= timestamps).all()
 
 
 @given(
@@ -51,32 +51,32 @@ def test_local_time_equals_zoneinfo_and_converts_back(zone: str, timestamps: lis
 @example(zone="America/New_York", near=2021, hours=24 * 72 + 2, ms=0)
 def test_a_local_time_passes_at_its_last_instant(zone: str, near: int, hours: int, ms: int) -> None:
     local = (near - 1970) * 31_556_952_000 // DAY * DAY + hours * 3_600_000 // 2 + ms
-    clock = LocalClock(zone)
-    timer = int(clock.passes_at([local])[0])
+    time_zone = TimeZone(zone)
+    timer = int(time_zone.passes_at([local])[0])
     assert timer == passes_at(local, zone)
-    assert clock.passed(timer) >= local > clock.passed(timer - 1)
+    assert time_zone.passed(timer) >= local > time_zone.passed(timer - 1)
 
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_years_outside_datetime_have_offsets(zone: str) -> None:
     """Check that the calendar repeats after datetime's last year, and that the first offset holds before."""
-    clock = LocalClock(zone)
+    time_zone = TimeZone(zone)
     cycle = 146_097 * DAY
     times = np.arange(2_600 - 1970, 2_604 - 1970, 0.01) * 365.2425 * DAY
     base = times.astype(np.int64)
     far = base + 1_000 * cycle
-    assert (clock.to_local(far) - far).tolist() == (clock.to_local(base) - base).tolist()
-    assert (clock.passes_at(far) - far).tolist() == (clock.passes_at(base) - base).tolist()
-    assert clock.passed(int(far[7])) - int(far[7]) == clock.passed(int(base[7])) - int(base[7])
+    assert (time_zone.to_local(far) - far).tolist() == (time_zone.to_local(base) - base).tolist()
+    assert (time_zone.passes_at(far) - far).tolist() == (time_zone.passes_at(base) - base).tolist()
+    assert time_zone.passed(int(far[7])) - int(far[7]) == time_zone.passed(int(base[7])) - int(base[7])
     old = np.array([-(10**17), -(10**15), -6 * 10**12])
-    assert len(set((clock.to_local(old) - old).tolist())) == 1
+    assert len(set((time_zone.to_local(old) - old).tolist())) == 1
 
 
 def test_flinks_timer_is_the_last_instant_where_clocks_change_on_the_hour() -> None:
     for zone in ("America/New_York", "Europe/Berlin"):
-        clock = LocalClock(zone)
+        time_zone = TimeZone(zone)
         local = np.arange(1609459200000, 1640995200000, 600_000)  # 2021
-        assert clock.to_epoch_for_timer(local).tolist() == clock.passes_at(local).tolist()
+        assert time_zone.to_epoch_for_timer(local).tolist() == time_zone.passes_at(local).tolist()
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_flinks_timer_is_the_last_instant_where_clocks_change_on_the_hour() -> N
     [("+05:30", 5.5), ("-0800", -8), ("GMT+1", 1), ("UTC-03:30", -3.5), ("Z", 0), ("+18:00", 18)],
 )
 def test_offsets_in_javas_notation_are_parsed(time_zone: str, hours: float) -> None:
-    clock = LocalClock(time_zone)
-    assert clock.to_local([0]).tolist() == [hours * 3_600_000]
-    assert not clock.uses_dst
+    zone = TimeZone(time_zone)
+    assert zone.to_local([0]).tolist() == [hours * 3_600_000]
+    assert not zone.uses_dst
 
 
 @pytest.mark.parametrize("time_zone", ["Europe/Atlantis", "+19:00", "", "../etc", "+5:3", "1"])
@@ -97,7 +97,7 @@ def test_an_unknown_time_zone_raises(time_zone: str) -> None:
 
 def test_a_time_zone_that_is_not_a_str_raises() -> None:
     with pytest.raises(TypeError, match="time_zone must be a str"):
-        LocalClock(None)  # type: ignore[arg-type]
+        TimeZone(None)  # type: ignore[arg-type]
 
 
 ASSIGNERS: list[SliceAssigner] = [
@@ -115,7 +115,7 @@ def test_a_column_has_the_slices_of_its_rows(assigner: SliceAssigner) -> None:
     some = random.integers(0, len(timestamps), 200)
     assert ends[some].tolist() == [assigner.get_slice_end(at) for at in timestamps[some].tolist()]
     assert ((ends - assigner.offset) % assigner.interval == 0).all()
-    local = assigner.clock.to_local(timestamps)
+    local = assigner.zone.to_local(timestamps)
     assert ((ends > local) & (ends - assigner.interval <= local)).all()
 
 
@@ -127,16 +127,16 @@ def test_a_timestamp_at_the_limits_of_int64_has_a_slice_or_raises(
 
     with suppress(OverflowError):
         end = assigner.get_slice_end(timestamp)
-        assert end - assigner.interval <= int(assigner.clock.to_local([timestamp])[0]) < end
+        assert end - assigner.interval <= int(assigner.zone.to_local([timestamp])[0]) < end
     assert MIN_WATERMARK <= assigner.last_passed(timestamp) <= MAX_WATERMARK
 
 
 def test_the_first_and_the_last_watermark_are_the_same_in_every_zone() -> None:
     for zone in ZONES:
-        clock = LocalClock(zone)
-        assert clock.passed(MAX_WATERMARK) == MAX_WATERMARK
-        assert clock.passed(MIN_WATERMARK) < -(2**62)
-        assert clock.to_local([MAX_WATERMARK]).tolist() == [MAX_WATERMARK]
+        time_zone = TimeZone(zone)
+        assert time_zone.passed(MAX_WATERMARK) == MAX_WATERMARK
+        assert time_zone.passed(MIN_WATERMARK) < -(2**62)
+        assert time_zone.to_local([MAX_WATERMARK]).tolist() == [MAX_WATERMARK]
 
 
 @pytest.mark.parametrize(

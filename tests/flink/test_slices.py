@@ -9,11 +9,11 @@ from timerheap.tvf import WindowedSliceAssigner
 
 def replay(trace: dict[str, Any]) -> None:
     slices = assigner(trace)
-    clock = slices.clock
-    assert (slices.interval, clock.uses_dst) == (trace["slice_interval"], trace["uses_dst"])
+    zone = slices.zone
+    assert (slices.interval, zone.uses_dst) == (trace["slice_interval"], trace["uses_dst"])
 
     instants, local, ends = map(list, zip(*trace["ts"], strict=True))
-    assert clock.to_local(instants).tolist() == local
+    assert zone.to_local(instants).tolist() == local
     assert slices.assign_slice_ends(instants).tolist() == ends
     assert [slices.get_slice_end(instant) for instant in instants[:5]] == ends[:5]
 
@@ -27,9 +27,9 @@ def replay(trace: dict[str, Any]) -> None:
         assert [slices.merged_slices(end) for end in ends] == list(zip(into, parts, strict=True))
         assert [slices.get_next_window_end(end, is_empty=False) for end in ends] == following
         assert [slices.get_next_window_end(end, is_empty=True) for end in ends] == if_empty
-    assert clock.to_epoch_for_timer([end - 1 for end in ends]).tolist() == timers
-    assert clock.to_epoch_for_timer(ends).tolist() == timers_at
-    assert clock.to_epoch(ends).tolist() == epoch
+    assert zone.to_epoch_for_timer([end - 1 for end in ends]).tolist() == timers
+    assert zone.to_epoch_for_timer(ends).tolist() == timers_at
+    assert zone.to_epoch(ends).tolist() == epoch
     assert slices.window_times(ends).tolist() == times
 
     for watermark, trigger in trace["next_watermark"]:

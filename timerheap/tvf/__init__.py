@@ -26,8 +26,8 @@ Count departures per airport (1 and 2) over the past hour, every ten minutes, an
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.aggregates import Avg, Count, Max, Min, Sum
 from timerheap.tvf.columns import Multisets
-from timerheap.tvf.global_ import GlobalWindowAggregate
-from timerheap.tvf.local import LocalWindowAggregate
+from timerheap.tvf.global_aggregate import GlobalWindowAggregate
+from timerheap.tvf.local_aggregate import LocalWindowAggregate
 from timerheap.tvf.multiset import CountDistinct, MaxWithRetract, MinWithRetract
 from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.python_aggregate import PythonAggregate
@@ -42,7 +42,7 @@ from timerheap.tvf.slices import (
     WindowedSliceAssigner,
 )
 from timerheap.tvf.variance import StddevPop, StddevSamp, VarPop, VarSamp
-from timerheap.tvf.zone import LocalClock
+from timerheap.tvf.zone import TimeZone
 
 __all__ = [
     "Aggregate",
@@ -55,7 +55,6 @@ __all__ = [
     "GlobalWindowAggregate",
     "HoppingSliceAssigner",
     "LateRows",
-    "LocalClock",
     "LocalWindowAggregate",
     "Max",
     "MaxWithRetract",
@@ -70,6 +69,7 @@ __all__ = [
     "StddevPop",
     "StddevSamp",
     "Sum",
+    "TimeZone",
     "TumblingSliceAssigner",
     "VarPop",
     "VarSamp",

@@ -16,7 +16,7 @@ from timerheap.tvf.arithmetic import Int64s, add, column
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.results import LateRows, WindowResults, how_late
-from timerheap.tvf.zone import LocalClock
+from timerheap.tvf.zone import TimeZone
 
 __all__ = ["SessionUnsliceAssigner", "SessionWindowAggregate"]
 
@@ -35,7 +35,8 @@ class SessionUnsliceAssigner:
     ----------
     interval : int
         The gap, ms: two sessions of a key end further apart than this.
-    clock : LocalClock
+    zone : TimeZone
+        The time zone whose local time the windows follow.
     is_event_time : bool
         True: sessions are in event time only.
 
@@ -48,7 +49,7 @@ class SessionUnsliceAssigner:
 
     def __init__(self, gap: Length, time_zone: str = "UTC") -> None:
         self.interval = window_length("gap", gap)
-        self.clock = LocalClock(time_zone)
+        self.zone = TimeZone(time_zone)
 
 
 class SessionWindowAggregate:
@@ -129,7 +130,7 @@ class SessionWindowAggregate:
             If a column is missing or invalid; the state is then unchanged.
         """
         keys = column("key_ids", key_ids, np.size(timestamps))
-        starts = self.assigner.clock.to_local(column("timestamps", timestamps))
+        starts = self.assigner.zone.to_local(column("timestamps", timestamps))
         ends = add(starts, self.assigner.interval, "a session's end")
         late = self._late(keys, starts, ends)
         # Each row is accumulated in a slice of its own, and then merged with the sessions that it touches.
@@ -138,7 +139,7 @@ class SessionWindowAggregate:
         kept = np.setdiff1d(numbers, late)
         self._merge(starts[kept], Partials(keys[kept], ends[kept], rows[kept].accumulators))
         self.late_rows += len(late)
-        return LateRows(late, how_late(self.watermark, self.assigner.clock.passes_at(ends[late] - 1)))
+        return LateRows(late, how_late(self.watermark, self.assigner.zone.passes_at(ends[late] - 1)))
 
     def advance_watermark(self, watermark: int) -> WindowResults:
         """Set the watermark and fire the sessions that have ended.
@@ -155,7 +156,7 @@ class SessionWindowAggregate:
         watermark = max(int64("watermark", watermark), self.watermark)
         ended = np.zeros(len(self), np.bool_)
         if (head := self._timers.peek()) is not None and head.timestamp <= watermark:
-            ended = self._sessions.slice_ends - 1 <= self.assigner.clock.passed(watermark)
+            ended = self._sessions.slice_ends - 1 <= self.assigner.zone.passed(watermark)
         results = self._evaluate(ended)
         self._changed.append(self._sessions.key_ids[ended])
         self._starts, self._sessions = self._starts[~ended], self._sessions[~ended]
@@ -205,7 +206,7 @@ class SessionWindowAggregate:
         self, keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> NDArray[np.intp]:
         """Return the rows that are late even for the sessions that exist when they arrive."""
-        passed = self.assigner.clock.passed(self.watermark)
+        passed = self.assigner.zone.passed(self.watermark)
         late: list[int] = []
         concerned = np.flatnonzero(np.isin(keys, keys[ends - 1 <= passed]))
         groups = group_by(keys[concerned])
@@ -244,9 +245,9 @@ class SessionWindowAggregate:
         touched = np.maximum.reduceat(groups.order, groups.starts) >= before
         old = np.flatnonzero(np.repeat(touched, groups.sizes) & (groups.order < before))
         gone = groups.order[old]
-        timers = self.assigner.clock.passes_at(merged.slice_ends[touched] - 1)
+        timers = self.assigner.zone.passes_at(merged.slice_ends[touched] - 1)
         gone_ends = both.slice_ends[gone]
-        gone_timers = self.assigner.clock.passes_at(gone_ends - 1)
+        gone_timers = self.assigner.zone.passes_at(gone_ends - 1)
 
         self._starts = np.minimum.reduceat(both_starts[groups.order], groups.starts)
         self._sessions = merged
@@ -259,7 +260,7 @@ class SessionWindowAggregate:
         there = np.flatnonzero(sessions.rows != 0)
         order = there[np.argsort(sessions.slice_ends[there], kind="stable")]
         starts, sessions = starts[order], sessions[order]
-        times = self.assigner.clock.to_epoch(sessions.slice_ends - 1)
+        times = self.assigner.zone.to_epoch(sessions.slice_ends - 1)
         return WindowResults(
             sessions.key_ids, starts, sessions.slice_ends, times, self.aggregation.results(sessions)
         )

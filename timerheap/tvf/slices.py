@@ -1,6 +1,6 @@
 """Slices for TUMBLE, HOP and CUMULATE: a row is stored once, and windows share slices.
 
-A slice is identified by its end, and so is a window. Ends are exclusive and in local ms (`LocalClock`),
+A slice is identified by its end, and so is a window. Ends are exclusive and in local ms (`TimeZone`),
 because windows follow the wall clock. A timestamp is in epoch ms. Methods accept and return columns of int64;
 each ``get_...`` method is the variant for one number.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from timerheap._arguments import Length, int64, milliseconds, multiple, window_length
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.arithmetic import Int64s, add, column, floor_to
-from timerheap.tvf.zone import LocalClock
+from timerheap.tvf.zone import TimeZone
 
 __all__ = [
     "CumulativeSliceAssigner",
@@ -37,8 +37,8 @@ class SliceAssigner(ABC):
         The shift of the windows from the epoch, ms.
     size : int
         The length of the longest window, ms.
-    clock : LocalClock
-        The wall clock that the windows follow.
+    zone : TimeZone
+        The time zone whose local time the windows follow.
     is_event_time : bool
         Whether windows are in event time; if not, in processing time.
 
@@ -50,7 +50,7 @@ class SliceAssigner(ABC):
     interval: int
     offset: int
     size: int
-    clock: LocalClock
+    zone: TimeZone
     is_event_time: bool
 
     def assign_slice_ends(self, timestamps: Int64s) -> NDArray[np.int64]:
@@ -73,7 +73,7 @@ class SliceAssigner(ABC):
         OverflowError
             If the end of a slice does not fit into int64.
         """
-        local = self.clock.to_local(column("timestamps", timestamps))
+        local = self.zone.to_local(column("timestamps", timestamps))
         starts = floor_to(local, self.interval, self.offset, "a slice's start")
         return add(starts, self.interval, "a slice's end")
 
@@ -102,17 +102,17 @@ class SliceAssigner(ABC):
 
         If the clock shows that time twice, this is the first of the two instants.
         """
-        return self.clock.to_epoch(add(column("window_ends", window_ends), -1, "a window's time"))
+        return self.zone.to_epoch(add(column("window_ends", window_ends), -1, "a window's time"))
 
     def timers(self, window_ends: Int64s) -> NDArray[np.int64]:
         """Return the watermark at which each window fires, epoch ms: when its last local ms has passed."""
-        return self.clock.passes_at(add(column("window_ends", window_ends), -1, "a window's time"))
+        return self.zone.passes_at(add(column("window_ends", window_ends), -1, "a window's time"))
 
     def is_window_fired(self, window_end: int, progress: int) -> bool:
         """Return whether Flink has fired a window at this watermark (``isWindowFired``).
 
         In zones whose clocks change by an hour on the hour, this is whether the watermark has reached the
-        window's timer (`timers`). For other zones see `LocalClock.to_epoch_for_timer`.
+        window's timer (`timers`). For other zones see `TimeZone.to_epoch_for_timer`.
 
         Examples
         --------
@@ -121,7 +121,7 @@ class SliceAssigner(ABC):
         (False, True)
         """
         last = int64("window_end", window_end) - 1
-        return window_end != MAX_WATERMARK and int(self.clock.to_epoch_for_timer([last])[0]) <= progress
+        return window_end != MAX_WATERMARK and int(self.zone.to_epoch_for_timer([last])[0]) <= progress
 
     def get_next_trigger_watermark(self, watermark: int) -> int:
         """Return the first watermark after this one at which a window may end.
@@ -139,10 +139,10 @@ class SliceAssigner(ABC):
         if watermark == MAX_WATERMARK:
             return watermark
         now = np.array([watermark])
-        local = self.clock.to_local(now) if self.clock.uses_dst else now
+        local = self.zone.to_local(now) if self.zone.uses_dst else now
         start = floor_to(local, self.interval, self.offset, "a window's start")
         last = add(start, self.interval - 1, "a window's time")
-        trigger = int((self.clock.to_epoch_for_timer(last) if self.clock.uses_dst else last)[0])
+        trigger = int((self.zone.to_epoch_for_timer(last) if self.zone.uses_dst else last)[0])
         return trigger if trigger > watermark else int64("a watermark", trigger + self.interval)
 
     def last_passed(self, watermark: int) -> int:
@@ -153,7 +153,7 @@ class SliceAssigner(ABC):
         >>> TumblingSliceAssigner(10).last_passed(18), TumblingSliceAssigner(10).last_passed(19)
         (10, 20)
         """
-        end = self.clock.passed(watermark) + 1
+        end = self.zone.passed(watermark) + 1
         return max(min(end - (end - self.offset) % self.interval, MAX_WATERMARK), MIN_WATERMARK)
 
     def expired_slices(self, window_end: int) -> list[int]:
@@ -209,7 +209,7 @@ class TumblingSliceAssigner(SliceAssigner):
             raise ValueError(
                 f"offset must be less than size ({self.size} ms) in either direction, got {self.offset} ms"
             )
-        self.clock, self.is_event_time = LocalClock(time_zone), event_time
+        self.zone, self.is_event_time = TimeZone(time_zone), event_time
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
         """Return the slices themselves: each slice is one window."""
@@ -258,7 +258,7 @@ class HoppingSliceAssigner(SliceAssigner):
     ) -> None:
         self.size, self.interval = multiple("size", size, "slide", slide)
         self.offset = milliseconds("offset", offset)
-        self.clock, self.is_event_time = LocalClock(time_zone), event_time
+        self.zone, self.is_event_time = TimeZone(time_zone), event_time
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
         """Return the end of the window that starts with each slice."""
@@ -317,7 +317,7 @@ class CumulativeSliceAssigner(SliceAssigner):
     ) -> None:
         self.size, self.interval = multiple("max_size", max_size, "step", step)
         self.offset = milliseconds("offset", offset)
-        self.clock, self.is_event_time = LocalClock(time_zone), event_time
+        self.zone, self.is_event_time = TimeZone(time_zone), event_time
 
     def last_window_ends(self, slice_ends: Int64s) -> NDArray[np.int64]:
         """Return the end of the longest window with the same start as the slice's windows."""
@@ -382,7 +382,7 @@ class WindowedSliceAssigner(SliceAssigner):
             )
         self.inner = inner
         self.interval, self.offset, self.size = inner.interval, inner.offset, inner.size
-        self.clock, self.is_event_time = inner.clock, True
+        self.zone, self.is_event_time = inner.zone, True
 
     def assign_slice_ends(self, timestamps: Int64s) -> NDArray[np.int64]:
         """Return the ends themselves: the slice of a row is its window."""
@@ -402,7 +402,7 @@ class WindowedSliceAssigner(SliceAssigner):
 
 def _where(assigner: SliceAssigner) -> str:
     moved = f", offset={assigner.offset} ms" if assigner.offset else ""
-    zone = assigner.clock.time_zone
+    zone = assigner.zone.name
     return (
         moved
         + (f", {zone}" if zone != "UTC" else "")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from timerheap.tvf.arithmetic import Int64s, add
 
-__all__ = ["LocalClock"]
+__all__ = ["TimeZone"]
 
 _HOUR = 3_600_000
 _DAY = 24 * _HOUR
@@ -35,10 +35,11 @@ class _Transitions(NamedTuple):
     offsets: NDArray[np.int64]  # (n + 1,), ms
 
 
-class LocalClock:
-    """The wall clock of a time zone, in "local milliseconds": local time read as if it were UTC.
+class TimeZone:
+    """Converts between epoch milliseconds and the local time of a time zone.
 
-    Windows follow this clock, so that a day begins at local midnight.
+    Local time is in "local milliseconds": what a wall clock shows, read as if it were UTC. Windows
+    follow local time, so that a day begins at local midnight.
 
     Parameters
     ----------
@@ -47,7 +48,8 @@ class LocalClock:
 
     Attributes
     ----------
-    time_zone : str
+    name : str
+        The time zone as it was given.
     uses_dst : bool
         Whether the zone has daylight saving time in the future, as ``java.util.TimeZone.useDaylightTime``.
 
@@ -66,32 +68,32 @@ class LocalClock:
     --------
     In New York, 2:30 does not exist on 14 March 2021, and 1:30 exists twice on 7 November.
 
-    >>> clock = LocalClock("America/New_York")
-    >>> clock.to_local([1615705200000 - 1, 1615705200000]) % 86_400_000 / 3_600_000
+    >>> new_york = TimeZone("America/New_York")
+    >>> new_york.to_local([1615705200000 - 1, 1615705200000]) % 86_400_000 / 3_600_000
     array([1.99999972, 3.        ])
     >>> half_past_one = 1636248600000
-    >>> clock.to_local([half_past_one + 4 * 3_600_000, half_past_one + 5 * 3_600_000]) - half_past_one
+    >>> new_york.to_local([half_past_one + 4 * 3_600_000, half_past_one + 5 * 3_600_000]) - half_past_one
     array([0, 0])
-    >>> (clock.to_epoch([half_past_one]) - half_past_one) / 3_600_000
+    >>> (new_york.to_epoch([half_past_one]) - half_past_one) / 3_600_000
     array([4.])
     """
 
     def __init__(self, time_zone: str = "UTC") -> None:
-        self.time_zone = time_zone
-        self._zone = _zone(time_zone)
+        self.name = time_zone
+        self._zone = _parse(time_zone)
         # The offset in ms, if the zone has only one.
         self._offset = _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
         year = [datetime(2100, month, 15, tzinfo=self._zone).utcoffset() for month in range(1, 13)]
         self.uses_dst = len(set(year)) > 1
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, LocalClock) and other.time_zone == self.time_zone
+        return isinstance(other, TimeZone) and other.name == self.name
 
     def __hash__(self) -> int:
-        return hash(self.time_zone)
+        return hash(self.name)
 
     def __repr__(self) -> str:
-        return f"LocalClock({self.time_zone!r})"
+        return f"TimeZone({self.name!r})"
 
     def to_local(self, timestamps: Int64s) -> NDArray[np.int64]:
         """Return the local time at these instants (Flink: ``toUtcTimestampMills``).
@@ -162,19 +164,19 @@ class LocalClock:
         return add(self._shift(times, -changes.offsets[current]), waiting, "a timer")
 
     def passed(self, watermark: int) -> int:
-        """Return the local time up to which the clock has passed for good at this watermark.
+        """Return the latest local time that does not occur again after this watermark.
 
         This is the inverse of `passes_at`: a window that ends at ``end`` (local ms, exclusive) is over when
         ``end - 1 <= passed(watermark)``. O(log t).
 
         Examples
         --------
-        In New York, 1:30 on 7 November 2021 is over when the clock has shown it twice.
+        In New York, 1:30 on 7 November 2021 is over when it has occurred twice.
 
-        >>> clock, half_past_one = LocalClock("America/New_York"), 1636248600000
-        >>> (clock.passed(half_past_one + 4 * 3_600_000) - half_past_one + 1) / 3_600_000
+        >>> new_york, half_past_one = TimeZone("America/New_York"), 1636248600000
+        >>> (new_york.passed(half_past_one + 4 * 3_600_000) - half_past_one + 1) / 3_600_000
         -0.5
-        >>> (clock.passed(half_past_one + 5 * 3_600_000) - half_past_one) / 3_600_000
+        >>> (new_york.passed(half_past_one + 5 * 3_600_000) - half_past_one) / 3_600_000
         0.0
         """
         if watermark in (_MIN, _MAX):
@@ -188,7 +190,7 @@ class LocalClock:
         current = int(_index(changes.instants, np.array([folded]))[0])
         shown = folded + int(changes.offsets[current])
         if current < len(changes.instants):
-            # If the clock is set back next, the repeated local times are not over yet.
+            # If clocks are set back next, the repeated local times are not over yet.
             shown = min(shown, int(changes.instants[current] + changes.offsets[current + 1]) - 1)
         return shown + watermark - folded
 
@@ -203,11 +205,11 @@ class LocalClock:
     def _shift(self, times: NDArray[np.int64], by: int | NDArray[np.int64]) -> NDArray[np.int64]:
         end = times == _MAX
         if not end.any():
-            return add(times, by, f"a time shifted to {self.time_zone}")
-        return np.where(end, _MAX, add(np.where(end, 0, times), by, f"a time shifted to {self.time_zone}"))
+            return add(times, by, f"a time shifted to {self.name}")
+        return np.where(end, _MAX, add(np.where(end, 0, times), by, f"a time shifted to {self.name}"))
 
 
-def _zone(time_zone: str) -> tzinfo:
+def _parse(time_zone: str) -> tzinfo:
     if not isinstance(time_zone, str):
         raise TypeError(f"time_zone must be a str such as 'Europe/Berlin' or '+05:30', got {time_zone!r}")
     if time_zone in {"UTC", "Z", "GMT", "UT"}:

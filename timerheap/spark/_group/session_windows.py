@@ -32,7 +32,7 @@ class SessionsPart:
         assert isinstance(spec.assigner, SessionUnsliceAssigner)
         self.name = spec.name
         self.windows = SessionWindowAggregate(
-            spec.assigner.interval, spec.aggregates, spec.assigner.clock.time_zone
+            spec.assigner.interval, spec.aggregates, spec.assigner.zone.name
         )
         self.columns = PartialColumns(spec)
         self.losses = 0  # keys without a session any more

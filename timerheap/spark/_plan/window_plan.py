@@ -116,8 +116,8 @@ class WindowPlan:
         found = []
         if not isinstance(named_column(source.df, "time", source.time), TimestampType):
             found.append("the time is no timestamp with a zone")
-        if source.assigner.clock.time_zone not in ("UTC", "Etc/UTC", "GMT", "Z"):
-            found.append(f"the windows are cut in {source.assigner.clock.time_zone}")
+        if source.assigner.zone.name not in ("UTC", "Etc/UTC", "GMT", "Z"):
+            found.append(f"the windows are cut in {source.assigner.zone.name}")
         found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
         asked_for = {"late_by": options.late_by, "emit_every": options.emit_every, "channel": options.channel}
         found += [f"{name} was asked for" for name, value in asked_for.items() if value]
@@ -314,7 +314,7 @@ class WindowPlan:
         lengths = f"gap {assigner.interval} ms"
         if isinstance(assigner, SliceAssigner):
             lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
-        time = "processing time" if self.source.time is None else f"time zone {assigner.clock.time_zone}"
+        time = "processing time" if self.source.time is None else f"time zone {assigner.zone.name}"
         return f"{kind} windows, {lengths}, {time}"
 
     def __str__(self) -> str:

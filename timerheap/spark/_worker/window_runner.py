@@ -147,14 +147,14 @@ class WindowRunner:
         keys = self._group.keys.keys(results.key_ids)
         columns = [keys.column(name) for name in self._query.keys]
         fields = [keys.schema.field(name) for name in self._query.keys]
-        clock = self._windows.assigner.clock
+        zone = self._windows.assigner.zone
         ends, starts, times = results.window_ends, results.window_starts, results.window_times
         if self._query.wall_clock:
-            bounds = [starts, ends, ends - 1]
+            window_columns = [starts, ends, ends - 1]
         else:
-            bounds = [clock.to_epoch(starts), clock.to_epoch(ends), times]
+            window_columns = [zone.to_epoch(starts), zone.to_epoch(ends), times]
         type_ = pa.timestamp("us", None if self._query.wall_clock else "UTC")
-        columns += [pa.array(ms * 1000).cast(type_) for ms in bounds]
+        columns += [pa.array(ms * 1000).cast(type_) for ms in window_columns]
         fields += [pa.field(name, type_) for name in WINDOW_COLUMNS]
         for field, result in zip(self._query.results, results.results, strict=True):
             columns.append(_result(result, field))

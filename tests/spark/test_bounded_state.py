@@ -1,4 +1,4 @@
-"""What a checkpoint holds stays as large as what lives, and keys that collide stay apart."""
+"""The size of a checkpoint is bounded by the live state, and keys with equal hashes stay separate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 
 
 class Once(BatchProcessFunction):
-    """A timer for each row, which fires in the next micro-batch."""
+    """Registers a timer for each row, which fires in the next micro-batch."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
         ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 100)
@@ -40,7 +40,7 @@ class Once(BatchProcessFunction):
 
 
 def chunks(spark: SparkSession, checkpoint: Path) -> dict[int, list[tuple[int, int, bytes]]]:
-    """The chunks in a checkpoint by label, as (kind, id, data)."""
+    """Return the chunks in a checkpoint by label, as (kind, id, data)."""
     state = spark.read.format("statestore").option("stateVarName", "chunks").load(str(checkpoint))
     found: dict[int, list[tuple[int, int, bytes]]] = {}
     entries = state.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.data")
@@ -49,7 +49,7 @@ def chunks(spark: SparkSession, checkpoint: Path) -> dict[int, list[tuple[int, i
     return found
 
 
-def test_ever_new_keys_do_not_grow_the_state(spark: SparkSession, tmp_path: Path) -> None:
+def test_new_keys_in_every_batch_do_not_grow_the_state(spark: SparkSession, tmp_path: Path) -> None:
     batches, each = 14, 400
     write_batches(
         tmp_path / "in",
@@ -121,7 +121,7 @@ def colliding(first: tuple[int, int], others: list[int]) -> list[tuple[int, int]
 
 
 class Count(KeyedProcessFunction):
-    """Says how many rows a key has had, one time unit after the last."""
+    """Emits the number of rows of a key, one time unit after the last."""
 
     def open(self, runtime_context: Any) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
@@ -152,7 +152,7 @@ def count(df: DataFrame) -> DataFrame:
     )
 
 
-def test_keys_with_one_hash_stay_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_keys_with_the_same_hash_stay_separate(spark: SparkSession, tmp_path: Path) -> None:
     keys = colliding((7, 11), [8, 9, -(2**63)])
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("at", pa.int64())])
     frame = spark.createDataFrame([*keys], "a bigint, b bigint")

@@ -1,4 +1,4 @@
-"""A checkpoint, kept since it was written, is read by every version of its format: no upgrade loses state."""
+"""A stored checkpoint stays readable by every version with the same format, so upgrades keep the state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT = Path(__file__).parent / "data" / "checkpoint"
 
 
 def reference() -> list[tuple[object, ...]]:
-    """What comes after the restart, from the rows alone."""
+    """Compute the expected output after the restart from the rows alone."""
     every = sorted((row for n in range(BEFORE + AFTER) for row in batch(n)), key=lambda row: row["at"])
     watermark = [max(row["at"] for n in range(b) for row in batch(n)) - 501 for b in (BEFORE, BEFORE + AFTER)]
     found = []
@@ -37,7 +37,7 @@ def reference() -> list[tuple[object, ...]]:
     return sorted(found, key=repr)
 
 
-def test_a_query_goes_on_from_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_continues_from_a_stored_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     shutil.copytree(KEPT, tmp_path / "checkpoint")
     wanted = sorted((tuple(json.loads(line)) for line in (KEPT / "after.jsonl").open()), key=repr)
     assert wanted == reference(), "what was recorded is right"

@@ -1,4 +1,4 @@
-"""The clock of a key group against Flink's rules written out slowly, saved and reloaded at any moment."""
+"""The watermark of a key group equals a plain model of Flink's rules, also after it is reloaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCHES = st.lists(st.tuples(SEEN, st.integers(0, 40), st.booleans()), max_size=
 
 
 class Model:
-    """Two inputs; a channel is [watermark, active, counts, active at]."""
+    """A model with two inputs; a channel is [watermark, active, counts, active at]."""
 
     def __init__(self, timeout: int | None) -> None:
         self.timeout = timeout
@@ -44,7 +44,7 @@ class Model:
                 channel[0] = timestamp - DELAY - 1
                 channel[2] = channel[2] or channel[0] >= self.outputs[number]
                 risen.add(number)
-        for number in risen:  # a channel that is back, with no watermark yet, moves nothing
+        for number in risen:  # a returning channel without a new watermark has no effect
             self.settle(number)
         self.combine()
         if self.timeout is not None:
@@ -79,7 +79,7 @@ class Model:
     ],
     True,
 )
-def test_it_is_the_model(batches: list[Any], idle: bool) -> None:
+def test_the_watermark_equals_the_model(batches: list[Any], idle: bool) -> None:
     strategy = STRATEGY.with_idleness(TIMEOUT) if idle else STRATEGY
     columns = ("airport", None)
     clock, model = WatermarkState((strategy, strategy), columns), Model(TIMEOUT if idle else None)
@@ -105,7 +105,7 @@ def observed(*rows: tuple[int, str | None, int | None]) -> pa.Table:
     return merged([pa.table([[i], [name], [t], [1]], schema=OBSERVED) for i, name, t in rows])
 
 
-def test_a_new_channel_neither_stalls_nor_takes_back() -> None:
+def test_a_new_channel_neither_stalls_nor_lowers_the_watermark() -> None:
     clock = WatermarkState((STRATEGY,), ("airport",))
     assert clock.observe(observed((0, "a", 100), (0, "b", 50)), None, None) == 44
     assert clock.observe(observed((0, "late comer", 10)), None, None) == 44
@@ -113,7 +113,7 @@ def test_a_new_channel_neither_stalls_nor_takes_back() -> None:
     assert clock.observe(observed((0, "late comer", 110), (0, "a", 300), (0, "b", 300)), None, None) == 104
 
 
-def test_time_in_which_the_query_stood_still_is_no_idleness() -> None:
+def test_time_between_two_runs_does_not_count_as_idle() -> None:
     clock = WatermarkState((STRATEGY.with_idleness(10),), ("airport",))
     clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
     assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
@@ -121,7 +121,7 @@ def test_time_in_which_the_query_stood_still_is_no_idleness() -> None:
     assert clock.observe(observed((0, "a", 200)), 90_011, "second") == 194
 
 
-def test_rows_too_far_ahead_are_counted_and_move_nothing() -> None:
+def test_rows_too_far_ahead_are_counted_but_do_not_move_the_watermark() -> None:
     clock = WatermarkState((STRATEGY,), ("airport",))
     assert clock.observe(observed((0, None, None)), None, None) == MIN_WATERMARK
     assert clock.observe(observed((0, None, 50)), None, None) == 44
@@ -136,10 +136,10 @@ def test_rows_too_far_ahead_are_counted_and_move_nothing() -> None:
         ((None, [None]), ("airport", ["JFK", "LGA"])),
         (("airport", ["JFK", "LGA"]), ("carrier", ["AA", "LGA"])),
     ],
-    ids=["switched off", "switched on", "another column"],
+    ids=["removed", "added", "changed"],
 )
 @pytest.mark.parametrize("number", [0, 1])
-def test_another_channel_column_forgets_the_old_channels_and_keeps_the_watermark(
+def test_another_channel_column_drops_the_old_channels_and_keeps_the_watermark(
     before: tuple[str | None, list[str | None]], after: tuple[str | None, list[str | None]], number: int
 ) -> None:
     other = 1 - number

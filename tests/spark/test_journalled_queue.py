@@ -1,4 +1,4 @@
-"""The key group's queue against the plain one's model; replaying its journal gives its timers again."""
+"""The queue of a key group equals the model of a plain queue; replaying its journal restores its timers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ timers = st.builds(InternalTimer, timestamps, key_ids, st.none())
 
 
 class Model(QueueModel):
-    """Ties are broken by key id, and a queue is of one key group."""
+    """A model that orders equal timestamps by key id and holds one key group."""
 
     def order(self, timer: Any) -> tuple[int, int]:
         return timer.timestamp, timer.key
@@ -84,7 +84,7 @@ class AgainstTheModel(RuleBasedStateMachine):
 TestAgainstTheModel = AgainstTheModel.TestCase
 
 
-def test_a_function_sees_the_timers_of_its_key() -> None:
+def test_a_function_sees_the_timers_of_its_key_only() -> None:
     journalled = [JournalledTimers(kind, one_timer_per_key=False) for kind in (0, 1)]
     service: InternalTimerService[int, None] = InternalTimerService(
         None,  # type: ignore[arg-type]  # nothing fires

@@ -1,4 +1,4 @@
-"""KeyTable against a dict from key to id: any keys, any hashes, and hashes that collide on purpose."""
+"""A KeyTable equals a dict from key to id for any keys and hashes, including colliding ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS_OF_TWO = st.tuples(st.sampled_from([None, "", "a", "b", "Zoë"]), st.none()
 
 
 def few_hashes(key: tuple[str | None, int | None]) -> int:
-    """Four hashes for all keys, two of them next to each other and two at the ends of int64."""
+    """Return one of four hashes, two of them adjacent and two at the ends of int64."""
     return [5, 6, INT64_MAX, INT64_MIN][(len(key[0] or "") + (key[1] or 0)) % 4]
 
 
@@ -39,7 +39,7 @@ def resolve(
 
 
 class Machine(RuleBasedStateMachine):
-    """The table lives in a checkpoint too: what it was, and every change since."""
+    """Compares the table, and a copy that is restored from its checkpoint, with a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,14 +89,14 @@ TestKeyTable = Machine.TestCase
 TestKeyTable.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
 
 
-def test_an_id_is_the_hash_where_it_is_free() -> None:
+def test_an_id_equals_the_hash_if_the_hash_is_free() -> None:
     table = KeyTable(FIELDS)
     keys = [("a", 1), ("b", 2), ("a", 1), ("c", 3)]
     assert resolve(table, keys, [40, 30, 40, 20], FIELDS) == [40, 30, 40, 20]
     assert resolve(table, [("c", 3), ("d", 4), ("e", 5)], [20, 20, 21], FIELDS) == [20, 22, 21]
 
 
-def test_the_hash_of_another_may_be_the_id_of_a_displaced_key() -> None:
+def test_the_id_of_a_displaced_key_may_equal_another_hash() -> None:
     table = KeyTable(FIELDS)
     assert resolve(table, [("a", 1), ("b", 2)], [7, 7], FIELDS) == [7, 8]
     assert resolve(table, [("c", 3), ("b", 2)], [8, 7], FIELDS) == [9, 8]
@@ -104,7 +104,7 @@ def test_the_hash_of_another_may_be_the_id_of_a_displaced_key() -> None:
     assert resolve(table, [("c", 3), ("b", 2), ("d", 4)], [8, 7, 7], FIELDS) == [9, 8, 7]
 
 
-def test_ids_go_round_at_the_end_of_int64() -> None:
+def test_ids_wrap_around_at_the_end_of_int64() -> None:
     table = KeyTable(FIELDS)
     keys = [("a", 1), ("b", 2), ("c", 3)]
     assert resolve(table, keys, [INT64_MAX] * 3, FIELDS) == [INT64_MAX, INT64_MIN, INT64_MIN + 1]
@@ -119,7 +119,7 @@ ODD = {
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("hashes", [[1, 2, 3], [1, 1, 1]], ids=["apart", "colliding"])
-def test_all_nans_are_one_key_and_both_zeros_too(odd: str, hashes: list[int]) -> None:
+def test_all_nans_are_one_key_and_both_zeros_are_one_key(odd: str, hashes: list[int]) -> None:
     type_, values, again, same = ODD[odd]
     fields = [pa.field("x", type_)]
     table = KeyTable(fields)
@@ -159,11 +159,13 @@ def test_all_nans_are_one_key_and_both_zeros_too(odd: str, hashes: list[int]) ->
     ],
     ids=str,
 )
-def test_types(type_: pa.DataType, values: list[Any], hashes: list[int]) -> None:
+def test_keys_of_any_type_are_resolved_and_restored(
+    type_: pa.DataType, values: list[Any], hashes: list[int]
+) -> None:
     fields = [pa.field("k", type_)]
     table = KeyTable(fields)
     values = [*values, None]
-    hashes = [*hashes[: len(values) - 1], 1]  # null has the hash of a value
+    hashes = [*hashes[: len(values) - 1], 1]  # null has the same hash as a value
     keys = [(value,) for value in values]
     ids = resolve(table, keys, hashes, fields)
     assert len(set(ids)) == len(keys)
@@ -176,7 +178,7 @@ def test_types(type_: pa.DataType, values: list[Any], hashes: list[int]) -> None
 
 
 @pytest.mark.parametrize("hashes", [[5, 6, 7, 8], [5, 5, 5, 5]], ids=["apart", "colliding"])
-def test_keys_with_nulls_are_apart(hashes: list[int]) -> None:
+def test_keys_with_nulls_in_different_columns_differ(hashes: list[int]) -> None:
     keys = [(None, 0), ("", None), (None, None), ("", 0)]
     table = KeyTable(FIELDS)
     ids = resolve(table, keys, hashes, FIELDS)
@@ -187,8 +189,8 @@ def test_keys_with_nulls_are_apart(hashes: list[int]) -> None:
     assert restored.keys(np.array(ids)).to_pylist() == [{"plane": k, "n": n} for k, n in keys]
 
 
-def test_a_key_of_nulls_is_added_where_its_hash_was_displaced() -> None:
-    """Its hash is free, and what stands there is null, but not this key."""
+def test_a_key_of_nulls_is_added_if_its_hash_was_displaced() -> None:
+    """The free hash looks like a row of nulls, but it is not this key."""
     table = KeyTable(FIELDS)
     (_, displaced) = resolve(table, [("a", 1), ("b", 2)], [7, 7], FIELDS)
     table.retain([np.array([displaced])])
@@ -196,27 +198,27 @@ def test_a_key_of_nulls_is_added_where_its_hash_was_displaced() -> None:
     assert len(table) == 2
 
 
-def test_an_unknown_id_is_named() -> None:
+def test_an_unknown_id_raises_and_is_named() -> None:
     table = KeyTable(FIELDS)
     resolve(table, [("a", 1)], [5], FIELDS)
     with pytest.raises(KeyError, match=r"key_hashes must be ids of live keys, got 77 \(1 unknown of 2\)"):
         table.keys(np.array([5, 77]))
 
 
-def test_a_checkpoint_of_other_keys_is_refused() -> None:
+def test_a_checkpoint_with_other_key_types_raises() -> None:
     table = KeyTable(FIELDS)
     resolve(table, [("a", 1)], [5], FIELDS)
     with pytest.raises(ValueError, match=r"^key must have the types of .*int64.*, got .*string"):
         KeyTable([FIELDS[0]]).replay(table.snapshot())
 
 
-def test_ever_new_keys_leave_nothing_behind() -> None:
+def test_dropped_keys_leave_no_memory_behind() -> None:
     table = KeyTable(FIELDS)
     for batch in range(50):
         keys = [(f"plane {batch}", n) for n in range(20)]
         ids = resolve(table, keys, [n // 2 for n in range(20)], FIELDS)
         assert len(set(ids)) == 20
         table.retain([])
-        assert table.changes() is None, "what came and went within a batch is not saved"
+        assert table.changes() is None, "keys both added and dropped within a batch are not saved"
         assert len(table) == 0
     assert not table._displaced

@@ -1,4 +1,4 @@
-"""Columns of more than 2 GiB: 64-bit offsets in memory, the declared types in chunks and for the user."""
+"""Columns may exceed 2 GiB: offsets have 64 bits in memory, and chunks and users see the declared types."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TYPES = {
 
 
 @pytest.mark.parametrize("type_", TYPES, ids=str)
-def test_a_wide_column_holds_the_same(type_: pa.DataType) -> None:
+def test_a_wide_column_has_the_same_values(type_: pa.DataType) -> None:
     wanted, values = TYPES[type_]
     assert wide(type_) == wide(wanted) == wanted
     rows = pa.record_batch([pa.array(values, type_)], names=["c"])
@@ -40,7 +40,7 @@ def test_a_wide_column_holds_the_same(type_: pa.DataType) -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES, ids=str)
-def test_what_a_group_keeps_has_offsets_of_64_bits(type_: pa.DataType) -> None:
+def test_the_parts_of_a_group_have_64_bit_offsets(type_: pa.DataType) -> None:
     wanted, values = TYPES[type_]
     column, ids = pa.array(values[:1], type_), np.array([5])
     family = StateTable(64, "s", "value", type_)
@@ -55,7 +55,7 @@ def test_what_a_group_keeps_has_offsets_of_64_bits(type_: pa.DataType) -> None:
     assert rows.release(0).rows.schema.field(0).type == wanted
 
 
-def test_a_slice_that_begins_beyond_2_gib_is_narrowed() -> None:
+def test_a_slice_that_starts_beyond_2_gib_is_narrowed() -> None:
     size, n = 1 << 20, 2_100  # 2.05 GiB that nobody has touched, and that take no memory
     places = pa.py_buffer(np.arange(0, size * n + 1, size))
     text = pa.py_buffer(np.zeros(size * n, np.uint8))

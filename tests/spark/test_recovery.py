@@ -1,4 +1,4 @@
-"""Whatever happens to a task, a worker or a query: the whole output is that of an undisturbed run."""
+"""Failures of a task, a worker or a query do not change the output."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ BATCHES = [
     [{"k": f"k{(b * 5 + i * i) % 13}", "at": b * 1000 + (i * 277) % 1000} for i in range(25)]
     for b in range(6)
 ]
-FAULTY = 3  # the micro-batch in which it happens
+FAULTY = 3  # the micro-batch with the failure
 
 
 class Sessions(KeyedProcessFunction):
-    """How many rows a session had, and when each came."""
+    """Emits the number of rows of each session and their times."""
 
     def open(self, runtime_context: Any) -> None:
         self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.LONG()))
@@ -55,7 +55,7 @@ class Sessions(KeyedProcessFunction):
 
 
 class Disturbed(Sessions):
-    """Does `disturb` once in micro-batch `FAULTY`: in its first row, or when all state is saved."""
+    """Calls `disturb` once in micro-batch `FAULTY`, at its first row or after all state is saved."""
 
     def __init__(self, marker: Path, disturb: Callable[[], None], when: str) -> None:
         self.marker, self.disturb, self.when = str(marker), disturb, when
@@ -132,7 +132,7 @@ def poison_cache() -> None:
      (poison_cache, "first row")],
     ids=["fails", "fails after saving", "killed", "killed after saving", "foreign token"],
 )  # fmt: skip
-def test_a_disturbed_task(
+def test_a_disturbed_task_does_not_change_the_output(
     spark: SparkSession, tmp_path: Path, disturb: Callable[[], None], when: str
 ) -> None:
     write_batches(tmp_path / "in", BATCHES, SCHEMA)
@@ -157,9 +157,7 @@ class Looks(KeyedProcessFunction):
         yield value.k, max(value.most, len(owners))
 
 
-def test_a_query_that_is_started_again_drops_the_groups_of_its_earlier_runs(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_restarted_query_drops_the_groups_of_its_earlier_runs(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.string()), ("most", pa.int64())])
     for batches in (1, 2):
         write_batches(tmp_path / "in", [[{"k": f"k{i}", "most": 0} for i in range(6)]] * batches, schema)
@@ -172,13 +170,13 @@ def test_a_query_that_is_started_again_drops_the_groups_of_its_earlier_runs(
     assert max(most for _, most in found) <= 2, "two operators in the query, of one run"
 
 
-def test_stopped_between_any_two_batches_and_a_batch_that_comes_twice(
+def test_stops_between_batches_and_repeated_batches_do_not_change_the_output(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for number, batch in enumerate(BATCHES):
         write_batches(tmp_path / "in", [batch], SCHEMA)
         run(sessions(read_stream(spark, tmp_path / "in"), Sessions()), tmp_path)
-        if number == FAULTY:  # stopped before it could say that the batch was done: state is written, too
+        if number == FAULTY:  # stopped after writing the state, before committing the batch
             (tmp_path / "checkpoint" / "commits" / str(number)).unlink()
             (tmp_path / "checkpoint" / "commits" / f".{number}.crc").unlink(missing_ok=True)
     assert sink(spark, tmp_path) == expected()

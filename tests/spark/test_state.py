@@ -1,4 +1,4 @@
-"""A key group and its chunks against dicts: any operations, reloaded from the store at any moment."""
+"""A key group equals a model of dicts after any operations, also when it is reloaded from the store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))
 
 
 class Store:
-    """What Spark's state store does, in two variables."""
+    """Spark's state store in two variables."""
 
     def __init__(self) -> None:
         self.chunks: dict[tuple[int, int], bytes] = {}
@@ -58,7 +58,7 @@ class Store:
         manifest = copy.deepcopy(self.manifest)
         assert manifest is not None
         for run in manifest.runs:
-            run.nbytes = 0  # not kept
+            run.nbytes = 0  # not stored
         return manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
@@ -87,8 +87,8 @@ class Machine(RuleBasedStateMachine):
         context.bind(self.group)
 
     def at(self, name: str) -> dict[str, Any]:
-        """Make a key current, as a row of it does."""
-        hash_ = np.array([len(name) % 2], np.int64)  # two hashes for all
+        """Make a key current, as one of its rows does."""
+        hash_ = np.array([len(name) % 2], np.int64)  # two hashes for all keys
         id_ = int(self.group.keys.resolve(hash_, [pa.array([name])])[0])
         assert self.ids.setdefault(name, id_) == id_
         self.key.current_key = id_
@@ -203,7 +203,7 @@ TestKeyGroup = Machine.TestCase
 TestKeyGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_a_missing_or_foreign_chunk_is_named() -> None:
+def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
     machine = Machine()
     machine.change_timer("a", 5, False)
     machine.end_batch(False)
@@ -221,7 +221,7 @@ HASHED = pa.field(ORDER, pa.int64())
 
 
 def saved_rows(watermark: int) -> Store:
-    """A group in whose run of rows stand those of the times 5 and 6, at a watermark."""
+    """Save a group with a watermark whose chunks hold rows of the times 5 and 6."""
     group, stored, store = (
         KeyGroup(replace(SPEC, schema=pa.schema([*ROWS, HASHED]))),
         Stored(Manifest(4, 2)),
@@ -234,7 +234,7 @@ def saved_rows(watermark: int) -> Store:
         stored.save(store, group.parts())
     group.rows.release(group.watermark_state.follow(watermark))
     stored.save(store, group.parts())
-    assert any(kind == ROWS_KIND for kind, _ in store.chunks), "what was released is there still"
+    assert any(kind == ROWS_KIND for kind, _ in store.chunks), "the released rows are still stored"
     return store
 
 
@@ -263,14 +263,14 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("case", CHANGED)
-def test_rows_may_change_once_none_waits(case: str) -> None:
+def test_columns_may_change_once_no_row_waits(case: str) -> None:
     fields, message = CHANGED[case]
     with pytest.raises(ValueError, match=message):
         reloaded(saved_rows(5), *fields)
     store = saved_rows(6)
     group = reloaded(store, *fields)
     assert len(group.rows.ids()) == 0
-    if HASHED in fields:  # a run of both kinds of rows
+    if HASHED in fields:  # the run then holds rows of both schemas
         columns = [pa.nulls(1, field.type) for field in fields[:-1]]
         row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
         group.rows.append(KeyedRows(widen(row), np.array([5]), np.array([8])))
@@ -278,13 +278,13 @@ def test_rows_may_change_once_none_waits(case: str) -> None:
         assert reloaded(store, *fields).rows.release(8).rows.equals(widen(row))
 
 
-def test_waiting_rows_may_come_in_another_order_of_columns() -> None:
+def test_waiting_rows_are_restored_if_the_columns_are_reordered() -> None:
     group = reloaded(saved_rows(5), *ROWS[::-1], HASHED)
     assert group.rows.release(6).rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
 
 
 def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
-    """A group whose function asks for these states, and sets each for the key of its number."""
+    """Save a group whose function has these states, each set for a key of its own."""
     group = KeyGroup(replace(SPEC, drop_state=drop_state))
     stored = Stored(Manifest(4, 2))
     if store.manifest is not None:
@@ -303,7 +303,7 @@ def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> K
     return group
 
 
-def test_a_state_that_is_asked_for_no_more_is_named_and_kept_until_it_is_dropped() -> None:
+def test_an_unused_state_is_reported_and_kept_until_it_is_dropped() -> None:
     store = Store()
     assert not with_states(store, "abc").notices()
     group = with_states(store, "ad")  # b was renamed to d
@@ -317,13 +317,13 @@ def test_a_state_that_is_asked_for_no_more_is_named_and_kept_until_it_is_dropped
     assert not group.notices()
     assert store.manifest is not None
     kinds = [run.kind for run in store.manifest.runs]
-    assert len(kinds) == len(set(kinds)), "a new state may get a dropped one's kind"
+    assert len(kinds) == len(set(kinds)), "a new state may reuse the kind of a dropped one"
     assert {kind for kind, _ in store.chunks} == set(kinds)
     assert sum(run.count for run in store.manifest.runs) == len(store.chunks)
-    assert len(with_states(store, "ade", ("b",)).keys) == 3, "dropped again does no harm"
+    assert len(with_states(store, "ade", ("b",)).keys) == 3, "dropping a state again has no effect"
 
 
-def test_a_state_that_is_asked_for_cannot_be_dropped() -> None:
+def test_dropping_a_used_state_raises() -> None:
     store = Store()
     with_states(store, "ab")
     before = dict(store.chunks)
@@ -334,14 +334,14 @@ def test_a_state_that_is_asked_for_cannot_be_dropped() -> None:
     assert store.chunks == before
 
 
-def test_of_a_query_no_more_than_one_runs_groups_live() -> None:
+def test_groups_of_only_one_run_of_a_query_are_live() -> None:
     cache = Cache()
     first, second, other = Owner("q", "first"), Owner("q", "second"), Owner("another query", "first")
     for owner, run in ((first, "1"), (second, "1"), (other, "9")):
         cache.begin(owner, run, 0)
         cache.put(owner, 7, b"token", owner)
     cache.begin(first, "1", 1)
-    assert cache.take(first, 7, b"token") is first, "two operators of one query, each with its own"
+    assert cache.take(first, 7, b"token") is first, "two operators of one query have separate groups"
     cache.put(first, 7, b"token", first)
 
     again = Owner("q", "planned anew")

@@ -1,4 +1,4 @@
-"""IdTable against a dict: any sequence of puts and removals, any type of value."""
+"""An IdTable equals a dict for any sequence of puts and removals and any type of value."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def int64s(ids: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_is_a_dict(name: str) -> None:
+def test_an_id_table_behaves_like_a_dict(name: str) -> None:
     type_, values = TYPES[name]
     if name == "map":
         values = values.map(lambda value: list(value.items()))
@@ -88,11 +88,11 @@ def test_is_a_dict(name: str) -> None:
 
 
 @given(ids=st.lists(IDS), among=st.lists(IDS))
-def test_members(ids: list[int], among: list[int]) -> None:
+def test_members_equals_isin(ids: list[int], among: list[int]) -> None:
     assert members(int64s(ids), int64s(among)).tolist() == [id_ in among for id_ in ids]
 
 
-def test_many_small_puts_after_a_large_one() -> None:
+def test_many_small_puts_after_a_large_one_keep_all_values() -> None:
     table = IdTable(pa.int64())
     table.put(np.arange(0, 20_000, 2), pa.array(np.arange(10_000)))
     model = {2 * value: value for value in range(10_000)}

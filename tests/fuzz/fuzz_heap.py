@@ -38,7 +38,7 @@ def preload() -> None:
     """Starts this program again with coverage.c and the sanitizers before everything else."""
     compiler = shutil.which("gcc") or sys.exit("gcc is missing: its sanitizers and its coverage are used")
     if importlib.util.find_spec("atheris") is None:
-        sys.exit("atheris is missing: pip install 'timerheap[fuzz]', on Linux with CPython 3.11 to 3.13")
+        sys.exit("atheris is missing: `make fuzz` installs it, on Linux with CPython 3.11 to 3.13")
     library = Path(tempfile.mkdtemp(prefix="timerheap-fuzz-")) / "coverage.so"
     source = HERE / "coverage.c"
     subprocess.run([compiler, "-std=c11", "-O2", "-shared", "-fPIC", source, "-o", library], check=True)

@@ -206,7 +206,11 @@ def test_each_element_has_its_own_gap(sessions: Any) -> None:
         (lambda: CountTrigger.of(0), ValueError, "window_size must be 1 or more, got 0"),
         (lambda: CountTrigger.of(2.0), TypeError, r"window_size must be an int, got 2\.0"),
         (lambda: ContinuousEventTimeTrigger.of(0), ValueError, "interval must be more than 0 ms, got 0"),
-        (lambda: ContinuousProcessingTimeTrigger.of(-1), ValueError, "interval must be 0 or more, got -1"),
+        (
+            lambda: ContinuousProcessingTimeTrigger.of(-1),
+            ValueError,
+            "interval must be more than 0 ms, got -1",
+        ),
         (lambda: PurgingTrigger.of(EventTimeTrigger), TypeError, "nested_trigger must be a Trigger, got"),
         (lambda: ReducingStateDescriptor("n", 5, LONG), TypeError, "reduce_function must be .*, got 5"),
     ],

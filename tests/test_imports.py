@@ -103,7 +103,7 @@ LAYERS = {
         "__init__ journalled_timers offsets",
         "chunks id_table values",
         "checkpoint key_table row_buffer state_table watermark window_slices",
-        "session_windows",
+        "query session_windows",
         "key_group",
     ],
     "spark._exchange": [
@@ -113,14 +113,15 @@ LAYERS = {
     ],
     "spark._worker": [
         "__init__ endless notices output rows state_handles window_columns",
-        "rehearsal row_runner window_runner",
+        "rehearsal row_runner runner window_runner",
         "batch_runner",
         "stateful_operator",
     ],
     "spark._plan": [
         "__init__ arguments flink_nodes",
-        "aggregates flink_grouping flink_ranks query",
-        "flink_sql window_plan",
+        "aggregates flink_grouping flink_ranks marks",
+        "build flink_sql",
+        "window_plan",
         "grouped_windows",
         "ranking",
     ],

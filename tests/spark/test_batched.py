@@ -9,24 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from timerheap import BatchProcessFunction, ListStateDescriptor, ValueStateDescriptor, WatermarkStrategy
-from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.output import ResultBuffer
 
 SCHEMA = pa.schema([("k", pa.string())])
-SPEC = GroupSpec(
-    key=["k"],
-    schema=SCHEMA,
-    watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
-    channels=(None,),
-    order="arrival",
-    one_timer_per_key=False,
-    max_parallelism=2,
-    partitions=1,
-)
 STRANGER = 77
 
 
@@ -43,13 +35,34 @@ class Does(BatchProcessFunction):
     do: Callable[[Any, Any], object]
 
 
+def query_of(function: BatchProcessFunction) -> Query:
+    """Return a query of text keys that come in one column, without event time."""
+    return Query(
+        work=function,
+        key=["k"],
+        rows=from_arrow_schema(SCHEMA),
+        result=from_arrow_schema(SCHEMA),
+        event_time=None,
+        watermarks=(WatermarkStrategy.no_watermarks(),),
+        channels=(None,),
+        order="arrival",
+        time_mode="ProcessingTime",
+        max_parallelism=2,
+    )
+
+
+def new_group() -> KeyGroup:
+    return KeyGroup(query_of(Does()))
+
+
 def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> KeyGroup:
     """Make the calls with the rows of three keys at hand, in one call of the function each."""
     function = Does()
-    group = group or KeyGroup(SPEC)
+    group = group or new_group()
     rows = pa.record_batch([pa.array(["a", "b", "c"])], schema=SCHEMA)
     ids = group.keys.resolve(np.array([5, 6, 7]), rows.columns)
-    runner = BatchRunner(function, timed=False, max_parallelism=2)
+    runner = BatchRunner(function, query_of(function))
+    runner.open()
     runner.begin(group, 1_000, ResultBuffer(SCHEMA))
     for call in calls:
         function.do = lambda function, ctx, call=call: call(function, ctx)  # type: ignore[misc]
@@ -70,7 +83,7 @@ BAD: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_an_id_of_no_key_is_named_and_nothing_is_set(name: str) -> None:
-    group = KeyGroup(SPEC)
+    group = new_group()
     with pytest.raises(
         KeyError, match=r"key_hashes must be ids of live keys, got 77 .*pass ids from ctx.key"
     ):
@@ -105,7 +118,7 @@ def test_the_current_key_is_chosen_in_each_call() -> None:
     def not_chosen(function: Any, ctx: Any) -> None:
         function.seen.add(2)
 
-    with pytest.raises(RuntimeError, match=r"no current key: call ctx.set_current_key\(key_hash\) first"):
+    with pytest.raises(RuntimeError, match=r"no key is current; call ctx.set_current_key\(key_hash\) first"):
         run(chosen, not_chosen)
 
 

@@ -118,12 +118,12 @@ def kill_worker() -> None:
 
 def poison_cache() -> None:
     """Put an empty group in place of every other live one, as a foreign attempt might have left it."""
-    from timerheap.spark import operator
     from timerheap.spark._group.key_group import KeyGroup
+    from timerheap.spark._worker import stateful_operator
 
-    groups = operator._cache._groups
+    groups = stateful_operator._cache._groups
     for at, (_, batch, (group, stored)) in list(groups.items()):
-        groups[at] = (os.urandom(16), batch, (KeyGroup(group.spec), stored))
+        groups[at] = (os.urandom(16), batch, (KeyGroup(group.query), stored))
 
 
 @pytest.mark.parametrize(

@@ -12,26 +12,44 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
-from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor, WatermarkStrategy
+from timerheap import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._exchange.observed import OBSERVED
 from timerheap.spark._group.checkpoint import Cache, Manifest, Owner, Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
-from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import widen
+from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
 from timerheap.spark._worker.state_handles import SparkRuntimeContext
 
-SPEC = GroupSpec(
+
+class Silent(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        pass
+
+
+QUERY = Query(
+    work=Silent(),
     key=["k"],
-    schema=pa.schema([("k", pa.string()), ("n", pa.int64()), (ORDER, pa.int64())]),
+    rows=StructType().add("k", "string").add("n", "long"),
+    result=StructType().add("k", "string"),
+    event_time="at",
     watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
     channels=(None,),
     order="event_time",
-    one_timer_per_key=False,
+    time_mode="None",
     max_parallelism=4,
-    partitions=2,
 )
 NAMES = st.sampled_from(["", "a", "b", "Zoë", "e"])
 TIMES = st.integers(0, 20)
@@ -70,7 +88,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = Store()
-        self.group, self.stored = KeyGroup(SPEC), Stored(Manifest(4, 2))
+        self.group, self.stored = KeyGroup(QUERY), Stored(Manifest(4, 2))
         self.ids: dict[str, int] = {}
         self.model: dict[str, dict[str, Any]] = {}
         self.timers: set[tuple[int, str]] = set()
@@ -150,7 +168,7 @@ class Machine(RuleBasedStateMachine):
     def wait(self, name: str, time: int, n: int) -> None:
         if time > self.group.watermark_state.watermark:
             self.at(name)
-            row = pa.record_batch([[name], [n], [n]], schema=SPEC.schema)
+            row = pa.record_batch([[name], [n], [n]], schema=QUERY.schema)
             self.group.rows.append(KeyedRows(widen(row), np.array([self.ids[name]]), np.array([time])))
             self.waiting.append((time, name, n))
 
@@ -176,7 +194,7 @@ class Machine(RuleBasedStateMachine):
         }
         if reload:
             manifest = self.store.read_manifest()
-            self.group = KeyGroup(SPEC)
+            self.group = KeyGroup(QUERY)
             self.stored = Stored.load(self.store, manifest, self.group.part)
             self.group.loaded()
             self.group.forget_dead_keys()
@@ -210,10 +228,10 @@ def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
     kind = next(kind for kind, _ in machine.store.chunks)
     kept = machine.store.chunks.pop((kind, 0))
     with pytest.raises(ValueError, match=f"the checkpoint lacks chunk 0 of kind {kind}"):
-        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(SPEC).part)
+        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY).part)
     machine.store.chunks[kind, 0] = kept[:-1] + bytes([kept[-1] ^ 1])
     with pytest.raises(ValueError, match=r"checksum|damaged|corrupt"):
-        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(SPEC).part)
+        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY).part)
 
 
 ROWS = [pa.field("k", pa.string()), pa.field("n", pa.int64()), pa.field("at", pa.struct([("x", pa.int32())]))]
@@ -223,13 +241,13 @@ HASHED = pa.field(ORDER, pa.int64())
 def saved_rows(watermark: int) -> Store:
     """Save a group with a watermark whose chunks hold rows of the times 5 and 6."""
     group, stored, store = (
-        KeyGroup(replace(SPEC, schema=pa.schema([*ROWS, HASHED]))),
+        KeyGroup(replace(QUERY, rows=from_arrow_schema(pa.schema(ROWS)))),
         Stored(Manifest(4, 2)),
         Store(),
     )
     for time in (5, 6):
         ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
-        row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.spec.schema)
+        row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.query.schema)
         group.rows.append(KeyedRows(widen(row), ids, np.array([time])))
         stored.save(store, group.parts())
     group.rows.release(group.watermark_state.follow(watermark))
@@ -240,7 +258,8 @@ def saved_rows(watermark: int) -> Store:
 
 def reloaded(store: Store, *fields: pa.Field) -> KeyGroup:
     order: RowOrder = "event_time" if HASHED in fields else "arrival"
-    group = KeyGroup(replace(SPEC, schema=pa.schema(list(fields)), order=order))
+    rows = from_arrow_schema(pa.schema([field for field in fields if field is not HASHED]))
+    group = KeyGroup(replace(QUERY, rows=rows, order=order))
     Stored.load(store, store.read_manifest(), group.part)
     return group.loaded()
 
@@ -285,7 +304,7 @@ def test_waiting_rows_are_restored_if_the_columns_are_reordered() -> None:
 
 def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
     """Save a group whose function has these states, each set for a key of its own."""
-    group = KeyGroup(replace(SPEC, drop_state=drop_state))
+    group = KeyGroup(replace(QUERY, drop_state=drop_state))
     stored = Stored(Manifest(4, 2))
     if store.manifest is not None:
         stored = Stored.load(store, store.read_manifest(), group.part, drop_state)

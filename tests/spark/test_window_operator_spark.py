@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import streams
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import timerheap.spark
 from timerheap import (
@@ -24,7 +25,8 @@ from timerheap import (
 )
 from timerheap.flink import KeyContext, StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
-from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
 from timerheap.spark._worker.state_handles import SparkRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
@@ -78,6 +80,11 @@ def make_rows(seed: int, count: int) -> list[dict[str, Any]]:
 
 def millis(at: datetime) -> int:
     return (at - EPOCH) // timedelta(milliseconds=1)
+
+
+class Silent(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        pass
 
 
 class Hosted(KeyedProcessFunction):
@@ -306,19 +313,21 @@ def test_windows_of_processing_time(spark: SparkSession, tmp_path: Path) -> None
 
 def test_states_of_windows_are_kept_by_type() -> None:
     """Each in a map state of Spark's, whose keys are windows; no query."""
-    spec = GroupSpec(
+    query = Query(
+        work=Silent(),
         key=["k"],
-        schema=pa.schema([("k", pa.string())]),
+        rows=StructType().add("k", "string"),
+        result=StructType().add("k", "string"),
+        event_time=None,
         watermarks=(DELAYED,),
         channels=(None,),
         order="arrival",
-        one_timer_per_key=False,
+        time_mode="None",
         max_parallelism=1,
-        partitions=1,
     )
     keys: KeyContext[int] = KeyContext()
     keys.current_key = 1
-    group = KeyGroup(spec)
+    group = KeyGroup(query)
     contexts = [SparkRuntimeContext(keys, 1) for _ in range(2)]
     contexts[0].bind(group)
     one, whole = TimeWindow(0, 5), GlobalWindow.get()
@@ -377,7 +386,7 @@ def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession)
     )
     refused(TypeError, "watermark must be a WatermarkStrategy, got None", watermark=None)
     refused(ValueError, "processing_time must be True with TumblingProc.*, got False", assigner=by_clock)
-    refused(ValueError, "processing_time: a batch DataFrame has no", assigner=by_clock, processing_time=True)
+    refused(ValueError, "processing_time must be False for a batch", assigner=by_clock, processing_time=True)
     refused(ValueError, "late_by must be False with GlobalWindows", assigner=GlobalWindows(), late_by=True)
     refused(
         ValueError,

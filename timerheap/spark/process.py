@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._group.query import Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
@@ -20,7 +21,8 @@ from timerheap.spark._plan.arguments import (
     sendable,
     state_names,
 )
-from timerheap.spark._plan.query import Carrier, marked, time_mode
+from timerheap.spark._plan.build import build, time_mode
+from timerheap.spark._plan.marks import Input, marked
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process"]
@@ -131,23 +133,20 @@ def process(
     arrow_schema("df", df.schema)
     key_groups(max_parallelism)
     sendable(function, KeyedProcessFunction, BatchProcessFunction)
-    carrier = Carrier(
-        function=function,
+    query = Query(
+        work=function,
         key=keys,
-        columns=[] if event_time is None else [("event_time", event_time)],
         rows=df.schema,
         result=parsed_schema(output_schema),
         event_time=event_time,
         watermarks=(strategy,),
         channels=(channel,),
         order=rows_order,
-        late_by=late_by,
         time_mode=time_mode(df, processing_time, strategy),
         max_parallelism=max_parallelism,
-        output_event_time=output_event_time,
-        late_row=df.schema,
-        shown=df.columns,
+        late_row=df.schema if late_by else None,
+        late_columns=tuple(df.columns),
         drop_state=state_names(drop_state),
     )
-    guarded = strategy.max_ahead is not None
-    return carrier(marked(df, event_time, strategy, channel, channel is not None, guarded, rows_order))
+    rows = marked(Input(df, event_time, strategy, channel), order=rows_order)
+    return build(query, rows, output_event_time=output_event_time)

@@ -14,6 +14,7 @@ from timerheap._returned import records
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.interval_join import IntervalJoin
 from timerheap.spark._exchange.pack import INPUT
+from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.arguments import (
     arrow_schema,
@@ -28,7 +29,8 @@ from timerheap.spark._plan.arguments import (
     sendable,
     state_names,
 )
-from timerheap.spark._plan.query import Carrier, marked, time_mode
+from timerheap.spark._plan.build import build, time_mode
+from timerheap.spark._plan.marks import Input, marked
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process_two"]
@@ -144,38 +146,31 @@ def process_two(
     names = [f"{_KEY}{number}" for number in range(len(one.key))]
     both = one.tagged(0, two, rows_order).unionAll(two.tagged(1, one, rows_order))
     columns = [*names, *([_TIME] if timed else []), INPUT, *_SIDES]
-    carrier = Carrier(
-        function=_Tagged(function),
+    late_row = StructType([StructField("left", left.schema), StructField("right", right.schema)])
+    query = Query(
+        work=_Tagged(function),
         key=names,
-        columns=[("event_time", _TIME)] if timed else [],
         rows=StructType([both.schema[name] for name in columns]),
         result=parsed_schema(output_schema),
         event_time=_TIME if timed else None,
         watermarks=(one.strategy, two.strategy),
         channels=(one.channel, two.channel),
         order=rows_order,
-        late_by=late_by,
         time_mode=time_mode(left, processing_time, one.strategy, two.strategy),
         max_parallelism=max_parallelism,
-        output_event_time=output_event_time,
-        late_row=StructType([StructField("left", left.schema), StructField("right", right.schema)]),
-        shown=list(_SIDES),
+        late_row=late_row if late_by else None,
+        late_columns=_SIDES,
         drop_state=state_names(drop_state),
     )
-    return carrier(both)
+    return build(query, both, output_event_time=output_event_time)
 
 
 @dataclass(frozen=True)
-class _Side:
-    """One of the two inputs; its arguments are called `prefix` + name."""
+class _Side(Input):
+    """One of the two inputs; `prefix` + name are the names of its arguments."""
 
     prefix: str
-    argument: str
-    df: DataFrame
     key: list[str]
-    event_time: str | None
-    strategy: WatermarkStrategy
-    channel: str | None
 
     @classmethod
     def of(
@@ -196,7 +191,7 @@ class _Side:
         strategy = expect_event_time(df, event_time, watermark, prefix, **needing)
         if channel is not None:
             channel_column(df, prefix + "channel", channel)
-        return cls(prefix, argument, df, keys, event_time, strategy, channel)
+        return cls(df, event_time, strategy, channel, prefix, keys)
 
     def expect_to_go_with(self, other: _Side) -> None:
         """Refuse two sides that cannot meet."""
@@ -216,16 +211,11 @@ class _Side:
                 )
 
     def tagged(self, number: int, other: _Side, order: RowOrder) -> DataFrame:
-        """Give the rows as both sides have them: key, event time, number, and the row on its own side."""
-        marks = marked(
-            self.df,
-            self.event_time,
-            self.strategy,
-            self.channel,
-            channels=self.channel is not None or other.channel is not None,
-            guarded=self.strategy.max_ahead is not None or other.strategy.max_ahead is not None,
-            order=order,
-        )
+        """Return the rows in the columns of both sides: key, event time, input, and two structs.
+
+        The struct of the other side is null.
+        """
+        marks = marked(self, other, order=order)
         columns = [quoted(name).alias(f"{_KEY}{i}") for i, name in enumerate(self.key)]
         if self.event_time is not None:
             columns.append(quoted(self.event_time).alias(_TIME))

@@ -37,11 +37,6 @@ class LocalStage:
     event_time: str
     inputs: dict[str, np.dtype[Any]]
 
-    def schema(self, rows: pa.Schema) -> pa.Schema:
-        """Return the schema of the aggregated rows: the key, and `PartialColumns` without the key's id."""
-        _, *fields = PartialColumns(self.spec).schema
-        return pa.schema([*(rows.field(name) for name in self.key), *fields])
-
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the aggregated rows and the hashes of their keys."""
         keys = KeyTable([rows.schema.field(name) for name in self.key])

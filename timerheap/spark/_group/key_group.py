@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -11,70 +10,33 @@ from timerheap.spark._group.checkpoint import CheckpointedPart, Run
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
+from timerheap.spark._group.query import Query
+from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.session_windows import SessionsPart
 from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
 from timerheap.tvf import SliceAssigner
-from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["GroupSpec", "KeyGroup"]
-
-
-@dataclass(frozen=True)
-class GroupSpec:
-    """What every key group of a query is made like; travels to the workers.
-
-    Parameters
-    ----------
-    key : list of str
-        Names of the key columns.
-    schema : pyarrow.Schema
-        Of the rows, with their tie-breaking column where they wait for the watermark.
-    watermarks : tuple of WatermarkStrategy
-        Of each input.
-    channels : tuple of (str or None)
-        Of each input, the column that each value of has a watermark of its own.
-    order : {"event_time", "arrival"}
-        In which rows reach the function.
-    one_timer_per_key : bool
-    max_parallelism, partitions : int
-        Number of key groups, and of the shuffle partitions that they are spread over.
-    windows : WindowSpec, optional
-        What the slices of a query of windows are like.
-    drop_state : tuple of str
-        The states in the checkpoint that are to go.
-    """
-
-    key: list[str]
-    schema: pa.Schema
-    watermarks: tuple[WatermarkStrategy, ...]
-    channels: tuple[str | None, ...]
-    order: RowOrder
-    one_timer_per_key: bool
-    max_parallelism: int
-    partitions: int
-    windows: WindowSpec | None = None
-    drop_state: tuple[str, ...] = ()
+__all__ = ["KeyGroup"]
 
 
 class KeyGroup:
-    """Everything a key group has, and which keys may be forgotten.
+    """Holds everything that one key group of a query has.
 
     Parameters
     ----------
-    spec : GroupSpec
+    query : Query
     """
 
-    def __init__(self, spec: GroupSpec) -> None:
-        self.spec = spec
-        self.watermark_state = WatermarkState(spec.watermarks, spec.channels)
-        self.keys = KeyTable([spec.schema.field(name) for name in spec.key])
-        self.event_timers = JournalledTimers(EVENT_TIMERS, spec.one_timer_per_key)
-        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, spec.one_timer_per_key)
-        self.rows = RowBuffer(spec.schema)
-        self.slices = None if spec.windows is None else _windows_part(spec.windows)
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.watermark_state = WatermarkState(query.watermarks, query.channels)
+        self.keys = KeyTable([query.schema.field(name) for name in query.key])
+        self.event_timers = JournalledTimers(EVENT_TIMERS, query.one_timer_per_key)
+        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, query.one_timer_per_key)
+        self.rows = RowBuffer(query.schema)
+        self.slices = None if query.windows is None else _windows_part(query.windows)
         self.states: dict[str, StateTable] = {}
         self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
@@ -119,7 +81,7 @@ class KeyGroup:
 
     def state(self, name: str, shape: str, type_: pa.DataType) -> StateTable:
         """Give the family of a user's state; ValueError where it has another shape or type."""
-        if name in self.spec.drop_state:
+        if name in self.query.drop_state:
             raise ValueError(
                 f"drop_state must name states that the function has no more, got {name!r}, for which it "
                 "asks; leave that out, or give the function's state another name"

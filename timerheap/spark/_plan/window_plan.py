@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZ
 
 from timerheap._arguments import not_negative
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
-from timerheap.spark._exchange.slicing import LocalStage
+from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
 from timerheap.spark._plan.aggregates import ResolvedAggregate
 from timerheap.spark._plan.arguments import (
@@ -30,9 +30,9 @@ from timerheap.spark._plan.arguments import (
     named_column,
     quoted,
 )
-from timerheap.spark._plan.query import Carrier, marked, time_mode
+from timerheap.spark._plan.build import build, has_spark_watermark, time_mode
+from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, bounds
-from timerheap.spark._worker.window_runner import WindowQuery
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
@@ -123,7 +123,7 @@ class WindowPlan:
         found += [f"{name} was asked for" for name, value in asked_for.items() if value]
         if bounded_delay(source.strategy) is None:
             found.append("the watermark is more than a bounded delay")
-        if "EventTimeWatermark" in source.df._jdf.queryExecution().analyzed().toString():
+        if has_spark_watermark(source.df):
             found.append("df has a withWatermark() already")
         return found
 
@@ -136,15 +136,7 @@ class WindowPlan:
     def _by_arrow(self) -> DataFrame:
         """The pack stage makes slices of the rows; the operator, where whole rows must get there."""
         source, options, time = self.source, self.source.options, self.source.time
-        rows = marked(
-            self._with_times(),
-            time,
-            source.strategy,
-            options.channel,
-            channels=options.channel is not None,
-            guarded=source.strategy.max_ahead is not None,
-            order="arrival",
-        )
+        rows = marked(Input(self._with_times(), time, source.strategy, options.channel), order="arrival")
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
@@ -153,12 +145,8 @@ class WindowPlan:
         used = [*self._keys, *([] if time is None else [time]), *shown, *self._inputs]
         used = list(dict.fromkeys(used))
         mode = time_mode(source.df, time is None, source.strategy)
-        columns = [] if time is None else [("time", time)]
-        rows = rows.select(*map(quoted, [*used, *marks]))
-        local = None
-        if time is not None and not self._whole_rows:
-            local = LocalStage(self._spec(), self._keys, time, self._dtypes)
-        return self._carried(rows, used, columns, time, mode, local=local)
+        work = self._work("operator" if self._whole_rows else "arrow")
+        return self._built(work, rows.select(*map(quoted, [*used, *marks])), used, time, mode)
 
     def _with_times(self) -> DataFrame:
         """Give the rows; of those that `where` drops, the ones that can tell the time."""
@@ -204,7 +192,7 @@ class WindowPlan:
         used = [*self._keys, SLICE_END, _ROWS, *parts]
         by_aggregate = [[_ROWS], *(list(one.parts) for one in self.computed if one.parts)]
         slices = slices.select(*map(quoted, used))
-        return self._carried(slices, used, [], None, "EventTime", parts=by_aggregate)
+        return self._built(self._work("jvm", by_aggregate), slices, used, None, "EventTime")
 
     def _sliced(self, rows: DataFrame) -> tuple[DataFrame, Column]:
         """Give the rows under Spark's watermark, and Spark's window that is a slice."""
@@ -239,38 +227,25 @@ class WindowPlan:
     def _inputs(self) -> list[str]:
         return [name for one in self.computed for name in one.inputs]
 
-    def _carried(
-        self,
-        rows: DataFrame,
-        used: list[str],
-        columns: list[tuple[str, str]],
-        event_time: str | None,
-        mode: str,
-        *,
-        parts: list[list[str]] | None = None,
-        local: LocalStage | None = None,
+    def _built(
+        self, work: WindowWork, rows: DataFrame, used: list[str], event_time: str | None, mode: TimeMode
     ) -> DataFrame:
-        source, options, result = self.source, self.source.options, self._result()
-        carrier = Carrier(
-            function=self._query(result, "jvm" if parts else "arrow" if local else "operator", parts or []),
+        source, options = self.source, self.source.options
+        query = Query(
+            work=work,
             key=self._keys,
-            columns=columns,
             rows=StructType([rows.schema[name] for name in used]),
-            result=result,
+            result=self._result(),
             event_time=event_time,
             watermarks=(source.strategy,),
             channels=(options.channel,),
             order="arrival",
-            late_by=options.late_by,
             time_mode=mode,
             max_parallelism=options.max_parallelism,
-            output_event_time=None,
-            late_row=source.df.schema,
-            shown=source.df.columns,
-            windows=self._spec(),
-            local=local,
+            late_row=source.df.schema if options.late_by else None,
+            late_columns=tuple(source.df.columns),
         )
-        return carrier(rows)
+        return build(query, rows)
 
     def _result(self) -> StructType:
         source = self.source
@@ -283,19 +258,21 @@ class WindowPlan:
             fields.append(StructField(EARLY, BooleanType(), False))
         return StructType(fields)
 
-    def _query(self, result: StructType, local: str, parts: list[list[str]]) -> WindowQuery:
-        every = self.source.options.emit_every
+    def _work(
+        self, local: Literal["jvm", "arrow", "operator"], parts: list[list[str]] | None = None
+    ) -> WindowWork:
+        every, result = self.source.options.emit_every, self._result()
         arrow = to_arrow_schema(result, timezone="UTC")
         first = len(self.keys) + len(WINDOW_COLUMNS)
-        return WindowQuery(
+        return WindowWork(
+            spec=self._spec(),
             keys=self.keys,
             inputs=self._dtypes,
             local=local,
-            parts=parts,
+            parts=parts or [],
             results=[arrow.field(first + number) for number in range(len(self.computed))],
             emit_every=None if every is None else not_negative("emit_every", every),
             wall_clock=isinstance(result[WINDOW_COLUMNS[0]].dataType, TimestampNTZType),
-            shown=self.source.df.columns,
         )
 
     def _spec(self) -> WindowSpec:

@@ -1,4 +1,4 @@
-"""Runs a BatchProcessFunction on key groups: rows in columns, timers in rounds."""
+"""Runs a BatchProcessFunction on key groups: rows and timers as columns."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from timerheap.functions import BatchProcessFunction, BatchTimerService
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import fitting, narrow
+from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import no_processing_time
@@ -75,17 +76,19 @@ class _TimerService(BatchTimerService):
         timestamps: npt.ArrayLike | None,
         namespaces: npt.ArrayLike,
     ) -> np.ndarray:
-        if self._group.spec.one_timer_per_key != (timestamps is None):
+        if self._group.query.one_timer_per_key != (timestamps is None):
             raise TypeError(
-                "timestamps: with one_timer_per_key timers go whatever their timestamps: leave it out"
+                "timestamps must be left out with one_timer_per_key, which deletes a key's timer at any "
+                f"timestamp, got {timestamps!r}"
                 if timestamps is not None
-                else "timestamps: give those of the timers to delete (only one_timer_per_key does without)"
+                else "timestamps must be those of the timers to delete, got None; only functions with "
+                "one_timer_per_key leave them out"
             )
         return timers.remove_many(0 if timestamps is None else timestamps, key_hashes, namespaces)
 
 
 class _CurrentKey(KeyContext[int]):
-    """The key that a batch function has chosen; to ask before it has chosen one is an error."""
+    """The key that a batch function has chosen; reading it before is an error."""
 
     _id: int | None = None
 
@@ -93,16 +96,16 @@ class _CurrentKey(KeyContext[int]):
         pass
 
     def forget(self) -> None:
-        """Begin another call, perhaps for another key group, which has keys of its own."""
+        """Forget the key at the start of a call; the next key group has other keys."""
         self._id = None
 
     @property
     def current_key(self) -> int:
-        """The id."""
+        """Id of the key."""
         if self._id is None:
             raise RuntimeError(
-                "there is no current key: call ctx.set_current_key(key_hash) first, in each call that uses "
-                "the state of single keys"
+                "no key is current; call ctx.set_current_key(key_hash) first, in each call that uses the "
+                "state of single keys"
             )
         return self._id
 
@@ -135,42 +138,39 @@ class _Context(BatchProcessFunction.Context):
 
 
 class BatchRunner:
-    """Runs one copy of the function, on one group after the other; the methods are those of `KeyedRunner`.
+    """Runs one copy of a function; see `timerheap.spark._worker.runner.Runner`.
 
     Parameters
     ----------
     function : BatchProcessFunction
-    timed : bool
-        Rows have an event time.
-    max_parallelism : int
+    query : Query
     """
 
-    def __init__(self, function: BatchProcessFunction, timed: bool, max_parallelism: int) -> None:
+    def __init__(self, function: BatchProcessFunction, query: Query) -> None:
         self._function = function
-        self._timed = timed
+        self._timed = query.event_time is not None
         self._current = _CurrentKey()
-        self._states = SparkRuntimeContext(self._current, max_parallelism)
+        self._states = SparkRuntimeContext(self._current, query.max_parallelism)
         self._context = _Context(self._current)
-        function.open(self._states)
+
+    def open(self) -> None:
+        """Open the function."""
+        self._function.open(self._states)
 
     def close(self) -> None:
-        """End of the task."""
+        """Close the function."""
         self._function.close()
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        """Begin a key group."""
         self._group = group
         self._output = output
         self._states.bind(group)
         self._context.group = group
         self._context.timers = self._timers = _TimerService(group, group.watermark_state.watermark, now)
 
-    def set_watermark(self, watermark: int) -> None:
-        """Say how far the watermark had come."""
-        self._timers.watermark = watermark
-
     def replay(self, waiting: KeyedRows, watermark: int) -> None:
-        """Take rows in event-time order, one call for each distinct timestamp t, at watermark t - 1."""
+        """Process rows in event-time order, with one call for each distinct timestamp."""
         starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
         for start, stop in pairwise([*starts, len(waiting)]):
             self._step_to(int(waiting.timestamps[start]) - 1)
@@ -178,29 +178,29 @@ class BatchRunner:
         self._step_to(watermark)
 
     def process(self, waiting: KeyedRows) -> None:
-        """Take rows as they came, in one call if they are not more than Arrow's columns can hold."""
+        """Process rows in the order of arrival, in one call unless they exceed an Arrow column."""
         for start, stop in fitting(waiting.rows):
             self._process(waiting.slice(start, stop))
 
     def _process(self, waiting: KeyedRows) -> None:
-        rows = narrow(waiting.rows, self._group.spec.schema)
+        rows = narrow(waiting.rows, self._group.query.schema)
         if rows.schema.get_field_index(ORDER) >= 0:
             rows = rows.drop_columns([ORDER])
-        self._turn_to(waiting.ids)
+        self._begin_call(waiting.ids)
         self._context.timestamps = waiting.timestamps if self._timed else None
         self._emit(self._function.process_batch(rows, self._context), "process_batch")
 
     def advance(self, watermark: int) -> None:
-        """Advance the watermark, and fire in rounds."""
+        """Advance the watermark, and fire event-time timers."""
         self._timers.watermark = watermark
         self._fire(self._group.event_timers, watermark, TimeDomain.EVENT_TIME)
 
     def advance_clock(self, now: int) -> None:
-        """Fire the processing-time timers that are due: time t is over when the clock shows t + 1."""
+        """Fire processing-time timers; those of time t fire when the clock shows t + 1."""
         self._fire(self._group.processing_timers, now - 1, TimeDomain.PROCESSING_TIME)
 
     def _step_to(self, watermark: int) -> None:
-        """Advance to each timestamp that has timers in turn."""
+        """Advance to one timestamp with timers after the other."""
         heap = self._group.event_timers.heap
         while (head := heap.peek()) is not None and head.timestamp <= watermark:
             self.advance(max(head.timestamp, self._timers.watermark))
@@ -217,16 +217,16 @@ class BatchRunner:
         key = self._group.keys.keys(np.array([head.key_hash])).to_pylist()[0]
         raise RuntimeError(
             f"on_timers has registered timers that were already due {_ROUNDS:,} times in a row, last for key "
-            f"{key} at timestamp {head.timestamp}; register them later than the watermark ({time}), or stop"
+            f"{key} at timestamp {head.timestamp}; register timers after the watermark ({time})"
         )
 
     def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
-        self._turn_to(due.key_hashes)
+        self._begin_call(due.key_hashes)
         self._context.timestamps = due.timestamps
         self._context.domain = domain
         self._emit(self._function.on_timers(due, self._context), "on_timers")
 
-    def _turn_to(self, ids: np.ndarray) -> None:
+    def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)
         self._current.forget()
         self._context.key_hashes = self._group.keys.at_hand = ids

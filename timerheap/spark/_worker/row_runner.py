@@ -1,4 +1,4 @@
-"""Runs a KeyedProcessFunction on key groups: rows one by one, timers in Flink's loop."""
+"""Runs a KeyedProcessFunction on key groups, row by row."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.functions import KeyedProcessFunction, TimerService
 from timerheap.spark._group.journalled_timers import JournalledQueue
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._worker.output import ResultBuffer
@@ -26,18 +27,19 @@ from timerheap.spark._worker.state_handles import SparkRuntimeContext
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 
-__all__ = ["KeyedRunner", "no_processing_time"]
+__all__ = ["RowRunner", "no_processing_time"]
 
 
 def no_processing_time() -> NoReturn:
-    """Refuse what needs a clock."""
+    """Raise the error for processing time in a query without it."""
     raise RuntimeError(
-        "this query has no processing time: processing-time timers need process(..., processing_time=True)"
+        "processing_time must be True for a function that uses it, got False; processing-time timers need "
+        "process(..., processing_time=True)"
     )
 
 
 class _NoClock:
-    """The clock of a query that has none."""
+    """The clock of a query without processing time."""
 
     def get_current_processing_time(self) -> int:
         no_processing_time()
@@ -54,16 +56,16 @@ class _WakeUp(NamedTuple):
     callback: ProcessingTimeCallback
 
     def cancel(self) -> bool:
-        """Do nothing: the clock keeps only the last one, which has taken this one's place."""
+        """Do nothing: the clock keeps only the latest wake-up, which has replaced this one."""
         return True
 
 
 class _BatchClock:
-    """The clock of a micro-batch: time t is over when it shows t + 1."""
+    """The clock of a micro-batch; timers of time t fire when it shows t + 1."""
 
     def __init__(self, now: int) -> None:
         self._now = now
-        self._next: _WakeUp | None = None  # a timer service has one at a time
+        self._next: _WakeUp | None = None  # a timer service registers one at a time
 
     def get_current_processing_time(self) -> int:
         return self._now
@@ -76,7 +78,7 @@ class _BatchClock:
         return False
 
     def set_current_time(self, now: int) -> None:
-        """Call whoever waits for a time that is over."""
+        """Advance the clock, and call back for each time that has passed."""
         self._now = now
         while (next_ := self._next) is not None and next_.timestamp < now:
             self._next = None
@@ -84,7 +86,7 @@ class _BatchClock:
 
 
 class _Context(KeyedProcessFunction.OnTimerContext):
-    """One object for all calls, as in PyFlink."""
+    """The context of all calls: one object, as in PyFlink."""
 
     def __init__(self) -> None:
         self.key: Any = None
@@ -105,51 +107,41 @@ class _Context(KeyedProcessFunction.OnTimerContext):
         return self.domain
 
 
-class KeyedRunner:
-    """Runs one copy of the function, on one group after the other.
+class RowRunner:
+    """Runs one copy of a function; see `timerheap.spark._worker.runner.Runner`.
 
     Parameters
     ----------
     function : KeyedProcessFunction
-    key : list of str
-        Names of the key columns.
-    row_type : pyspark.sql.types.StructType
-        Of the rows that the function is handed.
-    timed : bool
-        Rows have an event time.
-    max_parallelism : int
+    query : Query
     """
 
-    def __init__(
-        self,
-        function: KeyedProcessFunction,
-        key: list[str],
-        row_type: StructType,
-        timed: bool,
-        max_parallelism: int,
-    ) -> None:
+    def __init__(self, function: KeyedProcessFunction, query: Query) -> None:
         self._function = function
-        self._key_of_row = itemgetter(*(row_type.names.index(name) for name in key))
-        self._key_of_key = itemgetter(*range(len(key)))
-        self._row_type = row_type
-        self._timed = timed
-        self._key_type = StructType([row_type[name] for name in key])
+        self._row_type = query.rows
+        self._key_of_row = itemgetter(*map(query.rows.names.index, query.key))
+        self._key_of_key = itemgetter(*range(len(query.key)))
+        self._key_type = StructType([query.rows[name] for name in query.key])
+        self._timed = query.event_time is not None
         self._ids: KeyContext[int] = KeyContext()
-        self._states = SparkRuntimeContext(self._ids, max_parallelism)
+        self._states = SparkRuntimeContext(self._ids, query.max_parallelism)
         self._context = _Context()
         self._keys: dict[int, Any] = {}
-        function.open(self._states)
+
+    def open(self) -> None:
+        """Open the function."""
+        self._function.open(self._states)
 
     def close(self) -> None:
-        """End of the task."""
+        """Close the function."""
         self._function.close()
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        """Begin a key group."""
         self._group = group
         self._output = output
         self._keys = {}
-        self._families: list[StateTable] = self._states.bind(group)
+        self._state_tables: list[StateTable] = self._states.bind(group)
         self._clock = _BatchClock(now) if now is not None else None
         clock: ProcessingTimeService = self._clock if self._clock is not None else _NoClock()
         self._service: InternalTimerService[int, None] = InternalTimerService(
@@ -160,9 +152,10 @@ class KeyedRunner:
             processing_time_timers=JournalledQueue(group.processing_timers),
         )
         self._context.timers = SimpleTimerService(self._service)
+        self._service.advance_watermark(group.watermark_state.watermark)  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, watermark: int) -> None:
-        """Take rows in event-time order: before the rows of time t the watermark is t - 1."""
+        """Process rows in event-time order."""
         rows = self._prepare(waiting)
         starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
         for start, stop in pairwise([*starts, len(rows)]):
@@ -170,25 +163,21 @@ class KeyedRunner:
             self._process(rows[start:stop])
         self._step_to(watermark)
 
-    def set_watermark(self, watermark: int) -> None:
-        """Say how far the watermark had come; up to there everything has fired."""
-        self._service.advance_watermark(watermark)
-
     def process(self, waiting: KeyedRows) -> None:
-        """Take rows as they came."""
+        """Process rows in the order of arrival."""
         self._process(self._prepare(waiting))
 
     def advance(self, watermark: int) -> None:
-        """Advance the watermark, and fire."""
+        """Advance the watermark, and fire event-time timers."""
         self._service.advance_watermark(watermark)
 
     def advance_clock(self, now: int) -> None:
-        """Fire the processing-time timers that are due."""
+        """Fire processing-time timers."""
         if self._clock is not None:
             self._clock.set_current_time(now)
 
     def _step_to(self, watermark: int) -> None:
-        """Advance to each timer in turn, so that a callback sees the watermark of its own timestamp."""
+        """Advance to one timer after the other: each callback sees its own timestamp as the watermark."""
         heap = self._group.event_timers.heap
         while (head := heap.peek()) is not None and head.timestamp <= watermark:
             self._service.advance_watermark(max(head.timestamp, self._service.current_watermark()))
@@ -196,7 +185,7 @@ class KeyedRunner:
             self._service.advance_watermark(watermark)
 
     def _prepare(self, waiting: KeyedRows) -> list[tuple[Any, int, Any]]:
-        """Give (Row, key id, timestamp) of each row, and have keys and states at hand."""
+        """Return (Row, key id, timestamp) of each row; load their keys and states."""
         ids = waiting.ids.tolist()
         table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
         rows = rows_of(table, self._row_type, self._key_type.names)
@@ -206,8 +195,8 @@ class KeyedRunner:
         return list(zip(rows, ids, timestamps, strict=True))
 
     def _prefetch(self, ids: np.ndarray) -> None:
-        for family in self._families:
-            family.prefetch(ids)
+        for table in self._state_tables:
+            table.prefetch(ids)
 
     def _process(self, rows: list[tuple[Any, int, Any]]) -> None:
         context, ids, keys = self._context, self._ids, self._keys
@@ -244,7 +233,7 @@ class KeyedRunner:
             raise
 
     def _learn_keys(self, timer: InternalTimer[int, None]) -> None:
-        """Look up the keys of all timers that may be due, at once; of one alone it would cost as much."""
+        """Look up the keys of all timers that may fire; a lookup of one key costs as much."""
         due = [np.array([timer.key])]
         for timers, time in (
             (self._group.event_timers, max(self._group.watermark_state.watermark, timer.timestamp)),

@@ -1,8 +1,7 @@
-"""Runs windows on key groups: rows into slices or sessions, and what a watermark ends out of them."""
+"""Runs windows on key groups: adds rows to slices or sessions, and emits windows that end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 from timerheap.spark._exchange.pack import event_millis
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import narrow_column
+from timerheap.spark._group.query import Query, WindowWork
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.values import Misfit, column_of
 from timerheap.spark._group.window_slices import KEY_HASH, SLICE_END, input_column
@@ -20,84 +20,53 @@ from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf import GlobalWindowAggregate, Partials, WindowResults
 from timerheap.tvf.aggregate import FieldAggregate
 
-__all__ = ["WindowQuery", "WindowRunner"]
+__all__ = ["WindowRunner"]
 
-_WINDOWS_AT_ONCE = 4096  # of a key: more would only be held in memory together
-
-
-@dataclass(frozen=True)
-class WindowQuery:
-    """What a runner of windows does.
-
-    Parameters
-    ----------
-    keys : list of str
-        The columns of the key that the result shows.
-    inputs : dict of str to dtype
-        The rows' columns that the aggregates take, as what.
-    local : {"jvm", "arrow", "operator"}
-        What has made slices of the rows: Spark, the pack stage, or nothing yet.
-    parts : list of list of str
-        Of slices that Spark has computed: the columns of each aggregate's accumulators.
-    results : list of pyarrow.Field
-        Of the aggregates.
-    emit_every : int or None
-        How far the watermark goes between early results, ms.
-    wall_clock : bool
-        The result's times are without a zone, as the rows' are.
-    shown : list of str
-        The columns of a late row.
-    """
-
-    keys: list[str]
-    inputs: dict[str, np.dtype[Any]]
-    local: str
-    parts: list[list[str]]
-    results: list[pa.Field]
-    emit_every: int | None
-    wall_clock: bool
-    shown: list[str]
+_WINDOWS_AT_ONCE = 4096  # of a key; more would only take memory
 
 
 class WindowRunner:
-    """Runs the windows of one group after the other; the methods are those of `KeyedRunner`.
+    """Runs windows; see `timerheap.spark._worker.runner.Runner`.
 
     Parameters
     ----------
-    query : WindowQuery
+    work : WindowWork
+    query : Query
     """
 
-    def __init__(self, query: WindowQuery) -> None:
-        self._query = query
+    def __init__(self, work: WindowWork, query: Query) -> None:
+        self._work = work
+        self._late_columns = list(query.late_columns)
+
+    def open(self) -> None:
+        """Do nothing: windows have no function to open."""
 
     def close(self) -> None:
-        """End of the task."""
+        """Do nothing: windows have no function to close."""
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Turn to a group; `now` is the micro-batch's time, None where the query has no clock."""
+        """Begin a key group."""
         assert group.slices is not None
         self._group, self._slices, self._output = group, group.slices, output
         self._windows = group.slices.windows
         self._now = now
 
-    def set_watermark(self, watermark: int) -> None:
-        """Nothing: the windows know how far the watermark had come."""
-
     def replay(self, waiting: KeyedRows, watermark: int) -> None:
-        """Nothing waits: what comes out of a window does not depend on the order of its rows."""
-        raise NotImplementedError
+        """Process rows, then advance: the order of its rows does not change the result of a window."""
+        self.process(waiting)
+        self.advance(watermark)
 
     def process(self, waiting: KeyedRows) -> None:
-        """Take rows, or slices that Spark has made of them."""
+        """Add rows, or the slices that an earlier stage has made of them."""
         rows = waiting.rows
-        if self._query.local != "operator":
-            slices = self._by_spark(waiting) if self._query.local == "jvm" else self._by_pack_stage(waiting)
+        if self._work.local != "operator":
+            slices = self._by_spark(waiting) if self._work.local == "jvm" else self._by_pack_stage(waiting)
             assert isinstance(self._windows, GlobalWindowAggregate)
             before = self._windows.late_rows
             self._windows.merge(slices)
             self._group.watermark_state.late_rows += self._windows.late_rows - before
             return
-        inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self._query.inputs.items()}
+        inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self._work.inputs.items()}
         times = waiting.timestamps
         if not self._windows.assigner.is_event_time:
             times = np.full(len(times), self._time())
@@ -105,7 +74,7 @@ class WindowRunner:
         if len(late.rows):
             self._group.watermark_state.late_rows += len(late.rows)
             if self._output.takes_late:
-                taken = rows.select(self._query.shown).take(pa.array(late.rows))
+                taken = rows.select(self._late_columns).take(pa.array(late.rows))
                 self._output.late(taken, late.late_by)
 
     def _by_pack_stage(self, waiting: KeyedRows) -> Partials:
@@ -115,7 +84,7 @@ class WindowRunner:
     def _by_spark(self, waiting: KeyedRows) -> Partials:
         rows, aggregation = waiting.rows, self._windows.aggregation
         parts = []
-        for aggregate, names in zip(aggregation.aggregates, self._query.parts, strict=True):
+        for aggregate, names in zip(aggregation.aggregates, self._work.parts, strict=True):
             assert isinstance(aggregate, FieldAggregate)
             columns = [rows.column(name) for name in names]
             parts.append([input_column(column, _dtype(column.type, aggregate.dtype)) for column in columns])
@@ -126,18 +95,18 @@ class WindowRunner:
         return self._now
 
     def advance(self, watermark: int) -> None:
-        """Advance the watermark, and give the windows that it ends."""
+        """Advance the watermark, and emit the windows that it ends."""
         before = self._windows.watermark
         span = self._windows.assigner.interval * _WINDOWS_AT_ONCE
         while (head := self._windows.next_timer()) is not None and head < watermark - span:
             self._emit(self._windows.advance_watermark(head + span), early=False)
         self._emit(self._windows.advance_watermark(watermark), early=False)
-        every = self._query.emit_every
+        every = self._work.emit_every
         if every is not None and watermark < MAX_WATERMARK and watermark // every > before // every:
             self._emit(self._windows.open_windows(), early=True)
 
     def advance_clock(self, now: int) -> None:
-        """Give the windows of processing time that are over."""
+        """Emit the windows of processing time that are over."""
         if isinstance(self._windows, GlobalWindowAggregate) and not self._windows.assigner.is_event_time:
             self._emit(self._windows.advance_processing_time(now), early=False)
 
@@ -145,28 +114,28 @@ class WindowRunner:
         if not len(results):
             return
         keys = self._group.keys.keys(results.key_ids)
-        columns = [keys.column(name) for name in self._query.keys]
-        fields = [keys.schema.field(name) for name in self._query.keys]
+        columns = [keys.column(name) for name in self._work.keys]
+        fields = [keys.schema.field(name) for name in self._work.keys]
         zone = self._windows.assigner.zone
         ends, starts, times = results.window_ends, results.window_starts, results.window_times
-        if self._query.wall_clock:
+        if self._work.wall_clock:
             window_columns = [starts, ends, ends - 1]
         else:
             window_columns = [zone.to_epoch(starts), zone.to_epoch(ends), times]
-        type_ = pa.timestamp("us", None if self._query.wall_clock else "UTC")
+        type_ = pa.timestamp("us", None if self._work.wall_clock else "UTC")
         columns += [pa.array(ms * 1000).cast(type_) for ms in window_columns]
         fields += [pa.field(name, type_) for name in WINDOW_COLUMNS]
-        for field, result in zip(self._query.results, results.results, strict=True):
+        for field, result in zip(self._work.results, results.results, strict=True):
             columns.append(_result(result, field))
             fields.append(field)
-        if self._query.emit_every is not None:
+        if self._work.emit_every is not None:
             columns.append(pa.array(np.full(len(results), early)))
             fields.append(pa.field(EARLY, pa.bool_()))
         self._output.batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), "a window")
 
 
 def _dtype(type_: pa.DataType, wanted: np.dtype[Any]) -> np.dtype[Any]:
-    """A count is a whole number, whatever is counted; a moment of a float64 is a float64."""
+    """Return the dtype of an accumulator column: counts are int64, whatever they count."""
     return np.dtype(np.int64) if pa.types.is_int64(type_) else wanted
 
 

@@ -1,0 +1,131 @@
+"""A query as data: what its key groups compute, from which rows, and in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._group.row_buffer import ORDER, RowOrder
+from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
+
+TimeMode = Literal["None", "ProcessingTime", "EventTime"]
+"""The clock that a query follows beside its own watermark.
+
+None, the time of the micro-batches, or Spark's watermark, which then replaces the query's own.
+"""
+
+
+@dataclass(frozen=True)
+class WindowWork:
+    """Windows to aggregate.
+
+    Parameters
+    ----------
+    spec : WindowSpec
+    keys : list of str
+        Key columns of the result.
+    inputs : dict of str to dtype
+        Columns that the aggregates read, and the types they read them as.
+    local : {"jvm", "arrow", "operator"}
+        Where rows become slices: in Spark's aggregation, in the pack stage, or in the operator.
+    parts : list of list of str
+        For "jvm", the accumulator columns of each aggregate; empty otherwise.
+    results : list of pyarrow.Field
+        One for each aggregate.
+    emit_every : int or None
+        Distance between early results, in ms of event time.
+    wall_clock : bool
+        The window columns of the result are timestamps without a time zone, as the rows' are.
+    """
+
+    spec: WindowSpec
+    keys: list[str]
+    inputs: dict[str, np.dtype[Any]]
+    local: Literal["jvm", "arrow", "operator"]
+    parts: list[list[str]]
+    results: list[pa.Field]
+    emit_every: int | None
+    wall_clock: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """One query, built on the driver and pickled to its workers.
+
+    Parameters
+    ----------
+    work : KeyedProcessFunction, BatchProcessFunction or WindowWork
+        What each key group runs.
+    key : list of str
+        Key columns.
+    rows : pyspark.sql.types.StructType
+        Type of the input rows, without the columns that timerheap adds.
+    result : pyspark.sql.types.StructType
+        Type of the results, without the columns of late rows.
+    event_time : str or None
+        Event-time column, in which null is an error.
+    watermarks : tuple of WatermarkStrategy
+        One for each input.
+    channels : tuple of (str or None)
+        For each input, the column whose values have a watermark each.
+    order : {"event_time", "arrival"}
+        When rows reach the function.
+    time_mode : {"None", "ProcessingTime", "EventTime"}
+        Time mode of the stateful operator on a stream.
+    max_parallelism : int
+        Number of key groups.
+    late_row : pyspark.sql.types.StructType, optional
+        Type of ``late_row`` in the result. By default late rows are dropped.
+    late_columns : tuple of str
+        The columns of `rows` that become the fields of `late_row`.
+    drop_state : tuple of str
+        Names of states in the checkpoint to drop.
+    """
+
+    work: KeyedProcessFunction | BatchProcessFunction | WindowWork
+    key: list[str]
+    rows: StructType
+    result: StructType
+    event_time: str | None
+    watermarks: tuple[WatermarkStrategy, ...]
+    channels: tuple[str | None, ...]
+    order: RowOrder
+    time_mode: TimeMode
+    max_parallelism: int
+    late_row: StructType | None = None
+    late_columns: tuple[str, ...] = ()
+    drop_state: tuple[str, ...] = ()
+
+    @property
+    def windows(self) -> WindowSpec | None:
+        """The windows to aggregate, None for a function."""
+        return self.work.spec if isinstance(self.work, WindowWork) else None
+
+    @property
+    def one_timer_per_key(self) -> bool:
+        """Whether a key has one timer, which a new timestamp moves."""
+        return isinstance(self.work, BatchProcessFunction) and self.work.one_timer_per_key
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the rows that reach a key group: input rows, or the slices made of them."""
+        schema = nullable_arrow_schema(self.rows)
+        if isinstance(self.work, WindowWork) and self.work.local == "arrow":
+            _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
+            schema = pa.schema([*(schema.field(name) for name in self.key), *slices])
+        return schema.append(pa.field(ORDER, pa.int64())) if self.order == "event_time" else schema
+
+
+def nullable_arrow_schema(rows: StructType) -> pa.Schema:
+    """Return the Arrow schema of rows that have been checked before; nullability is ignored."""
+    return to_arrow_schema(rows._as_nullable(), timezone="UTC")

@@ -1,0 +1,118 @@
+"""Builds the DataFrame of a query: hashes and packs rows, groups them by key group, runs the operator."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+
+from timerheap.spark._exchange.labels import balanced_labels
+from timerheap.spark._exchange.pack import PACKED, Packer
+from timerheap.spark._exchange.slicing import LocalStage
+from timerheap.spark._group.query import Query, TimeMode, WindowWork
+from timerheap.spark._plan.arguments import arrow_schema, expect_state_store, named_column
+from timerheap.spark._plan.marks import hashed
+from timerheap.spark._worker.endless import runs
+from timerheap.spark._worker.notices import notices
+from timerheap.spark._worker.output import LATE_BY, LATE_ROW
+from timerheap.spark._worker.rehearsal import rehearse
+from timerheap.spark._worker.stateful_operator import BatchOperator, StreamingOperator
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["build", "has_spark_watermark", "time_mode"]
+
+
+def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
+    """Return the time mode of a query that makes its own watermarks; idleness needs a clock."""
+    idle = df.isStreaming and any(strategy.idle_timeout is not None for strategy in strategies)
+    return "ProcessingTime" if processing_time or idle else "None"
+
+
+def has_spark_watermark(df: DataFrame) -> bool:
+    """Return whether a ``withWatermark()`` of Spark's stands before `df`."""
+    return "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString()
+
+
+def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) -> DataFrame:
+    """Return the result of a query.
+
+    Parameters
+    ----------
+    query : Query
+    df : pyspark.sql.DataFrame
+        The input rows with their marks; see `timerheap.spark._plan.marks.marked`.
+    output_event_time : str, optional
+        Column of the result that becomes Spark's event time.
+    """
+    if df.isStreaming:
+        expect_state_store(df)
+    elif query.time_mode == "ProcessingTime":
+        raise ValueError(
+            "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
+        )
+    arrow_schema("output_schema", query.result)
+    result_type = query.result
+    if query.late_row is not None:
+        result_type = _with_late_columns(query.result, query.late_row, output_event_time)
+    if not isinstance(query.work, WindowWork):
+        rehearse(query.work, query)
+    spark = df.sparkSession
+    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
+    packer = _packer(query, partitions)
+    rows = hashed(df, query.key)
+    names = rows.columns
+    numbered = rows.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow() takes no dots in names
+    groups = numbered.mapInArrow(
+        lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
+    ).groupBy("label")
+    if df.isStreaming:
+        operator = StreamingOperator(query, partitions, runs(spark), notices(spark))
+        result = groups.transformWithStateInPandas(operator, result_type, "Append", query.time_mode)
+    else:
+        on_batch = BatchOperator(query, result_type)
+        result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
+    return result if output_event_time is None else _with_event_time(df, result, output_event_time)
+
+
+def _packer(query: Query, partitions: int) -> Packer:
+    work, event_time = query.work, query.event_time
+    local = None
+    if isinstance(work, WindowWork) and work.local == "arrow" and event_time is not None:
+        local = LocalStage(work.spec, query.key, event_time, work.inputs)
+    argument = "time" if isinstance(work, WindowWork) else "event_time"
+    return Packer(
+        columns=[] if event_time is None else [(argument, event_time)],
+        event_time=event_time,
+        labels=balanced_labels(query.max_parallelism, partitions),
+        broadcasts=query.time_mode != "EventTime",
+        reduce=local,
+    )
+
+
+def _with_late_columns(result: StructType, late_row: StructType, output_event_time: str | None) -> StructType:
+    if output_event_time is not None:
+        raise ValueError(
+            f"output_event_time must be left out with late_by=True, got {output_event_time!r}; late rows "
+            "have null there: filter them out, then call withWatermark() on the result"
+        )
+    taken = {LATE_BY, LATE_ROW} & set(result.names)
+    if taken:
+        raise ValueError(
+            f"output_schema must not have a column {min(taken)!r}, which late_by=True adds; rename it"
+        )
+    nullable = result._as_nullable()  # a late row has null in these columns
+    row = late_row._as_nullable()
+    return StructType([*nullable.fields, StructField(LATE_BY, LongType()), StructField(LATE_ROW, row)])
+
+
+def _with_event_time(df: DataFrame, result: DataFrame, name: str) -> DataFrame:
+    type_ = named_column(result, "output_event_time", name)
+    if not isinstance(type_, TimestampType):
+        raise ValueError(
+            f"output_event_time must be a timestamp column, got {name!r} of type {type_.simpleString()}"
+        )
+    if has_spark_watermark(df):
+        raise ValueError(
+            f"output_event_time must be left out when df has a withWatermark(), got {name!r}; a second "
+            "watermark would stop both: remove withWatermark() from df, and pass watermark= instead"
+        )
+    return result.withWatermark(name, "0 seconds")

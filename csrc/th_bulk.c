@@ -1,35 +1,35 @@
-/* Bulk operations. The index lines and rows of many arguments are on their way at once, so that their cache misses
- * overlap. Where a batch touches much of the heap, the order is left loose meanwhile and made once at the end, which
- * costs less than sifting each. */
+/* Bulk operations. The index lines and rows of many arguments are fetched together, so that their cache misses overlap.
+ * If a batch affects a large part of the heap, the order is restored once at the end, which costs less than sifting
+ * each row. */
 #include "th_private.h"
 
-/* A batch of n is `large` from 1/16 of the heap on. */
+/* Returns whether a batch of n is more than 1/16 of the heap. */
 static bool large(const th_heap *h, size_t n) { return n > h->len / 16; }
 
-/* Arguments are fetched ahead of use in two steps: hash and index line, and later the row that the line points to. A
- * few at a time, for a burst of prefetches has to wait until the cache can take them. */
+/* Arguments are fetched ahead in two steps: first the index line of the hash, later the row that the line points to.
+ * Only a few are fetched at a time, since the cache can handle a limited number of prefetches at once. */
 #define FEW 8
 #define LINES_AHEAD 48
 #define ROWS_AHEAD 24
 #define RING 64
 _Static_assert(ROWS_AHEAD <= LINES_AHEAD && LINES_AHEAD + FEW <= RING,
-               "an argument is there from its line on until its use");
+               "an argument must stay in the ring until it is used");
 
-/* The arguments of a call. Each is read once, for the caller's memory may change at any moment, and an entry must be
- * filed under the hash of the very values that go into its row. */
+/* The arguments of a call. Each is read once, since the caller's memory may change at any time and the hash of an entry
+ * must match the values in its row. */
 typedef struct rows {
     th_column ts, new_ts, key, ns;
     size_t n;
     struct {
         int64_t ts[RING], new_ts[RING], key[RING], ns[RING];
         uint64_t hash[RING], new_hash[RING];
-    } ahead; /* those on their way */
+    } ahead; /* the arguments fetched ahead */
 } rows;
 
-/* What the calls need of their arguments: constants where they are given, so that each call has loops of its own. */
+/* The parts of the arguments that a call needs. They are passed as constants, so that each call gets its own loops. */
 enum { ROWS = 1, NEW_TS = 2 };
 
-/* In a heap by_key, where a timestamp is no part of an identity, it is left to the caller to read. */
+/* In a heap by_key the timestamp is not part of the identity, and the caller reads it later. */
 TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int what) {
     for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
         size_t k = i % RING;
@@ -59,7 +59,7 @@ TH_INLINE void fetch_rows(const th_heap *h, const rows *r, size_t i, size_t few)
     }
 }
 
-/* To be called for each argument in sequence; returns where it is in the ring. */
+/* Must be called for each argument in sequence; returns its position in the ring. */
 TH_INLINE size_t fetch(const th_heap *h, rows *r, size_t i, int what) {
     if (i % FEW == 0) {
         if (i == 0) {
@@ -72,17 +72,18 @@ TH_INLINE size_t fetch(const th_heap *h, rows *r, size_t i, int what) {
     return i % RING;
 }
 
-/* The row of an argument, or SIZE_MAX. */
+/* Returns the row of an argument, or SIZE_MAX. */
 TH_INLINE size_t row_of(const th_heap *h, const rows *r, size_t k) {
     return th_lookup(h, r->ahead.hash[k], r->ahead.ts[k], r->ahead.key[k], r->ahead.ns[k]);
 }
 
 /* ---- push ---- */
 
-/* Appends the rows that are absent, in no order yet, until done or full; returns the first row not looked at. In a heap
- * by_key, `where` gets the slot of each identity, which stays when its row moves. */
+/* Appends the absent rows, without ordering them, until the arguments end or the heap is full; returns the number of
+ * processed arguments. In a heap by_key, stores the slot of each identity, which does not change when its row moves, in
+ * `where`. */
 static size_t append(th_heap *heap, rows *r, uint8_t *added, uint32_t *where) {
-    th_heap h = *heap; /* a copy that stays in registers: stores to bytes might change any memory */
+    th_heap h = *heap; /* a copy stays in registers, since stores to bytes may alias any memory */
     size_t i = 0;
     for (; i < r->n; i++) {
         size_t k = fetch(&h, r, i, where ? ROWS : 0), row = row_of(&h, r, k);
@@ -101,8 +102,8 @@ static size_t append(th_heap *heap, rows *r, uint8_t *added, uint32_t *where) {
     return i;
 }
 
-/* Restores the order when rows [first, len) are new: below their ancestors everything is in order already, so only
- * these sift down, the deepest first. A few rows sift up instead. */
+/* Restores the order after rows [first, len) were appended. Only their ancestors can be out of order, so these sift
+ * down, deepest first. A few rows sift up instead. */
 static void settle_tail(th_heap *h, size_t first) {
     size_t lo = first, hi = h->len;
     if (hi - lo < TH_ARITY) {
@@ -118,7 +119,7 @@ static void settle_tail(th_heap *h, size_t first) {
 
 TH_INLINE size_t row_at(const th_heap *h, uint32_t slot) { return h->line[slot >> 4].row[slot & 15]; }
 
-/* Moves the timers of the rows that were there before; restores the order behind `first` as well. */
+/* Moves the timers that were already present, and restores the order including the rows from `first` on. */
 static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, const uint32_t *where) {
     if (large(h, r->n)) {
         for (size_t i = 0; i < r->n; i++)
@@ -131,7 +132,7 @@ static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, 
         size_t row = row_at(h, where[i]);
         th_row x = th_get(h, row);
         x.ts = th_at(r->ts, i);
-        if (row < first) th_settle(h, row, first, x); /* a heap of its own until the tail is settled */
+        if (row < first) th_settle(h, row, first, x); /* the rows before the tail are a heap */
         else th_put(h, row, x);
     }
     settle_tail(h, first);
@@ -206,7 +207,7 @@ void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_colu
 
 /* ---- remove by key ---- */
 
-/* A set of keys: open addressing over `size` entries, where 0 is a free one, and behind them whether key 0 is there. */
+/* A set of keys with open addressing: `size` entries, 0 for a free one, and one more entry for whether it has key 0. */
 TH_INLINE size_t place_of(const th_heap *h, size_t size, int64_t key) {
     return th_mix((uint64_t)key ^ h->seed[0], h->seed[2]) & (size - 1);
 }
@@ -231,7 +232,7 @@ size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, int64_t *ta
 }
 
 void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size) {
-    for (size_t i = h->len; i--;) /* from the end, so that the row that fills a gap has been looked at */
+    for (size_t i = h->len; i--;) /* from the end, since the last row fills the gap and must be checked before */
         if (has_key(h, table, size, h->key[i])) th_drop(h, i, th_hash_row(h, i), true);
     th_heapify(h);
     h->changes++;

@@ -1,7 +1,7 @@
-/* Bulk removal of all due timers. A due row's parent is due, so the due rows are the top of the tree. */
+/* Bulk removal of due timers. The parent of a due row is due, so the due rows are the top of the tree. */
 #include "th_private.h"
 
-/* Due rows among row i, which is due, and its descendants. Recursion ends at the depth of the heap. */
+/* Returns the number of due rows in the subtree of the due row i. The recursion is as deep as the heap. */
 static size_t count_below(const th_heap *h, size_t i, int64_t watermark) {
     size_t n = 1, c = TH_ARITY * i + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
     for (; c < end; c++)
@@ -13,16 +13,16 @@ size_t th_heap_count_due(const th_heap *h, int64_t watermark) {
     return h->len && h->ts[0] <= watermark ? count_below(h, 0, watermark) : 0;
 }
 
-/* From this many due for each one taken, and for a few, sifting them out one by one beats handling all that are due. */
+/* Popping timers one by one is faster for a few timers, or if there are this many due rows for each popped one. */
 #define MANY 16
 
 static bool singly(size_t due, size_t take) { return take < 10 || take < due / MANY; }
 
-/* As many due rows as make a difference. */
+/* Returns the number of due rows after which the choice of `singly` is known. */
 static size_t enough(size_t limit) { return limit < SIZE_MAX / MANY - 1 ? (limit + 1) * MANY : SIZE_MAX; }
 
-/* Collects the due rows in the scratch, ascending, until there are enough; false if they need more of it. Breadth
- * first: a queue of rows whose children are still to be looked at is what is wanted in the end. */
+/* Collects the due rows in scratch, ascending, until there are enough; returns false if it needs more scratch. The
+ * search is breadth-first, and its queue of rows is also the result. */
 static bool collect(const th_heap *h, th_due *due) {
     uint32_t *rows = (uint32_t *)due->scratch;
     size_t room = 2 * due->words, most = enough(due->limit);
@@ -35,19 +35,19 @@ static bool collect(const th_heap *h, th_due *due) {
     }
     for (; due->seen < due->found && due->found < most; due->seen++) {
         size_t c = TH_ARITY * (size_t)rows[due->seen] + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
-        if (c >= h->len) break; /* nor has any row behind it children */
+        if (c >= h->len) break; /* the following rows have no children either */
         if (room < due->found + TH_ARITY) return false;
         if (due->seen + TH_GROUP < due->found) th_prefetch_children(h, rows[due->seen + TH_GROUP]);
         for (; c < end; c++) {
-            rows[due->found] = (uint32_t)c; /* without a branch: the last guess is not counted */
+            rows[due->found] = (uint32_t)c; /* without a branch: a row that is not due is overwritten */
             due->found += h->ts[c] <= due->watermark;
         }
     }
     return true;
 }
 
-/* Writes the rows in their order. A column of the result may hold `sorted`: each record is read before its row is
- * written over it. */
+/* Writes the rows in order. `sorted` may be stored in a column of the result, since each record is read before it is
+ * overwritten. */
 static void gather(const th_heap *h, const uint64_t *sorted, const th_due *due) {
     for (size_t i = 0; i < due->n; i++) {
         size_t row = sorted[i];
@@ -62,7 +62,7 @@ static void gather(const th_heap *h, const uint64_t *sorted, const th_due *due) 
     }
 }
 
-/* Takes the rows out of the index, a group of cache misses at a time. */
+/* Removes the rows from the index, with overlapping cache misses. */
 static void unindex(th_heap *h, const uint32_t *rows, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (i + TH_GROUP < n) TH_PREFETCH(&h->line[h->slot[rows[i + TH_GROUP]] >> 4]);
@@ -70,9 +70,9 @@ static void unindex(th_heap *h, const uint32_t *rows, size_t n) {
     }
 }
 
-/* Fills each hole with the last row, from the highest hole down. What is below a hole is in order by then, and what
- * is above it is a hole still, so the filler only ever sinks. Several sink together; they must be down before the
- * last row is one of theirs. */
+/* Fills each hole with the last row, from the last hole to the first. The rows below a hole are then in order and those
+ * above it are still holes, so the row only sinks. Several rows sink together; they must be placed before the last row
+ * of the heap can be one of them. */
 static void fill_holes(th_heap *h, const uint32_t *rows, size_t n) {
     th_sinkers s = {0};
     unindex(h, rows, n);
@@ -84,7 +84,7 @@ static void fill_holes(th_heap *h, const uint32_t *rows, size_t n) {
     th_sink(h, &s);
 }
 
-/* The same for many holes: the order is made when they are filled. */
+/* Fills many holes, and restores the order afterwards. */
 static void fill_many_holes(th_heap *h, const uint32_t *rows, size_t n) {
     unindex(h, rows, n);
     for (size_t k = n; k--;) {
@@ -95,7 +95,7 @@ static void fill_many_holes(th_heap *h, const uint32_t *rows, size_t n) {
     th_heapify(h);
 }
 
-/* Closes the holes by moving up what stays, and makes index and order anew. */
+/* Closes the holes by moving the remaining rows up, and rebuilds the index and the order. */
 static void close_holes(th_heap *h, const uint32_t *rows, size_t n) {
     size_t to = rows[0];
     for (size_t k = 0; k < n; k++) {
@@ -140,11 +140,11 @@ th_status th_heap_pop_due(th_heap *h, th_due *due) {
         pop_singly(h, due);
         return TH_YES;
     }
-    /* To sort takes two words a row: of the result's, when it has as many rows. */
+    /* Sorting takes two words per row, from the result if it has as many rows. */
     uint32_t *rows = (uint32_t *)due->scratch;
     uint64_t *sorted = take < found ? due->scratch + rows_end : (uint64_t *)due->key;
     th_sort_rows(h, rows, found, sorted, take < found ? sorted + found : (uint64_t *)due->ts);
-    if (take < found) { /* the earliest are a top of the tree as well */
+    if (take < found) { /* the rows taken are the top of the tree, too */
         th_row bound = th_get(h, sorted[take - 1]);
         size_t n = 0;
         for (size_t k = 0; k < found; k++)

@@ -1,9 +1,9 @@
-/* The heap's order, the single operations and the check of every invariant. */
+/* The order of the heap, the operations on single timers, and the check of all invariants. */
 #include "th_private.h"
 
 static size_t parent(size_t i) { return (i - 1) / TH_ARITY; }
 
-/* The least of the siblings in `ties`, a bit for each from c on, which share one timestamp. */
+/* Returns the least of the siblings with equal timestamps; `ties` has a bit for each sibling from c on. */
 static size_t least_of_ties(const th_heap *h, size_t c, unsigned ties) {
     size_t best = c + th_ctz(ties);
     int64_t least = h->key[best];
@@ -18,8 +18,8 @@ static size_t least_of_ties(const th_heap *h, size_t c, unsigned ties) {
     return best;
 }
 
-/* The least of the children from c on. With eight of them: a tournament of conditional moves, since which child
- * wins is a coin toss that no branch predictor can learn. */
+/* Returns the least of the children from c on. Eight children are compared by conditional moves, since the result is
+ * random and a branch would be mispredicted. */
 TH_INLINE size_t least_child(const th_heap *h, size_t c, size_t end) {
     const int64_t *t = h->ts + c;
     unsigned ties = 0;
@@ -48,7 +48,7 @@ void th_sift_up(th_heap *h, size_t i, th_row x) {
 
 void th_sift_down(th_heap *h, size_t i, size_t end, th_row x) {
     for (size_t c; (c = TH_ARITY * i + 1) < end;) {
-        if (TH_ARITY * c + 1 < end) /* whichever child wins, its children are next */
+        if (TH_ARITY * c + 1 < end) /* the children of the least child are needed next */
             for (size_t k = 0; k < TH_ARITY; k++) th_prefetch_children(h, c + k);
         size_t best = least_child(h, c, end);
         if (!th_row_less(h, best, x)) break;
@@ -67,11 +67,11 @@ void th_sink_add(th_heap *h, th_sinkers *s, size_t i, th_row x) {
     if (!s->n) s->highest = i;
     s->at[s->n] = i;
     s->x[s->n++] = x;
-    TH_PREFETCH(&h->line[x.slot >> 4]); /* written to when x has come down */
+    TH_PREFETCH(&h->line[x.slot >> 4]); /* written when x is placed */
     th_prefetch_children(h, i);
 }
 
-/* One level for all, in two passes: while one waits for a cache line the others go on. */
+/* Sifts all rows down by one level in two passes, so that their cache misses overlap. */
 void th_sink(th_heap *h, th_sinkers *s) {
     size_t best[TH_GROUP];
     for (size_t n = s->n; n;) {
@@ -116,7 +116,7 @@ void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose) {
     th_leave(h, hash, h->slot[i]);
     size_t last = --h->len;
     if (i == last) return;
-    if (loose && last >= TH_GROUP) TH_PREFETCH(&h->line[h->slot[last - TH_GROUP] >> 4]); /* a gap's filler soon */
+    if (loose && last >= TH_GROUP) TH_PREFETCH(&h->line[h->slot[last - TH_GROUP] >> 4]); /* will fill a gap soon */
     if (loose) th_put(h, i, th_get(h, last));
     else th_settle(h, i, last, th_get(h, last));
 }
@@ -216,7 +216,7 @@ void th_heap_pop(th_heap *h) {
 
 /* ---- invariants ---- */
 
-/* Adds `by` to the count of every line that a row's entry passed on its way. */
+/* Adds `by` to the counts of all lines that the entries of the rows passed. */
 static void count_passed(th_heap *h, uint32_t by) {
     for (size_t i = 0; i < h->len; i++) {
         size_t at = th_home(h, th_hash_row(h, i)), end = h->slot[i] >> 4;

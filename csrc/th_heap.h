@@ -1,10 +1,10 @@
 /* timerheap's native heap: an addressable 8-ary min-heap of timers over parallel columns, with a dedup index.
  *
- * C11, no dependency. Nothing here allocates, calls back, locks or knows Python: the caller owns every byte, lends
- * it by pointer, and keeps two threads from being inside one heap. See README.md for the layout and the costs.
+ * C11 without dependencies. The heap never allocates, locks, calls back or uses Python. The caller owns all memory,
+ * lends it by pointer, and ensures that only one thread uses a heap at a time. README.md describes layout and costs.
  *
- * A timer is (timestamp, key hash, namespace), three int64 without sentinels. Order is total, in that sequence.
- * Its identity is all three, or (key hash, namespace) in a heap `by_key`, which holds one timer for each of them. */
+ * A timer is (timestamp, key hash, namespace), three int64 without sentinels, ordered in that sequence. Its identity is
+ * all three or, in a heap `by_key`, (key hash, namespace); a heap holds one timer per identity. */
 #ifndef TH_HEAP_H
 #define TH_HEAP_H
 
@@ -15,53 +15,54 @@
 #define TH_ARITY 8
 #define TH_LANES 12
 
-/* Most timers a heap can hold: an entry is addressed by line * 16 + lane in 32 bits, with 9 to a line. */
+/* The maximum number of timers: entries are addressed by line * 16 + lane in 32 bits, with 9 entries per line. */
 #define TH_MAX_ROWS ((size_t)9 << 28)
 
 typedef enum th_status {
-    TH_NO = 0,       /* nothing was done: already there, or not there */
+    TH_NO = 0,       /* nothing done: the timer is already present, or absent */
     TH_YES = 1,      /* done */
-    TH_FULL = 2,     /* the row needs memory first; nothing was done */
+    TH_FULL = 2,     /* nothing done: more memory is needed */
     TH_DISORDER = 3, /* a row precedes its parent */
     TH_DUPLICATE = 4, /* two rows have one identity */
-    TH_CORRUPT = 5   /* row and index entry do not point at each other */
+    TH_CORRUPT = 5   /* a row and its index entry do not point at each other */
 } th_status;
 
 /* One cache line of the index. All zero is an empty line. */
 typedef struct th_line {
-    uint8_t tag[TH_LANES];  /* 8 bits of the entry's hash, 0: the lane is free */
-    uint32_t passed;        /* live entries that belong here or before and had to go on */
-    uint32_t row[TH_LANES]; /* where in the columns the entry's timer is */
+    uint8_t tag[TH_LANES];  /* 8 bits of the hash of the entry, or 0 for a free lane */
+    uint32_t passed;        /* number of live entries that were placed in a later line because this one was full */
+    uint32_t row[TH_LANES]; /* the row of the timer of the entry */
 } th_line;
 
 typedef struct th_heap {
-    int64_t *ts, *key, *ns; /* the columns, in heap order; fastest when row 1 begins a 64-byte line */
+    int64_t *ts, *key, *ns; /* the columns in heap order; fastest if row 1 is aligned to 64 bytes */
     uint32_t *slot;         /* row -> index entry, line * 16 + lane */
     th_line *line;          /* the index, 64-byte aligned */
     size_t len, cap, lines;
-    uint64_t changes;       /* differs after every change of rows, so that an iterator can tell */
+    uint64_t changes;       /* counts changes of rows, so that an iterator can detect them */
     uint64_t seed[3];
     bool by_key;
 } th_heap;
 
-/* A column of arguments: `step` in elements, 0 for one value that stands for all. A call reads each once; if others
- * write to them meanwhile, it does so with one value or the other, and the heap stays valid. */
+/* A column of arguments: `step` is in elements, 0 for a single value for all rows. A call reads each value once. If
+ * another thread writes to the column during the call, the call uses the old or the new value and the heap stays
+ * valid. */
 typedef struct th_column {
     const int64_t *data;
     ptrdiff_t step;
 } th_column;
 
-/* Makes an empty heap without memory (cap 0) whose hash is drawn from `seed`. */
+/* Initializes an empty heap without memory (cap 0); `seed` determines its hash function. */
 void th_heap_init(th_heap *h, bool by_key, uint64_t seed);
 
-/* Index lines that a heap of `cap` rows needs (0 for 0). */
+/* Returns the number of index lines that a heap of `cap` rows needs (0 for 0). */
 size_t th_index_lines(size_t cap);
 
-/* Builds the index anew over rows [0, len), whose identities differ; the lines must be zero. */
+/* Rebuilds the index of rows [0, len), whose identities must differ; the lines must be zero. */
 void th_heap_reindex(th_heap *h);
 
-/* Takes rows [0, len), just written by the caller, for a heap and builds the index, whose lines must be zero:
- * TH_YES, or TH_DISORDER or TH_DUPLICATE where they are none (then the heap may only be thrown away). */
+/* Validates rows [0, len), written by the caller, as a heap and builds the index; the lines must be zero. Returns
+ * TH_YES, or TH_DISORDER or TH_DUPLICATE if the rows are not a heap, which must then be discarded. */
 th_status th_heap_restore(th_heap *h);
 
 /* Makes `to`, of the same cap and lines, a copy of h. */
@@ -70,68 +71,69 @@ void th_heap_copy(th_heap *to, const th_heap *h);
 /* Empties the heap and keeps its memory. */
 void th_heap_clear(th_heap *h);
 
-/* Finds a timer by its identity (`ts` is ignored in a heap by_key): true, and its row. */
+/* Finds a timer by its identity (`ts` is ignored in a heap by_key). Returns whether it is present, and its row. */
 bool th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row);
 
-/* Adds a timer: TH_YES; TH_NO if it is there (a heap by_key then moves it to `ts`); TH_FULL if len == cap. */
+/* Adds a timer. Returns TH_YES; TH_NO if it is present (a heap by_key then moves it to `ts`); TH_FULL if len == cap. */
 th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns);
 
-/* Removes a timer by its identity: whether it was there. */
+/* Removes a timer by its identity. Returns whether it was present. */
 bool th_heap_remove(th_heap *h, int64_t ts, int64_t key, int64_t ns);
 
-/* As remove(ts) and, if that was there, push(new_ts): whether it was there. Not for a heap by_key. */
+/* Removes a timer and, if it was present, pushes it at `new_ts`. Returns whether it was present. Not for a heap by_key.
+ */
 bool th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int64_t ns);
 
-/* Removes row 0, the least timer; len > 0. */
+/* Removes row 0, the first timer; len must not be 0. */
 void th_heap_pop(th_heap *h);
 
-/* Pushes n timers as if in their sequence, added[i] as th_heap_push: TH_YES; or TH_FULL, the heap as before, and in
- * *need a cap that suffices for sure. `where` is scratch of n words, for a heap by_key only. */
+/* Pushes n timers as if one by one; added[i] is the result of th_heap_push. Returns TH_YES; or TH_FULL with the heap
+ * unchanged and a sufficient capacity in *need. `where` is scratch of n words, used only by a heap by_key. */
 th_status th_heap_push_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *added,
                             uint32_t *where, size_t *need);
 
-/* Looks up n identities in a heap by_key: found[i], and ts[i], 0 where it is not there. */
+/* Looks up n identities in a heap by_key: sets found[i], and ts[i] or 0 if it is absent. */
 void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts);
 
-/* Removes n timers in their sequence, removed[i] as th_heap_remove. */
+/* Removes n timers one by one; removed[i] is the result of th_heap_remove. */
 void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed);
 
-/* Reschedules n timers in their sequence, moved[i] as th_heap_reschedule. */
+/* Reschedules n timers one by one; moved[i] is the result of th_heap_reschedule. */
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                              uint8_t *moved);
 
-/* Counts the timers of n keys in one scan. `table` is zeroed scratch of size + 1 words, `size` a power of two > n; it
- * holds the keys afterwards. */
+/* Counts the timers of n keys in one scan. `table` is zeroed scratch of size + 1 words, where `size` is a power of two
+ * greater than n; it holds the keys afterwards. */
 size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, int64_t *table, size_t size);
 
-/* Removes every timer of the keys that th_heap_count_keys has put into `table`, in one more scan. */
+/* Removes all timers of the keys that th_heap_count_keys stored in `table`, in another scan. */
 void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size);
 
 /* Counts the timers with timestamp <= watermark. */
 size_t th_heap_count_due(const th_heap *h, int64_t watermark);
 
-/* A pop_due on its way: what is asked for, and the memory that it works in and writes to. */
+/* The arguments, scratch memory and result of th_heap_pop_due. */
 typedef struct th_due {
     int64_t watermark;
     size_t limit;
-    uint64_t *scratch; /* `words` of them */
+    uint64_t *scratch; /* of `words` words */
     size_t words, need;
-    int64_t *ts, *key, *ns; /* the result, `room` rows of it */
+    int64_t *ts, *key, *ns; /* the result, of `room` rows */
     size_t room, n;
-    size_t found, seen; /* the heap's own: due rows, and those of them whose children have been looked at */
+    size_t found, seen; /* internal: due rows found, and those whose children have been visited */
     uint64_t changes;
 } th_due;
 
-/* Removes the first timers with timestamp <= watermark, at most `limit` of them, and writes them in total order:
- * TH_YES. Or TH_FULL, the heap as before, until there is memory: where `need` is not 0, scratch of so many words that
- * holds what it has held; else a result with room for exactly n rows. Begin with found = 0, and a room that no result
- * has. */
+/* Removes the first timers with timestamp <= watermark, at most `limit`, and writes them in order. Returns TH_YES;
+ * or TH_FULL with the heap unchanged if memory is missing. In that case call again: if `need` is not 0, with scratch of
+ * `need` words that starts with the old contents; otherwise with a result of exactly n rows. For the first call, set
+ * found = 0 and `room` to a number of rows that no result has. */
 th_status th_heap_pop_due(th_heap *h, th_due *due);
 
-/* Validates every invariant: TH_YES, or the first that is broken. Leaves the heap as it was. */
+/* Checks all invariants and leaves the heap unchanged. Returns TH_YES or the first violation. */
 th_status th_heap_check(th_heap *h);
 
-/* XXH64 in pieces: begin, add any number of times, end. */
+/* Incremental XXH64: call begin, add any number of times, and end. */
 typedef struct th_xxh64 {
     uint64_t acc[4], total, seed;
     uint8_t rest[32];

@@ -1,22 +1,21 @@
-/* The dedup index as a whole: its size and its making. The inner loops are in th_private.h. */
+/* Size and construction of the dedup index. The inner loops are in th_private.h. */
 #include "th_private.h"
 
-_Static_assert(sizeof(th_line) == 64, "a line of the index is a cache line");
+_Static_assert(sizeof(th_line) == 64, "an index line must be a cache line");
 
 /* Lines are at most 3/4 full. */
 size_t th_index_lines(size_t cap) { return (cap + 8) / 9; }
 
-/* Rows whose lines are fetched while as many before them are entered: far more than a group, since here nothing else
- * is waited for. */
+/* The number of rows whose lines are fetched ahead. More than a group, since nothing else is waited for here. */
 #define BLOCK 32
 
-/* Where a row's entry belongs, and its tag. */
+/* The home line and the tag of the entry of a row. */
 typedef struct place {
     uint32_t home;
     uint8_t tag;
 } place;
 
-/* Pairs of rows with one tag in one line, fetched and compared some time later. */
+/* Pairs of rows with the same tag in the same line, which are fetched first and compared later. */
 typedef struct suspects {
     size_t n;
     uint32_t row[TH_GROUP], other[TH_GROUP];
@@ -31,7 +30,7 @@ TH_INLINE void fetch(const th_heap *h, size_t i, place *places) {
     }
 }
 
-/* Whether two of a pair have one identity. */
+/* Returns whether the rows of any pair have the same identity, and empties s. */
 static bool compare(const th_heap *h, suspects *s) {
     bool same = false;
     for (size_t k = 0; k < s->n; k++) {
@@ -42,7 +41,7 @@ static bool compare(const th_heap *h, suspects *s) {
     return same;
 }
 
-/* Whether row i, which goes to this line, was seen to be there already. */
+/* Adds the rows in this line that may have the identity of row i; returns whether a comparison found a duplicate. */
 TH_INLINE bool suspect(const th_heap *h, suspects *s, const th_line *b, uint8_t tag, size_t i) {
     bool same = false;
     for (unsigned m = th_match(b, tag); TH_UNLIKELY(m); m &= m - 1) {
@@ -57,9 +56,9 @@ TH_INLINE bool suspect(const th_heap *h, suspects *s, const th_line *b, uint8_t 
     return same;
 }
 
-/* `verify`: that no identity is there twice. */
+/* Builds the index; if `verify`, checks for duplicate identities. */
 TH_INLINE th_status build(th_heap *heap, bool verify) {
-    th_heap h = *heap; /* a copy that stays in registers: stores to tags might change any memory */
+    th_heap h = *heap; /* a copy stays in registers, since stores to tags may alias any memory */
     place places[2][BLOCK];
     suspects s = {0};
     bool same = false;
@@ -68,7 +67,7 @@ TH_INLINE th_status build(th_heap *heap, bool verify) {
         const place *p = places[i / BLOCK % 2];
         fetch(&h, i + BLOCK, places[i / BLOCK % 2 ^ 1]);
         for (size_t end = i + BLOCK < h.len ? i + BLOCK : h.len; i < end; i++, p++) {
-            /* Lines only fill up here: who was there before is found before the first that has a free lane. */
+            /* Lines only fill up here, so an equal entry is found before the first line with a free lane. */
             size_t at = p->home;
             uint32_t slot;
             while (true) {
@@ -84,7 +83,7 @@ TH_INLINE th_status build(th_heap *heap, bool verify) {
 
 void th_heap_reindex(th_heap *h) { build(h, false); }
 
-/* Whether no row precedes its parent. */
+/* Returns whether no row precedes its parent. */
 static bool ordered(const th_heap *h) {
     for (size_t p = 0, c = 1; c < h->len; p++) {
         size_t end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;

@@ -1,4 +1,4 @@
-/* What th_*.c share: compiler differences, rows, the index's inner loops. Not for callers. */
+/* Internal definitions shared by th_*.c: compiler differences, rows, and the inner loops of the index. */
 #ifndef TH_PRIVATE_H
 #define TH_PRIVATE_H
 
@@ -37,10 +37,10 @@ TH_INLINE unsigned th_ctz(unsigned x) { return (unsigned)__builtin_ctz(x); }
 TH_INLINE unsigned th_bits(uint64_t x) { return x ? 64 - (unsigned)__builtin_clzll(x) : 0; }
 #endif
 
-/* Rows on their way together, so that their cache misses overlap. */
+/* The number of rows processed together, so that their cache misses overlap. */
 #define TH_GROUP 16
 
-/* Both halves of the 128-bit product, folded. */
+/* Returns the xor of both halves of the 128-bit product. */
 TH_INLINE uint64_t th_mix(uint64_t a, uint64_t b) {
 #if defined(__SIZEOF_INT128__)
     unsigned __int128 p = (unsigned __int128)a * b;
@@ -80,7 +80,7 @@ typedef struct th_row {
     uint32_t slot;
 } th_row;
 
-/* Reads an argument, and the compiler must not read it again: others may write to the caller's memory meanwhile. */
+/* Reads an argument. Volatile, so that the compiler reads it only once: another thread may write to it. */
 #ifndef TH_READ
 #define TH_READ(p) (*(const volatile int64_t *)(p))
 #endif
@@ -88,7 +88,7 @@ TH_INLINE int64_t th_at(th_column c, size_t i) { return TH_READ(c.data + (ptrdif
 
 TH_INLINE th_row th_get(const th_heap *h, size_t i) { return (th_row){h->ts[i], h->key[i], h->ns[i], h->slot[i]}; }
 
-/* Writes x to row i and tells the index. */
+/* Writes x to row i and updates the index. */
 TH_INLINE void th_put(th_heap *h, size_t i, th_row x) {
     h->ts[i] = x.ts;
     h->key[i] = x.key;
@@ -97,23 +97,23 @@ TH_INLINE void th_put(th_heap *h, size_t i, th_row x) {
     h->line[x.slot >> 4].row[x.slot & 15] = (uint32_t)i;
 }
 
-/* Whether row i precedes x. */
+/* Returns whether row i precedes x. */
 TH_INLINE bool th_row_less(const th_heap *h, size_t i, th_row x) {
     if (h->ts[i] != x.ts) return h->ts[i] < x.ts;
     if (h->key[i] != x.key) return h->key[i] < x.key;
     return h->ns[i] < x.ns;
 }
 
-/* Whether x precedes row i. */
+/* Returns whether x precedes row i. */
 TH_INLINE bool th_less_row(const th_heap *h, th_row x, size_t i) {
     if (h->ts[i] != x.ts) return x.ts < h->ts[i];
     if (h->key[i] != x.key) return x.key < h->key[i];
     return x.ns < h->ns[i];
 }
 
-/* Row i will need its children's timestamps. */
+/* Fetches the timestamps of the children of row i ahead of their use. */
 TH_INLINE void th_prefetch_children(const th_heap *h, size_t i) {
-    TH_PREFETCH((const char *)((uintptr_t)h->ts + (TH_ARITY * i + 1) * sizeof *h->ts)); /* it may have none */
+    TH_PREFETCH((const char *)((uintptr_t)h->ts + (TH_ARITY * i + 1) * sizeof *h->ts)); /* may be out of bounds */
 }
 
 /* ---- the index ---- */
@@ -128,7 +128,7 @@ TH_INLINE size_t th_home(const th_heap *h, uint64_t hash) { return (size_t)((has
 
 TH_INLINE uint8_t th_tag(uint64_t hash) { return (uint8_t)(hash | ((uint8_t)hash == 0)); }
 
-/* A bit for each lane whose tag is `tag`. */
+/* Returns a mask of the lanes with this tag. */
 TH_INLINE unsigned th_match(const th_line *b, uint8_t tag) {
 #if TH_SSE2
     __m128i eq = _mm_cmpeq_epi8(_mm_load_si128((const __m128i *)b), _mm_set1_epi8((char)tag));
@@ -147,7 +147,7 @@ TH_INLINE bool th_same(const th_heap *h, size_t i, int64_t ts, int64_t key, int6
     return h->key[i] == key && h->ns[i] == ns && (h->by_key || h->ts[i] == ts);
 }
 
-/* The row of an identity, or SIZE_MAX. A full circle ends the search: every line may have been passed. */
+/* Returns the row of an identity, or SIZE_MAX. The search ends after all lines, since every line may be passed. */
 TH_INLINE size_t th_lookup(const th_heap *h, uint64_t hash, int64_t ts, int64_t key, int64_t ns) {
     size_t at = th_home(h, hash);
     for (size_t left = h->lines; left; left--) {
@@ -162,12 +162,12 @@ TH_INLINE size_t th_lookup(const th_heap *h, uint64_t hash, int64_t ts, int64_t 
     return SIZE_MAX;
 }
 
-/* Enters row i in a line, if a lane is free: whether, and its slot. Else the entry has passed. */
+/* Enters row i in a line if a lane is free and returns whether it is, and the slot. Otherwise counts it as passed. */
 TH_INLINE bool th_enter_line(th_heap *h, size_t at, uint8_t tag, size_t i, uint32_t *slot) {
     th_line *b = &h->line[at];
     unsigned free = th_match(b, 0);
     if (!free) {
-        b->passed++; /* never wraps: it counts rows, and there are fewer than 2^32 */
+        b->passed++; /* cannot overflow, since there are fewer than 2^32 rows */
         return false;
     }
     unsigned lane = th_ctz(free);
@@ -177,7 +177,7 @@ TH_INLINE bool th_enter_line(th_heap *h, size_t at, uint8_t tag, size_t i, uint3
     return true;
 }
 
-/* Enters row i under a hash that is not there yet; returns the slot. There is always a free lane. */
+/* Enters row i, whose identity must be absent, and returns its slot. There is always a free lane. */
 TH_INLINE uint32_t th_enter(th_heap *h, uint64_t hash, size_t i) {
     uint32_t slot;
     for (size_t at = th_home(h, hash); !th_enter_line(h, at, th_tag(hash), i, &slot);)
@@ -185,7 +185,7 @@ TH_INLINE uint32_t th_enter(th_heap *h, uint64_t hash, size_t i) {
     return slot;
 }
 
-/* Takes an entry out. No tombstone: the lines it passed on its way simply forget it. */
+/* Removes an entry. Instead of leaving a tombstone, decrements the counts of the lines it passed. */
 TH_INLINE void th_leave(th_heap *h, uint64_t hash, uint32_t slot) {
     size_t end = slot >> 4;
     h->line[end].tag[slot & 15] = 0;
@@ -199,45 +199,45 @@ TH_INLINE uint64_t th_hash_row(const th_heap *h, size_t i) { return th_hash(h, h
 
 /* ---- order (th_heap.c) ---- */
 
-/* Puts x where it belongs on the way from the empty row i to the root. */
+/* Places x on the path from the empty row i to the root. */
 void th_sift_up(th_heap *h, size_t i, th_row x);
 
-/* Puts x where it belongs in the subtree of the empty row i, among the rows before `end`. */
+/* Places x in the subtree of the empty row i, among the rows before `end`. */
 void th_sift_down(th_heap *h, size_t i, size_t end, th_row x);
 
-/* Either way, as x demands. */
+/* Sifts x up or down from the empty row i. */
 void th_settle(th_heap *h, size_t i, size_t end, th_row x);
 
-/* Gives row i another timestamp and identity; where there is a timer of that identity already, drops row i. */
+/* Moves row i to another timestamp; drops it if there is already a timer with the new identity. */
 void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t new_hash, bool loose);
 
-/* Rows that sift down together, so that their cache misses overlap: none is below another. */
+/* Rows that sift down together, so that their cache misses overlap. None is a descendant of another. */
 typedef struct th_sinkers {
     size_t n, highest;
     size_t at[TH_GROUP]; /* empty rows, descending */
-    th_row x[TH_GROUP];  /* what is to go there */
+    th_row x[TH_GROUP];  /* the timers to place in them */
 } th_sinkers;
 
-/* Whether row i, which is lower than all that were added, can go with them. */
+/* Returns whether row i, which is lower than all added rows, can be added. */
 TH_INLINE bool th_sink_takes(const th_sinkers *s, size_t i) {
     return !s->n || (s->n < TH_GROUP && TH_ARITY * i + 1 > s->highest);
 }
 
 void th_sink_add(th_heap *h, th_sinkers *s, size_t i, th_row x);
 
-/* Puts all where they belong and empties s. */
+/* Places all timers and empties s. */
 void th_sink(th_heap *h, th_sinkers *s);
 
-/* Sifts down the rows [lo, hi), which have children, from the last to the first. */
+/* Sifts down rows [lo, hi), all of which have children, from last to first. */
 void th_sweep(th_heap *h, size_t lo, size_t hi);
 
-/* Makes a heap of all rows (Floyd). */
+/* Restores the heap order of all rows by Floyd's algorithm. */
 void th_heapify(th_heap *h);
 
-/* Takes row i out of the index and the columns. */
+/* Removes row i from the index and the columns; if `loose`, leaves the order to a later th_heapify. */
 void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose);
 
-/* Sorts `rows` (row numbers, ascending) into total order; `a` gets the row numbers, `b` is scratch (th_sort.c). */
+/* Sorts `rows`, ascending row numbers, into total order and writes them to `a`; `b` is scratch (th_sort.c). */
 void th_sort_rows(const th_heap *h, const uint32_t *rows, size_t n, uint64_t *a, uint64_t *b);
 
 #endif

@@ -1,7 +1,7 @@
-/* Sorts rows into total order by radix, on records of one word: the column's offset from its least value in the high
- * bits, the row number in the low ones. Range-adaptive: only as many bits are sorted as tell n rows of an even spread
- * apart; what these leave together is sorted again by its own range, and at last by the next column. So no input,
- * however skewed, costs more than a few passes, and a million timestamps of one week take two. */
+/* Radix sort of rows into total order. A record is one word: the difference from the least value of the column in the
+ * high bits, the row number in the low bits. The sort adapts to the range of the values: it sorts only enough bits to
+ * separate n evenly distributed values, then sorts each run of equal bits by its own range, and finally by the next
+ * column. Any input, even a skewed one, takes only a few passes; a million timestamps of one week take two. */
 #include "th_private.h"
 
 #define SMALL 24
@@ -29,7 +29,7 @@ static void insertion_sort(const sorter *s, uint64_t *a, size_t n) {
     }
 }
 
-/* Sorts by the bits [low, high), least digit first. */
+/* Sorts by the bits [low, high), least significant digit first. */
 static void radix_sort(sorter *s, uint64_t *a, size_t n, unsigned low, unsigned high) {
     unsigned passes = (high - low + DIGIT - 1) / DIGIT, width = (high - low + passes - 1) / passes;
     uint64_t *from = a, *to = s->scratch, mask = ((uint64_t)1 << width) - 1;
@@ -49,14 +49,14 @@ static void radix_sort(sorter *s, uint64_t *a, size_t n, unsigned low, unsigned 
     if (from != a) memcpy(a, from, n * sizeof *a);
 }
 
-/* Sorts records whose row numbers are set and which are equal in the columns before `column`. */
+/* Sorts records that contain row numbers and are equal in the columns before `column`. */
 static void sort_run(sorter *s, uint64_t *a, size_t n, int column) {
     if (n <= SMALL) {
         insertion_sort(s, a, n);
         return;
     }
     uint64_t least, most;
-    do { /* identities differ, so one of the three columns does */
+    do { /* ends, since timers differ in at least one column */
         const int64_t *values = column == 0 ? s->h->ts : column == 1 ? s->h->key : s->h->ns;
         least = UINT64_MAX, most = 0;
         for (size_t i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-/* XXH64, from its specification (xxHash, Yann Collet): the checksum of everything that timerheap stores. */
+/* XXH64, the checksum of all stored data, implemented from its specification (xxHash, Yann Collet). */
 #include "th_private.h"
 
 static const uint64_t P1 = 0x9E3779B185EBCA87, P2 = 0xC2B2AE3D27D4EB4F, P3 = 0x165667B19E3779F9,
@@ -10,7 +10,7 @@ static uint64_t round64(uint64_t acc, uint64_t input) { return rotl(acc + input 
 
 static uint64_t merge(uint64_t acc, uint64_t value) { return (acc ^ round64(0, value)) * P1 + P4; }
 
-/* Takes in whole stripes of 32 bytes and returns what is left of `p`. */
+/* Processes complete stripes of 32 bytes and returns a pointer to the rest. */
 static const uint8_t *stripes(uint64_t acc[4], const uint8_t *p, size_t size) {
     uint64_t a = acc[0], b = acc[1], c = acc[2], d = acc[3];
     for (const uint8_t *end = p + (size & ~(size_t)31); p != end; p += 32) {

@@ -1,4 +1,4 @@
-"""What `agg` is given: Spark's aggregate functions, and Python's own, as aggregates of windows."""
+"""Translates the arguments of `agg`, Spark's functions or Python functions, to aggregates of windows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from timerheap.types import arrow_type
 
 __all__ = ["ResolvedAggregate", "UserAggregate", "aggregate", "resolve_aggregate"]
 
-_INPUT = "__timerheap_input"  # and a number: what the columns of aggregates are called on their way
+_INPUT = "__timerheap_input"  # followed by a number: the name of an aggregate's input column
 _INT64, _FLOAT64, _OBJECT = np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _TIMES = (DateType, TimestampType, TimestampNTZType)
@@ -58,7 +58,7 @@ _FRACTIONS = (FloatType, DoubleType)
 
 @dataclass(frozen=True)
 class UserAggregate:
-    """A Python aggregate function, to be given to ``agg``: see `aggregate`."""
+    """A Python aggregate function as an argument of ``agg``, made by `aggregate`."""
 
     function: AggregateFunction
     columns: tuple[str, ...]
@@ -74,16 +74,17 @@ class ResolvedAggregate:
     Parameters
     ----------
     field : pyspark.sql.types.StructField
-        Of the result.
+        Name and type of the result.
     aggregate : Aggregate
     inputs : dict of str to pyspark.sql.Column
-        What its columns are made from.
+        Expressions of its input columns, by name.
     object_type : pyarrow.DataType or None
-        What accumulators that are objects are stored as.
-    parts : dict of str to pyarrow.sql.Column, or None
-        What Spark can compute of each slice, for `Aggregate.from_parts`; None: it cannot.
+        Storage type of accumulators that are objects.
+    parts : dict of str to pyspark.sql.Column, or None
+        The parts of an accumulator that Spark computes per slice, for `Aggregate.from_parts`; None if Spark
+        cannot compute them.
     column : pyspark.sql.Column or None
-        What was given, where Spark can compute it.
+        The user's column; None for a Python function.
     """
 
     field: StructField
@@ -101,37 +102,40 @@ def aggregate(
     accumulator: object,
     name: str | None = None,
 ) -> UserAggregate:
-    """Say how a Python aggregate function takes part in ``agg``.
+    """Return a Python aggregate function in a form that ``agg`` accepts.
 
     Parameters
     ----------
     function : timerheap.AggregateFunction
-        With ``create_accumulator``, ``add``, ``merge`` and ``get_result``; it travels to the workers.
+        An object with ``create_accumulator``, ``add``, ``merge`` and ``get_result``; it is sent to the
+        workers.
     *columns : str
-        Whose values ``add`` is given: that of one column, or tuples of several; null is None.
+        Columns whose values ``add`` receives: a value for one column, a tuple for several; null is None.
     returns, accumulator : Types, DDL string, Spark or pyarrow type
-        Of the result, and of what a window keeps.
+        Types of the result and of the accumulator.
     name : str, optional
-        Of the result's column, by default the class's name and the columns.
+        Name of the result column, by default the name of the class followed by the columns.
     """
     from pyspark.sql.pandas.types import from_arrow_type
 
     if not columns:
-        raise ValueError("columns: name at least one, whose values the function is given")
+        raise ValueError(
+            "columns must name at least one column, got none; the function receives their values"
+        )
     result = from_arrow_type(arrow_type(returns, "returns"))
     shown = name or f"{type(function).__name__}({', '.join(columns)})"
     return UserAggregate(function, columns, result, arrow_type(accumulator, "accumulator"), shown)
 
 
 def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAggregate:
-    """Understand what ``agg`` was given; ValueError names a function that windows do not have.
+    """Translate an argument of ``agg``; raise a ValueError that names an unsupported function.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
     wanted : pyspark.sql.Column or UserAggregate
     number : int
-        Tells the columns of this aggregate from those of the others.
+        Number of the aggregate, which makes the names of its columns unique.
     """
     if isinstance(wanted, UserAggregate):
         names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
@@ -142,25 +146,27 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
         )
     if not isinstance(wanted, Column):
         raise TypeError(
-            f"agg: {wanted!r} is no Column; give Spark's functions, such as F.count('*'), or what "
-            "timerheap.spark.aggregate(...) gives"
+            f"agg must receive a Column such as F.count('*'), or the result of "
+            f"timerheap.spark.aggregate(...), got {wanted!r}"
         )
     node = cast(Any, wanted)._jc.node()
     while node.getClass().getSimpleName() == "Alias":
         node = node.child()
-    (field,) = df.groupBy().agg(wanted).schema  # the name and the type that Spark gives it
+    (field,) = df.groupBy().agg(wanted).schema  # with the name and the type that Spark uses
     function, arguments = _call(node, wanted)
     if function == "count" and (not arguments or _is_constant(arguments[0])):
         return ResolvedAggregate(field, Count(), {}, None, {}, wanted)
     if len(arguments) != 1:
-        raise ValueError(f"agg: {_text(wanted)} takes {len(arguments)} columns; windows take one at a time")
+        raise ValueError(
+            f"agg must receive aggregates of one column, got {_text(wanted)}; aggregate one column"
+        )
     name = f"{_INPUT}{number}"
     argument = _column(arguments[0], df)
     type_ = df.select(argument).schema[0].dataType
     collation = collation_of(type_)
     if collation is not None and function != "count":
         raise ValueError(
-            f"agg: {_text(wanted)} must be of the collation UTF8_BINARY, got {collation}; windows compare "
+            f"agg: {_text(wanted)} must have the collation UTF8_BINARY, got {collation}; windows compare "
             "strings by their bytes: aggregate F.collate(column, 'UTF8_BINARY')"
         )
     make, dtype = _maker(function, type_, wanted)
@@ -187,7 +193,7 @@ _PARTS: dict[str, Callable[[Column, np.dtype[Any]], Column]] = {
     "mean": lambda column, dtype: F.avg(_as(column, dtype)),
     "m2": lambda column, dtype: F.var_pop(_as(column, dtype)) * F.count(column),
 }
-"""How Spark computes the parts of accumulators."""
+"""Maps each part of an accumulator to the Spark expression that computes it."""
 
 
 def _text(wanted: Column) -> str:
@@ -197,16 +203,17 @@ def _text(wanted: Column) -> str:
 def _call(node: Any, wanted: Column) -> tuple[str, list[Any]]:
     if node.getClass().getSimpleName() != "UnresolvedFunction":
         raise ValueError(
-            f"agg: {_text(wanted)} is no call of an aggregate function; give one of {', '.join(_KNOWN)}"
+            f"agg must receive calls of aggregate functions, got {_text(wanted)}; use one of "
+            f"{', '.join(_KNOWN)}"
         )
     function = _SAME.get(node.functionName(), node.functionName())
     if node.isDistinct():
         function = f"{function}_distinct"
     if function not in _KNOWN:
         raise ValueError(
-            f"agg: {_text(wanted)} is not supported; there are {', '.join(_KNOWN)}, and "
-            "timerheap.spark.aggregate(...) for a function of your own; to compute with aggregates, select() "
-            "from the result"
+            f"agg: {_text(wanted)} is not supported; use one of {', '.join(_KNOWN)}, or "
+            "timerheap.spark.aggregate(...) for your own function; to compute with aggregates, select() from "
+            "the result"
         )
     given = node.arguments()
     arguments = [given.apply(at) for at in range(given.size())]
@@ -246,10 +253,14 @@ def _maker(function: str, type_: DataType, wanted: Column) -> tuple[Callable[...
     make = _KNOWN[function]
     if function == "avg" or function.startswith(("var", "stddev")):
         if not isinstance(type_, (*_WHOLE, *_FRACTIONS)):
-            raise ValueError(f"agg: {_text(wanted)} of {type_.simpleString()}; cast it to double")
-        return make, _FLOAT64  # as Spark computes them
+            raise ValueError(
+                f"agg: {_text(wanted)} must be of a numeric type, got {type_.simpleString()}; cast it"
+            )
+        return make, _FLOAT64  # like Spark
     if function == "sum" and not isinstance(type_, (*_WHOLE, *_FRACTIONS, DecimalType)):
-        raise ValueError(f"agg: {_text(wanted)} of {type_.simpleString()}; cast it to a number")
+        raise ValueError(
+            f"agg: {_text(wanted)} must be of a numeric type, got {type_.simpleString()}; cast it"
+        )
     if isinstance(type_, (*_WHOLE, *_TIMES)):
         return make, _INT64
     if isinstance(type_, BooleanType) and function == "count_distinct":

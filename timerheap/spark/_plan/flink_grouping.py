@@ -1,4 +1,4 @@
-"""What GROUP BY says in Flink's SQL: the keys of each grouping set."""
+"""Parses GROUP BY in Flink's SQL: the keys of each grouping set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timerheap.spark._worker.window_columns import GROUPING_SET
 
 __all__ = ["grouping_sets", "grouping_value"]
 
-_MOST_SETS = 64
+_MAX_SETS = 64
 
 Keys = tuple[str, ...]
 
@@ -22,7 +22,7 @@ def grouping_sets(select: exp.Select) -> list[Keys]:
     Raises
     ------
     ValueError
-        If a set has no window_start and window_end, or something that is no column.
+        If a set lacks window_start or window_end, or contains anything but columns.
     """
     group = select.args.get("group")
     if group is None:
@@ -30,19 +30,19 @@ def grouping_sets(select: exp.Select) -> list[Keys]:
     expect_only(group, {"expressions"})
     choices = [_choices(node) for node in group.expressions]
     sets = [tuple(dict.fromkeys(chain.from_iterable(chosen))) for chosen in product(*choices)]
-    if len(sets) > _MOST_SETS:
-        refuse(f"GROUP BY of {len(sets)} grouping sets", f"list up to {_MOST_SETS} with GROUPING SETS")
+    if len(sets) > _MAX_SETS:
+        refuse(f"GROUP BY of {len(sets)} grouping sets", f"write at most {_MAX_SETS} with GROUPING SETS")
     for bound in BOUNDS[:2]:
         if not all(bound in names for names in sets):
             raise ValueError(
-                f"query: GROUP BY has no {bound}; Flink's windows need window_start and window_end, in each "
-                "grouping set or beside them"
+                f"query: GROUP BY must have window_start and window_end, in or beside each grouping set; "
+                f"{bound} is missing"
             )
     return [tuple(name for name in names if name not in BOUNDS) for names in sets]
 
 
 def _choices(node: exp.Expr) -> list[Keys]:
-    """Return the columns that an element of GROUP BY adds to a set: one choice, or one for each set."""
+    """Return the columns that an element of GROUP BY contributes, for each of its grouping sets."""
     if isinstance(node, exp.GroupingSets):
         return [keys for element in node.expressions for keys in _choices(element)]
     if isinstance(node, (exp.Cube, exp.Rollup)):
@@ -60,14 +60,14 @@ def _columns(node: exp.Expr) -> Keys:
 
 
 def grouping_value(node: exp.Grouping | exp.GroupingId, sets: list[Keys]) -> exp.Expr:
-    """Return the number of GROUPING and GROUPING_ID: a bit for each column that is not in the group's set."""
+    """Return the value of GROUPING or GROUPING_ID: one bit per column, set if its grouping set lacks it."""
     names = [name_of(column, text_of(node)) for column in node.expressions]
     keys = list(dict.fromkeys(chain.from_iterable(sets)))
     for name in names:
         if name not in keys:
-            refuse(text_of(node), f"name columns of GROUP BY: {', '.join(keys) or 'there are none'}")
+            refuse(text_of(node), f"use columns of GROUP BY: {', '.join(keys) or 'none'}")
     if not names or (isinstance(node, exp.Grouping) and len(names) > 1):
-        refuse(text_of(node), "write GROUPING(k) or GROUPING_ID(k, ...), with columns of GROUP BY")
+        refuse(text_of(node), "write GROUPING(k) or GROUPING_ID(k, ...) with columns of GROUP BY")
     values = [sum((name not in keys) << at for at, name in enumerate(reversed(names))) for keys in sets]
     if len(sets) == 1:
         return exp.cast(exp.Literal.number(values[0]), "bigint")

@@ -1,4 +1,4 @@
-"""What the readers of Flink's SQL share: the text of a node, names of columns, and how things are refused."""
+"""Helpers of the parser of Flink's SQL: the text and the columns of a node, and errors."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ BOUNDS = ("window_start", "window_end", "window_time")
 _WINDOWS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
 
 _INSTEAD = {
-    "distinct": ("SELECT DISTINCT", "a group gives one row; use distinct() on the result of a batch"),
+    "distinct": ("SELECT DISTINCT", "a group has one row; use distinct() on the result of a batch"),
     "hint": ("a hint", "leave it out"),
-    "joins": ("JOIN", "join DataFrames in Spark: the tables before, or the results of two queries"),
-    "laterals": ("LATERAL", "do in Spark, in a view, what it does"),
+    "joins": ("JOIN", "join DataFrames in Spark, before the windows or after them"),
+    "laterals": ("LATERAL", "write the same in Spark, as a view"),
     "limit": ("LIMIT", "use limit() on the result of a batch"),
     "offset": ("OFFSET", "use offset() on the result of a batch"),
-    "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream gives windows as they end"),
+    "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream returns windows as they end"),
     "pivots": ("PIVOT", "use pivot() on the result of a batch"),
     "sample": ("TABLESAMPLE", "make a view with sample()"),
-    "version": ("FOR SYSTEM_TIME AS OF", "join versions in Spark, and make a view of it"),
+    "version": ("FOR SYSTEM_TIME AS OF", "join the versions in Spark and make a view of the result"),
     "with": ("WITH", "make a view of it: createOrReplaceTempView()"),
 }
 
 
 def refuse(what: str, instead: str) -> NoReturn:
-    """Raise the ValueError that names what is not supported, and what to write instead."""
+    """Raise a ValueError that names the unsupported feature and an alternative."""
     raise ValueError(f"query: {what} is not supported; {instead}")
 
 
@@ -40,7 +40,7 @@ def text_of(node: exp.Expr) -> str:
 
 
 def expect_only(node: exp.Expr, read: set[str]) -> None:
-    """Refuse clauses of a node that are not in `read`."""
+    """Raise for a clause of a node that is not in `read`."""
     for name, value in node.args.items():
         clause = name.removesuffix("_")
         if value and clause not in read:
@@ -48,7 +48,7 @@ def expect_only(node: exp.Expr, read: set[str]) -> None:
 
 
 def expect_known_queries(select: exp.Select) -> None:
-    """Refuse queries of queries by their names in Flink's documentation; a window Top-N may be one."""
+    """Raise for nested queries, by their names in Flink's documentation; a window Top-N is allowed."""
     if select.args.get("with_"):
         refuse(*_INSTEAD["with"])
     where = select.args.get("where")
@@ -69,11 +69,11 @@ def expect_known_queries(select: exp.Select) -> None:
     if _is_grouped(select) and any(one.args.get("group") for one in _within(select)):
         refuse(
             "a window aggregation of a window aggregation",
-            "make a view of the inner query's result, with window_time AS rowtime, and aggregate "
+            "make a view of the inner query's result with window_time AS rowtime, and aggregate "
             "TABLE(TUMBLE(TABLE view, DESCRIPTOR(rowtime), ...))",
         )
     if list(_within(select)) and select.find(exp.Window) is None:
-        refuse("a query within the query", "make a view of the inner one: createOrReplaceTempView()")
+        refuse("a nested query", "make a view of the inner query: createOrReplaceTempView()")
 
 
 def _is_grouped(select: exp.Select) -> bool:
@@ -85,14 +85,14 @@ def _within(select: exp.Select) -> Iterator[exp.Select]:
 
 
 def parts_of(node: exp.Expr) -> list[exp.Expr]:
-    """Return what stands between parentheses, or the node."""
+    """Return the elements of a tuple or of parentheses; any other node as the only element."""
     if isinstance(node, exp.Tuple):
         return list(node.expressions)
     return [node.this if isinstance(node, exp.Paren) else node]
 
 
 def name_of(node: exp.Expr, clause: str) -> str:
-    """Return the name of a column."""
+    """Return the name of a column; raise for any other node."""
     if not isinstance(node, exp.Column) or node.table:
-        refuse(f"{clause} {text_of(node)}", "name columns of the table; make a view that has it as a column")
+        refuse(f"{clause} {text_of(node)}", "use columns of the table; make a view that has it as a column")
     return node.name

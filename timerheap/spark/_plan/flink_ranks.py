@@ -1,4 +1,4 @@
-"""Window Top-N and window deduplication in Flink's SQL: ROW_NUMBER() over a window, and a limit of it."""
+"""Parses window Top-N and window deduplication in Flink's SQL: ROW_NUMBER() over a window, with a limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATTERN = (
 
 @dataclass(frozen=True)
 class Order:
-    """An expression of ORDER BY, in Spark's SQL."""
+    """One ORDER BY expression, in Spark's SQL."""
 
     text: str
     descending: bool
@@ -27,23 +27,24 @@ class Order:
 
 @dataclass(frozen=True)
 class Rank:
-    """The first rows of each window.
+    """A parsed Top-N: the first rows of each window and key.
 
     Parameters
     ----------
     name : str
-        Of the column with a row's number.
+        Name of the column with the row number.
     keys : tuple of str
-        By which rows of a window are told apart.
+        The PARTITION BY columns, without those of the window.
     order : tuple of Order
     limit : int
-        How many rows are kept.
+        Number of rows to keep.
     items : tuple of (str, str)
-        Expression and name of what is ranked, ``("*", "*")`` for all there is, and `name` in its place.
+        Expression and name of each column of the inner query; ``("*", "*")`` for all columns, and
+        ``(name, name)`` for the row number.
     where : str or None
-        What is asked of ranked rows beside their number.
+        Further conditions on the ranked rows.
     columns : tuple of (str, str)
-        Expression and name of the result's columns; ``("*", "*")`` for all.
+        Expression and name of each column of the outer query; ``("*", "*")`` for all columns.
     """
 
     name: str
@@ -56,14 +57,14 @@ class Rank:
 
 
 def rank_of(select: exp.Select) -> tuple[Rank, exp.Select] | None:
-    """Return what is ranked how, and the query of what is ranked; None where nothing is."""
+    """Return the rank of a query and the inner query with ROW_NUMBER(); None without OVER."""
     overs = list(select.find_all(exp.Window))
     if not overs:
         return None
     middle = _subquery(select)
     over = overs[0]
     if len(overs) > 1 or not isinstance(over.this, exp.RowNumber):
-        refuse(f"{text_of(overs[-1])} (OVER)", f"only one ROW_NUMBER() of a window Top-N is: {_PATTERN}")
+        refuse(f"{text_of(overs[-1])} (OVER)", f"only the ROW_NUMBER() of a window Top-N is: {_PATTERN}")
     if middle is None or over.find_ancestor(exp.Select) is not middle:
         refuse(f"{text_of(over)} (Top-N, deduplication) in this place", _PATTERN)
     expect_only(select, {"expressions", "from", "where"})
@@ -102,7 +103,7 @@ def _subquery(select: exp.Select) -> exp.Select | None:
 
 
 def _strip_names(select: exp.Select) -> None:
-    """Take the names of subqueries away from columns: there is one table at each level."""
+    """Remove table names from columns, since each level has only one table."""
     names = {source.alias for source in select.find_all(exp.Subquery, exp.Table)} - {""}
     for column in select.find_all(exp.Column):
         if column.table in names:
@@ -119,7 +120,7 @@ def _item(node: exp.Expr) -> tuple[str, str]:
 
 
 def _limit(select: exp.Select, name: str) -> tuple[int, str | None]:
-    """Return how many rows are kept, and what else is asked of them."""
+    """Return the number of rows to keep and the other conditions."""
     where = select.args.get("where")
     conditions: list[exp.Expr] = []
     if where is not None:
@@ -127,12 +128,12 @@ def _limit(select: exp.Select, name: str) -> tuple[int, str | None]:
     limits = [n for n in (_at_most(one, name) for one in conditions) if n is not None]
     others = [one for one in conditions if _at_most(one, name) is None]
     if len(limits) != 1 or limits[0] < 1:
-        refuse(f"a Top-N whose WHERE has not one limit of {name}", f"write WHERE {name} <= 3, or {name} = 1")
+        refuse(f"a Top-N without exactly one limit of {name}", f"write WHERE {name} <= 3, or {name} = 1")
     return limits[0], text_of(exp.and_(*others)) if others else None
 
 
 def _at_most(condition: exp.Expr, name: str) -> int | None:
-    """Return n of ``rownum <= n``, also as ``< n + 1``, ``= 1``, or the other way round."""
+    """Return n of ``rownum <= n``, ``rownum < n + 1``, ``rownum = 1`` or the flipped forms; else None."""
     flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
     if not isinstance(condition, exp.Binary):
         return None

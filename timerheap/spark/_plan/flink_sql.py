@@ -1,4 +1,4 @@
-"""What a query of windows in Flink's SQL says, read with sqlglot; nothing here needs Spark to run."""
+"""Parses a window query in Flink's SQL with sqlglot; works without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Call", "Ranked", "WindowSelect", "parsed"]
 
 _EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
 
-# Flink's names of the lengths, in their order, and those of this package's functions.
+# Flink's names of the length arguments, in order, and the names in this package's functions.
 _LENGTHS = {
     "TUMBLE": {"SIZE": "size"},
     "HOP": {"SLIDE": "slide", "SIZE": "size"},
@@ -61,7 +61,7 @@ _FUNCTIONS: dict[type[exp.Expr], str] = {
 }
 _KNOWN = (
     "COUNT, COUNT(DISTINCT), SUM, AVG, MIN, MAX, STDDEV_SAMP, STDDEV_POP, VAR_SAMP, VAR_POP and "
-    "APPROX_COUNT_DISTINCT; for a function of your own take timerheap.spark.aggregate(...) with "
+    "APPROX_COUNT_DISTINCT; for your own function use timerheap.spark.aggregate(...) with "
     "tumble(), hop() or cumulate()"
 )
 
@@ -70,7 +70,7 @@ _READ = {"expressions", "from", "where", "group", "having"}
 
 @dataclass(frozen=True)
 class Call:
-    """An aggregate: Spark's name of the function, its argument and its FILTER in Spark's SQL."""
+    """An aggregate: the function's name in Spark, and its argument and FILTER in Spark's SQL."""
 
     function: str
     argument: str | None
@@ -79,29 +79,29 @@ class Call:
 
 @dataclass(frozen=True)
 class WindowSelect:
-    """A query of windows; expressions are in Spark's SQL.
+    """A parsed window query; expressions are in Spark's SQL.
 
     Parameters
     ----------
     windows : {"tumble", "hop", "cumulate", "session"}
     table : tuple of str
-        The parts of its name.
+        The parts of the table's name.
     time : str
-        The column of its descriptor.
+        The column in DESCRIPTOR.
     lengths : dict of str to int
-        Arguments of the function that `windows` names, in ms.
+        Length arguments of the window function, in ms.
     partition : tuple of str or None
-        By which columns sessions are told apart, if the query says so.
+        The PARTITION BY columns of SESSION; None without the clause.
     where : str or None
     keys : tuple of str
-        What is grouped by, beside the window.
+        The GROUP BY columns, without those of the window.
     sets : tuple of tuples of str
-        The keys of each grouping set; without GROUPING SETS, CUBE and ROLLUP it is one, of all keys.
+        The keys of each grouping set; without GROUPING SETS, CUBE and ROLLUP one set with all keys.
     calls : dict of str to Call
-        By the names that `having` and `columns` call them.
+        The aggregates, by the names that `having` and `columns` use.
     having : str or None
     columns : tuple of (str, str)
-        Expression and name.
+        Expression and name of each selected column.
     """
 
     windows: str
@@ -119,7 +119,7 @@ class WindowSelect:
 
 @dataclass(frozen=True)
 class Ranked:
-    """The first results, or the first rows, of the windows of a query."""
+    """A parsed window Top-N, over the results of windows or over their rows."""
 
     windows: WindowSelect
     rank: Rank
@@ -127,7 +127,7 @@ class Ranked:
 
 
 class _Flink(Spark):
-    """Spark with the strings of the standard, as Flink: a quote is doubled, and a backslash is itself."""
+    """Spark's dialect with standard strings, as in Flink: quotes are doubled, backslashes are literal."""
 
     class Tokenizer(Spark.Tokenizer):
         QUOTES = ["'"]  # noqa: RUF012
@@ -135,12 +135,12 @@ class _Flink(Spark):
 
 
 def parsed(query: str) -> WindowSelect | Ranked:
-    """Read a query.
+    """Parse a query.
 
     Raises
     ------
     ValueError
-        If it is no SQL, or has what windows on Spark do not; the message names it.
+        If the query is invalid or uses an unsupported feature; the message names it.
     """
     select = _select(query)
     expect_known_queries(select)
@@ -153,7 +153,7 @@ def parsed(query: str) -> WindowSelect | Ranked:
         return Ranked(_window_select(source.this), rank, of_rows=False)
     expect_only(middle, {"expressions", "from", "where"})
     if any(call.name.upper() == "SESSION" for call in middle.find_all(exp.Anonymous)):
-        refuse("a Top-N of the rows of SESSION", "rank what is aggregated of sessions, as in Flink")
+        refuse("a Top-N of the rows of SESSION", "rank the aggregates of sessions, as in Flink")
     rows = middle.copy()
     rows.set("expressions", [])
     rows.set("group", exp.Group(expressions=[exp.column(name) for name in BOUNDS[:2]]))
@@ -169,7 +169,7 @@ def _window_select(select: exp.Select) -> WindowSelect:
     windows, given = _arguments(call)
     data, partition = given["DATA"], given.get("PARTITION_BY")
     if not isinstance(data, exp.Column):
-        refuse(f"DATA {text_of(data)}", "name a table or a view: TABLE t")
+        refuse(f"DATA {text_of(data)}", "write the name of a table or a view: TABLE t")
     lengths = _LENGTHS[windows] | {"OFFSET": "offset"}
     sets = grouping_sets(select)
     keys = tuple(dict.fromkeys(name for one in sets for name in one))
@@ -177,12 +177,12 @@ def _window_select(select: exp.Select) -> WindowSelect:
     if windows == "SESSION" and len(sets) > 1:
         refuse(
             "SESSION with GROUPING SETS, CUBE or ROLLUP",
-            "sessions are those of the groups: write a query for each grouping set, and union() the results",
+            "write one query per grouping set and union() the results, since each set has its own sessions",
         )
     if windows == "SESSION" and set(by or ()) != set(keys):
         refuse(
             f"SESSION partitioned by ({', '.join(by or ())}) and grouped by ({', '.join(keys)})",
-            "sessions are those of the groups: SESSION(TABLE t PARTITION BY k, ...) with GROUP BY k",
+            "use the same columns in both: SESSION(TABLE t PARTITION BY k, ...) with GROUP BY k",
         )
     outside = _Outside({*BOUNDS, *keys}, sets)
     columns = tuple(outside.column(item) for item in select.expressions)
@@ -210,22 +210,22 @@ def _select(query: str) -> exp.Select:
     except ParseError as error:
         first = error.errors[0]
         where = f"line {first.get('line')}, column {first.get('col')}, at {first.get('highlight')!r}"
-        raise ValueError(f"query: it cannot be read as SQL: {first.get('description')} ({where})") from None
+        raise ValueError(f"query must be valid SQL: {first.get('description')} ({where})") from None
     except SqlglotError as error:
-        raise ValueError(f"query: it cannot be read as SQL: {error}") from None
+        raise ValueError(f"query must be valid SQL: {error}") from None
     if len(trees) != 1:
-        raise ValueError(f"query: there are {len(trees)} statements; give one SELECT")
+        raise ValueError(f"query must be one SELECT, got {len(trees)} statements")
     (tree,) = trees
     if not isinstance(tree, exp.Select):
         refuse(
             (tree.name if isinstance(tree, exp.Command) else tree.key).upper(),
-            "give one SELECT, and go on with the DataFrame: union(), writeStream, a view",
+            "write one SELECT, and continue with the DataFrame: union(), writeStream, a view",
         )
     return tree
 
 
 def _rewritten(tokens: list[Token]) -> Iterator[Token]:
-    """Put Flink's ``TABLE t PARTITION BY k`` as ``t, PARTITION_BY => k``, which sqlglot reads."""
+    """Rewrite Flink's ``TABLE t PARTITION BY k`` to ``t, PARTITION_BY => k``, which sqlglot can parse."""
     in_table = False
     for token, after in zip(tokens, [*tokens[1:], None], strict=False):
         kind, opens = token.token_type, after is not None and after.token_type is TokenType.L_PAREN
@@ -247,14 +247,14 @@ def _like(token: Token, kind: TokenType, text: str) -> Token:
 
 
 def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
-    """Give the call of the window function, and what its rows are called."""
+    """Return the call of the window function and the alias of its rows."""
     source = select.find(exp.From)
     table = None if source is None else source.this
     if not isinstance(table, exp.Table):
-        refuse("a SELECT without a table of windows", f"write {_EXAMPLE}")
+        refuse("a SELECT without a window function", f"write {_EXAMPLE}")
     expect_only(table, {"this", "alias"})
     if columns := table.alias_column_names:
-        refuse(f"{table.alias} ({', '.join(columns)}), other names of its columns,", "name them in SELECT")
+        refuse(f"renaming columns with {table.alias} ({', '.join(columns)})", "rename them in SELECT")
     call = table.this
     if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
         (call,) = call.expressions
@@ -263,19 +263,21 @@ def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
             f.name.upper() for f in select.find_all(exp.Anonymous) if f.name.upper() in ("HOP", *_LENGTHS)
         ]
         if grouped:
-            refuse(f"GROUP BY {grouped[0]}(...), Flink's windows of old", f"write {_EXAMPLE}")
-        refuse(f"a query without windows, of {text_of(table)}", f"spark.sql() runs it, or write {_EXAMPLE}")
+            refuse(f"GROUP BY {grouped[0]}(...), Flink's legacy windows,", f"write {_EXAMPLE}")
+        refuse(f"a query of {text_of(table)} without windows", f"use spark.sql(), or write {_EXAMPLE}")
     if call.name.upper() not in _LENGTHS:
-        refuse(f"the table function {call.name}", f"there are {', '.join(_LENGTHS)}")
+        refuse(f"the table function {call.name}", f"use one of {', '.join(_LENGTHS)}")
     return call, table.alias
 
 
 def _arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
-    """Give the arguments of a window function by their names."""
+    """Return the name of a window function and its arguments by name."""
     windows = call.name.upper()
     more = "PARTITION_BY" if windows == "SESSION" else "OFFSET"
     needed = ["DATA", "TIMECOL", *_LENGTHS[windows]]
-    takes = f"{windows} takes {', '.join(needed)}" + ("" if more == "PARTITION_BY" else " and perhaps OFFSET")
+    takes = f"{windows} takes {', '.join(needed)}" + (
+        "" if more == "PARTITION_BY" else " and optionally OFFSET"
+    )
     given: dict[str, exp.Expr] = {}
     free = [name for name in [*needed, "OFFSET"] if name != "OFFSET" or more == name]
     for argument in call.expressions:
@@ -297,9 +299,9 @@ def _arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
 
 def _descriptor(node: exp.Expr) -> str:
     if not (isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and node.expressions):
-        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR(ts), with the column of the time")
+        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR(ts) with the time column")
     if len(node.expressions) > 1:
-        refuse(f"TIMECOL {text_of(node)}", "a window has one time")
+        refuse(f"TIMECOL {text_of(node)}", "write DESCRIPTOR with one column")
     return name_of(node.expressions[0], "DESCRIPTOR")
 
 
@@ -308,7 +310,7 @@ def _milliseconds(node: exp.Expr, argument: str) -> int:
     while isinstance(node, exp.Neg):
         node, sign = node.this, -sign
     if not isinstance(node, exp.Interval) or not isinstance(node.this, exp.Literal) or node.unit is None:
-        refuse(f"{argument} {shown}", "write a length of time, such as INTERVAL '10' MINUTES")
+        refuse(f"{argument} {shown}", "write an interval such as INTERVAL '10' MINUTES")
     unit = node.unit
     ends = [unit.this, unit.expression] if isinstance(unit, exp.IntervalSpan) else [unit, unit]
     first, last = ((one.name if isinstance(one, exp.Var) else one.key).upper() for one in ends)
@@ -320,10 +322,13 @@ def _milliseconds(node: exp.Expr, argument: str) -> int:
     match = re.fullmatch(r"\s*([+-]?)\s*(\d+(?:[ :]\d+)*(?:\.\d+)?)\s*", node.this.name)
     numbers = [] if match is None else re.split("[ :]", match[2])
     if match is None or not units or len(numbers) != len(units):
-        raise ValueError(f"query: {argument} {shown}: {node.this.name!r} is no number of {unit.sql()}")
+        raise ValueError(
+            f"query: {argument} must be an interval such as INTERVAL '10' MINUTES, got {shown}; "
+            f"{node.this.name!r} is not a number of {unit.sql()}"
+        )
     length = sum(Decimal(number) * _UNITS[name] for number, name in zip(numbers, units, strict=True))
     if length != int(length):
-        raise ValueError(f"query: {argument} {shown} is no whole number of milliseconds")
+        raise ValueError(f"query: {argument} must be a whole number of milliseconds, got {shown}")
     return int(length) * sign * (-1 if match[1] == "-" else 1)
 
 
@@ -333,14 +338,14 @@ def _where(select: exp.Select) -> str | None:
         return None
     for column in where.find_all(exp.Column):
         if column.name in BOUNDS and not column.table:
-            refuse(f"WHERE with {column.name}", "put what is asked of windows into HAVING")
+            refuse(f"WHERE with {column.name}", "move conditions on windows to HAVING")
     if aggregate := where.find(exp.AggFunc):
-        refuse(f"WHERE with {text_of(aggregate)}", "put what is asked of groups into HAVING")
+        refuse(f"WHERE with {text_of(aggregate)}", "move conditions on aggregates to HAVING")
     return text_of(where.this)
 
 
 class _Outside:
-    """Expressions over groups: each aggregate in them becomes a column, and is noted in `calls`."""
+    """Rewrites expressions over groups: replaces each aggregate by a column and records it in `calls`."""
 
     def __init__(self, grouped: set[str], sets: list[tuple[str, ...]]) -> None:
         self._grouped = {*grouped, GROUPING_SET}
@@ -348,21 +353,21 @@ class _Outside:
         self.calls: dict[str, Call] = {}
 
     def column(self, item: exp.Expr) -> tuple[str, str]:
-        """Give the expression and the name of an item of the select list."""
+        """Return the expression and the name of an item of the SELECT list."""
         if isinstance(item, exp.Alias):
             return self.text(item.this, "SELECT"), item.alias
         return self.text(item, "SELECT"), item.name if isinstance(item, exp.Column) else text_of(item)
 
     def text(self, node: exp.Expr, clause: str) -> str:
-        """Give the expression."""
+        """Return an expression in Spark's SQL, with its aggregates replaced."""
         node = node.copy().transform(self._replaced)
         if node.find(exp.Star):
-            refuse(f"{clause} *", "name the columns: keys, window_start, window_end and aggregates")
+            refuse(f"{clause} *", "list the columns: keys, window_start, window_end and aggregates")
         for column in node.find_all(exp.Column):
             root = column.parts[0].name
             if root not in self._grouped and root not in self.calls:
                 raise ValueError(
-                    f"query: {clause}: column {root!r} is neither in GROUP BY nor inside an aggregate; "
+                    f"query: columns in {clause} must be in GROUP BY or inside an aggregate, got {root!r}; "
                     f"aggregates are {_KNOWN}"
                 )
         return text_of(node)
@@ -371,7 +376,7 @@ class _Outside:
         if isinstance(node, (exp.Grouping, exp.GroupingId)):
             return grouping_value(node, self._sets)
         if isinstance(node, exp.Anonymous) and node.name.upper() == "GROUP_ID":
-            refuse("GROUP_ID()", "write GROUPING_ID(k, ...), with columns of GROUP BY")
+            refuse("GROUP_ID()", "write GROUPING_ID(k, ...) with columns of GROUP BY")
         if not isinstance(node, (exp.AggFunc, exp.Filter)):
             return node
         name = text_of(node)
@@ -391,7 +396,7 @@ def _call(node: exp.Expr) -> Call:
     argument = node.this
     if isinstance(argument, exp.Distinct):
         if len(argument.expressions) != 1:
-            refuse(shown, "count the distinct values of one column; concatenate several in a view")
+            refuse(shown, "count the distinct values of one column, or combine several columns in a view")
         if function not in ("count", "min", "max"):
             refuse(shown, "only COUNT takes DISTINCT")
         (argument,) = argument.expressions
@@ -399,5 +404,5 @@ def _call(node: exp.Expr) -> Call:
     if isinstance(argument, (exp.Star, exp.Literal)) and function == "count":
         return Call(function, None, condition)
     if argument.find(exp.AggFunc):
-        refuse(shown, "an aggregate takes no aggregate")
+        refuse(shown, "aggregates cannot be nested")
     return Call(function, text_of(argument), condition)

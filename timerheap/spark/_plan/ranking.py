@@ -1,4 +1,4 @@
-"""The first rows of each window: Top-N of what windows give, and of the rows that are in them."""
+"""Computes window Top-N: the first results, or the first rows, of each window."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["first_results", "first_rows", "with_order"]
 
-_ORDER, _BY = "order of the rank ", "key of the rank "  # and a number
+_ORDER, _BY = "order of the rank ", "key of the rank "  # followed by a number
 
 
 def first_results(results: DataFrame, rank: Rank) -> DataFrame:
     """Return the first results of each window, with their ranks.
 
-    All results of a window come in one micro-batch, so nothing has to be kept for the next.
+    Needs no state, since all results of a window are in one micro-batch.
     """
     by = {f"{_BY}{at}": quoted(name) for at, name in enumerate([*WINDOW_COLUMNS[:2], *rank.keys])}
     order = _order(rank)
@@ -45,21 +45,23 @@ def first_results(results: DataFrame, rank: Rank) -> DataFrame:
     else:
         first = _first(list(order), rank)
         schema = StructType([*rows.schema, StructField(rank.name, LongType())])
-        ranked = rows.groupBy(*names).applyInArrow(lambda table: first(table), schema)  # counts parameters
+        ranked = rows.groupBy(*names).applyInArrow(
+            lambda table: first(table), schema
+        )  # Spark counts the parameters
     return _selected(ranked, results.columns, rank)
 
 
 def with_order(df: DataFrame, rank: Rank) -> DataFrame:
-    """Add what rows are ranked by."""
+    """Add the columns by which rows are ranked."""
     return df.withColumns(_order(rank))
 
 
 def first_rows(windows: Windows, rank: Rank) -> DataFrame:
-    """Return the first rows of each window of a DataFrame `with_order`, with their ranks."""
+    """Return the first rows of each window, with their ranks; the DataFrame must come from `with_order`."""
     rows = windows.source.df
     names = [name for name in rows.columns if name not in _order(rank)]
     type_ = ArrayType(rows.schema)
-    called = f"first {rank.limit} by {', '.join(map(repr, rank.order))}"  # a checkpoint keeps it
+    called = f"first {rank.limit} by {', '.join(map(repr, rank.order))}"  # part of the checkpoint
     function, accumulator = TopRows(rows.columns, rank), to_arrow_type(type_, timezone="UTC")
     top = UserAggregate(function, tuple(rows.columns), type_, accumulator, called)
     result = windows.group_by(*rank.keys).agg(top)
@@ -73,7 +75,7 @@ def first_rows(windows: Windows, rank: Rank) -> DataFrame:
 
 
 def _selected(ranked: DataFrame, names: list[str], rank: Rank) -> DataFrame:
-    """Return what the two outer queries select."""
+    """Apply the SELECT lists of the inner and the outer query, and the WHERE of the outer."""
     columns: list[Column] = []
     for text, name in rank.items:
         if text == "*":
@@ -97,7 +99,7 @@ def _sorted(column: Column, order: Order) -> Column:
 
 
 def _first(names: list[str], rank: Rank) -> Callable[[pa.Table], pa.Table]:
-    """Return what numbers the first rows of a table; Arrow sorts, with nulls and NaN where Spark has them."""
+    """Return a function that ranks the first rows of a table, with nulls and NaN sorted as in Spark."""
     orders, limit, name = rank.order, rank.limit, rank.name
 
     def first(table: pa.Table) -> pa.Table:
@@ -120,12 +122,12 @@ def _first(names: list[str], rank: Rank) -> Callable[[pa.Table], pa.Table]:
 
 
 class TopRows(AggregateFunction):
-    """Keeps the first rows of a window: a list of structs, in order; of equal ones the one that came first.
+    """Keeps the first rows of a window, as a sorted list of structs; among equal rows the earliest.
 
     Parameters
     ----------
     names : list of str
-        Of the rows' columns; those that they are ranked by stand at the end.
+        Column names of the rows; the columns by which they are ranked are last.
     rank : Rank
     """
 
@@ -134,15 +136,15 @@ class TopRows(AggregateFunction):
         self._orders = list(zip(names[-len(rank.order) :], rank.order, strict=True))
 
     def create_accumulator(self) -> list[dict[str, Any]]:
-        """Return no rows."""
+        """Return an empty list."""
         return []
 
     def add(self, value: tuple[Any, ...], accumulator: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Put a row where it belongs."""
+        """Insert a row in order."""
         return self._put([dict(zip(self._names, value, strict=True))], accumulator)
 
     def merge(self, acc_a: list[dict[str, Any]], acc_b: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the first of both."""
+        """Return the first rows of both."""
         return self._put(acc_b, acc_a)
 
     def get_result(self, accumulator: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -172,5 +174,5 @@ class TopRows(AggregateFunction):
 
 
 def _number(value: Any) -> Any:
-    """Return a value that compares as Spark's do: NaN is the largest number."""
+    """Return a value that compares as in Spark, where NaN is the largest number."""
     return (1, 0.0) if value != value else (0, value)

@@ -49,7 +49,7 @@ class ProcessJoinFunction(Function, ABC):
         """Process one pair; yield output rows."""
 
 
-LateRows = Callable[[Any, KeyedCoProcessFunction.Context], Iterable[Any] | None]
+LateRowCallback = Callable[[Any, KeyedCoProcessFunction.Context], Iterable[Any] | None]
 
 
 class _Each(ProcessJoinFunction):
@@ -153,8 +153,8 @@ class IntervalJoin(KeyedCoProcessFunction):
         *,
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
-        late_left: LateRows | None = None,
-        late_right: LateRows | None = None,
+        late_left: LateRowCallback | None = None,
+        late_right: LateRowCallback | None = None,
         left_type: object,
         right_type: object,
     ) -> None:
@@ -226,7 +226,7 @@ class IntervalJoin(KeyedCoProcessFunction):
             self._right.remove(timestamp - self._right_outlives)
 
     def _too_late(
-        self, late: LateRows | None, row: Any, ctx: KeyedCoProcessFunction.Context
+        self, late: LateRowCallback | None, row: Any, ctx: KeyedCoProcessFunction.Context
     ) -> Iterable[Any]:
         if late is None:
             self.num_late_records_dropped += 1

@@ -447,7 +447,7 @@ def test_functions(case: str, spark: SparkSession) -> None:
 
 def test_null_event_times_are_counted(spark: SparkSession) -> None:
     df = spark.range(10).selectExpr("if(id % 2 = 0, null, id) at", "'x' as `the key`").coalesce(1)
-    message = r"event_time: 5 of 10 rows have null in column 'at'; filter them out .* or give them a value"
+    message = r"event_time must not be null, got 5 of 10 rows with null in column 'at'; filter them out"
     with pytest.raises(PythonException, match=message):
         process(df, key="the key", event_time="at", watermark=MONOTONOUS).collect()
 

@@ -13,7 +13,7 @@ from timerheap.types import Types
 from timerheap.windows.window import WINDOW_TYPE, Window
 from timerheap.windows.window_functions import AggregateFunction, ReduceFunction
 
-__all__ = ["Accumulators", "Contents", "Elements", "as_aggregate"]
+__all__ = ["AccumulatorContents", "Contents", "ElementContents", "as_aggregate"]
 
 _ELEMENT = Types.ROW_NAMED(["start", "end", "index"], [Types.LONG(), Types.LONG(), Types.LONG()])
 
@@ -48,7 +48,7 @@ class Contents(ABC):
         """Move the contents of `sources` to `window`, after its own contents."""
 
 
-class Accumulators(Contents):
+class AccumulatorContents(Contents):
     """One accumulator for each window.
 
     Parameters
@@ -124,7 +124,7 @@ class _Reduced(AggregateFunction):
         return self._reduce(acc_a, acc_b)
 
 
-class Elements(Contents):
+class ElementContents(Contents):
     """All elements of each window, in order of arrival.
 
     Each element has its own entry in the state, so adding one is O(1). Reading a window is O(its elements).

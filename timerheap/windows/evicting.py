@@ -8,7 +8,7 @@ from typing import Any
 
 from timerheap.functions import RuntimeContext
 from timerheap.types import TypeInformation, Types, arrow_type
-from timerheap.windows.contents import Elements, as_aggregate
+from timerheap.windows.contents import ElementContents, as_aggregate
 from timerheap.windows.contexts import EvictorContext
 from timerheap.windows.evictors import Evictor, TimestampedValue
 from timerheap.windows.window import Window
@@ -17,7 +17,7 @@ from timerheap.windows.window_functions import AggregateFunction, ReduceFunction
 __all__ = ["EvictableElements"]
 
 
-class EvictableElements(Elements):
+class EvictableElements(ElementContents):
     """All elements of each window, with their timestamps; they are aggregated when the window fires.
 
     Parameters

@@ -13,7 +13,7 @@ from timerheap.state import MapStateDescriptor
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
-from timerheap.windows.contents import Accumulators, Contents, Elements
+from timerheap.windows.contents import AccumulatorContents, Contents, ElementContents
 from timerheap.windows.contexts import AssignerContext, EvictorContext, TriggerContext, WindowContext
 from timerheap.windows.evicting import EvictableElements
 from timerheap.windows.evictors import Evictor
@@ -171,9 +171,11 @@ class WindowOperator:
                 function,
             )
         elif isinstance(function, (AggregateFunction, ReduceFunction)):
-            self._contents = Accumulators(runtime_context, f"{name}.accumulators", self._type_info, function)
+            self._contents = AccumulatorContents(
+                runtime_context, f"{name}.accumulators", self._type_info, function
+            )
         else:
-            self._contents = Elements(runtime_context, f"{name}.elements", self._type_info)
+            self._contents = ElementContents(runtime_context, f"{name}.elements", self._type_info)
         self._event_timers = WindowTimers(runtime_context, f"{name}.event-timers")
         self._processing_timers = WindowTimers(runtime_context, f"{name}.processing-timers")
         trigger_states = WindowStates(runtime_context, f"{name}.trigger", self._element_type)

@@ -1,4 +1,4 @@
-"""What a micro-batch has seen of time: each channel's rows, and their largest event time."""
+"""The event times of a micro-batch: the number of rows and the largest event time of each channel."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["OBSERVED", "merged"]
 OBSERVED = pa.schema(
     [("input", pa.int8()), ("channel", pa.string()), ("max_timestamp", pa.int64()), ("count", pa.int64())]
 )
-"""A row for each channel of each input. A null channel is the one over all of an input; a null max_timestamp
-says that all its rows were too far ahead of the clock to count."""
+"""One row for each channel of each input. The channel is null if the input has no channels; max_timestamp is
+null if every row was too far ahead of the clock."""
 
 _MERGED = ["input", "channel", "max_timestamp_max", "count_sum"]
 
 
 def merged(tables: Iterable[pa.Table]) -> pa.Table:
-    """Put together what batches or tasks have seen: each channel once, in one order everywhere. O(rows)."""
+    """Merge the tables of batches or tasks into one row per channel, always in the same order; O(rows)."""
     grouped = (
         pa.concat_tables([OBSERVED.empty_table(), *tables])
         .group_by(["input", "channel"], use_threads=False)

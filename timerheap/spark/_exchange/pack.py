@@ -1,7 +1,7 @@
-"""The pack stage: rows become one blob a key group, and every key group hears what all have seen of time.
+"""The pack stage: packs a task's rows into one blob per key group, and sends event times to all key groups.
 
-A stateful operator in Python pays per group and per row; it is cheap only when it sees few, large rows. The
-stage keeps nothing between micro-batches.
+A stateful operator in Python has a cost per group and per row, so it is fast with few, large rows. The stage
+has no state between micro-batches.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ HASH = "__timerheap_hash"
 """Name of the column with Spark's xxhash64 of the key."""
 
 CHANNEL = "__timerheap_channel"
-"""Name of the column with a row's channel, a string; there only where watermarks are made by channel."""
+"""Name of the column with a row's channel, a string; present if watermarks are generated per channel."""
 
 AHEAD = "__timerheap_ahead"
-"""Name of the column that is true where an event time is too far ahead; there only with a guard."""
+"""Name of the column that is true if the event time is too far ahead; present if the query checks this."""
 
 KEPT = "__timerheap_kept"
-"""Name of the column that is false where a row moves the watermark alone; there only with a condition."""
+"""Name of the column that is false if a row only advances the watermark; present if rows are filtered."""
 
 INPUT = "__timerheap_input"
-"""Name of the column with the number of a row's input, 0 or 1; there only where there are two."""
+"""Name of the column with the number of a row's input, 0 or 1; present if there are two inputs."""
 
 PACKED = "label int, sequence bigint, blob binary"
-"""What the stage makes: blobs of rows with their places in the input, and at `_OBSERVED` what was seen."""
+"""The stage's output: blobs of rows, each with its position in the input; at `_OBSERVED`, event times."""
 
 _SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
 _OBSERVED = -1
@@ -44,7 +44,7 @@ _BYTES = 64 << 20
 
 
 def event_millis(column: pa.Array) -> np.ndarray:
-    """Give event times as epoch ms, rounded down: shape (n,), int64. The column is timestamp[us] or int64."""
+    """Return a column of timestamp[us], or int64 in ms, as epoch ms, rounded down: int64, shape (n,)."""
     values: np.ndarray = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return values // 1000 if pa.types.is_timestamp(column.type) else values
 
@@ -56,14 +56,15 @@ class Packer:
     Parameters
     ----------
     columns : list of (argument, column)
-        Those in which null is refused, with the argument of the user's call that named each.
+        The columns that must not be null, each with the argument that named it in the user's call.
     event_time : str or None
+        The event time's column.
     labels : ndarray of int32, shape (max_parallelism,)
-        Label of each key group.
+        The label of each key group.
     broadcasts : bool, default True
-        Every key group hears what has been seen; else only those with rows are called.
+        Whether to send the event times to every key group; if not, only key groups with rows are called.
     reduce : callable, optional
-        Makes fewer rows of some, which travel instead.
+        Aggregates rows into fewer rows, which are sent instead.
     """
 
     columns: list[tuple[str, str]]
@@ -73,7 +74,7 @@ class Packer:
     reduce: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Split and wrap."""
+        """Pack the rows of a task."""
         task = TaskContext.get()
         sequence = (task.partitionId() if task is not None else 0) << 32
         seen: list[pa.Table] = []
@@ -108,12 +109,12 @@ class Packer:
             nulls = batch.column(name).null_count
             if nulls:
                 raise ValueError(
-                    f"{argument}: {nulls} of {batch.num_rows} rows have null in column {name!r}; filter them "
-                    f"out (df.where(df[{name!r}].isNotNull())) or give them a value before process()"
+                    f"{argument} must not be null, got {nulls} of {batch.num_rows} rows with null in column "
+                    f"{name!r}; filter them out (df.where(df[{name!r}].isNotNull())) or fill in a value"
                 )
 
     def _observe(self, batch: pa.RecordBatch) -> pa.Table:
-        """Give the batch's `OBSERVED`."""
+        """Return the event times of a batch, a table of schema `OBSERVED`."""
         n, names = batch.num_rows, batch.schema.names
         times = pa.nulls(n, pa.int64())
         if self.event_time is not None:
@@ -155,9 +156,9 @@ def _blob(batch: pa.RecordBatch) -> bytes:
 
 
 def unpack(packed: Iterable[tuple[int, bytes]]) -> tuple[pa.RecordBatch | None, pa.Table]:
-    """Give a key group's rows in the order of reading (None: there are none), and what all tasks have seen.
+    """Return a key group's rows in input order, or None, and the event times that all tasks have observed.
 
-    The rows have 64-bit offsets: together they may have more text than a blob.
+    The rows have 64-bit offsets, since the text of all blobs may exceed 32-bit offsets.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The windows of a key group: accumulators by key and slice, kept in the checkpoint by the slice."""
+"""The windows of a key group: accumulators by key and slice, checkpointed slice by slice."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ __all__ = ["KEY_HASH", "SLICE_END", "PartialColumns", "SlicesPart", "WindowSpec"
 
 KEY_HASH = "__timerheap_key_hash"
 SLICE_END = "__timerheap_slice_end"
-"""Names of the columns that say whose an accumulator is."""
+"""Names of the columns with the key and the slice of an accumulator."""
 
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """The windows of a query, and what is computed of each.
+    """The windows of a query and their aggregates.
 
     Parameters
     ----------
     assigner : SliceAssigner or SessionUnsliceAssigner
+        The windows.
     aggregates : list of Aggregate
+        The aggregates to compute for each window.
     object_types : dict of str to pyarrow.DataType
-        What the fields of accumulators that hold objects are stored as, by the aggregate's column.
+        The type in which Python objects in accumulators are stored, by the aggregate's column.
     name : str
-        Says all of this in words: a checkpoint keeps it.
+        A description of the windows and the aggregates; a checkpoint records it.
     """
 
     assigner: SliceAssigner | SessionUnsliceAssigner
@@ -49,17 +51,19 @@ class WindowSpec:
 
 
 class PartialColumns:
-    """Accumulators by key and slice as Arrow columns, for the way and for the checkpoint.
+    """Converts `Partials` to Arrow columns and back, to send them and to checkpoint them.
 
     Parameters
     ----------
     spec : WindowSpec
+        The windows and their aggregates.
 
     Attributes
     ----------
     aggregation : Aggregation
+        The aggregates of `spec`.
     schema : pyarrow.Schema
-        `KEY_HASH`, `SLICE_END`, and the fields of the accumulators.
+        `KEY_HASH`, `SLICE_END` and the fields of the accumulators.
     """
 
     def __init__(self, spec: WindowSpec) -> None:
@@ -75,7 +79,7 @@ class PartialColumns:
         self.schema = pa.schema(list(zip(names, [pa.int64(), pa.int64(), *types], strict=True)))
 
     def to_arrow(self, partials: Partials) -> list[pa.Array]:
-        """Give the columns of `schema`."""
+        """Return partials as the columns of `schema`."""
         fields = self.aggregation.columns(partials)
         columns = [pa.array(partials.key_ids), pa.array(partials.slice_ends)]
         types = self.schema.types[2:]
@@ -83,7 +87,7 @@ class PartialColumns:
         return columns
 
     def from_arrow(self, rows: pa.RecordBatch) -> Partials:
-        """Take back the columns of `schema`; ValueError where they are none that an aggregate can have."""
+        """Build partials from the columns of `schema`; raise a ValueError if a column is invalid."""
         columns: dict[str, Any] = {
             "key_ids": rows.column(KEY_HASH).to_numpy(),
             "slice_ends": rows.column(SLICE_END).to_numpy(),
@@ -94,14 +98,14 @@ class PartialColumns:
 
 
 class SlicesPart:
-    """A `GlobalWindowAggregate` whose slices are saved as they change.
+    """A `GlobalWindowAggregate` that checkpoints the slices that have changed.
 
-    A slice that has changed is written whole, behind a row without a key that says: forget what was there.
+    A changed slice is written in full, after a row without a key, which deletes its previous version.
 
     Parameters
     ----------
     spec : WindowSpec
-        Of slices.
+        The windows, whose assigner is a `SliceAssigner`, and their aggregates.
     """
 
     kind = SLICES
@@ -112,52 +116,52 @@ class SlicesPart:
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
         self.columns = PartialColumns(spec)
         self.schema = self.columns.schema
-        self.losses = 0  # slices that are no more
+        self.losses = 0  # the number of slices that have been removed
         self._stored = self.windows.aggregation.empty()  # while chunks are replayed
 
     def ids(self) -> np.ndarray:
-        """Give the ids of the keys that have something here."""
+        """Return the ids of the keys that have accumulators."""
         return self.windows.snapshot().key_ids
 
     def loaded(self, watermark: int) -> None:
-        """All chunks have been replayed; the watermark was this."""
+        """Restore the windows at the stored watermark, after all chunks have been replayed."""
         self.windows.restore(self._stored, watermark)
 
-    # What the checkpoint sees (see `timerheap.spark._group.checkpoint.CheckpointedPart`).
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
-        """Give the slices that have changed since the last call, or are no more."""
+        """Return the slices that have changed or have been removed since the last call."""
         slices, gone = self.windows.changes()
         self.losses += len(gone)
         ends = np.concatenate([np.unique(slices.slice_ends), gone])
         return self._batch(slices, ends) if len(ends) else None
 
     def snapshot(self) -> pa.RecordBatch:
-        """Give all slices."""
+        """Return all slices."""
         return self._batch(self.windows.snapshot(), np.empty(0, np.int64))
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Take back what `changes` or `snapshot` gave."""
+        """Apply a batch that `changes` or `snapshot` returned."""
         if batch.schema != self.columns.schema:
             raise ValueError(
-                f"a chunk of windows has the columns {batch.schema}, not {self.columns.schema}; go back to "
-                "the old aggregates, or start a new checkpoint"
+                f"the checkpoint's windows must have the columns {self.columns.schema}, got {batch.schema}; "
+                "use the aggregates that the checkpoint was written with, or start a new checkpoint"
             )
         keys = batch.column(KEY_HASH)
-        forgotten = batch.filter(keys.is_null()).column(SLICE_END).to_numpy()
-        kept = self._stored[~np.isin(self._stored.slice_ends, forgotten)]
+        deleted = batch.filter(keys.is_null()).column(SLICE_END).to_numpy()
+        kept = self._stored[~np.isin(self._stored.slice_ends, deleted)]
         rows = self.columns.from_arrow(batch.filter(keys.is_valid()))
         self._stored = self.windows.aggregation.concatenate([kept, rows])
 
     def nbytes(self) -> int:
-        """Give the size of a snapshot, roughly."""
+        """Return the approximate size of a snapshot in bytes."""
         return self.windows.snapshot().nbytes
 
-    def _batch(self, slices: Partials, forgotten: np.ndarray) -> pa.RecordBatch:
-        schema, n = self.columns.schema, len(forgotten)
-        marks = [pa.nulls(n, field.type) for field in schema]
-        marks[1] = pa.array(forgotten)
-        columns = zip(marks, self.columns.to_arrow(slices), strict=True)
+    def _batch(self, slices: Partials, deleted: np.ndarray) -> pa.RecordBatch:
+        schema, n = self.columns.schema, len(deleted)
+        deletions = [pa.nulls(n, field.type) for field in schema]
+        deletions[1] = pa.array(deleted)
+        columns = zip(deletions, self.columns.to_arrow(slices), strict=True)
         return pa.RecordBatch.from_arrays([pa.concat_arrays(pair) for pair in columns], schema=schema)
 
 
@@ -197,7 +201,7 @@ def _from_values(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def objects(values: Sequence[Any]) -> np.ndarray:
-    """Give a column of Python objects, lists and tuples too: shape (n,)."""
+    """Return Python objects, lists and tuples among them, as an array of shape (n,)."""
     column = np.empty(len(values), object)
     for at, value in enumerate(values):
         column[at] = value
@@ -205,7 +209,7 @@ def objects(values: Sequence[Any]) -> np.ndarray:
 
 
 def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:
-    """Give a column of rows as an aggregate takes it; times as their numbers."""
+    """Convert a column of rows to the dtype of an aggregate, with nulls masked and times as numbers."""
     mask = column.is_null().to_numpy(zero_copy_only=False)
     if dtype.kind == "O":
         return np.ma.masked_array(objects(column.to_pylist()), mask)

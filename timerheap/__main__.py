@@ -12,7 +12,7 @@ try:
     import click
     from rich.console import Console
 except ModuleNotFoundError as missing:
-    sys.exit(f"Error: the command line needs {missing.name}: pip install 'timerheap[demo]'")
+    sys.exit(f"Error: the command line needs {missing.name}; run pip install 'timerheap[demo]'")
 
 
 @click.group()
@@ -30,12 +30,12 @@ def main() -> None:
     help="Keep flights, alerts, checkpoint and Spark's log in this empty directory.  [default: none is kept]",
 )
 def demo(batches: int, directory: Path | None) -> None:
-    """Watch a year of flights for planes that stay away.
+    """Find planes that leave New York and do not return, in a year of flights.
 
     Exits with 1 if an alert differs from an independent computation.
     """
     if directory is not None and directory.exists() and any(directory.iterdir()):
-        raise click.BadParameter(f"{directory} is not empty", param_hint="--directory")
+        raise click.BadParameter(f"must be an empty directory, got {directory}", param_hint="--directory")
     with contextlib.ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timerheap-")))
@@ -59,12 +59,12 @@ def demo(batches: int, directory: Path | None) -> None:
     help="Draw a week of it into this PNG file.",
 )
 def demo_windows(batches: int, chart: Path) -> None:
-    """Count a year of departures through each day, in windows that grow by the hour.
+    """Count a year of departures in windows that grow by the hour through each day.
 
     Exits with 1 if a window differs from an independent computation.
     """
     if chart.suffix != ".png":
-        raise click.BadParameter(f"{chart} does not end in .png", param_hint="--chart")
+        raise click.BadParameter(f"must end in .png, got {chart}", param_hint="--chart")
     chart.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="timerheap-") as directory, _extra():
         from timerheap._demo.demo_windows import demo_windows as run
@@ -75,11 +75,11 @@ def demo_windows(batches: int, chart: Path) -> None:
 
 @contextlib.contextmanager
 def _extra() -> Iterator[None]:
-    """Say where to get what a demo needs."""
+    """Convert a missing module into an error that says what to install."""
     try:
         yield
     except ModuleNotFoundError as missing:
-        message = f"the demo needs {missing.name}: pip install 'timerheap[demo]'"
+        message = f"the demo needs {missing.name}; run pip install 'timerheap[demo]'"
         raise click.ClickException(message) from missing
 
 

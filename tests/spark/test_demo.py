@@ -119,7 +119,7 @@ def test_the_command_keeps_what_it_is_asked_to_keep(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "timerheap", "demo", "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert f"{tmp_path} is not empty" in " ".join(done.stderr.split())
+    assert f"must be an empty directory, got {tmp_path}" in " ".join(done.stderr.split())
 
 
 def test_a_difference_is_shown_row_by_row(watermark: pd.Timestamp) -> None:

@@ -282,7 +282,7 @@ def test_the_command_draws_png_only(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "timerheap", "demo-windows", "--chart", "week.svg"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 2
-    assert "week.svg does not end in .png" in " ".join(done.stderr.split())
+    assert "must end in .png, got" in " ".join(done.stderr.split())
 
 
 def test_a_difference_is_shown(tmp_path: Path) -> None:

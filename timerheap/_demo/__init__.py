@@ -1,1 +1,1 @@
-"""Runnable programs on real data."""
+"""The demos of ``python -m timerheap``, on real data."""

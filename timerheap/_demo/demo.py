@@ -1,4 +1,4 @@
-"""The demo: a year of departures as a stream, and every alert compared with an independent computation."""
+"""The demo: replays a year of departures and compares every alert with an independent computation."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from rich.console import Console
 
-SHOWN = 5  # rows of each side of a difference
+SHOWN = 5  # rows to show of each side of a difference
 
 
 def demo(batches: int, directory: Path, console: Console) -> bool:
-    """Replay the flights, show what happened, and say whether every alert is right.
+    """Replay the flights, show the results, and return whether every alert is right.
 
     Parameters
     ----------
     batches : int
-        Micro-batches to replay them in.
+        Number of micro-batches.
     directory : pathlib.Path
-        Where flights, alerts, checkpoint and Spark's log go.
+        Directory for the flights, the alerts, the checkpoint and Spark's log.
     console : rich.console.Console
-        Where to show it.
+        Console for the output.
 
     Returns
     -------
     bool
-        The alerts are those of `overdue_planes`.
+        True if the alerts equal those of `overdue_planes`.
     """
     console.print("[bold]Which planes leave New York and do not depart from it again within 72 hours?[/]")
     totals: Counter[str] = Counter()
@@ -73,7 +73,7 @@ def demo(batches: int, directory: Path, console: Console) -> bool:
 def shown(
     batches: Iterable[StreamingQueryProgress], count: int, console: Console
 ) -> Iterator[StreamingQueryProgress]:
-    """Pass the micro-batches on, and show them as a bar; where there is no terminal, as a few lines."""
+    """Yield the micro-batches and show a progress bar, or a few lines without a terminal."""
     columns = (
         SpinnerColumn(finished_text="[green]✓[/]"),
         TextColumn("Micro-batches"),
@@ -93,7 +93,7 @@ def shown(
 
 
 def summary(totals: Counter[str]) -> Table:
-    """The replay in numbers."""
+    """Return a table of the replay's figures."""
     ahead = totals["departed"] - totals["registered"] - totals["moved"]
     running = totals["registered"] - totals["fired"]
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -114,7 +114,7 @@ def summary(totals: Counter[str]) -> Table:
 
 
 def compare(alerts: pd.DataFrame, expected: pd.DataFrame, watermark: pd.Timestamp, console: Console) -> bool:
-    """Say whether the alerts are the expected ones, each once, and show the difference if they are not."""
+    """Return whether the alerts equal the expected ones, each once; show the difference if not."""
     alerts = alerts.assign(since=pd.to_datetime(alerts["since"], unit="ms", utc=True))
     found, wanted = (Counter(side.itertuples(index=False, name=None)) for side in (alerts, expected))
     if found == wanted:
@@ -132,7 +132,7 @@ def compare(alerts: pd.DataFrame, expected: pd.DataFrame, watermark: pd.Timestam
 
 
 def listing(title: str, alerts: Iterable[tuple[Any, ...]]) -> Padding:
-    """A few alerts."""
+    """Return a table of alerts."""
     table = Table(
         "plane", "origin", "dest", "since", title=title, title_justify="left", box=None, pad_edge=False
     )
@@ -142,5 +142,5 @@ def listing(title: str, alerts: Iterable[tuple[Any, ...]]) -> Padding:
 
 
 def local(time: pd.Timestamp) -> str:
-    """A moment on New York's clock."""
+    """Format a time on New York's clock."""
     return f"{time.tz_convert('America/New_York'):%Y-%m-%d %H:%M:%S %Z}"

@@ -1,4 +1,4 @@
-"""The windows' demo: a year of departures as a stream, cumulated through each day, checked and drawn."""
+"""The demo of windows: counts a year of departures through each day, checks the counts, draws a week."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ WEEK = pd.Timestamp("2013-02-04", tz=TIME_ZONE)  # the night to Saturday brings 
 
 
 def demo_windows(batches: int, directory: Path, chart: Path, console: Console) -> bool:
-    """Replay the flights, draw a week of what comes out, and say whether all of it is right.
+    """Replay the flights, draw a week of the results, and return whether all results are right.
 
     Parameters
     ----------
     batches : int
-        Micro-batches to replay them in.
+        Number of micro-batches.
     directory : pathlib.Path
-        Where flights, windows, checkpoint and Spark's log go.
+        Directory for the flights, the windows, the checkpoint and Spark's log.
     chart : pathlib.Path
-        The PNG file.
+        The PNG file to write.
     console : rich.console.Console
-        Where to show what happens.
+        Console for the output.
 
     Returns
     -------
     bool
-        The windows are those of `timerheap._demo.departures_pandas`.
+        True if the windows equal those of `timerheap._demo.departures_pandas`.
     """
     console.print("[bold]How many flights have left each airport so far today, at every full hour?[/]")
     milliseconds = 0
@@ -72,7 +72,7 @@ def demo_windows(batches: int, directory: Path, chart: Path, console: Console) -
 
 
 def start_replay(spark: SparkSession, directory: Path) -> StreamingQuery:
-    """Start the query over the files in ``directory``/flights; windows go to ``directory``/windows."""
+    """Start the query on the files in ``directory``/flights; it writes to ``directory``/windows."""
     flights = read_replay(spark, directory / "flights").observe(
         "flights", F.date_format(F.max("time_hour"), "MMM d").alias("day")
     )
@@ -85,7 +85,7 @@ def start_replay(spark: SparkSession, directory: Path) -> StreamingQuery:
 
 
 def compare(windows: pd.DataFrame, expected: pd.DataFrame, watermark: pd.Timestamp, console: Console) -> bool:
-    """Say whether the windows are the expected ones, each once, and show the difference if they are not."""
+    """Return whether the windows equal the expected ones, each once; show the difference if not."""
     sides = (side[COLUMNS].itertuples(index=False, name=None) for side in (windows, expected))
     found, wanted = map(Counter, sides)
     for name, rows in (("too many", found - wanted), ("missing", wanted - found)):
@@ -103,7 +103,7 @@ def compare(windows: pd.DataFrame, expected: pd.DataFrame, watermark: pd.Timesta
 
 
 def draw(windows: pd.DataFrame, monday: pd.Timestamp, chart: Path) -> None:
-    """Draw a week: a line for each airport, which grows through each day and begins anew at midnight."""
+    """Draw a week: one line per airport, which rises through each day and restarts at midnight."""
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots()
     shown = windows["window_start"].between(monday, monday + pd.DateOffset(days=7), inclusive="left")
@@ -128,10 +128,10 @@ def draw(windows: pd.DataFrame, monday: pd.Timestamp, chart: Path) -> None:
 
 
 def week(monday: pd.Timestamp) -> str:
-    """A week's name."""
+    """Return the title of a week."""
     return f"week from {monday.day} {monday:%B %Y}"
 
 
 def wall_clock(time: pd.Timestamp) -> pd.Timestamp:
-    """What New York's clock shows."""
+    """Return a time as New York's clock shows it, without a time zone."""
     return time.tz_convert(TIME_ZONE).tz_localize(None)

@@ -1,4 +1,4 @@
-"""How many flights have left each airport so far today? Every hour's answer, as a growing window gives it."""
+"""How many flights have left each airport so far today? A cumulating window answers every hour."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TIME_ZONE = "America/New_York"
-DELAY = timedelta(hours=24)  # flights come in scheduled order, and depart up to 22 hours behind earlier ones
+DELAY = timedelta(hours=24)  # flights are in scheduled order, and depart up to 22 hours after later ones
 
 
 def departures_so_far(departures: DataFrame) -> DataFrame:
-    """Each airport's departures since midnight in New York, at every full hour.
+    """Count each airport's departures since midnight in New York, at every full hour.
 
     Parameters
     ----------
     departures : pyspark.sql.DataFrame
-        A stream or a batch with the columns origin and departed.
+        A streaming or batch DataFrame with the columns origin and departed.
 
     Returns
     -------

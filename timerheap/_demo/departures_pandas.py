@@ -1,4 +1,4 @@
-"""The departures so far once more, by counting: what the query is compared with, and shares no code with."""
+"""The departures so far, counted with pandas: an independent check of the query."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ NEW_YORK = "America/New_York"
 
 
 def departures_so_far(flights: pd.DataFrame, watermark: pd.Timestamp) -> pd.DataFrame:
-    """Each airport's departures since midnight, at every full hour of New York's clock.
+    """Count each airport's departures since midnight, at every full hour of New York's clock.
 
     Parameters
     ----------
     flights : pandas.DataFrame
-        Rows of the raw file, in its columns.
+        Rows of the raw file.
     watermark : pandas.Timestamp
-        Hours that end later are left out.
+        Hours that end after it are omitted.
 
     Returns
     -------
     pandas.DataFrame
         Columns origin, window_start and window_end (UTC), and departures. A day begins with the hour of its
-        first departure, and goes on to its end.
+        first departure.
     """
     found = departed(flights)
     shown = found["since"].dt.tz_convert(NEW_YORK).dt.tz_localize(None)
@@ -46,7 +46,7 @@ def departures_so_far(flights: pd.DataFrame, watermark: pd.Timestamp) -> pd.Data
 
 
 def instants(shown: pd.Series[pd.Timestamp]) -> pd.Series[pd.Timestamp]:
-    """When New York's clock shows these times: of two, first; one left out counts on behind the change."""
+    """Convert wall-clock times in New York to UTC: the first of two; one in the skipped hour moves on."""
     first = np.ones(len(shown), bool)
     localized = shown.dt.tz_localize(NEW_YORK, ambiguous=first, nonexistent=pd.Timedelta(hours=1))
     return localized.dt.tz_convert("UTC")

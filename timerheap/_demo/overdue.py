@@ -1,4 +1,4 @@
-"""Planes that leave New York and do not depart from it again within 72 hours."""
+"""Finds planes that leave New York and do not depart from it again within 72 hours."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 HOUR = 60 * 60 * 1000
 PATIENCE = 72 * HOUR
-DELAY = 24 * HOUR  # flights come in scheduled order, and depart up to 22 hours behind those that came before
+DELAY = 24 * HOUR  # flights are in scheduled order, and depart up to 22 hours after later ones
 
 
 class Overdue(KeyedProcessFunction):
-    """An alert with the last departure of a plane that 72 hours have passed without another one."""
+    """Yields the last departure of each plane that has not departed again for 72 hours."""
 
     output_schema = "plane string, origin string, dest string, since long"
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Keep each plane's last departure."""
+        """Create the state for the plane's last departure."""
         last = ValueStateDescriptor("last", "struct<origin string, dest string, since long>")
         self.last = runtime_context.get_state(last)
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> None:
-        """Give the plane 72 hours from this departure on."""
+        """Move the plane's timer to 72 hours after this departure."""
         last = self.last.value()
         if last is not None:
             ctx.timer_service().delete_event_time_timer(last.since + PATIENCE)
@@ -36,16 +36,16 @@ class Overdue(KeyedProcessFunction):
         self.last.update((value.origin, value.dest, ctx.timestamp()))
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[Any, ...]]:
-        """Report the plane, which has been silent for 72 hours."""
+        """Report the plane, which has not departed for 72 hours."""
         last = self.last.value()
         self.last.clear()
         yield ctx.get_current_key(), last.origin, last.dest, last.since
 
 
 def overdue(departures: DataFrame, function: Overdue | None = None) -> DataFrame:
-    """The alerts for a streaming or batch DataFrame with the columns plane, origin, dest and departed.
+    """Return the alerts for a DataFrame with the columns plane, origin, dest and departed.
 
-    A departure after exactly 72 hours is in time: at one timestamp rows come before timers.
+    A departure after exactly 72 hours is in time: rows precede timers of the same timestamp.
     """
     function = function or Overdue()
     return timerheap.spark.process(
@@ -55,5 +55,5 @@ def overdue(departures: DataFrame, function: Overdue | None = None) -> DataFrame
         output_schema=function.output_schema,
         event_time="departed",
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
-        max_parallelism=16,  # key groups: as many as can be worked on at once; 4,000 planes need no more
+        max_parallelism=16,  # key groups, the maximum parallelism; enough for 4,000 planes
     )

@@ -1,4 +1,4 @@
-"""The overdue planes once more, by sorting: what the query is compared with, and shares no code with."""
+"""The overdue planes, found with pandas by sorting: an independent check of the query."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ PATIENCE = pd.Timedelta(hours=72)
 
 
 def departed(flights: pd.DataFrame) -> pd.DataFrame:
-    """The flights that did depart, and when, by the schedule on New York's clock.
+    """Return the flights that departed, with times from the schedule on New York's clock.
 
     Parameters
     ----------
     flights : pandas.DataFrame
-        Rows of the raw file, in its columns.
+        Rows of the raw file.
 
     Returns
     -------
@@ -23,7 +23,7 @@ def departed(flights: pd.DataFrame) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        A scheduled time does not exist on that clock, or exists twice (in 2013 none does).
+        If a scheduled time does not exist on that clock or exists twice (none does in 2013).
     """
     flights = flights.dropna(subset="dep_delay")
     scheduled = pd.to_datetime(flights[["year", "month", "day", "hour", "minute"]])
@@ -33,7 +33,7 @@ def departed(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def final_watermark(flights: pd.DataFrame, delay: pd.Timedelta) -> pd.Timestamp:
-    """What bounded out-of-orderness says once every flight has been seen."""
+    """Return the bounded-out-of-orderness watermark after all flights."""
     latest: pd.Timestamp = departed(flights)["since"].max()
     return latest - delay - pd.Timedelta(milliseconds=1)
 
@@ -43,16 +43,16 @@ def overdue_planes(
     watermark: pd.Timestamp | None = None,
     patience: pd.Timedelta = PATIENCE,
 ) -> pd.DataFrame:
-    """The departures that are followed by no other of the same plane within the patience.
+    """Return the departures that no other departure of the same plane follows in time.
 
     Parameters
     ----------
     flights : pandas.DataFrame
-        Rows of the raw file, in its columns.
+        Rows of the raw file.
     watermark : pandas.Timestamp, optional
-        Up to when patience may have run out; by default all of time.
+        Omit departures whose patience ends after it; by default omit none.
     patience : pandas.Timedelta
-        A departure after exactly this long is in time.
+        Time for the next departure; one after exactly this time is in time.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The year's flights through a real streaming query: session, replay, and counts that can be trusted."""
+"""Replays the year's flights through a streaming query: the session, the query, and exact counts."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ TIMERS = ("registered", "moved", "fired")
 
 
 class Counted(Overdue):
-    """Overdue, and a row for each thing done to a timer: counts that are data stay exact under retries."""
+    """`Overdue` with a row for each timer operation, so that counts stay exact when Spark retries a task."""
 
     output_schema = Overdue.output_schema + ", timer string"
 
     def process_element(  # type: ignore[override]
         self, value: Row, ctx: Overdue.Context
     ) -> Iterator[tuple[Any, ...]]:
-        """Count the timer that a departure registers or moves."""
+        """Yield a row for the timer that a departure registers or moves."""
         timer = "registered" if self.last.value() is None else "moved"
         super().process_element(value, ctx)
         yield None, None, None, None, timer
 
     def on_timer(self, timestamp: int, ctx: Overdue.OnTimerContext) -> Iterator[tuple[Any, ...]]:
-        """Count the timer that fires."""
+        """Mark the alert as a fired timer."""
         for alert in super().on_timer(timestamp, ctx):
             yield *alert, "fired"
 
 
 @contextmanager
 def spark_session(log: Path) -> Iterator[SparkSession]:
-    """A local Spark that keeps quiet: what the JVM and its Python workers say goes to the file ``log``."""
+    """Start a local Spark; the output of the JVM and the Python workers goes to the file ``log``."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     cores = min(os.cpu_count() or 1, 4)
@@ -68,7 +68,7 @@ def spark_session(log: Path) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", False)
     )
     interrupted = signal.getsignal(signal.SIGINT)
-    own = os.dup(2)  # the JVM inherits the standard error that it is started with
+    own = os.dup(2)  # the JVM inherits standard error when it starts
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
     try:
@@ -88,7 +88,7 @@ def spark_session(log: Path) -> Iterator[SparkSession]:
 
 
 def start_replay(spark: SparkSession, directory: Path) -> StreamingQuery:
-    """Start the query over the files in ``directory``/flights; alerts go to ``directory``/alerts."""
+    """Start the query on the files in ``directory``/flights; it writes to ``directory``/alerts."""
     flights = read_replay(spark, directory / "flights").observe(
         "flights",
         F.count("*").alias("scheduled"),
@@ -108,17 +108,17 @@ def start_replay(spark: SparkSession, directory: Path) -> StreamingQuery:
 
 
 def micro_batches(query: StreamingQuery) -> Iterator[StreamingQueryProgress]:
-    """The progress of each micro-batch as soon as it is known, until the query ends.
+    """Yield the progress of each micro-batch as soon as it is known, until the query ends.
 
     Raises
     ------
     pyspark.errors.StreamingQueryException
-        The query failed.
+        If the query fails.
     """
     seen = 0
     active = True
     while active:
-        time.sleep(0.3)  # and not awaitTermination: Ctrl-C in the middle of a call to the JVM is no clean end
+        time.sleep(0.3)  # not awaitTermination(), since Ctrl-C during a call to the JVM does not end cleanly
         active = query.isActive
         progress = query.recentProgress
         yield from progress[seen:]

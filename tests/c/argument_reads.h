@@ -1,4 +1,4 @@
-/* Included before csrc/: the test looks on, and may write, whenever an argument is read. */
+/* Included before csrc/, so that the test can intercept every read of an argument. */
 #include <stdint.h>
 
 int64_t read_argument(const int64_t *p);

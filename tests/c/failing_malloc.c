@@ -1,4 +1,4 @@
-/* Preloaded over glibc's allocator: of the allocations from when `countdown` is set to n, the n-th fails. */
+/* Preloaded over glibc's allocator: the n-th allocation after `countdown` is set to n fails. */
 #include <errno.h>
 #include <stddef.h>
 

@@ -1,5 +1,6 @@
-/* Random operations on both kinds of heap against an unsorted array, every invariant checked after each. All memory is
- * of exactly the promised size, so that the sanitizers see a step beside it. Usage: program [steps] [seed] */
+/* Compares both kinds of heap with an unsorted array after random operations and checks all invariants after each one.
+ * All memory has exactly the documented size, so that the sanitizers detect accesses beyond it.
+ * Usage: program [steps] [seed] */
 #include "th_private.h"
 
 #include <stdio.h>
@@ -16,7 +17,7 @@ static uint64_t seed, state;
         }                                                                                                              \
     } while (0)
 
-/* Whether whoever lends an argument writes another to its place as soon as it has been read (argument_reads.h). */
+/* Whether arguments are overwritten as soon as they have been read (argument_reads.h). */
 static bool restless;
 
 static int64_t other_argument(void);
@@ -145,13 +146,13 @@ static timer any(size_t spread) {
     return x;
 }
 
-/* Likely to be part of a timer that is there. */
+/* Returns a value that is likely to be part of a timer in the heap. */
 static int64_t other_argument(void) {
     timer x = any(1000);
     return below(2) ? x.ts : below(2) ? x.key : x.ns;
 }
 
-/* Rows, and the columns that are lent. */
+/* Rows, and copies of their columns that are passed as arguments. */
 typedef struct batch {
     size_t n;
     int64_t *ts, *new_ts, *key, *ns, *lent;
@@ -175,7 +176,7 @@ static void lend(batch b) {
     restless = true;
 }
 
-/* A column of b, which is lent. */
+/* The copy of a column of b. */
 #define COLUMN(b, column) ((th_column){(b).lent + ((b).column - (b).ts), 1})
 
 static void push_many(batch b) {
@@ -332,7 +333,7 @@ static void random_steps(size_t steps, bool keyed) {
     finish();
 }
 
-/* Keys that all belong to the last two lines: the index fills round its end and empties again. */
+/* Uses keys that all belong to the last two lines, so that the index wraps around at its end. */
 static void crowded_lines(bool keyed) {
     start(keyed, 900);
     for (int64_t key = 0; h.len < 300; key++)
@@ -341,7 +342,7 @@ static void crowded_lines(bool keyed) {
             model_push((timer){7, key, 0});
         }
     same();
-    for (int64_t key = 0; key < 1000; key++) { /* ends, although most lines have been passed */
+    for (int64_t key = 0; key < 1000; key++) { /* searches end, although most lines have been passed */
         timer x = {7, key, 0};
         CHECK(th_heap_remove(&h, 7, key, 0) == model_remove(x));
     }
@@ -354,29 +355,29 @@ static void crowded_lines(bool keyed) {
     finish();
 }
 
-/* Each breaks one invariant of the heap at row i, which is not the first, and says what the check must find. */
+/* Mutations that each break one invariant at a row i > 0, and the expected result of the check. */
 static const struct mutation {
     const char *what;
-    int found; /* a th_status, or -1: any but TH_YES */
+    int found; /* a th_status, or -1 for any but TH_YES */
 } mutations[] = {
-    {"more rows than room", TH_CORRUPT},
-    {"more room than row numbers", TH_CORRUPT},
+    {"more rows than capacity", TH_CORRUPT},
+    {"more capacity than row numbers", TH_CORRUPT},
     {"too few lines", TH_CORRUPT},
-    {"a slot behind the last line", TH_CORRUPT},
-    {"a slot behind the last lane", TH_CORRUPT},
-    {"a slot that is another row's", TH_CORRUPT},
-    {"an entry of another row", TH_CORRUPT},
-    {"another tag", TH_CORRUPT},
-    {"no entry", TH_CORRUPT},
-    {"an entry of no row", TH_CORRUPT},
-    {"a count too high", TH_CORRUPT},
-    {"a count too low", -1}, /* may end a search too early, as if the row were another's twin */
+    {"a slot beyond the last line", TH_CORRUPT},
+    {"a slot beyond the last lane", TH_CORRUPT},
+    {"the slot of another row", TH_CORRUPT},
+    {"an entry with another row", TH_CORRUPT},
+    {"an entry with another tag", TH_CORRUPT},
+    {"a row without an entry", TH_CORRUPT},
+    {"an entry without a row", TH_CORRUPT},
+    {"a count that is too high", TH_CORRUPT},
+    {"a count that is too low", -1}, /* may end a search too early, which looks like a duplicate */
     {"a count in the wrong line", -1},
-    {"another key than the index knows", -1},
-    {"a timestamp before the parent's", TH_DISORDER},
-    {"a key before the parent's", TH_DISORDER},
-    {"a namespace before the parent's", TH_DISORDER},
-    {"an identity twice", TH_DUPLICATE},
+    {"a key that differs from the index", -1},
+    {"a timestamp less than the parent's", TH_DISORDER},
+    {"a key less than the parent's", TH_DISORDER},
+    {"a namespace less than the parent's", TH_DISORDER},
+    {"a duplicate identity", TH_DUPLICATE},
 };
 
 static void reindex(void) {
@@ -429,7 +430,7 @@ static void mutate(size_t kind, size_t i) {
     case 12:
         h.line[line].passed++, h.line[(line + 1) % h.lines].passed--;
         break;
-    case 13: { /* of another tag: with the same and in the same line it were a heap */
+    case 13: { /* with another tag, since with the same tag and line it would still be a heap */
         uint8_t tag = th_tag(th_hash_row(&h, i));
         do h.key[i] += 1 << 20;
         while (th_tag(th_hash_row(&h, i)) == tag);
@@ -441,18 +442,18 @@ static void mutate(size_t kind, size_t i) {
     case 15:
         h.ts[i] = h.ts[parent], h.key[i] = h.key[parent] - 1, reindex();
         break;
-    case 16: /* of one key, so not with the identity of another row */
+    case 16: /* no other row has this namespace, so identities stay distinct */
         h.ts[i] = h.ts[parent], h.key[i] = h.key[parent], h.ns[i] = h.ns[parent] - 1000, reindex();
         break;
-    default: /* of two siblings at the end, so that order stays */
+    default: /* two siblings at the end, so that the order is kept */
         other = h.len - 2;
         h.ts[h.len - 1] = h.ts[other], h.key[h.len - 1] = h.key[other], h.ns[h.len - 1] = h.ns[other], reindex();
     }
 }
 
 static void check_notices(bool keyed) {
-    start(keyed, 100); /* no room to spare, of which nobody has set the bytes */
-    for (int64_t i = 0; i < 100; i++) th_heap_push(&h, any_ts(50) / 2, 3 * i, 0); /* no extremes to go beyond */
+    start(keyed, 100); /* without spare capacity, whose bytes would be uninitialized */
+    for (int64_t i = 0; i < 100; i++) th_heap_push(&h, any_ts(50) / 2, 3 * i, 0); /* avoids overflow in mutate */
     th_heap good = h, bad;
     size_t size[] = {h.cap * 8, h.cap * 8, h.cap * 8, h.cap * 4, h.lines * 64}, at[6] = {0};
     for (size_t k = 0; k < 5; k++) at[k + 1] = at[k] + size[k];
@@ -469,7 +470,7 @@ static void check_notices(bool keyed) {
                 fprintf(stderr, "%s: found %d\n", mutations[kind].what, found);
                 CHECK(found == mutations[kind].found);
             }
-            CHECK(!memcmp(&h, &bad, sizeof h)); /* the check leaves all as it was */
+            CHECK(!memcmp(&h, &bad, sizeof h)); /* the check changes nothing */
             for (size_t k = 0; k < 5; k++) CHECK(!memcmp(broken + at[k], parts[k], size[k]));
             h = good;
             for (size_t k = 0; k < 5; k++) memcpy(parts[k], saved + at[k], size[k]);
@@ -479,7 +480,7 @@ static void check_notices(bool keyed) {
     finish();
 }
 
-/* What is stored comes without an index: order and identities are all there is to check. */
+/* Stored heaps have no index, so only the order and the identities are checked. */
 static void restore_notices(void) {
     start(false, 100);
     for (int64_t i = 0; i < 100; i++) th_heap_push(&h, i, i, 0);

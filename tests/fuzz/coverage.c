@@ -1,6 +1,6 @@
-/* Coverage of the compiled heap for libFuzzer, from gcc, whose -fsanitize-coverage=trace-pc calls one function in each
- * basic block where clang's counts in place. To be preloaded before the sanitizers, which have empty functions of these
- * names; `attach` hands the counters to the libFuzzer inside of atheris. */
+/* Passes the coverage of the compiled heap to libFuzzer. With -fsanitize-coverage=trace-pc, gcc calls a function in
+ * each basic block, where clang increments a counter. This library must be preloaded before the sanitizers, which
+ * define empty functions with these names; `attach` passes the counters to the libFuzzer in atheris. */
 #include <stdint.h>
 
 #define COUNTERS (1 << 16)
@@ -26,7 +26,7 @@ void __sanitizer_cov_trace_pc(void) {
     *counter += *counter < UINT8_MAX;
 }
 
-/* Tail calls, so that libFuzzer sees the place that compares. Bytes and shorts say too little. */
+/* Tail calls, so that libFuzzer sees the address of the comparison. Comparisons of bytes and shorts are ignored. */
 void __sanitizer_cov_trace_cmp8(uint64_t a, uint64_t b) {
     if (cmp8) cmp8(a, b);
 }

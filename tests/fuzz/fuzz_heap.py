@@ -1,8 +1,8 @@
-"""Fuzzes `from_bytes` and the bulk calls, guided by coverage of the compiled module: a part of `make fuzz`.
+"""Fuzz `from_bytes` and the bulk calls, guided by the coverage of the compiled module: a part of `make fuzz`.
 
-atheris drives (libFuzzer from Python). The module is compiled with TIMERHEAP_FUZZ=1, for the sanitizers and
-for gcc's coverage, which coverage.c, compiled here, brings to libFuzzer. Arguments are libFuzzer's: -runs=N,
--seed=N, a folder for the corpus, or the file of a crash, to see it again.
+The fuzzer is atheris, libFuzzer for Python. The module is compiled with TIMERHEAP_FUZZ=1, which enables the
+sanitizers and gcc's coverage; coverage.c, compiled here, passes the coverage to libFuzzer. The arguments are
+those of libFuzzer: -runs=N, -seed=N, a folder for the corpus, or the file of a crash to reproduce.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-EVERY = 100_000  # inputs between two lines of progress
+EVERY = 100_000  # inputs between progress messages
 LIBRARY = "TIMERHEAP_FUZZ_LIBRARY"
-MEGABYTES = 600  # of memory, where the process needs about 110
+MEGABYTES = 600  # limit of memory; the process needs about 110
 SANITIZER = {
-    "detect_leaks": 0,  # the limit of memory sees them: Python leaves much behind at its end
+    "detect_leaks": 0,  # Python does not free everything at exit; the memory limit detects leaks instead
     "verify_asan_link_order": 0,
     "allocator_may_return_null": 1,
     "abort_on_error": 1,
@@ -35,8 +35,8 @@ SANITIZER = {
 
 
 def preload() -> None:
-    """Starts this program again with coverage.c and the sanitizers before everything else."""
-    compiler = shutil.which("gcc") or sys.exit("gcc is missing: its sanitizers and its coverage are used")
+    """Restart this program with coverage.c and the sanitizers preloaded."""
+    compiler = shutil.which("gcc") or sys.exit("gcc must be installed, for its sanitizers and its coverage")
     if importlib.util.find_spec("atheris") is None:
         sys.exit("atheris is missing: `make fuzz` installs it, on Linux with CPython 3.11 to 3.13")
     library = Path(tempfile.mkdtemp(prefix="timerheap-fuzz-")) / "coverage.so"
@@ -53,7 +53,7 @@ def preload() -> None:
 
 
 def attach(library: str) -> None:
-    """Makes known to each other the libFuzzer inside of atheris and the compiled module's coverage."""
+    """Connect the libFuzzer in atheris with the coverage of the compiled module."""
     import atheris
 
     name = "core_with_libfuzzer" + sysconfig.get_config_var("EXT_SUFFIX")
@@ -70,12 +70,12 @@ def main() -> None:
     import atheris
 
     attach(os.environ[LIBRARY])
-    shutil.rmtree(Path(os.environ[LIBRARY]).parent)  # loaded; what a crash starts does without
+    shutil.rmtree(Path(os.environ[LIBRARY]).parent)  # it is loaded, and child processes do not need it
     del os.environ["LD_PRELOAD"]
     sys.path.insert(0, str(HERE))
     import heap_inputs
 
-    for folder in filter(os.path.isdir, sys.argv[1:]):  # so that a new corpus has something to begin with
+    for folder in filter(os.path.isdir, sys.argv[1:]):  # so that a new corpus is not empty
         for seed in heap_inputs.seeds():
             Path(folder, hashlib.sha1(seed).hexdigest()).write_bytes(seed)
 

@@ -1,4 +1,4 @@
-"""The state machines of tests/test_heap_model.py for as many steps as asked: a part of `make fuzz`."""
+"""Run the state machines of tests/test_heap_model.py for a number of steps: a part of `make fuzz`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from test_heap_model import KeyTimerHeapMachine, Machine, TimerHeapMachine
 
-# No database: each round is to draw anew. A failure prints the steps that lead to it.
+# Without a database, each round draws new examples. A failure prints the steps that lead to it.
 ROUND = settings(
     max_examples=200,
     stateful_step_count=60,
@@ -32,7 +32,7 @@ def main() -> None:
     while Machine.steps < steps:
         for machine in (TimerHeapMachine, KeyTimerHeapMachine):
             run_state_machine_as_test(machine, settings=ROUND)
-        print(f"{Machine.steps:,} steps in {time.monotonic() - start:.0f} s, each like the model", flush=True)
+        print(f"{Machine.steps:,} steps equal the model, {time.monotonic() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What the fuzzer feeds the heaps: any bytes, read as stored bytes for `from_bytes` or as bulk calls.
+"""The inputs of the fuzzer: bytes that are interpreted as stored bytes for `from_bytes` or as bulk calls.
 
-`run` raises for whatever must not be: a refusal of another class than documented, or one that has changed the
-heap; stored bytes that are taken and are no heap, or the reverse; a bulk call that differs from single calls;
-a broken invariant. Steps beside memory are for the sanitizers to see: arguments lie in memory of exactly
-their size.
+`run` raises for every defect: an error of an undocumented class, or one that changes the heap; stored bytes
+that are accepted but not a heap, or the reverse; a bulk call that differs from single calls; a broken
+invariant. Arguments have memory of exactly their size, so that the sanitizers detect accesses beyond it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from timerheap._native._heap import seal, xxh64
 
 REFUSALS = (TypeError, ValueError, OverflowError)
 KINDS = (TimerHeap, KeyTimerHeap)
-MOST_CALLS = 4  # of one input, for speed
+MOST_CALLS = 4  # per input, for speed
 
-# What a byte stands for: small int64, and the extremes for the extremes.
+# The value of each byte: a small int64, or an extreme of int64 for the extreme bytes.
 WIDE = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int64)
 WIDE[[128, 129, 130, 125, 126, 127]] = [-(2**63), -(2**63) + 1, -(2**32), 2**32, 2**63 - 2, 2**63 - 1]
 
 
 def exactly(data: bytes) -> np.ndarray:
-    """A copy in memory of its own, behind which a sanitizer looks out."""
+    """Copy data to separate memory, so that a sanitizer detects accesses beyond it."""
     return np.frombuffer(data, np.uint8).copy()
 
 
@@ -53,9 +52,9 @@ def restore(kind: type, data: bytes, expected: bool | None = None) -> None:
     try:
         heap = kind.from_bytes(exactly(data))
     except ValueError:
-        assert not expected, "a heap's bytes were refused"
+        assert not expected, "the bytes of a heap were rejected"
         return
-    assert expected is not False, "taken for a heap, and is none"
+    assert expected is not False, "bytes that are not a heap were accepted"
     heap._check()
     assert heap.to_bytes() == data
     heap.push(0, 0)
@@ -68,7 +67,7 @@ def raw(kind: type, data: bytes) -> None:
 
 
 def with_checksum(kind: type, data: bytes) -> None:
-    """A header as it comes, its checksum made right."""
+    """Restore from any header with a correct checksum."""
     payload = data[16:]
     header = data[:16].ljust(16, b"\0")
     data = header + struct.pack("<Q", xxh64(header + payload)) + payload
@@ -134,7 +133,7 @@ BAD: list[Maker] = [
 
 
 class Program:
-    """Calls of one heap; a twin has the same done by single calls."""
+    """Calls of one heap, which are repeated on a twin by single calls."""
 
     def __init__(self, kind: type, data: bytes) -> None:
         self.kind, self.data, self.at = kind, data, 0
@@ -146,7 +145,7 @@ class Program:
         return self.data[self.at - 1] if self.at <= len(self.data) else 0
 
     def column(self, n: int, own: int) -> tuple[Any, list[int] | int | None]:
-        """An argument, and what it stands for: rows, one value, or nothing legal."""
+        """Return an argument and its meaning: rows, a single value, or None if it is invalid."""
         form, step, size = self.byte(), self.byte() % 7 - 3, min(n, 1 + self.byte() % 32)
         text = self.data[self.at : self.at + size] or b"\0"
         self.at += size
@@ -163,9 +162,9 @@ class Program:
         return argument, np.asarray(argument).tolist()
 
     def columns(self, count: int) -> tuple[list[Any], list[tuple[int, ...]] | None]:
-        """Arguments, and their rows, None if they must be refused."""
+        """Return arguments and their rows, or None if they must be rejected."""
         n = self.byte()
-        n = 64 + n % 8 if n >= 248 else n % 16  # 64 and more are what the bulk algorithms set in for
+        n = 64 + n % 8 if n >= 248 else n % 16  # the bulk algorithms need 64 rows or more
         arguments, plain = zip(*[self.column(n, own) for own in range(count)], strict=True)
         lengths = {len(column) for column in plain if isinstance(column, list)}
         if None in plain or len(lengths) > 1 or (not lengths and count > 1):
@@ -179,9 +178,9 @@ class Program:
         try:
             call(*arguments)
         except REFUSALS:
-            assert self.heap.to_bytes() == before, "refused, and changed"
+            assert self.heap.to_bytes() == before, "an error changed the heap"
         else:
-            raise AssertionError(f"{call.__name__} took {arguments}")
+            raise AssertionError(f"{call.__name__} must reject {arguments}")
 
     def bulk(self, method: str, single: str, count: int) -> None:
         arguments, rows = self.columns(count)
@@ -217,7 +216,7 @@ class Program:
         assert list(self.heap.pop_due(watermark, limit)) == expected
 
     def elsewhere(self) -> None:
-        """The heap in other memory; views of the old stay."""
+        """Move the heap to other memory, while views of the old memory stay."""
         self.views = [*self.views[-6:], self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces]
         way = self.byte() % 5
         if way == 0:
@@ -235,7 +234,7 @@ class Program:
     def check(self) -> None:
         self.heap._check()
         assert self.heap.pop_due(2**63 - 1) == self.twin.pop_due(2**63 - 1)
-        for view in self.views:  # stale, yet valid memory
+        for view in self.views:  # stale, but their memory must be valid
             view.sum()
 
     def calls(self) -> Iterator[Callable[[], None]]:
@@ -270,13 +269,13 @@ MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, bulk_c
 
 
 def run(data: bytes) -> None:
-    """The first byte says which heap and what the rest is."""
+    """Run an input, whose first byte determines the heap and the meaning of the rest."""
     if data:
         MODES[data[0] % len(MODES)](KINDS[data[0] >> 7], data[1:])
 
 
 def seeds() -> Iterator[bytes]:
-    """Inputs to begin with: heaps of both kinds in each form, and a few calls."""
+    """Yield the initial inputs: heaps of both kinds in each form, and a few calls."""
     rng = np.random.default_rng(0)
     for number, kind in enumerate(KINDS):
         for n in (0, 1, 2, 7, 30):
@@ -293,7 +292,7 @@ def seeds() -> Iterator[bytes]:
             yield bytes([head | 4]) + rng.bytes(100)
 
 
-if __name__ == "__main__":  # without a fuzzer: the seeds, and as many random inputs as asked
+if __name__ == "__main__":  # without a fuzzer: run the seeds and a number of random inputs
     for seed in seeds():
         run(seed)
     rng = np.random.default_rng(0)

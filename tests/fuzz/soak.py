@@ -1,9 +1,9 @@
-"""A billion operations on both heaps, bulk and single mixed, in memory that must stay flat: `make soak`.
+"""Run a billion bulk and single operations on both heaps and check that the memory is bounded: `make soak`.
 
 An operation is one timer pushed, moved, removed, looked up or popped. The heaps fill to a quarter of a
-million timers and drain, and are copied, stored, restored and pickled in between. Timers are random, but the
-sizes are the same in each cycle, so that cycles need the same memory. After a tenth of the operations it has
-found its size: from then on the largest resident set of a tenth may be 2 % larger at most.
+million timers and drain, and are copied, stored, restored and pickled in between. The timers are random, but
+the sizes are the same in each cycle, so that all cycles need the same memory. The first tenth of the
+operations is the warm-up; after it, the resident set may grow by at most 2 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALLOWED = 1.02
 
 
 def resident() -> int:
-    """Bytes of this process in memory now."""
+    """Return the resident set of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -96,7 +96,7 @@ class Soak:
         return heap
 
     def refused(self, heap: Heap) -> None:
-        """Errors leave no memory behind either."""
+        """Make calls that raise, which must not leak memory either."""
         for call in (
             lambda: heap.push_many(np.arange(100), np.arange(99)),
             lambda: heap.push_many(np.arange(100), np.ones(100)),
@@ -107,10 +107,10 @@ class Soak:
                 call()
             except (TypeError, ValueError, OverflowError):
                 continue
-            raise AssertionError("this was to be refused")
+            raise AssertionError("the call must raise")
 
     def cycle(self) -> int:
-        """The largest resident set that was seen."""
+        """Run one cycle and return the largest resident set in it."""
         largest = 0
         self.sizes = np.random.default_rng(self.seed)
         self.heaps: list[Heap] = [TimerHeap(), KeyTimerHeap()]
@@ -132,8 +132,8 @@ def main() -> None:
     parser.add_argument("--operations", type=float, default=1e9)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     arguments = parser.parse_args()
-    # Every column in a mapping of its own, which goes back at once: what the system counts is what is in use,
-    # and not how the allocator cuts its heap.
+    # Each column gets its own mapping, which is freed immediately, so that the resident set does not
+    # depend on the fragmentation of the allocator.
     ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
     soak, total = Soak(arguments.seed), int(arguments.operations)
     print(f"{total:,} operations, seed {arguments.seed}", flush=True)

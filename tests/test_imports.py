@@ -119,7 +119,7 @@ LAYERS = {
     ],
     "spark._plan": [
         "__init__ arguments flink_nodes",
-        "aggregates flink_grouping flink_ranks marks",
+        "aggregates flink_grouping flink_ranks marks window_source",
         "build flink_sql",
         "window_plan",
         "grouped_windows",

@@ -202,6 +202,14 @@ def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
             lambda df: timerheap.spark.cumulate(df, "k", 7, 21, watermark=STRATEGY),
             "time must be a timestamp or .*, got column 'k' of type string",
         ),
+        (
+            lambda df: timerheap.spark.tumble(df, "at", 5, watermarks=STRATEGY),
+            r"tumble\(\) got an unexpected keyword argument 'watermarks'; its options are watermark",
+        ),
+        (
+            lambda df: timerheap.spark.session(df, "at", 5, offset=5),
+            r"session\(\) got an unexpected keyword argument 'offset'",
+        ),
         (lambda df: timerheap.spark.tumble(df, "at", 5), "watermark must be a WatermarkStrategy, got None"),
         (lambda df: ours(df).agg(F.first("v")), r"agg: first\(v, false\) is not supported"),
         (lambda df: ours(df).agg(F.sum("v") + 1), r"agg: \+\(sum\(v\), 1\) is not supported"),
@@ -276,7 +284,7 @@ def test_the_plan_in_words(spark: SparkSession, capsys: pytest.CaptureFixture[st
     late.group_by().explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "in the operator, where whole rows are needed (the windows are cut in Asia/Tokyo; late_by" in said
-    with pytest.raises(ValueError, match="local: 'jvm' cannot be: late_by was asked for"):
+    with pytest.raises(ValueError, match='local must be "arrow" or left out, got "jvm": late_by is set'):
         timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, late_by=True, local="jvm").group_by().agg(
             F.count("*")
         )

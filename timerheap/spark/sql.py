@@ -68,11 +68,11 @@ def sql(
         windows of processing time. By default, any name that is not a column of a streaming table without a
         `watermark`.
     local : {"jvm", "arrow"}, optional
-        As for `hop`, but the default for streams is "arrow", so that the same rows are late as in Flink.
+        As for `tumble`, but the default for streams is "arrow", so that the same rows are late as in Flink.
         "jvm" is faster and uses Spark's lateness rule: it counts some rows that Flink drops, and drops some
         that Flink counts. A batch has no late rows, so "jvm" is the default there if it supports the query.
     time_zone, channel, max_parallelism
-        As for `hop`.
+        As for `tumble`.
 
     Returns
     -------

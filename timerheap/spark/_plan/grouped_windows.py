@@ -8,7 +8,8 @@ from pyspark.sql import Column, DataFrame
 
 from timerheap.spark._plan.aggregates import UserAggregate, resolve_aggregate
 from timerheap.spark._plan.arguments import key_columns
-from timerheap.spark._plan.window_plan import Source, WindowPlan
+from timerheap.spark._plan.window_plan import WindowPlan
+from timerheap.spark._plan.window_source import Source
 
 __all__ = ["GroupedWindows", "Windows"]
 

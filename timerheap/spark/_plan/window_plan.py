@@ -1,10 +1,8 @@
-"""How windows on Spark are computed: which of two local stages, and what goes to the operator."""
+"""Plans the windows of a DataFrame: which of two local stages makes slices, and what the operator does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,86 +13,39 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
 
-from timerheap._arguments import not_negative
+from timerheap._arguments import milliseconds
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
 from timerheap.spark._plan.aggregates import ResolvedAggregate
 from timerheap.spark._plan.arguments import (
-    arrow_schema,
     bounded_delay,
-    channel_column,
-    data_frame,
-    expect_event_time,
-    key_groups,
     named_column,
     quoted,
 )
 from timerheap.spark._plan.build import build, has_spark_watermark, time_mode
 from timerheap.spark._plan.marks import Input, marked
+from timerheap.spark._plan.window_source import Source
 from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, columns_of_window
-from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
-from timerheap.watermarks import WatermarkStrategy
+from timerheap.tvf import SliceAssigner
 
-__all__ = ["Options", "Source", "WindowPlan"]
+__all__ = ["WindowPlan"]
 
 _NO_KEY = "__timerheap_key0"
 _ROWS = "__timerheap_rows"
 
 
 @dataclass(frozen=True)
-class Options:
-    """What all windows take beside their lengths; see `hop`."""
-
-    watermark: WatermarkStrategy | None = None
-    time_zone: str | None = None
-    channel: str | None = None
-    late_by: bool = False
-    emit_every: int | timedelta | None = None
-    local: str | None = None
-    max_parallelism: int = 128
-
-
-@dataclass(frozen=True)
-class Source:
-    """A DataFrame, and how it is cut into windows; rows that are not `where` move the watermark alone."""
-
-    df: DataFrame
-    time: str | None
-    assigner: SliceAssigner | SessionUnsliceAssigner
-    strategy: WatermarkStrategy
-    options: Options
-    where: Column | None = None
-
-    @classmethod
-    def of(
-        cls,
-        df: DataFrame,
-        time: str | None,
-        make: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
-        options: Options,
-    ) -> Source:
-        """Check what all windows take."""
-        arrow_schema("df", data_frame("df", df).schema)
-        strategy = expect_event_time(
-            df, time, options.watermark, argument="time", channel=options.channel, late_by=options.late_by
-        )
-        if options.channel is not None:
-            channel_column(df, "channel", options.channel)
-        zone = options.time_zone or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
-        if time is not None and not isinstance(named_column(df, "time", time), TimestampType):
-            zone = "UTC"
-        key_groups(options.max_parallelism)
-        if options.emit_every is not None and not_negative("emit_every", options.emit_every) < 1:
-            raise ValueError(f"emit_every: {options.emit_every!r} must be 1 ms or more")
-        if options.local not in (None, "jvm", "arrow"):
-            raise ValueError(f"local: {options.local!r} is none of 'jvm' and 'arrow'")
-        return cls(df, time, make(zone), strategy, options)
-
-
-@dataclass(frozen=True)
 class WindowPlan:
-    """Aggregates of the windows of a source; printed, it says how they are computed."""
+    """Aggregates of the windows of a source; its text explains how they are computed.
+
+    Parameters
+    ----------
+    source : Source
+    keys : list of str
+        Columns that the windows are grouped by, perhaps none.
+    computed : list of ResolvedAggregate
+    """
 
     source: Source
     keys: list[str]
@@ -102,77 +53,79 @@ class WindowPlan:
 
     @cached_property
     def local(self) -> str:
-        """Where rows become slices."""
-        wanted, hindrances = self.source.options.local, self._hindrances()
-        if wanted == "jvm" and hindrances:
-            raise ValueError(f"local: 'jvm' cannot be: {'; '.join(hindrances)}; leave local out")
-        return wanted or ("arrow" if hindrances else "jvm")
+        """Where rows become slices, "jvm" or "arrow"."""
+        wanted, obstacles = self.source.options["local"], self._obstacles()
+        if wanted == "jvm" and obstacles:
+            raise ValueError(f'local must be "arrow" or left out, got "jvm": {"; ".join(obstacles)}')
+        return wanted or ("arrow" if obstacles else "jvm")
 
-    def _hindrances(self) -> list[str]:
-        """Why the local stage cannot be Spark's own aggregation."""
+    def _obstacles(self) -> list[str]:
+        """Return why the local stage cannot be Spark's own aggregation."""
         source, options = self.source, self.source.options
         if source.time is None:
             return ["the windows are of processing time"]
         found = []
         if not isinstance(named_column(source.df, "time", source.time), TimestampType):
-            found.append("the time is no timestamp with a zone")
+            found.append("the time has no time zone")
         if source.assigner.zone.name not in ("UTC", "Etc/UTC", "GMT", "Z"):
             found.append(f"the windows are cut in {source.assigner.zone.name}")
         found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
-        asked_for = {"late_by": options.late_by, "emit_every": options.emit_every, "channel": options.channel}
-        found += [f"{name} was asked for" for name, value in asked_for.items() if value]
+        chosen = {name: options[name] for name in ("late_by", "emit_every", "channel")}
+        found += [f"{name} is set" for name, value in chosen.items() if value]
         if bounded_delay(source.strategy) is None:
-            found.append("the watermark is more than a bounded delay")
+            found.append("the watermark is not only a bounded delay")
         if has_spark_watermark(source.df):
             found.append("df has a withWatermark() already")
         return found
 
     def result(self) -> DataFrame:
-        """Give the DataFrame."""
+        """Return the DataFrame."""
         if self._one_stage:
             return self._by_spark()
         return self._by_jvm() if self.local == "jvm" else self._by_arrow()
 
     def _by_arrow(self) -> DataFrame:
-        """The pack stage makes slices of the rows; the operator, where whole rows must get there."""
+        """Make slices in the pack stage, or in the operator if it needs whole rows."""
         source, options, time = self.source, self.source.options, self.source.time
-        rows = marked(Input(self._with_times(), time, source.strategy, options.channel), order="arrival")
+        rows = marked(Input(self._with_times(), time, source.strategy, options["channel"]), order="arrival")
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
         rows = self._with_inputs(rows)
-        shown = source.df.columns if options.late_by else []
-        used = [*self._keys, *([] if time is None else [time]), *shown, *self._inputs]
+        late_columns = source.df.columns if options["late_by"] else []
+        used = [*self._keys, *([] if time is None else [time]), *late_columns, *self._inputs]
         used = list(dict.fromkeys(used))
         mode = time_mode(source.df, time is None, source.strategy)
         work = self._work("operator" if self._whole_rows else "arrow")
         return self._built(work, rows.select(*map(quoted, [*used, *marks])), used, time, mode)
 
     def _with_times(self) -> DataFrame:
-        """Give the rows; of those that `where` drops, the ones that can tell the time."""
+        """Return the rows that meet the condition of the source, and those that have a time to observe."""
         source = self.source
         if source.where is None:
             return source.df
-        tells = F.lit(True)
-        for name in (source.time, source.options.channel):
-            tells = tells if name is None else tells & quoted(name).isNotNull()
-        return source.df.where(source.where | tells)
+        timed = F.lit(True)
+        for name in (source.time, source.options["channel"]):
+            timed = timed if name is None else timed & quoted(name).isNotNull()
+        return source.df.where(source.where | timed)
 
     @property
     def _one_stage(self) -> bool:
-        """Nothing is left to merge where Spark makes whole windows: a window is a slice, or a session."""
+        """Whether Spark's aggregation makes whole windows, so that no operator has to merge slices."""
         assigner = self.source.assigner
         one_slice = not isinstance(assigner, SliceAssigner) or assigner.size == assigner.interval
         return self.local == "jvm" and one_slice
 
     @property
     def _whole_rows(self) -> bool:
-        """Rows must get to the operator as they are."""
+        """Whether the operator needs the rows as they are."""
         source = self.source
-        return source.time is None or source.options.late_by or not isinstance(source.assigner, SliceAssigner)
+        return (
+            source.time is None or source.options["late_by"] or not isinstance(source.assigner, SliceAssigner)
+        )
 
     def _by_spark(self) -> DataFrame:
-        """Spark makes the slices, which are the windows."""
+        """Aggregate windows in Spark."""
         rows, window = self._sliced(self._with_key(self.source.df))
         grouped = rows.groupBy(*map(quoted, self._keys), window).agg(
             *(one.column for one in self.computed if one.column is not None)
@@ -181,7 +134,7 @@ class WindowPlan:
         return grouped.select(*map(quoted, self.keys), *columns_of_window(SLICE_END), *map(quoted, results))
 
     def _by_jvm(self) -> DataFrame:
-        """Spark makes the slices, and says how far time has come."""
+        """Make slices in Spark, under its watermark, and merge them in the operator."""
         rows, window = self._sliced(self._with_inputs(self.source.df))
         parts = {name: column for one in self.computed for name, column in (one.parts or {}).items()}
         slices = (
@@ -195,7 +148,7 @@ class WindowPlan:
         return self._built(self._work("jvm", by_aggregate), slices, used, None, "EventTime")
 
     def _sliced(self, rows: DataFrame) -> tuple[DataFrame, Column]:
-        """Give the rows under Spark's watermark, and Spark's window that is a slice."""
+        """Return the rows with Spark's watermark, and a slice as one of Spark's windows."""
         source, time = self.source, str(self.source.time)
         if rows.isStreaming:
             rows = rows.withWatermark(time, f"{bounded_delay(source.strategy)} milliseconds")
@@ -211,7 +164,7 @@ class WindowPlan:
 
     def _with_inputs(self, rows: DataFrame) -> DataFrame:
         inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
-        if KEPT in rows.columns:  # what a row that goes would give may be an error
+        if KEPT in rows.columns:  # an expression may fail on rows that are dropped
             inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
         return self._with_key(rows).withColumns(inputs)
 
@@ -238,11 +191,11 @@ class WindowPlan:
             result=self._result(),
             event_time=event_time,
             watermarks=(source.strategy,),
-            channels=(options.channel,),
+            channels=(options["channel"],),
             order="arrival",
             time_mode=mode,
-            max_parallelism=options.max_parallelism,
-            late_row=source.df.schema if options.late_by else None,
+            max_parallelism=options["max_parallelism"],
+            late_row=source.df.schema if options["late_by"] else None,
             late_columns=tuple(source.df.columns),
         )
         return build(query, rows)
@@ -254,14 +207,14 @@ class WindowPlan:
         fields = [source.df.schema[name] for name in self.keys]
         fields += [StructField(name, bound, False) for name in WINDOW_COLUMNS]
         fields += [one.field for one in self.computed]
-        if source.options.emit_every is not None:
+        if source.options["emit_every"] is not None:
             fields.append(StructField(EARLY, BooleanType(), False))
         return StructType(fields)
 
     def _work(
         self, local: Literal["jvm", "arrow", "operator"], parts: list[list[str]] | None = None
     ) -> WindowWork:
-        every, result = self.source.options.emit_every, self._result()
+        every, result = self.source.options["emit_every"], self._result()
         arrow = to_arrow_schema(result, timezone="UTC")
         first = len(self.keys) + len(WINDOW_COLUMNS)
         return WindowWork(
@@ -271,7 +224,7 @@ class WindowPlan:
             local=local,
             parts=parts or [],
             results=[arrow.field(first + number) for number in range(len(self.computed))],
-            emit_every=None if every is None else not_negative("emit_every", every),
+            emit_every=None if every is None else milliseconds("emit_every", every),
             wall_clock=isinstance(result[WINDOW_COLUMNS[0]].dataType, TimestampNTZType),
         )
 
@@ -303,16 +256,16 @@ class WindowPlan:
             late = f"Spark's, per {part}: a row below Spark's watermark whose {part} is over is dropped; "
             late += "local='arrow' has Flink's, and sql() takes it on streams"
         else:
-            why = "; ".join(self._hindrances()) or "it was asked for"
+            why = "; ".join(self._obstacles()) or "local='arrow'"
             where = "before they are sent"
             if self._whole_rows:
                 where = "in the operator, where whole rows are needed"
             local = f"arrow: rows become {part}s in the Python workers, {where} ({why})"
             over = "the last window of its slice" if part == "slice" else "its session, all it touches,"
             late = f"Flink's: a row is late when {over} has fired; "
-            late += "it comes out with late_by" if options.late_by else "it is dropped"
+            late += "it is part of the result" if options["late_by"] else "it is dropped"
         merged = (
-            f"{options.max_parallelism} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "
+            f"{options['max_parallelism']} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "
             "Python workers, state in Spark's state store"
         )
         lines = {

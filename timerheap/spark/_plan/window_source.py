@@ -1,0 +1,132 @@
+"""A DataFrame cut into windows, and the options that all windows have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypedDict
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import TimestampType
+
+from timerheap._arguments import positive
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    channel_column,
+    data_frame,
+    expect_event_time,
+    key_groups,
+    named_column,
+)
+from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["Source", "WindowOptions"]
+
+
+class WindowOptions(TypedDict, total=False):
+    """Options of `tumble`, `hop`, `cumulate` and `session`, passed by name.
+
+    Parameters
+    ----------
+    watermark : WatermarkStrategy
+        Required with an event-time column.
+    time_zone : str, optional
+        Time zone whose wall clock cuts the windows, by default the session's. Times without a zone are cut
+        as they are.
+    channel : str, optional
+        Column whose values have a watermark each, as in `timerheap.spark.process`.
+    late_by : bool, default False
+        Whether late rows are part of the result, in the columns ``late_by`` (how many ms longer the
+        watermark's delay would have had to be) and ``late_row``. By default they are dropped. A row is late
+        when its last window is over, or for sessions, when its session and all sessions that it touches are
+        over. A row that is only behind its first windows counts in the others.
+    emit_every : int or timedelta, optional
+        Distance between early results, in ms of event time. An early result of each open window has ``early``
+        true; the result at the end of the window has it false.
+    local : {"jvm", "arrow"}, optional
+        Where rows become slices or sessions. "jvm": in Spark's own aggregation, which is fastest and drops
+        rows that are late by Spark's watermark. "arrow": in Python workers, with Flink's lateness. By default
+        "jvm" where it supports the other arguments; `GroupedWindows.explain` prints which and why. A
+        checkpoint keeps it: pass "arrow" if `channel` may be added or removed later.
+    max_parallelism : int, default 128
+        Number of key groups, 1 to 32768. A checkpoint keeps it.
+    """
+
+    watermark: WatermarkStrategy | None
+    time_zone: str | None
+    channel: str | None
+    late_by: bool
+    emit_every: int | timedelta | None
+    local: str | None
+    max_parallelism: int
+
+
+_DEFAULTS: WindowOptions = {
+    "watermark": None,
+    "time_zone": None,
+    "channel": None,
+    "late_by": False,
+    "emit_every": None,
+    "local": None,
+    "max_parallelism": 128,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A DataFrame, and how it is cut into windows.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+    time : str or None
+        Event-time column, None for processing time.
+    assigner : SliceAssigner or SessionUnsliceAssigner
+    strategy : WatermarkStrategy
+    options : WindowOptions
+        All of them.
+    where : pyspark.sql.Column, optional
+        Condition; rows that do not meet it only move the watermark.
+    """
+
+    df: DataFrame
+    time: str | None
+    assigner: SliceAssigner | SessionUnsliceAssigner
+    strategy: WatermarkStrategy
+    options: WindowOptions
+    where: Column | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        function: str,
+        df: DataFrame,
+        time: str | None,
+        make_assigner: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
+        options: WindowOptions,
+    ) -> Source:
+        """Check the arguments of a function that cuts windows; `make_assigner` receives the time zone."""
+        if unknown := options.keys() - _DEFAULTS.keys():
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {min(unknown)!r}; its options are "
+                f"{', '.join(_DEFAULTS)}"
+            )
+        chosen: WindowOptions = {**_DEFAULTS, **options}
+        arrow_schema("df", data_frame("df", df).schema)
+        channel, every = chosen["channel"], chosen["emit_every"]
+        strategy = expect_event_time(
+            df, time, chosen["watermark"], argument="time", channel=channel, late_by=chosen["late_by"]
+        )
+        if channel is not None:
+            channel_column(df, "channel", channel)
+        zone = chosen["time_zone"] or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
+        if time is not None and not isinstance(named_column(df, "time", time), TimestampType):
+            zone = "UTC"
+        key_groups(chosen["max_parallelism"])
+        if every is not None:
+            positive("emit_every", every)
+        if chosen["local"] not in (None, "jvm", "arrow"):
+            raise ValueError(f'local must be "jvm" or "arrow", got {chosen["local"]!r}; or leave it out')
+        return cls(df, time, make_assigner(zone), strategy, chosen)

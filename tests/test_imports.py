@@ -21,9 +21,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 LAYERS = {
     "": [
         "_arguments _murmur _returned state time types",
-        "timer",
+        "_values timer",
         "_native functions watermarks",
-        "hashing interval_join tvf windows",
+        "_state_handles hashing interval_join tvf",
+        "windows",
         "__init__ flink",
         "async_io",
         "spark",
@@ -56,7 +57,7 @@ LAYERS = {
         "__init__",
     ],
     "flink.operators": [
-        "state",
+        "function_context memory_state",
         "keyed",
         "co_process process",
         "__init__",
@@ -101,7 +102,7 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ journalled_timers offsets",
-        "chunks id_table values",
+        "chunks id_table value_columns",
         "checkpoint key_table row_buffer state_table watermark window_slices",
         "query session_windows",
         "key_group",
@@ -112,7 +113,7 @@ LAYERS = {
         "slicing",
     ],
     "spark._worker": [
-        "__init__ endless notices output rows state_handles window_columns",
+        "__init__ endless group_state notices output rows window_columns",
         "rehearsal row_runner runner window_runner",
         "batch_runner",
         "stateful_operator",

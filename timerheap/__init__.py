@@ -9,6 +9,7 @@ from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.functions import (
     AggregateFunction,
     BatchProcessFunction,
+    BatchRuntimeContext,
     BatchTimerService,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -18,6 +19,7 @@ from timerheap.functions import (
 from timerheap.hashing import spark_xxhash64
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
 from timerheap.state import (
+    BatchValueState,
     ListState,
     ListStateDescriptor,
     MapState,
@@ -35,7 +37,9 @@ __all__ = [
     "MIN_WATERMARK",
     "AggregateFunction",
     "BatchProcessFunction",
+    "BatchRuntimeContext",
     "BatchTimerService",
+    "BatchValueState",
     "Duration",
     "IntervalJoin",
     "KeyTimerHeap",

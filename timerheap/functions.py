@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from timerheap.state import (
+        BatchValueState,
         ListState,
         ListStateDescriptor,
         MapState,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AggregateFunction",
     "BatchProcessFunction",
+    "BatchRuntimeContext",
     "BatchTimerService",
     "Function",
     "KeyedCoProcessFunction",
@@ -64,6 +66,14 @@ class RuntimeContext(ABC):
     def get_aggregating_state(self, state_descriptor: object) -> NoReturn:
         """Raise NotImplementedError: aggregating state is not supported."""
         raise NotImplementedError("AggregatingState is not supported; keep the accumulator in a ValueState")
+
+
+class BatchRuntimeContext(RuntimeContext):
+    """Gives a `BatchProcessFunction` access to its state; value states can be used for many keys at once."""
+
+    @abstractmethod
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> BatchValueState:
+        """Return the handle of a value state."""
 
 
 class Function:
@@ -343,6 +353,9 @@ class BatchProcessFunction(Function, ABC):
         @abstractmethod
         def time_domain(self) -> TimeDomain:
             """Return, in `on_timers`, the time domain of the timers: event time or processing time."""
+
+    def open(self, runtime_context: BatchRuntimeContext) -> None:  # type: ignore[override]
+        """Prepare the function; get the handles of its states from `runtime_context`."""
 
     @abstractmethod
     def process_batch(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "BatchValueState",
     "ListState",
     "ListStateDescriptor",
     "MapState",
@@ -96,11 +97,15 @@ class ValueState(State):
     def update(self, value: Any) -> None:
         """Set the current key's value; None clears it."""
 
+
+class BatchValueState(ValueState):
+    """A `ValueState` of a `BatchProcessFunction`, which also reads and writes many keys at once."""
+
     @abstractmethod
     def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
         """Return the values of many keys as an Arrow array of shape (n,), null for a key without a value.
 
-        For a `BatchProcessFunction`. Costs O(n) and creates no Python object for each row.
+        Costs O(n) and creates no Python object for each row.
 
         Parameters
         ----------

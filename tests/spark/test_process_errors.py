@@ -353,19 +353,19 @@ RUNS: dict[str, tuple[Any, str]] = {
     ),
     "None in a list": (
         Rows(lambda rc, row, ctx: list_state(rc).add(None)),
-        "state 'log': a list state takes no None",
+        "state 'log': an element of a list state must not be None",
     ),
     "None as a key": (
         Rows(lambda rc, row, ctx: map_state(rc).put(None, 5)),
-        "state 'book': a key of a map state cannot",
+        "state 'book': a key of a map state must not be None",
     ),
     "column in a state": (
         Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], ["a"])),
-        say("values: what was given for state 'last' does not fit int32"),
+        say("values must fit int32, the type of state 'last': "),
     ),
     "short column in a state": (
         Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], [1, 2])),
-        "values: 2 values for 1 key_hashes of state 'last'",
+        "values must have one value for each of the 1 key_hashes of state 'last', got 2",
     ),
     "one name, two states": (
         Rows(lambda rc, row, ctx: both(rc)),
@@ -392,7 +392,7 @@ RUNS: dict[str, tuple[Any, str]] = {
     ),
     "descriptor": (
         Rows(lambda rc, row, ctx: rc.get_state("last")),
-        "state_descriptor: 'last' is no ValueStateDescr",
+        "state_descriptor must be a ValueStateDescriptor, got 'last'",
     ),
     "clock": (
         Rows(lambda rc, row, ctx: ctx.timer_service().register_processing_time_timer(5)),

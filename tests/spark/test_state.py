@@ -31,7 +31,7 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
-from timerheap.spark._worker.state_handles import SparkRuntimeContext
+from timerheap.spark._worker.group_state import GroupRuntimeContext
 
 
 class Silent(KeyedProcessFunction):
@@ -94,7 +94,7 @@ class Machine(RuleBasedStateMachine):
         self.timers: set[tuple[int, str]] = set()
         self.waiting: list[tuple[int, str, int]] = []
         self.key: KeyContext[int] = KeyContext()
-        context = SparkRuntimeContext(self.key, 4)
+        context = GroupRuntimeContext(self.key, 4)
         self.value = context.get_state(ValueStateDescriptor("value", Types.FLOAT()))
         self.log = context.get_list_state(
             ListStateDescriptor("log", Types.TUPLE([Types.LONG(), Types.STRING()]))
@@ -310,7 +310,7 @@ def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> K
         stored = Stored.load(store, store.read_manifest(), group.part, drop_state)
         group.loaded()
     key: KeyContext[int] = KeyContext()
-    context = SparkRuntimeContext(key, 4)
+    context = GroupRuntimeContext(key, 4)
     context.bind(group)
     for name in names:
         state = context.get_state(ValueStateDescriptor(name, Types.STRING()))

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from timerheap.spark._group.values import Misfit, cast, checker, column_of, reader
+from timerheap._values import Misfit, checker, reader
+from timerheap.spark._group.value_columns import cast, column_of
 from timerheap.types import arrow_type
 
 UTC = datetime.UTC
@@ -60,7 +61,7 @@ def test_what_is_kept_comes_back(data, typed):
     kept = checker(type_)(value)
     stored = pa.array([kept], type_).to_pylist()[0]
     assert stored == kept, "a function reads the same before and after the save"
-    read = reader(type_) or (lambda kept: kept)
+    read = reader(type_, Row) or (lambda kept: kept)
     if ddl in LEAVES:
         assert read(kept) == (single(value) if ddl == "float" and value is not None else value)
     elif ddl.startswith("struct") and value is not None:

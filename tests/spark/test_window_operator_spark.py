@@ -27,7 +27,7 @@ from timerheap.flink import KeyContext, StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
-from timerheap.spark._worker.state_handles import SparkRuntimeContext
+from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,
@@ -328,7 +328,7 @@ def test_states_of_windows_are_kept_by_type() -> None:
     keys: KeyContext[int] = KeyContext()
     keys.current_key = 1
     group = KeyGroup(query)
-    contexts = [SparkRuntimeContext(keys, 1) for _ in range(2)]
+    contexts = [GroupRuntimeContext(keys, 1) for _ in range(2)]
     contexts[0].bind(group)
     one, whole = TimeWindow(0, 5), GlobalWindow.get()
     log, book = ListStateDescriptor("log", TOTAL), MapStateDescriptor("book", "string", pa.int64())

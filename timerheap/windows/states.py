@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
+from timerheap._state_handles import Handle, ListHandle, MapHandle, ValueHandle
 from timerheap.functions import RuntimeContext
 from timerheap.state import (
     ListState,
@@ -20,6 +21,9 @@ from timerheap.types import TypeInformation, Types, arrow_type
 from timerheap.windows.window import WINDOW_TYPE, Window
 
 __all__ = ["ReducingState", "ReducingStateDescriptor", "WindowStateStore", "WindowStates"]
+
+
+H = TypeVar("H", bound=Handle)
 
 
 class ReducingStateDescriptor(StateDescriptor):
@@ -48,107 +52,52 @@ class ReducingStateDescriptor(StateDescriptor):
             )
 
 
-class _View(State):
-    """The entry of one window in a map state."""
+class _WindowContents:
+    """The contents of one window's state: an entry in the current key's map from windows to contents."""
 
     def __init__(self, entries: MapState, window: Window) -> None:
         self._entries = entries
         self._window = window
 
-    def clear(self) -> None:
-        self._entries.remove(self._window)
+    def load(self) -> Any:
+        return self._entries.get(self._window)
+
+    def store(self, contents: Any) -> None:
+        if contents is None:
+            self._entries.remove(self._window)
+        else:
+            self._entries.put(self._window, contents)
 
 
-class ReducingState(_View):
+class _NestedCodec:
+    """Leaves values as they are, because the map state around them checks and copies them."""
+
+    def encode(self, value: Any) -> Any:
+        return value
+
+    def decode(self, kept: Any) -> Any:
+        return kept
+
+
+class ReducingState(State):
     """One value that combines all added values (Flink's ``ReducingState``)."""
 
-    def __init__(self, entries: MapState, window: Window, reduce_function: Callable[[Any, Any], Any]) -> None:
-        super().__init__(entries, window)
+    def __init__(self, value: ValueState, reduce_function: Callable[[Any, Any], Any]) -> None:
+        self._value = value
         self._reduce = reduce_function
+
+    def clear(self) -> None:
+        """See `timerheap.state.State`."""
+        self._value.clear()
 
     def get(self) -> Any:
         """Return the value, or None if nothing has been added."""
-        return self._entries.get(self._window)
+        return self._value.value()
 
     def add(self, value: Any) -> None:
         """Combine `value` with the value of the state."""
         kept = self.get()
-        self._entries.put(self._window, value if kept is None else self._reduce(kept, value))
-
-
-class _WindowValue(_View, ValueState):
-    def value(self) -> Any:
-        return self._entries.get(self._window)
-
-    def update(self, value: Any) -> None:
-        if value is None:
-            self.clear()
-        else:
-            self._entries.put(self._window, value)
-
-    def values(self, key_hashes: object) -> NoReturn:
-        raise NotImplementedError("a window's state has no columns; use value() and update()")
-
-    def update_many(self, key_hashes: object, values: object) -> NoReturn:
-        raise NotImplementedError("a window's state has no columns; use value() and update()")
-
-
-class _WindowList(_View, ListState):
-    def get(self) -> Iterator[Any]:
-        return iter(self._entries.get(self._window) or ())
-
-    def add(self, value: Any) -> None:
-        self.add_all((value,))
-
-    def add_all(self, values: Iterable[Any]) -> None:
-        self.update([*self.get(), *values])
-
-    def update(self, values: Iterable[Any]) -> None:
-        kept = list(values)
-        if any(value is None for value in kept):
-            raise ValueError("an element of a list state must not be None")
-        if kept:
-            self._entries.put(self._window, kept)
-        else:
-            self.clear()
-
-
-class _WindowMap(_View, MapState):
-    def _load(self) -> dict[Any, Any]:
-        return self._entries.get(self._window) or {}
-
-    def get(self, key: Any) -> Any:
-        return self._load().get(key)
-
-    def put(self, key: Any, value: Any) -> None:
-        self.put_all({key: value})
-
-    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
-        if dict_value:
-            self._entries.put(self._window, {**self._load(), **dict_value})
-
-    def remove(self, key: Any) -> None:
-        kept = self._load()
-        kept.pop(key, None)
-        if kept:
-            self._entries.put(self._window, kept)
-        else:
-            self.clear()
-
-    def contains(self, key: Any) -> bool:
-        return key in self._load()
-
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        return iter(self._load().items())
-
-    def keys(self) -> Iterator[Any]:
-        return iter(self._load())
-
-    def values(self) -> Iterator[Any]:
-        return iter(self._load().values())
-
-    def is_empty(self) -> bool:
-        return not self._load()
+        self._value.update(value if kept is None else self._reduce(kept, value))
 
 
 class WindowStates:
@@ -172,15 +121,14 @@ class WindowStates:
     def of(self, descriptor: object, window: Window) -> Any:
         """Return the state of one window. Each call reads or writes the whole of a list or map."""
         if isinstance(descriptor, ReducingStateDescriptor):
-            return ReducingState(
-                self._entries(descriptor, descriptor.type_info), window, descriptor.reduce_function
-            )
+            value = self._handle(ValueHandle, descriptor, descriptor.type_info, window)
+            return ReducingState(value, descriptor.reduce_function)
         if isinstance(descriptor, ValueStateDescriptor):
-            return _WindowValue(self._entries(descriptor, descriptor.type_info), window)
+            return self._handle(ValueHandle, descriptor, descriptor.type_info, window)
         if isinstance(descriptor, ListStateDescriptor):
-            return _WindowList(self._entries(descriptor, _nested(descriptor.type_info)), window)
+            return self._handle(ListHandle, descriptor, _nested(descriptor.type_info), window)
         if isinstance(descriptor, MapStateDescriptor):
-            return _WindowMap(self._entries(descriptor, _nested(*descriptor.key_and_value)), window)
+            return self._handle(MapHandle, descriptor, _nested(*descriptor.key_and_value), window)
         raise TypeError(
             "state_descriptor must be the descriptor of a value, list, map or reducing state, "
             f"got {descriptor!r}"
@@ -203,7 +151,7 @@ class WindowStates:
             for value in values:
                 target.add(value)
 
-    def _entries(self, descriptor: StateDescriptor, type_info: object) -> MapState:
+    def _handle(self, class_: type[H], descriptor: StateDescriptor, type_info: object, window: Window) -> H:
         name = f"{self._prefix}.{descriptor.name}"
         type_info = self._element_type if type_info is None else type_info
         if type_info is None:
@@ -211,7 +159,8 @@ class WindowStates:
                 f"type_info of the state {descriptor.name!r} must be the type of an element if the window "
                 "does not keep its elements, got None"
             )
-        return self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW_TYPE, type_info))
+        entries = self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW_TYPE, type_info))
+        return class_(_WindowContents(entries, window), name, [_NestedCodec() for _ in class_.parts])
 
 
 class WindowStateStore:

@@ -7,7 +7,7 @@ from timerheap.flink.elements import StreamRecord, Watermark
 from timerheap.flink.operators.co_process import KeyedCoProcessOperator
 from timerheap.flink.operators.keyed import StreamElement
 from timerheap.flink.operators.process import KeyedProcessOperator
-from timerheap.flink.operators.state import MemoryRuntimeContext
+from timerheap.flink.operators.memory_state import MemoryRuntimeContext
 
 __all__ = [
     "KeyedCoProcessOperator",

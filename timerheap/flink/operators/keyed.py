@@ -12,7 +12,8 @@ from timerheap._returned import records
 from timerheap.flink.elements import StreamRecord, Watermark
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import InternalTimerService, KeyContext
-from timerheap.flink.operators.state import MemoryRuntimeContext
+from timerheap.flink.operators.function_context import FunctionContext
+from timerheap.flink.operators.memory_state import MemoryRuntimeContext
 from timerheap.flink.processing_time import (
     Cancellable,
     ManualProcessingTimeService,
@@ -21,7 +22,7 @@ from timerheap.flink.processing_time import (
 )
 from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.flink.timer_queue import TimerQueue
-from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, TimerService
+from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.time import TimeDomain
 from timerheap.watermarks.output import WatermarkStatus
 
@@ -46,32 +47,6 @@ class _Alarm:
 
     def is_terminated(self) -> bool:
         return not self.is_on or self._clock.is_terminated()
-
-
-class _Context(KeyedCoProcessFunction.OnTimerContext):
-    """The context of all calls; one object, as in PyFlink."""
-
-    def __init__(self, service: InternalTimerService[Any, None]) -> None:
-        self.keys = service.key_context
-        self.timers = SimpleTimerService(service)
-        self.at: int = None  # type: ignore[assignment]  # None without a timestamp
-        self.output_timestamp: int | None = None
-        self.domain = TimeDomain.EVENT_TIME
-
-    def get_current_key(self) -> Any:
-        return self.keys.current_key
-
-    def timestamp(self) -> int:
-        return self.at
-
-    def timer_service(self) -> TimerService:
-        return self.timers
-
-    def time_domain(self) -> TimeDomain:
-        return self.domain
-
-    def set_output_timestamp(self, timestamp: int | None) -> None:
-        self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)
 
 
 class KeyedOperator:
@@ -121,7 +96,8 @@ class KeyedOperator:
                     event_time_timers=self._event_time_timers,
                     processing_time_timers=self._processing_time_timers,
                 )
-                self._context = _Context(self._service)
+                self._context = FunctionContext()
+                self._context.timers = SimpleTimerService(self._service)
                 self._function.open(self._states)
                 self._alarm.is_on = True
         return self
@@ -205,15 +181,14 @@ class KeyedOperator:
         output_timestamp: int | None,
     ) -> None:
         context = self._context
-        context.at = timestamp  # type: ignore[assignment]
+        context.key = self._keys.current_key
+        context.at = timestamp
         context.output_timestamp = output_timestamp
         try:
             for result in records(call.__name__, call(argument, context)):
                 self._emit(StreamRecord(result, context.output_timestamp))
         except Exception as e:
-            e.add_note(
-                f"timerheap: in {call.__name__}, key {self._keys.current_key!r}, timestamp {timestamp}"
-            )
+            e.add_note(f"timerheap: in {call.__name__}, key {context.key!r}, timestamp {timestamp}")
             raise
 
     def _advance(self, watermark: int) -> None:

@@ -47,8 +47,8 @@ class KeyedProcessOperator(KeyedOperator):
     Notes
     -----
     Flink: ``KeyedProcessOperator`` over ``InternalTimerServiceImpl``, and the methods of
-    ``KeyedOneInputStreamOperatorTestHarness``. State is kept in memory, as copies, and its types are not
-    checked.
+    ``KeyedOneInputStreamOperatorTestHarness``. State is kept in memory, with the checks of state on
+    Spark; see `MemoryRuntimeContext`.
 
     An exception of the function is raised with a note that names the key and the timestamp. Elements emitted
     before the exception are returned by the next call. If a timer raises an exception, the watermark is not

@@ -1,4 +1,4 @@
-"""A user's states in one key group: one family of values for each descriptor."""
+"""The contents of a user's state in one key group: one table for each descriptor."""
 
 from __future__ import annotations
 
@@ -8,56 +8,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyspark.sql import Row
 
+from timerheap._values import reader
 from timerheap.spark._group.id_table import IdTable
 from timerheap.spark._group.offsets import wide_rows
-from timerheap.spark._group.values import Misfit, checker, reader
 
-__all__ = ["Codec", "StateTable"]
-
-
-class Codec:
-    """Values of one type in a state: what is kept of them, and what the user gets back.
-
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-    what : str
-        Named in errors, e.g. "state 'last'".
-    """
-
-    def __init__(self, type_: pa.DataType, what: str) -> None:
-        self.type = type_
-        self.what = what
-        self._check = checker(type_)
-        self._read = reader(type_)
-
-    def encode(self, value: Any) -> Any:
-        """Give what is kept of `value`; a ValueError says why it does not fit."""
-        try:
-            return self._check(value)
-        except Misfit as e:
-            raise ValueError(f"{self.what}: {e}") from None
-
-    def decode(self, kept: Any) -> Any:
-        """Give the value back, an object of the caller's own."""
-        return kept if self._read is None else self._read(kept)
+__all__ = ["StateTable"]
 
 
 class StateTable:
-    """The values of one state, by key id: a table, and in front of it what this batch has touched.
+    """The contents of one state, by key id: a table, behind a cache of what the current batch has touched.
 
-    `load` gives a key's contents (None: empty) out of a cache; whoever changes them calls `store`.
+    Implements `timerheap._state_handles.StateContents`.
 
     Parameters
     ----------
     kind : int
-        Kind of its chunks.
+        The kind of its chunks in the checkpoint.
     name : str
         The state's name.
     shape : {"value", "list", "map"}
     type_ : pyarrow.DataType
-        Of a value, of the list, of the map.
+        The type of a value, of the whole list, or of the whole map.
     """
 
     def __init__(self, kind: int, name: str, shape: str, type_: pa.DataType) -> None:
@@ -73,33 +46,33 @@ class StateTable:
         self.losses = 0  # times that a key's contents were cleared
 
     def load(self, key_id: int) -> Any:
-        """Give the contents of one key: a kept value, a list of them, a dict of them; None: nothing."""
+        """Return the contents of one key: an encoded value, a list or a dict of them; None for no state."""
         if key_id not in self._cache:
             self.prefetch(np.array([key_id], np.int64))
         return self._cache[key_id]
 
     def store(self, key_id: int, contents: Any) -> None:
-        """Set the contents of one key."""
-        self.losses += not contents  # a 0 counts, too: it is an upper bound
+        """Set the contents of one key; None removes them."""
+        self.losses += contents is None
         self._cache[key_id] = contents
         self._dirty.add(key_id)
 
     def prefetch(self, ids: np.ndarray) -> None:
-        """Bring the contents of many keys into the cache, as one lookup: O(n)."""
+        """Load the contents of many keys into the cache, in one lookup; O(n)."""
         contents = self._table.get(ids).to_pylist()
         if self.shape == "map":
-            key = reader(self.type.key_type) or (lambda k: k)
+            key = reader(self.type.key_type, Row) or (lambda k: k)
             contents = [c and {key(k): v for k, v in c} for c in contents]
         for key_id, value in zip(ids.tolist(), contents, strict=True):
             self._cache.setdefault(key_id, value)
 
     def get_many(self, ids: np.ndarray) -> pa.Array:
-        """Give the values of many keys, null where there is none: shape (n,), with 64-bit offsets."""
+        """Return the values of many keys, null for a key without one: shape (n,), with 64-bit offsets."""
         self._settle()
         return self._table.get(ids)
 
     def put_many(self, ids: np.ndarray, values: pa.Array) -> None:
-        """Set the values of many distinct keys; null clears."""
+        """Set the values of many distinct keys; a null removes the key's value."""
         self._settle()
         self._cache.clear()
         self.losses += values.null_count
@@ -107,27 +80,25 @@ class StateTable:
         self._unsaved.append(ids)
 
     def ids(self) -> np.ndarray:
-        """Give the ids of the keys that have something here."""
+        """Return the ids of the keys that have contents."""
         self._settle()
         return self._table.ids()
 
     def _settle(self) -> None:
-        """Move what was stored into the table."""
+        """Write the stored contents to the table."""
         if self._dirty:
             ids = np.fromiter(self._dirty, np.int64, len(self._dirty))
             contents: Iterable[Any] = (self._cache[key_id] for key_id in self._dirty)
             if self.shape == "map":
-                contents = (list(c.items()) if c else None for c in contents)
-            elif self.shape == "list":
-                contents = (c or None for c in contents)
+                contents = (c and list(c.items()) for c in contents)
             self._table.put(ids, pa.array(list(contents), self._table.type))
             self._unsaved.append(ids)
             self._dirty.clear()
 
-    # What the checkpoint sees (see `timerheap.spark._group.checkpoint.CheckpointedPart`).
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
-        """Give the contents of all keys changed since the last call; null: cleared."""
+        """Return the contents of all keys changed since the last call; null for a key that was cleared."""
         self._settle()
         self._cache.clear()
         if not self._unsaved:
@@ -137,11 +108,11 @@ class StateTable:
         return self._batch(ids, self._table.get(ids))
 
     def snapshot(self) -> pa.RecordBatch:
-        """Give all contents."""
+        """Return all contents."""
         return self._batch(*self._table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Take back what `changes` or `snapshot` gave."""
+        """Restore a batch that `changes` or `snapshot` returned."""
         if wide_rows(batch.schema) != wide_rows(self.schema) or batch.column(0).null_count:
             raise ValueError(
                 f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"
@@ -149,7 +120,7 @@ class StateTable:
         self._table.put(batch.column(0).to_numpy(), batch.column(1))
 
     def nbytes(self) -> int:
-        """Give the size of a snapshot, roughly."""
+        """Return the approximate size of a snapshot."""
         return self._table.nbytes()
 
     def _batch(self, ids: np.ndarray, values: pa.Array) -> pa.RecordBatch:

@@ -16,9 +16,9 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import fitting, narrow
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows
+from timerheap.spark._worker.group_state import BatchGroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import no_processing_time
-from timerheap.spark._worker.state_handles import SparkRuntimeContext
 from timerheap.time import TimeDomain
 from timerheap.timer import MIN_WATERMARK, TimerBatch
 
@@ -150,7 +150,7 @@ class BatchRunner:
         self._function = function
         self._timed = query.event_time is not None
         self._current = _CurrentKey()
-        self._states = SparkRuntimeContext(self._current, query.max_parallelism)
+        self._states = BatchGroupRuntimeContext(self._current, query.max_parallelism)
         self._context = _Context(self._current)
 
     def open(self) -> None:

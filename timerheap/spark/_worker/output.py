@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timerheap._returned import records
 from timerheap.spark._group.offsets import FITS, fitting, narrow, wide_rows
-from timerheap.spark._group.values import cast, column_of
+from timerheap.spark._group.value_columns import cast, column_of
 
 __all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer", "frame"]
 

@@ -7,10 +7,10 @@ from typing import cast
 from pyspark.cloudpickle import dumps, loads
 
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.functions import Function
+from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
-from timerheap.spark._worker.state_handles import SparkRuntimeContext
+from timerheap.spark._worker.group_state import BatchGroupRuntimeContext, GroupRuntimeContext
 
 __all__ = ["rehearse"]
 
@@ -21,7 +21,8 @@ def rehearse(function: Function, query: Query) -> None:
     What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
     that says where it happened.
     """
-    context = SparkRuntimeContext(KeyContext(), query.max_parallelism)
+    class_ = BatchGroupRuntimeContext if isinstance(function, BatchProcessFunction) else GroupRuntimeContext
+    context = class_(KeyContext(), query.max_parallelism)
     copy = cast(Function, loads(dumps(function)))  # type: ignore[no-untyped-call]
     try:
         copy.open(context)

@@ -13,17 +13,18 @@ from pyspark.sql.types import StructType
 
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.internal_timer_service import InternalTimerService, KeyContext
+from timerheap.flink.operators.function_context import FunctionContext
 from timerheap.flink.processing_time import ProcessingTimeCallback, ProcessingTimeService
 from timerheap.flink.simple_timer_service import SimpleTimerService
-from timerheap.functions import KeyedProcessFunction, TimerService
+from timerheap.functions import KeyedProcessFunction
 from timerheap.spark._group.journalled_timers import JournalledQueue
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.state_table import StateTable
+from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import rows_of
-from timerheap.spark._worker.state_handles import SparkRuntimeContext
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 
@@ -85,28 +86,6 @@ class _BatchClock:
             next_.callback(next_.timestamp)
 
 
-class _Context(KeyedProcessFunction.OnTimerContext):
-    """The context of all calls: one object, as in PyFlink."""
-
-    def __init__(self) -> None:
-        self.key: Any = None
-        self.at: int = None  # type: ignore[assignment]  # without event_time
-        self.domain = TimeDomain.EVENT_TIME
-        self.timers: TimerService
-
-    def get_current_key(self) -> Any:
-        return self.key
-
-    def timestamp(self) -> int:
-        return self.at
-
-    def timer_service(self) -> TimerService:
-        return self.timers
-
-    def time_domain(self) -> TimeDomain:
-        return self.domain
-
-
 class RowRunner:
     """Runs one copy of a function; see `timerheap.spark._worker.runner.Runner`.
 
@@ -124,8 +103,8 @@ class RowRunner:
         self._key_type = StructType([query.rows[name] for name in query.key])
         self._timed = query.event_time is not None
         self._ids: KeyContext[int] = KeyContext()
-        self._states = SparkRuntimeContext(self._ids, query.max_parallelism)
-        self._context = _Context()
+        self._states = GroupRuntimeContext(self._ids, query.max_parallelism)
+        self._context = FunctionContext()
         self._keys: dict[int, Any] = {}
 
     def open(self) -> None:

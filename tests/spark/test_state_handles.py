@@ -1,0 +1,226 @@
+"""One suite of state operations and refusals over both backends: memory, and a key group of Spark."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor, WatermarkStrategy
+from timerheap.flink import KeyContext, MemoryRuntimeContext
+from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._worker.group_state import GroupRuntimeContext
+
+SPEC = GroupSpec(
+    key=["k"],
+    schema=pa.schema([("k", pa.int64())]),
+    watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
+    channels=(None,),
+    order="arrival",
+    one_timer_per_key=False,
+    max_parallelism=4,
+    partitions=2,
+)
+ROW = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LIST(Types.STRING())])
+
+
+def memory(keys):
+    return MemoryRuntimeContext(keys, 4)
+
+
+def key_group(keys):
+    context = GroupRuntimeContext(keys, 4)
+    context.bind(KeyGroup(SPEC))
+    return context
+
+
+BACKENDS = [memory, key_group]
+backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+class Opened:
+    """Three states of the current key, 5."""
+
+    def __init__(self, backend, type_=ROW, key_type="string"):
+        self.keys = KeyContext()
+        self.context = backend(self.keys)
+        self.value = self.context.get_state(ValueStateDescriptor("value", type_))
+        self.log = self.context.get_list_state(ListStateDescriptor("log", type_))
+        self.book = self.context.get_map_state(MapStateDescriptor("book", key_type, type_))
+        self.keys.current_key = 5
+
+    def contents(self):
+        return self.value.value(), list(self.log), list(self.book.items())
+
+
+@backends
+def test_states_belong_to_the_current_key(backend):
+    opened = Opened(backend, "bigint")
+    opened.value.update(1)
+    opened.log.add_all([1, 2])
+    opened.book.put_all({"a": 1, "b": None})
+    opened.keys.current_key = 6
+    assert opened.contents() == (None, [], [])
+    assert opened.book.is_empty()
+    opened.log.add(7)
+    opened.keys.current_key = 5
+    assert opened.contents() == (1, [1, 2], [("a", 1), ("b", None)])
+    for state in (opened.value, opened.log, opened.book):
+        state.clear()
+    assert opened.contents() == (None, [], [])
+    opened.keys.current_key = 6
+    assert opened.contents() == (None, [7], [])
+
+
+@backends
+def test_an_emptied_list_or_map_is_no_state(backend):
+    opened = Opened(backend, "bigint")
+    opened.log.add(1)
+    opened.log.update([])
+    opened.book["a"] = 1
+    opened.book.remove("a")
+    opened.book.remove("a")
+    opened.book.put_all({})
+    opened.log.add_all([])
+    assert opened.contents() == (None, [], [])
+
+
+@backends
+def test_a_struct_is_returned_as_a_row_of_the_callers_own(backend):
+    opened = Opened(backend)
+    given = {"a": 1, "b": ["x"]}
+    opened.value.update(given)
+    opened.log.add((1, ["x"]))
+    opened.book["k"] = given
+    given["b"].append("y")
+    for row in (opened.value.value(), *opened.log, opened.book["k"]):
+        assert (row, row.a, row["b"], row[0], row.asDict()) == ((1, ["x"]), 1, ["x"], 1, {"a": 1, "b": ["x"]})
+        assert "a" in row
+        assert "c" not in row
+        with pytest.raises(AttributeError):
+            _ = row.c
+        with pytest.raises(TypeError):
+            row["a"] = 2
+        row.b.append("z")
+    assert opened.contents() == ((1, ["x"]), [(1, ["x"])], [("k", (1, ["x"]))])
+    opened.value.update({"a": 2})
+    assert opened.value.value() == (2, None)
+
+
+@backends
+def test_a_struct_may_be_the_key_of_a_map(backend):
+    opened = Opened(backend, "bigint", Types.ROW([Types.LONG(), Types.STRING()]))
+    opened.book[1, "x"] = 5
+    opened.book[{"f0": 2}] = 6
+    assert [*opened.book] == [(1, "x"), (2, None)]
+    assert [key.f0 for key in opened.book] == [1, 2]
+    assert (1, "x") in opened.book
+    del opened.book[1, "x"]
+    assert list(opened.book.items()) == [((2, None), 6)]
+
+
+MOMENT = datetime.datetime(1970, 1, 1, 0, 0, 1, 500_000)
+
+
+@backends
+@pytest.mark.parametrize(
+    ("type_", "value", "kept"),
+    [
+        ("timestamp", 1_500, MOMENT),
+        ("float", 0.1, float(np.float32(0.1))),
+        ("bigint", np.int32(5), 5),
+        ("binary", bytearray(b"a"), b"a"),
+        ("array<bigint>", range(2), [0, 1]),
+        ("map<string,timestamp>", {"a": 1_500}, {"a": MOMENT}),
+        (pa.uint8(), 255, 255),
+        ("decimal(5,2)", decimal.Decimal("1.5"), decimal.Decimal("1.50")),
+    ],
+)
+def test_a_value_is_kept_as_its_type(backend, type_, value, kept):
+    opened = Opened(backend, type_)
+    opened.value.update(value)
+    opened.log.add(value)
+    opened.book["k"] = value
+    for found in (opened.value.value(), *opened.log, *opened.book.values()):
+        assert found == kept
+        assert type(found) is type(kept)
+
+
+# What is refused: an operation, and what its error says.
+REFUSED = [
+    ("bigint", lambda o: o.value.update("5"), "state 'value': '5' (str) does not fit int64"),
+    ("bigint", lambda o: o.value.update(True), "state 'value': True (bool) does not fit int64"),
+    ("bigint", lambda o: o.value.update(2**63), "state 'value': 9223372036854775808 (int) does not fit"),
+    ("int", lambda o: o.log.add(2.5), "state 'log', an element: 2.5 (float) does not fit int32"),
+    ("int", lambda o: o.log.add_all([1, "a"]), "state 'log', an element: 'a' (str) does not fit int32"),
+    ("int", lambda o: o.log.add(None), "state 'log': an element of a list state must not be None"),
+    ("int", lambda o: o.log.update([1, None]), "state 'log': an element of a list state must not be None"),
+    ("int", lambda o: o.book.put(5, 5), "state 'book', a key: 5 (int) does not fit string"),
+    ("int", lambda o: o.book.get(5), "state 'book', a key: 5 (int) does not fit string"),
+    ("int", lambda o: o.book.put_all({"a": 1, "b": "c"}), "state 'book', a value: 'c' (str) does not fit"),
+    ("int", lambda o: o.book.put(None, 5), "state 'book': a key of a map state must not be None"),
+    (ROW, lambda o: o.value.update({"c": 5}), "state 'value': {'c': 5} (dict) does not fit struct<a: "),
+    (ROW, lambda o: o.value.update(object), "state 'value': <class 'object'> (type) does not fit struct"),
+    ("date", lambda o: o.value.update(MOMENT), f"state 'value': {MOMENT!r} (datetime) does not fit date32"),
+    ("int", lambda o: o.context.get_state("n"), "state_descriptor must be a ValueStateDescriptor, got 'n'"),
+    (
+        "int",
+        lambda o: o.context.get_list_state(ValueStateDescriptor("n", "int")),
+        "state_descriptor must be a ListStateDescriptor, got ValueStateDescriptor('n', 'int')",
+    ),
+    (
+        "int",
+        lambda o: o.context.get_state(ValueStateDescriptor("value", "bigint")),
+        "state 'value' is already in use as a value state of int32; it cannot also be a value state of int64",
+    ),
+    (
+        "int",
+        lambda o: o.context.get_map_state(MapStateDescriptor("log", "int", "string")),
+        "state 'log' is already in use as a list state of list<element: int32>; it cannot also be a map "
+        "state of map<int32, string>",
+    ),
+    (
+        "int",
+        lambda o: o.context.get_map_state(MapStateDescriptor("m", "array<int>", "int")),
+        "state 'm': the type of a map's keys must be hashable, got list<element: int32>",
+    ),
+    (
+        "int",
+        lambda o: o.context.get_state(ValueStateDescriptor("n", "long long")),
+        "state 'n': the type must be one that timerheap can store, got 'long long': ",
+    ),
+    ("int", lambda o: o.context.get_state(ValueStateDescriptor("n", int)), "state 'n': the type must be one"),
+]  # fmt: skip
+
+
+@backends
+@pytest.mark.parametrize(("type_", "refused", "message"), REFUSED, ids=[row[2][:60] for row in REFUSED])
+def test_refusals_have_one_text_and_change_nothing(backend, type_, refused, message):
+    opened = Opened(backend, type_)
+    good = {"bigint": 1, "int": 1, ROW: (1, ["x"]), "date": datetime.date(2024, 1, 1)}[type_]
+    opened.value.update(good)
+    opened.log.add(good)
+    opened.book["k"] = good
+    with pytest.raises((TypeError, ValueError)) as caught:
+        refused(opened)
+    assert str(caught.value).startswith(message)
+    assert opened.contents() == (good, [good], [("k", good)])
+
+
+@backends
+def test_state_without_a_current_key_raises(backend):
+    opened = Opened(backend, "int")
+    opened.keys.current_key = None
+    for use in (opened.value.value, lambda: opened.value.update(5), opened.log.clear, opened.book.is_empty):
+        with pytest.raises(
+            RuntimeError, match=r"state '\w+': there is no current key; use state in the calls"
+        ):
+            use()
+
+
+@backends
+def test_descriptors_of_equal_types_return_one_handle(backend):
+    opened = Opened(backend, "bigint")
+    for same in (Types.LONG(), pa.int64()):
+        assert opened.context.get_state(ValueStateDescriptor("value", same)) is opened.value

@@ -1,0 +1,346 @@
+"""Python values of an Arrow type: checked strictly when stored, returned as fresh objects.
+
+pyarrow is imported where a type is looked at, since the core of the package needs NumPy alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import struct
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from timerheap.types import arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ArrowCodec", "ArrowTypes", "Misfit", "NamedRow", "checker", "reader"]
+
+Convert = Callable[[Any], Any]
+RowClass = Callable[..., Callable[..., tuple[Any, ...]]]
+"""Takes the names of the fields and returns what takes their values: ``pyspark.sql.Row``, `NamedRow`."""
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class Misfit(ValueError):
+    """A value that does not fit its type."""
+
+
+class ArrowTypes:
+    """The types of state as Arrow types, with the checks of their values; every backend uses it.
+
+    Parameters
+    ----------
+    row_class : RowClass
+        Makes the rows that a state returns.
+    """
+
+    def __init__(self, row_class: RowClass) -> None:
+        self._row_class = row_class
+
+    def resolve(self, type_info: object, argument: str) -> pa.DataType:
+        """Return the Arrow type of a descriptor's type; see `timerheap.types.arrow_type`."""
+        return arrow_type(type_info, argument)
+
+    def resolve_key(self, type_info: object, argument: str) -> pa.DataType:
+        """Return the Arrow type of the keys of a map, which must be hashable."""
+        import pyarrow.types as is_
+
+        type_ = arrow_type(type_info, argument)
+        if is_.is_list(type_) or is_.is_map(type_):
+            raise ValueError(f"{argument}: the type of a map's keys must be hashable, got {type_}")
+        return type_
+
+    def codec(self, type_: pa.DataType, what: str) -> ArrowCodec:
+        """Return the codec of a type; `what` is named in errors."""
+        return ArrowCodec(type_, what, self._row_class)
+
+
+class ArrowCodec:
+    """Converts the values of one type between the user and a state.
+
+    Parameters
+    ----------
+    type_ : pyarrow.DataType
+    what : str
+        Named in errors, e.g. "state 'last'".
+    row_class : RowClass
+        Makes the rows that `decode` returns.
+    """
+
+    def __init__(self, type_: pa.DataType, what: str, row_class: RowClass) -> None:
+        self.what = what
+        self._check = checker(type_)
+        self._read = reader(type_, row_class)
+
+    def encode(self, value: Any) -> Any:
+        """Return what is kept of `value`; raise ValueError if it does not fit."""
+        try:
+            return self._check(value)
+        except Misfit as e:
+            raise ValueError(f"{self.what}: {e}") from None
+
+    def decode(self, kept: Any) -> Any:
+        """Return the value of `kept`, an object of the caller's own."""
+        return kept if self._read is None else self._read(kept)
+
+
+def checker(type_: pa.DataType) -> Convert:
+    """Return the function that checks a value of `type_` and copies it into plain Python objects.
+
+    Nothing is coerced: a float does not become an int, nor an int a string. The function raises `Misfit` for
+    a value that does not fit; None fits. An int stands for a timestamp, in epoch ms.
+    """
+    check = _checker(type_)
+
+    def checked(value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return check(value)
+        except Misfit:
+            plain = value.item() if isinstance(value, np.generic) else value
+            if plain is value or (isinstance(plain, int) and isinstance(value, _NUMPY_TIMES)):
+                raise  # a count of nanoseconds, or beyond Python's years
+            return None if plain is None else check(plain)
+
+    return checked
+
+
+def _checker(type_: pa.DataType) -> Convert:
+    import pyarrow.types as is_
+
+    if is_.is_signed_integer(type_):
+        return _integer(type_)
+    if is_.is_float32(type_) or is_.is_float64(type_):
+        return _floating(type_, is_.is_float32(type_))
+    if is_.is_string(type_):
+        return _scalar(type_, (str,), str)
+    if is_.is_binary(type_):
+        return _scalar(type_, (bytes, bytearray), bytes)
+    if is_.is_boolean(type_):
+        return _scalar(type_, (bool,), bool)
+    if is_.is_date32(type_):
+        return _scalar(type_, (datetime.date,), _same)
+    if is_.is_timestamp(type_):
+        return _timestamp(type_)
+    if is_.is_list(type_):
+        return _list(type_, checker(type_.value_type))
+    if is_.is_map(type_):
+        return _map(type_, checker(type_.key_type), checker(type_.item_type))
+    if is_.is_struct(type_):
+        return _row(type_)
+    return _by_arrow(type_)
+
+
+_NUMPY_TIMES = (np.datetime64, np.timedelta64)
+
+
+def _integer(type_: pa.DataType) -> Convert:
+    bound = 1 << (type_.bit_width - 1)
+
+    def integer(value: Any) -> int:
+        if type(value) is not int or not -bound <= value < bound:
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        return value
+
+    return integer
+
+
+def _scalar(type_: pa.DataType, classes: tuple[type, ...], convert: Convert) -> Convert:
+    first = classes[0]
+
+    def scalar(value: Any) -> Any:
+        if type(value) is first:
+            return value
+        # a datetime is a date in Python, and is refused
+        if not isinstance(value, classes) or isinstance(value, (bool, datetime.datetime)):
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        return convert(value)
+
+    return scalar
+
+
+def _floating(type_: pa.DataType, single: bool) -> Convert:
+    def floating(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (float, int)):
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        try:
+            kept = float(value)
+            if single:
+                kept = struct.unpack("<f", struct.pack("<f", kept))[0]  # as a checkpoint restores it
+        except OverflowError:
+            raise Misfit(f"{_show(value)} does not fit {type_}: it is too large") from None
+        if isinstance(value, int) and kept != value:
+            raise Misfit(f"{_show(value)} does not fit {type_}: it would become {kept!r}")
+        return kept
+
+    return floating
+
+
+def _timestamp(type_: pa.DataType) -> Convert:
+    exact = _same if type_.unit == "us" else _by_arrow(type_)
+
+    def timestamp(value: Any) -> Any:
+        try:
+            if type(value) is int:
+                moment = _EPOCH + datetime.timedelta(milliseconds=value)
+                return moment if type_.tz is not None else moment.replace(tzinfo=None)
+            if not isinstance(value, datetime.datetime):
+                raise Misfit(f"{_show(value)} does not fit {type_}: pass a datetime, or epoch ms as an int")
+            if type_.tz is not None:  # as in PySpark, a datetime without a zone is local time
+                value = value.astimezone(datetime.UTC)
+            elif value.tzinfo is not None:
+                raise Misfit(f"{_show(value)} has a time zone, and {type_} has none")
+        except OverflowError:
+            raise Misfit(
+                f"{_show(value)} does not fit {type_}: it is outside the years 1 to 9999 that Python's "
+                "datetime can represent (an int is epoch ms)"
+            ) from None
+        return exact(value)
+
+    return timestamp
+
+
+def _list(type_: pa.DataType, element: Convert) -> Convert:
+    def list_(value: Any) -> list[Any]:
+        if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+            raise Misfit(f"{_show(value)} does not fit {type_}")
+        return [element(e) for e in value]
+
+    return list_
+
+
+def _map(type_: pa.DataType, key: Convert, item: Convert) -> Convert:
+    def map_(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, Mapping):
+            raise Misfit(f"{_show(value)} does not fit {type_}: pass a dict")
+        if None in value:
+            raise Misfit(f"{_show(value)} does not fit {type_}: a key is None")
+        return [(key(k), item(v)) for k, v in value.items()]
+
+    return map_
+
+
+def _row(type_: pa.DataType) -> Convert:
+    names = [field.name for field in type_]
+    checks = [checker(field.type) for field in type_]
+
+    def row(value: Any) -> dict[str, Any]:
+        if isinstance(value, Mapping):
+            unknown = set(value) - set(names)
+            if unknown:
+                raise Misfit(
+                    f"{_show(value)} does not fit {type_}: no field {sorted(map(str, unknown))[0]!r}"
+                )
+            return {n: check(value.get(n)) for n, check in zip(names, checks, strict=True)}
+        if not isinstance(value, (tuple, list)) or len(value) != len(names):
+            raise Misfit(
+                f"{_show(value)} does not fit {type_}: pass a Row, a tuple of {len(names)} or a dict"
+            )
+        return {n: check(v) for n, check, v in zip(names, checks, value, strict=True)}
+
+    return row
+
+
+def _by_arrow(type_: pa.DataType) -> Convert:
+    import pyarrow as pa
+
+    def by_arrow(value: Any) -> Any:
+        try:
+            kept = pa.scalar(value, type_).as_py()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+            raise Misfit(f"{_show(value)} does not fit {type_}: {e}") from None
+        if kept != value and not isinstance(value, decimal.Decimal):
+            raise Misfit(f"{_show(value)} does not fit {type_}: it would become {kept!r}")
+        return kept
+
+    return by_arrow
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+
+
+def reader(type_: pa.DataType, row_class: RowClass) -> Convert | None:
+    """Return the function that makes the user's value of a checked one, or None if they are the same object.
+
+    A struct becomes a row, a map a dict; every list, dict and row is the caller's own.
+    """
+    import pyarrow.types as is_
+
+    if is_.is_struct(type_):
+        names = [field.name for field in type_]
+        row = row_class(*names)
+        readers = [reader(field.type, row_class) or _same for field in type_]
+        return lambda v: None if v is None else row(*(r(v[n]) for r, n in zip(readers, names, strict=True)))
+    if is_.is_map(type_):
+        key, item = reader(type_.key_type, row_class) or _same, reader(type_.item_type, row_class) or _same
+        return lambda v: None if v is None else {key(k): item(i) for k, i in v}
+    if is_.is_list(type_):
+        element = reader(type_.value_type, row_class) or _same
+        return lambda v: None if v is None else [element(e) for e in v]
+    return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class NamedRow(tuple[Any, ...]):
+    """A tuple with named fields, read like a ``pyspark.sql.Row``, without pyspark.
+
+    Examples
+    --------
+    >>> row = NamedRow.of("plane", "delay")("N14228", 5)
+    >>> row, row.plane, row["delay"], row[1]
+    (('N14228', 5), 'N14228', 5, 5)
+    """
+
+    __fields__: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *names: str) -> Callable[..., NamedRow]:
+        """Return a function that makes rows with these fields of their values."""
+
+        def make(*values: Any) -> NamedRow:
+            row = cls(values)
+            row.__fields__ = names
+            return row
+
+        return make
+
+    def asDict(self) -> dict[str, Any]:
+        """Return the fields as a dict."""
+        return dict(zip(self.__fields__, self, strict=True))
+
+    def __getitem__(self, item: Any) -> Any:
+        if isinstance(item, str):
+            return super().__getitem__(self._index(item, KeyError))
+        return super().__getitem__(item)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return super().__getitem__(self._index(name, AttributeError))
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.__fields__
+
+    def _index(self, name: str, error: type[Exception]) -> int:
+        if name not in self.__fields__:
+            raise error(f"field must be one of {self.__fields__}, got {name!r}")
+        return self.__fields__.index(name)
+
+    def __reduce__(self) -> Any:
+        return _named_row, (self.__fields__, tuple(self))
+
+
+def _named_row(names: tuple[str, ...], values: tuple[Any, ...]) -> NamedRow:
+    return NamedRow.of(*names)(*values)

@@ -1,0 +1,100 @@
+"""Keyed state in this process's memory, for functions that run without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from copy import deepcopy
+from importlib.util import find_spec
+from typing import Any
+
+from timerheap._state_handles import KeyedRuntimeContext, ValueTypes
+from timerheap._values import ArrowTypes, NamedRow
+from timerheap.flink.internal_timer_service import KeyContext
+
+__all__ = ["MemoryRuntimeContext"]
+
+
+class _MemoryContents(dict[Hashable, Any]):
+    """The contents of one state, by key."""
+
+    def load(self, key: Hashable) -> Any:
+        return self.get(key)
+
+    def store(self, key: Hashable, contents: Any) -> None:
+        if contents is None:
+            self.pop(key, None)
+        else:
+            self[key] = contents
+
+
+class _MemoryBackend:
+    """Stores states in dicts."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, _MemoryContents] = {}
+
+    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> _MemoryContents:
+        return self.states.setdefault(name, _MemoryContents())
+
+
+class _CopyingTypes:
+    """The types where pyarrow is missing: compared, not enforced; values may be any that can be copied."""
+
+    def resolve(self, type_info: object, argument: str) -> object:
+        return getattr(type_info, "ddl", type_info)
+
+    resolve_key = resolve
+
+    def codec(self, type_: object, what: str) -> _CopyingCodec:
+        return _CopyingCodec()
+
+
+class _CopyingCodec:
+    def encode(self, value: Any) -> Any:
+        return deepcopy(value)
+
+    decode = encode
+
+
+def _value_types() -> ValueTypes:
+    return _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(NamedRow.of)
+
+
+class MemoryRuntimeContext(KeyedRuntimeContext):
+    """Returns states that live in memory.
+
+    They accept, refuse and return what the states of a function on Spark do, except that a struct is returned
+    as a tuple with named fields instead of a ``pyspark.sql.Row``. Values are copied on the way in and out.
+
+    Parameters
+    ----------
+    key_context : KeyContext
+        Holds the current key.
+    max_parallelism : int, default 128
+        The value of `get_max_number_of_parallel_subtasks`.
+
+    Notes
+    -----
+    Values are checked with pyarrow. Without it, values are copied (``copy.deepcopy``) and not checked.
+
+    Examples
+    --------
+    >>> from timerheap.flink import KeyContext
+    >>> from timerheap import ListStateDescriptor, Types
+    >>> keys = KeyContext()
+    >>> seen = MemoryRuntimeContext(keys).get_list_state(ListStateDescriptor("seen", Types.STRING()))
+    >>> keys.current_key = "N14228"
+    >>> seen.add("EWR")
+    >>> keys.current_key = "N24211"
+    >>> list(seen)
+    []
+    """
+
+    def __init__(self, key_context: KeyContext[Any], max_parallelism: int = 128) -> None:
+        super().__init__(key_context, _value_types(), max_parallelism)
+        self._memory = _MemoryBackend()
+        self.bind_backend(self._memory)
+
+    def num_keyed_state_entries(self) -> int:
+        """Return the number of (key, state) pairs that have a value, an element or an entry."""
+        return sum(map(len, self._memory.states.values()))

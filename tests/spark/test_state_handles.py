@@ -112,7 +112,7 @@ def test_a_struct_is_returned_as_a_row_of_the_callers_own(backend):
 def test_a_struct_may_be_the_key_of_a_map(backend):
     opened = Opened(backend, "bigint", Types.ROW([Types.LONG(), Types.STRING()]))
     opened.book[1, "x"] = 5
-    opened.book[{"f0": 2}] = 6
+    opened.book[2, None] = 6
     assert [*opened.book] == [(1, "x"), (2, None)]
     assert [key.f0 for key in opened.book] == [1, 2]
     assert (1, "x") in opened.book

@@ -6,8 +6,8 @@ Use them to test a function, to replay a stream, or to run a function inside a s
 from timerheap.flink.elements import StreamRecord, Watermark
 from timerheap.flink.operators.co_process import KeyedCoProcessOperator
 from timerheap.flink.operators.keyed import StreamElement
-from timerheap.flink.operators.process import KeyedProcessOperator
 from timerheap.flink.operators.memory_state import MemoryRuntimeContext
+from timerheap.flink.operators.process import KeyedProcessOperator
 
 __all__ = [
     "KeyedCoProcessOperator",

@@ -6,21 +6,38 @@ import decimal
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
-from timerheap import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor, WatermarkStrategy
+from timerheap import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
 from timerheap.flink import KeyContext, MemoryRuntimeContext
-from timerheap.spark._group.key_group import GroupSpec, KeyGroup
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 
-SPEC = GroupSpec(
+
+class Silent(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        return None
+
+
+QUERY = Query(
+    work=Silent(),
     key=["k"],
-    schema=pa.schema([("k", pa.int64())]),
+    rows=StructType().add("k", "string"),
+    result=StructType().add("k", "string"),
+    event_time=None,
     watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
     channels=(None,),
     order="arrival",
-    one_timer_per_key=False,
+    time_mode="None",
     max_parallelism=4,
-    partitions=2,
 )
 ROW = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LIST(Types.STRING())])
 
@@ -31,7 +48,7 @@ def memory(keys):
 
 def key_group(keys):
     context = GroupRuntimeContext(keys, 4)
-    context.bind(KeyGroup(SPEC))
+    context.bind(KeyGroup(QUERY))
     return context
 
 

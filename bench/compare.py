@@ -1,4 +1,4 @@
-"""timerheap beside heapq, sortedcontainers and Flink, which take turns in one run.
+"""Compare timerheap with heapq, sortedcontainers and Flink, which take turns in one run.
 
 $ python bench/compare.py [--sizes N ...] [--rounds N] [--json FILE] [--plots FOLDER]
 """
@@ -23,11 +23,11 @@ from peers.flink import Flink, find_jdk
 from plot import draw
 from report import Group, table
 
-WARM_UP = 15  # rounds at 1e5, in which the JIT compiles what it will
+WARM_UP = 15  # rounds at 1e5, for Java's JIT compiler
 
 
 def flink_ns(flink: Flink, n: int, operation: Operation) -> float:
-    """Nanoseconds a timer."""
+    """Return nanoseconds per timer."""
     assert operation.flink
     load(flink, n)
     command, argument = operation.flink(n)
@@ -46,7 +46,7 @@ def load(flink: Flink, n: int) -> None:
 
 
 def turns(operation: Operation, n: int, rounds: int, flink: Flink | None) -> Group:
-    """Every side's nanoseconds a timer in every round."""
+    """Return the nanoseconds per timer of every side in every round."""
     calls: dict[str, dict[str, Callable[[], float]]] = {
         kind: {name: partial(side.nanoseconds, n, operation.share) for name, side in sides.items()}
         for kind, sides in (("ours", operation.ours), ("peers", operation.peers))

@@ -1,4 +1,4 @@
-# What a call into a compiled module costs at least.
+# An empty method, for the minimum cost of a call into a compiled module.
 from libc.stdint cimport int64_t
 
 

@@ -1,5 +1,5 @@
-/* Runs each operation of csrc/ once, on timers that are the same every time, and has callgrind write down the
- * instructions of each: a dump that bears the operation's name. instructions.py builds, runs and reads it. */
+/* Runs each operation of csrc/ once on fixed timers, and lets callgrind dump the instructions of each under the name of
+ * the operation. instructions.py builds it, runs it and reads the dumps. */
 #include "th_heap.h"
 
 #include <stdio.h>
@@ -27,7 +27,7 @@ static uint64_t next(void) {
     return state * 0x2545F4914F6CDD1D;
 }
 
-/* The timers, and the same in another order with the times that they move to. */
+/* Creates the timers, and the same timers in another order with the timestamps to move to. */
 static void draw(void) {
     for (size_t i = 0; i < N; i++) {
         ts[i] = (int64_t)(next() % SPAN);

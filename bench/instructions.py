@@ -1,6 +1,6 @@
-"""Instructions of each operation of csrc/ under callgrind, here and at a base commit; 5 % more is an error.
+"""Compare the instructions of each operation of csrc/ with a base commit; fail on an increase of over 5 %.
 
-$ python bench/instructions.py [base]     # default: where HEAD left origin/main, or the commit before HEAD
+$ python bench/instructions.py [base]     # default: the fork point from origin/main, or HEAD~1
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def default_base() -> str | None:
 
 
 def build(csrc: Path, work: Path) -> Path:
-    """The driver over a csrc/: this tree's, or the base's."""
+    """Build the driver with csrc/ of this tree or of the base."""
     program = work / "program"
     command = ["gcc", *FLAGS, f"-I{csrc}", DRIVER, *sorted(csrc.glob("*.c")), "-o", program]
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -43,7 +43,7 @@ def build(csrc: Path, work: Path) -> Path:
 
 
 def count(program: Path, work: Path) -> dict[str, int]:
-    """Instructions by operation."""
+    """Return the number of instructions of each operation."""
     output = work / "callgrind.out"
     callgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={output}"]
     subprocess.run([*callgrind, program], check=True, capture_output=True, text=True)
@@ -52,7 +52,7 @@ def count(program: Path, work: Path) -> dict[str, int]:
 
 
 def table(ours: dict[str, int], base: dict[str, int]) -> tuple[str, list[str]]:
-    """The counts beside each other, and the operations that have grown too much."""
+    """Return a table of both counts, and the operations that exceed the limit."""
     slower = [name for name in ours if ours[name] > MOST * base[name]]
     lines = [f"{'instructions':24}{'base':>14}{'here':>14}"]
     for name in sorted(ours):

@@ -1,4 +1,4 @@
-"""What is measured: timers, and each operation on them, in ours and in the peers' words."""
+"""The benchmark's timers, and each operation on them for timerheap and its peers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shape = Callable[[np.random.Generator, int], Columns]
 
 
 def random(rng: np.random.Generator, n: int) -> Columns:
-    """Timestamps, other timestamps to move to, keys."""
+    """Return timestamps, the timestamps to move to, and keys."""
     times, moved = rng.integers(0, SPAN, (2, n))
     return times, moved, rng.integers(-(2**63), 2**63, n)
 
@@ -46,15 +46,16 @@ def equal(rng: np.random.Generator, n: int) -> Columns:
 
 
 def crafted(rng: np.random.Generator, n: int) -> Columns:
-    """What collides where th_hash has no seed and is timestamp * key, folded: its upper 32 bits choose
-    the index line, its lowest byte is the tag, and both are 0 for every timer here.
+    """Return timers that would all collide if th_hash had no seed, that is, if it folded timestamp * key.
+
+    The upper 32 bits of the hash choose the index line and the lowest byte is the tag; both would be 0.
     """
     chosen = 256 * rng.permutation(2**22)[: 2 * n]
     return chosen[:n], chosen[n:], rng.integers(0, 4, n)
 
 
 class Timers:
-    """Timers in two orders, as columns and as Python's ints, so that neither side has to convert."""
+    """Timers in two orders, as columns and as Python ints, so that no side has to convert them."""
 
     def __init__(self, shape: Shape, n: int) -> None:
         rng = np.random.default_rng(20130101)
@@ -122,23 +123,23 @@ Run = Callable[[Timers, Any], object]
 
 
 class Side(NamedTuple):
-    """One way to do an operation: what it is run on, and the run."""
+    """One implementation of an operation: a function for its initial state, and the operation."""
 
     start: Start
     run: Run
     shape: Shape = random
 
     def nanoseconds(self, n: int, share: float) -> float:
-        """For each timer handled, in this thread's processor time: others cost us caches, but no time."""
+        """Return the processor time of this thread per timer, which other processes hardly affect."""
         data = timers(self.shape, n)
         copies, spent = copies_of(data.n), 0
         gc.collect()
-        gc.disable()  # as timeit does
+        gc.disable()  # like timeit
         try:
             for _ in range(copies):
                 state = self.start(data)
                 begin = time.thread_time_ns()
-                result = self.run(data, state)  # goes behind the clock
+                result = self.run(data, state)  # freed after the measurement
                 spent += time.thread_time_ns() - begin
                 del result, state
         finally:
@@ -149,18 +150,18 @@ class Side(NamedTuple):
 class Operation(NamedTuple):
     ours: dict[str, Side]
     peers: dict[str, Side]
-    share: float = 1  # how much of n it handles
-    flink: Callable[[int], tuple[str, int]] | None = None  # what to ask FlinkQueue for
+    share: float = 1  # the share of n that it processes
+    flink: Callable[[int], tuple[str, int]] | None = None  # the command for FlinkQueue
 
 
 def copies_of(n: int) -> int:
-    """A small heap is measured many times over."""
+    """Return the number of heaps per round, so that small heaps are measured many times."""
     return max(1, 100_000 // n)
 
 
 @cache
 def clock_ns() -> float:
-    """What reading the clock costs."""
+    """Return the cost of reading the clock."""
     begin = time.thread_time_ns()
     for _ in range(10_000):
         time.thread_time_ns()
@@ -237,12 +238,12 @@ OPERATIONS = {
 }
 
 
-# ---- yardsticks: what we measure ourselves by, each at one n ----
+# ---- yardsticks: other operations for comparison, each at one n ----
 
 
 @cache
 def empty_method() -> Callable[[int, int, int], None]:
-    """A Cython method that takes three ints and does nothing; compiled here, since no wheel needs it."""
+    """Return a Cython method that takes three ints and does nothing, compiled on demand."""
     import pyximport
 
     pyximport.install(build_dir="build/bench", language_level=3)
@@ -255,7 +256,7 @@ OPERATION_OF = {method: operation for operation in OPERATIONS.values() for metho
 
 
 def one_call(method: str) -> Operation:
-    """Calls one by one beside as many of the empty method."""
+    """Compare single calls of a method with calls of the empty method."""
     ours, _, share, _ = OPERATION_OF[method]
     empty = Side(lambda t: (empty_method(), t.change_rows[: int(t.n * share)]), lambda t, state: each(*state))
     return Operation({method: ours[method]}, {"an empty method": empty}, share)
@@ -268,14 +269,14 @@ def copied(t: Timers, state: tuple[TimerHeap, np.ndarray]) -> None:
 
 
 def shaped(shape: Shape, name: str, method: str, beside: str = "random") -> Operation:
-    """An operation on timers of another shape beside the same on random ones."""
+    """Compare an operation on timers of another shape with the same operation on random timers."""
     ours, _, share, _ = OPERATION_OF[method]
     return Operation({f"{method}, {name}": ours[method]._replace(shape=shape)}, {beside: ours[method]}, share)
 
 
 ONE_CALL = ["push", "remove", "reschedule", "pop"]
 BY_TIMER = [*ONE_CALL, "push_many", "remove_many", "reschedule_many", "pop_due, all due"]
-BY_KEY = ["push that moves", "push_many that moves"]  # no two crafted timers may have one key there
+BY_KEY = ["push that moves", "push_many that moves"]  # crafted timers share keys, so cannot be used here
 
 YARDSTICKS: list[tuple[int, Operation]] = [
     *[(10**4, one_call(method)) for method in ONE_CALL],
@@ -304,16 +305,16 @@ YARDSTICKS: list[tuple[int, Operation]] = [
 
 
 def held_by_ours(n: int) -> float:
-    """Bytes a timer after n single pushes, room to grow included."""
+    """Return the bytes per timer after n single pushes, including room to grow."""
     heap = TimerHeap()
     each(heap.push, timers(random, n).rows)
     return heap.nbytes / n
 
 
 def held_by_peer(kind: type, n: int) -> float:
-    """The same as Python's allocator counts it; each timer has ints of its own, as in real life."""
+    """Return the bytes per timer of a peer from Python's allocator; no two timers share an int."""
     data = timers(random, n)
-    gc.collect()  # or the tuples would come from a list of free ones that it does not count
+    gc.collect()  # otherwise tuples may come from a free list, which is not counted
     tracemalloc.start()
     peer = kind()
     each(peer.push, rows(data.times, data.keys))

@@ -1,6 +1,6 @@
-"""The figures as plots.
+"""Plot the figures.
 
-$ python bench/plot.py out/peers.json bench/plots     # what the README shows
+$ python bench/plot.py out/peers.json bench/plots     # draws the plots in the README
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def label(method: str, unit: str) -> str:
 
 
 def lines(groups: list[Group], operation: str) -> dict[str, dict[int, float]]:
-    """The medians by n of each line of a plot."""
+    """Return the medians by n for each line of a plot."""
     found: dict[str, dict[int, float]] = {}
     for group in groups:
         if group["operation"] == operation:
@@ -72,7 +72,7 @@ def save(figure: Figure, axes: list[Axes], file: Path) -> None:
 
 
 def draw(groups: list[Group], folder: Path) -> None:
-    """Time and memory, a file each."""
+    """Draw time and memory, each to a file."""
     with matplotlib.rc_context({"svg.hashsalt": "timerheap", "svg.fonttype": "none", "font.size": 9}):
         figure = Figure(figsize=(12, 6), layout="constrained")
         panels = figure.subplots(2, 4, sharex=True, sharey=True)

@@ -1,10 +1,10 @@
-"""The table of ratios and goals, out of figures.
+"""Print the figures as a table with ratios and goals.
 
-$ python bench/report.py out/peers.json     # what compare.py wrote
-$ python bench/report.py out/heap.json      # pytest-benchmark's, of test_heap.py
+$ python bench/report.py out/peers.json     # written by compare.py
+$ python bench/report.py out/heap.json      # written by pytest-benchmark for test_heap.py
 
-Figures are groups, each an operation at one n: {"operation", "n", "unit": "ns" or "bytes",
-"ours": {method: values}, "peers": {name: values}}, with a value for each round, which is one timer's share.
+The figures are groups, each for an operation at one n: {"operation", "n", "unit": "ns" or "bytes",
+"ours": {method: values}, "peers": {name: values}}, with one value per round, divided by the number of timers.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ GOALS: dict[tuple[str, int], dict[str, float]] = {
     ("from_bytes", 10**6): {"push_many": 0.6},
     ("push_many, ten times as many", 10**6): {"push_many": 3},
 }
-WORST_CASE = 1.5  # beside "random"
+WORST_CASE = 1.5  # compared with "random"
 
 LEGEND = """\
-Nanoseconds a timer, or bytes. 12x after a peer's figure: ours is 12 times faster; for bytes, and in the last
-column: ours is so many times the other's figure."""
+Nanoseconds per timer, or bytes per timer. 12x after the figure of a peer means that timerheap is 12 times
+faster. For bytes, and in the last column, it is the figure of timerheap divided by the other figure."""
 
 
 class Ratio(NamedTuple):
-    """Ours beside a peer's median."""
+    """The median of timerheap and the median of a peer."""
 
     method: str
     n: int
@@ -58,7 +58,7 @@ class Ratio(NamedTuple):
 
     @property
     def faster(self) -> bool:
-        """Whether the ratio tells how many times faster ours is, and not which part of the peer's it is."""
+        """Whether the ratio is a speedup, and not the figure of timerheap divided by that of the peer."""
         return self.unit == "ns" and self.peer in PEERS
 
     @property
@@ -91,7 +91,7 @@ def amount(value: float) -> str:
 
 
 def ratios(groups: list[Group]) -> list[list[Ratio]]:
-    """For each method of each group its ratios to all peers."""
+    """Return the ratios of each method of each group to all peers."""
     return [
         [
             Ratio(
@@ -105,7 +105,7 @@ def ratios(groups: list[Group]) -> list[list[Ratio]]:
 
 
 def table(groups: list[Group]) -> str:
-    """A line for each method and n."""
+    """Return the table, with a line for each method and n."""
     lines = [line for line in ratios(groups) if line]
     found = [ratio for line in lines for ratio in line]
     shown = [peer for peer in PEERS if any(ratio.peer == peer for ratio in found)]
@@ -122,7 +122,7 @@ def table(groups: list[Group]) -> str:
 
 
 def groups_of(report: dict[str, Any]) -> list[Group]:
-    """The groups in a file of either kind."""
+    """Return the groups in a file of either kind."""
     if "benchmarks" not in report:
         return report["groups"]
     groups: dict[tuple[str, int], Group] = {}

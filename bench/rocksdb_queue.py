@@ -23,8 +23,8 @@ from timerheap.flink import RocksDBTimerQueue, TimerQueue
 
 Timers = list[tuple[int, int, None]]
 
-# ns a timer in Flink 2.3.0's own class with Java 17 at 1e5 timers, on such a machine under load. It has no
-# bulk form: addAll and a drain are loops over these.
+# ns per timer of the class of Flink 2.3.0 with Java 17 at 1e5 timers, on a similar machine under load. It has
+# no bulk operations: addAll and draining are loops over single ones.
 FLINK = {"add": 1126, "remove": 1867, "poll": 1450, "add_many": 1126, "poll_many": 1450}
 
 
@@ -47,7 +47,7 @@ def drain_many(queue: Any) -> None:
 
 
 def calls(queue: Any, timers: Timers) -> dict[str, tuple[Callable[[], Any], int]]:
-    """What is called, and for how many timers."""
+    """Return the calls to measure, with the number of timers of each."""
     half = len(timers) // 2
     return {
         "add": (lambda: [queue.add(timer) for timer in timers], len(timers)),
@@ -59,7 +59,7 @@ def calls(queue: Any, timers: Timers) -> dict[str, tuple[Callable[[], Any], int]
 
 
 def measure(new_queue: Callable[[], Any], size: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Nanoseconds a timer of every call, the thread's and the clock's, in every round."""
+    """Return the nanoseconds per timer of every call in every round, as thread time and wall-clock time."""
     cells: dict[str, list[tuple[float, float]]] = {}
     for seed in range(rounds):
         for turn in TURNS:
@@ -93,7 +93,7 @@ def compare(directory: Path, size: int, rounds: int) -> dict[str, Any]:
 
 
 def memory(field: str) -> int:
-    """This process's VmRSS or VmHWM, in MB."""
+    """Return VmRSS or VmHWM of this process, in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(field))
 

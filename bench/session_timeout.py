@@ -1,9 +1,9 @@
-"""The session-timeout job: each event moves its key's timer, and what the watermark passes is emitted.
+"""The session-timeout job: each event moves the timer of its key, and timers that fire are emitted.
 
 Run as ``python bench/session_timeout.py [--events N] [--batches N] [--rounds N] [--sample N] [--json FILE]``.
 
-Every variant is a streaming query over the same Parquet files, with a checkpoint of its own, a Parquet sink
-and the RocksDB state store. All must emit the same (key, timestamp) pairs.
+Every variant is a streaming query over the same Parquet files, with its own checkpoint, a Parquet sink and
+the RocksDB state store. All must emit the same (key, timestamp) pairs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ from timerheap.spark._exchange.pack import HASH, PACKED, Packer, unpack
 
 SCHEMA = "key string, at bigint"
 SPAN = 60_000  # event time of one batch, ms
-GAP = 150_000  # more than two spans: a key's next batch has moved its timer before any watermark can pass it
+GAP = (
+    150_000  # more than two spans, so that the next batch moves a key's timer before the watermark passes it
+)
 KEY_GROUPS = 128
 
 
@@ -54,18 +56,18 @@ KEY_GROUPS = 128
 
 @dataclass(frozen=True)
 class Job:
-    """How large the job is: `batches` of `events` rows, over `keys` keys altogether."""
+    """The size of the job: `batches` batches of `events` rows, with `keys` keys in total."""
 
     events: int
     batches: int
     keys: int
 
     def write(self, directory: Path, files: int) -> None:
-        """Write `files` Parquet files a batch, and one row that closes all sessions.
+        """Write `files` Parquet files per batch, and one row that closes all sessions.
 
-        A window slides over the keys: a key appears in consecutive batches and, once it is out, never again.
-        In each batch every key of the window comes once, and the other rows are drawn at random. As in a
-        partitioned log a key keeps to one file, and its rows are in order of time there.
+        A window slides over the keys, so each key appears in consecutive batches only. Every batch
+        contains every key of the window at least once; the other rows are random. As in a partitioned log,
+        all rows of a key are in the same file of a batch, in order of time.
         """
         directory.mkdir()
         rng = np.random.default_rng(0)
@@ -91,18 +93,18 @@ def _names(keys: np.ndarray) -> pa.Array:
 def _write(directory: Path, batch: int, file: int, keys: pa.Array, at: np.ndarray) -> None:
     path = directory / f"{batch:03}-{file:03}.parquet"
     pq.write_table(pa.table({"key": keys, "at": at}), path)
-    os.utime(path, (batch, batch))  # a file source takes the oldest files first
+    os.utime(path, (batch, batch))  # a file source reads the oldest files first
 
 
 def expected(directory: Path) -> pd.DataFrame:
-    """What must be emitted: each key once, at its last event plus the gap; nothing passes the closing row."""
+    """Return the expected output: each key once, at its last event plus the gap, but not the closing row."""
     events = pd.read_parquet(directory)
     last = events[events["key"] != "closing"].groupby("key", as_index=False)["at"].max()
     return last.assign(at=last["at"] + GAP)
 
 
 def difference(emitted: pd.DataFrame, wanted: pd.DataFrame) -> str:
-    """Say how they differ as bags of rows; empty if they do not."""
+    """Describe the difference between two bags of rows; return an empty string if they are equal."""
     both = emitted.groupby(["key", "at"]).size().rename("emitted").to_frame()
     both = both.join(wanted.groupby(["key", "at"]).size().rename("wanted"), how="outer").fillna(0)
     wrong = both[both["emitted"] != both["wanted"]]
@@ -113,7 +115,7 @@ def difference(emitted: pd.DataFrame, wanted: pd.DataFrame) -> str:
 
 
 class Columns(BatchProcessFunction):
-    """timerheap in columns: one timer for each key, which a registration moves."""
+    """timerheap in columns, with one timer per key, which a registration moves."""
 
     one_timer_per_key = True
 
@@ -126,7 +128,7 @@ class Columns(BatchProcessFunction):
 
 
 class Rows(KeyedProcessFunction):
-    """timerheap row by row, as a Flink user writes it: the old timer must be known to be deleted."""
+    """timerheap row by row, as in Flink: the function stores the old timestamp to delete the timer."""
 
     def open(self, runtime_context: Any) -> None:
         self.timer = runtime_context.get_state(ValueStateDescriptor("timer", Types.LONG()))
@@ -163,7 +165,7 @@ def timerheap_process(
 
 
 def packed(events: DataFrame) -> Any:
-    """Group by label what timerheap's pack stage sends."""
+    """Group the output of timerheap's pack stage by label."""
     partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
     packer = Packer([("key", "key")], "at", balanced_labels(KEY_GROUPS, partitions))
     hashed = events.withColumn(HASH, F.xxhash64("key"))
@@ -171,7 +173,7 @@ def packed(events: DataFrame) -> Any:
 
 
 class Nothing(StatefulProcessor):
-    """Takes the packed rows and does nothing: what the way there costs."""
+    """Discards the packed rows, to measure the cost of the pack stage and the exchange alone."""
 
     def init(self, handle: Any) -> None:
         pass
@@ -187,10 +189,10 @@ def no_op(events: DataFrame) -> DataFrame:
 
 
 def heapq_blob(events: DataFrame) -> DataFrame:
-    """Python's heapq and a dict, pickled into one blob of state for each key group.
+    """Python's heapq and a dict, pickled into one blob of state per key group.
 
-    A key has one entry in the heap, which goes back when it comes up and the key's timer has been moved. That
-    is twice as fast as an entry for every move, since the blob stays small.
+    A key has one entry in the heap. If its timer has been moved when the entry is due, the entry is pushed
+    again. That is twice as fast as one entry per move, since the blob stays small.
     """
     return packed(events).applyInPandasWithState(_heapq_group, SCHEMA, "timers binary", "append", "NoTimeout")
 
@@ -221,7 +223,7 @@ def _heapq_group(label: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iter
 
 
 class SparkTimers(StatefulProcessor):
-    """Spark's own timers, moved once for all of a key's rows in a batch."""
+    """Spark's own timers, moved once for all rows of a key in a batch."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -262,7 +264,7 @@ VARIANTS: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """One query: rows per second of each full batch but the first, and what fired."""
+    """The result of a query: rows per second of each full batch but the first, and the timers fired."""
 
     rates: list[float]
     fired: int
@@ -271,10 +273,10 @@ class Run:
 
 
 def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path, files: int) -> Run:
-    """Run one variant over the files in `source`, its output going to `scratch`/output.
+    """Run one variant over the files in `source`, with its output in `scratch`/output.
 
-    The first batch is left out of the rates, since in it the Python workers start. The closing batch fires
-    most of the timers; Spark's own need one batch more, without data, to see its watermark.
+    The rates exclude the first batch, in which the Python workers start. Most timers fire in the closing
+    batch; Spark's own timers need another batch without data, since the watermark is one batch behind.
     """
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(source))
     emitted = VARIANTS[variant](events).observe("emitted", F.count(F.lit(1)).alias("rows"))
@@ -297,14 +299,14 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
 
 
 def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Path) -> dict[str, Any]:
-    """Run every variant once a round, in turn, and compare all that they emit with `expected`.
+    """Run every variant once per round, in turn, and compare its output with `expected`.
 
-    Spark's own timers run on `sample`, all others on `job`. A first run, of the no-op, only warms up the JVM.
+    Spark's own timers run on `sample`, all others on `job`. A first run of the no-op warms up the JVM.
 
     Raises
     ------
     ValueError
-        A variant has emitted something else.
+        If the output of a variant is wrong.
     """
     files = spark.sparkContext.defaultParallelism
     sources = {}
@@ -331,7 +333,7 @@ def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Pa
 
 
 def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> dict[str, Any]:
-    """Medians over the rounds, and their ratios."""
+    """Return the medians over the rounds and their ratios."""
     rates = {v: statistics.median(rate for done in all_ for rate in done.rates) for v, all_ in runs.items()}
     return {
         "job": asdict(job),
@@ -355,7 +357,7 @@ def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> di
 
 
 def table(result: dict[str, Any]) -> str:
-    """The report as text."""
+    """Return the report as text."""
     job, sample = Job(**result["job"]), Job(**result["sample"])
     ratios = ("to_no-op", "to_heapq", "to_spark")
     lines = [

@@ -16,7 +16,7 @@ PEER = "heapq + set"
 SIDES = [(operation, side) for operation in OPERATIONS for side in (*OPERATIONS[operation].ours, PEER)]
 
 
-@pytest.mark.benchmark(timer=time.process_time)  # what others do on the machine costs us caches, but no time
+@pytest.mark.benchmark(timer=time.process_time)  # hardly affected by other processes
 @pytest.mark.parametrize("n", [10**4, 10**6])
 @pytest.mark.parametrize(("operation", "side"), SIDES)
 def test_operation(benchmark: Any, operation: str, side: str, n: int) -> None:
@@ -31,7 +31,7 @@ def test_operation(benchmark: Any, operation: str, side: str, n: int) -> None:
         gc.collect()
         return (data, start(data)), {}
 
-    gc.disable()  # as timeit does
+    gc.disable()  # like timeit
     try:
         benchmark.pedantic(run, setup=setup, rounds=5 if n > 10**5 else 20, warmup_rounds=1)
     finally:

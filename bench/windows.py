@@ -1,4 +1,4 @@
-"""TUMBLE and HOP on a stream, beside Spark's own window(): rows a second, end to end.
+"""Compare TUMBLE and HOP on a stream with Spark's own window(), in rows per second end to end.
 
 $ python bench/windows.py [--events N] [--batches N] [--json FILE]
 """
@@ -35,7 +35,7 @@ WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
 
 
 def write(folder: Path, events: int, batches: int) -> str:
-    """Write the input; give its schema."""
+    """Write the input and return its schema."""
     draw = np.random.default_rng(7)
     folder.mkdir()
     times = np.sort(draw.integers(0, SPAN, events * batches)) + 1_700_000_000_000
@@ -49,7 +49,7 @@ def write(folder: Path, events: int, batches: int) -> str:
 
 
 def by_spark(slide: int, size: int) -> Callable[[DataFrame], DataFrame]:
-    """Spark's own windows."""
+    """Return the query with Spark's own windows."""
 
     def query(df: DataFrame) -> DataFrame:
         window = F.window("at", f"{size} milliseconds", f"{slide} milliseconds").alias("w")
@@ -60,7 +60,7 @@ def by_spark(slide: int, size: int) -> Callable[[DataFrame], DataFrame]:
 
 
 def by_timerheap(slide: int, size: int, local: str) -> Callable[[DataFrame], DataFrame]:
-    """The same by slices."""
+    """Return the query with timerheap's windows."""
 
     def query(df: DataFrame) -> DataFrame:
         options: dict[str, Any] = {"watermark": WATERMARK, "local": local, "max_parallelism": 8}
@@ -74,7 +74,7 @@ def by_timerheap(slide: int, size: int, local: str) -> Callable[[DataFrame], Dat
 
 
 def variants(slide: int, size: int) -> dict[str, Callable[[DataFrame], DataFrame]]:
-    """All that take turns."""
+    """Return the variants, which take turns."""
     ours = {local: by_timerheap(slide, size, local) for local in ("jvm", "arrow")}
     return {"spark": by_spark(slide, size)} | ours
 
@@ -82,7 +82,7 @@ def variants(slide: int, size: int) -> dict[str, Callable[[DataFrame], DataFrame
 def run(
     spark: SparkSession, query: Callable[[DataFrame], DataFrame], schema: str, data: Path, work: Path
 ) -> float:
-    """Run a query; give the seconds of a micro-batch with rows, without the first: code is loaded in it."""
+    """Run a query and return the median seconds of a micro-batch with rows, without the first."""
     df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(data))
     writer = query(df).writeStream.option("checkpointLocation", str(work / "checkpoint"))
     stream = writer.trigger(availableNow=True).start(str(work / "sink"), format="parquet")
@@ -118,7 +118,7 @@ def main() -> None:
                     rates[name] = options.events / run(spark, query, schema, root / "data", work)
                     results.append(spark.read.parquet(str(work / "sink")))
                 for result in results[1:]:
-                    # Spark's watermark is that of the batch before: it gives windows later, never others.
+                    # Spark's watermark is one batch behind, so Spark may emit fewer windows, but equal ones.
                     assert not min(result.exceptAll(results[0]).count(), results[0].exceptAll(result).count())
                 figures[shape] = rates
                 print(

@@ -14,10 +14,10 @@ import org.apache.flink.runtime.state.heap.HeapPriorityQueueSetFactory;
 import org.apache.flink.streaming.api.operators.TimerHeapInternalTimer;
 
 /**
- * Flink's own timer queue, made as its heap state back end makes it, in a process that lives as long as the bench: a
- * command a line on stdin, a number on stdout. flink.py is the other end.
+ * Flink's timer queue, created as in its heap state back end, in a process that runs as long as the benchmark. It
+ * reads one command per line from stdin and writes a number to stdout; flink.py is the client.
  *
- * <p>As in Flink, whoever registers or deletes a timer makes an object for it, which counts.
+ * <p>As in Flink, registering or deleting a timer creates an object for it, which is included in the measurement.
  */
 public final class FlinkQueue {
     private static final int KEY_GROUPS = 128, CAPACITY = 128; // Flink's defaults
@@ -30,7 +30,7 @@ public final class FlinkQueue {
                         .create("timers", null);
     }
 
-    /** Timers in two orders: as they come, and as they are removed or moved. */
+    /** Timers in two orders: that of pushes, and that of removals and moves. */
     private final long[] times, moved, chosenTimes;
 
     private final Long[] keys, chosenKeys;
@@ -84,7 +84,7 @@ public final class FlinkQueue {
         for (long i = 0; i < most; i++) queue.timers.poll();
     }
 
-    /** As InternalTimerServiceImpl.advanceWatermark. */
+    /** Pops due timers like InternalTimerServiceImpl.advanceWatermark. */
     private void drain(Queue queue, long watermark) {
         TimerHeapInternalTimer<Long, VoidNamespace> timer;
         while ((timer = queue.timers.peek()) != null && timer.getTimestamp() <= watermark) queue.timers.poll();
@@ -101,7 +101,7 @@ public final class FlinkQueue {
         }
     }
 
-    /** Nanoseconds of this thread's processor time in `copies` runs, each on a queue of its own. */
+    /** Returns the nanoseconds of processor time of this thread for `copies` runs, each on a new queue. */
     private long measure(String operation, int copies, long argument) {
         long spent = 0;
         System.gc();
@@ -116,7 +116,7 @@ public final class FlinkQueue {
         return spent;
     }
 
-    /** Whether as many timers are left as there must be. */
+    /** Checks the number of timers that remain. */
     private void check(String operation, Queue queue, long argument) {
         var first = queue.timers.peek();
         boolean right =
@@ -129,14 +129,14 @@ public final class FlinkQueue {
         if (!right) throw new IllegalStateException(operation + " has left " + queue.timers.size() + " timers");
     }
 
-    /** What reading the clock costs, ten thousand times. */
+    /** Returns the cost of reading the clock ten thousand times. */
     private static long clock() {
         long start = THREADS.getCurrentThreadCpuTime();
         for (int i = 0; i < 10_000; i++) THREADS.getCurrentThreadCpuTime();
         return THREADS.getCurrentThreadCpuTime() - start;
     }
 
-    /** Bytes that `copies` queues take, with their timers and the Long in each that is its key. */
+    /** Returns the bytes of `copies` queues with their timers, each with a Long as its key. */
     private long bytes(int copies) {
         Queue[] queues = new Queue[copies];
         long before = used();

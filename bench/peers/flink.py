@@ -1,4 +1,4 @@
-"""Flink's own HeapPriorityQueueSet, in a Java process that takes commands and answers in nanoseconds."""
+"""Flink's HeapPriorityQueueSet in a Java process that executes commands and returns nanoseconds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 VERSION = "2.3.0"
 SOURCE = Path(__file__).with_name("FlinkQueue.java")
 
-# G1 is what Flink's containers run with. All memory at once, so that no round pays for a growing heap.
+# Flink's containers use G1. All memory is allocated at the start, so that no round includes growing the heap.
 JAVA = ["-XX:+UseG1GC", "-Xms6g", "-Xmx6g"]
 
 
 def find_jdk() -> Path | None:
-    """The folder of `java` and `javac`, or None."""
+    """Return the folder of `java` and `javac`, or None."""
     home = os.environ.get("JAVA_HOME")
     javac = shutil.which("javac", path=f"{home}/bin" if home else None)
     return Path(javac).parent if javac else None
 
 
 def fetch(folder: Path) -> Path:
-    """Flink's jar, out of the package that PyFlink gets it from; downloaded (330 MB) if it is not there."""
+    """Return Flink's jar from the package that PyFlink uses; download it (330 MB) if it is missing."""
     jar = f"pyflink/lib/flink-dist-{VERSION}.jar"
     if not (folder / jar).exists():
         package = f"apache-flink-libraries=={VERSION}"
@@ -36,7 +36,7 @@ def fetch(folder: Path) -> Path:
 
 
 class Flink:
-    """The process. `folder` keeps the jar, the compiled program and the timers that it reads."""
+    """The Java process; `folder` holds the jar, the compiled program and the timers."""
 
     def __init__(self, folder: Path, jdk: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Flink:
         return int(answer)
 
     def load(self, columns: tuple[np.ndarray, ...]) -> None:
-        """Hand over timers: timestamps, keys; timestamps, new ones and keys in the order of changes."""
+        """Pass timers: timestamps and keys, then timestamps, new timestamps and keys in order of changes."""
         if self.loaded is not columns[0]:
             file = self.folder / "timers"
             file.write_bytes(b"".join(column.astype("<i8").tobytes() for column in columns))
@@ -67,5 +67,5 @@ class Flink:
 
     def close(self) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.close()  # it ends where its input does
+        self.process.stdin.close()  # the process ends at the end of its input
         self.process.wait()

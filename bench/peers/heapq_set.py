@@ -1,4 +1,4 @@
-"""What a Python programmer has without timerheap: heapq, a set of what is live, deletes left to the pops."""
+"""Timers in plain Python: heapq with a set of the live timers; deleted entries are skipped by pops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HeapqSet:
         self.live: set[Entry] = set()
 
     def fill(self, timers: Iterable[Entry]) -> None:
-        """What pushing each would do, in bulk."""
+        """Push in bulk, with the result of single pushes."""
         self.heap.extend(timers)
         heapify(self.heap)
         self.live.update(self.heap)
@@ -57,14 +57,14 @@ class HeapqSet:
 
 
 class HeapqDict:
-    """Timers with the identity of a `KeyTimerHeap`: a moved timer leaves its old entry to the pops."""
+    """Timers with the identity of a `KeyTimerHeap`; pops skip the old entries of moved timers."""
 
     def __init__(self) -> None:
         self.heap: list[Entry] = []
         self.at: dict[int, int] = {}
 
     def fill(self, timers: Iterable[Entry]) -> None:
-        """What pushing each would do, in bulk, if none has the key of another."""
+        """Push in bulk, for timers with distinct keys."""
         self.heap.extend(timers)
         heapify(self.heap)
         self.at.update((key_hash, timestamp) for timestamp, key_hash in self.heap)

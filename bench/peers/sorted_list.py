@@ -1,4 +1,4 @@
-"""What sortedcontainers offers: a SortedList, and a set of what is in it, which is quicker to ask."""
+"""Timers in a SortedList of sortedcontainers, with a set for fast membership tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SortedListSet:
         self.live: set[Entry] = set()
 
     def fill(self, timers: Iterable[Entry]) -> None:
-        """What pushing each would do, in bulk."""
+        """Push in bulk, with the result of single pushes."""
         self.list.update(timers)
         self.live.update(self.list)
 
@@ -61,7 +61,7 @@ class SortedListDict:
         self.at: dict[int, int] = {}
 
     def fill(self, timers: Iterable[Entry]) -> None:
-        """What pushing each would do, in bulk, if none has the key of another."""
+        """Push in bulk, for timers with distinct keys."""
         self.list.update(timers)
         self.at.update((key_hash, timestamp) for timestamp, key_hash in self.list)
 

@@ -76,7 +76,7 @@ class Server(AsyncFunction[Row, Any]):
         return [value]
 
 
-def test_rows_are_read_only_while_there_is_room() -> None:
+def test_rows_are_read_only_while_capacity_is_free() -> None:
     read: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,7 @@ def test_rows_are_read_only_while_there_is_room() -> None:
     assert server.log == ["open", ("close", [])]
 
 
-def test_results_leave_while_there_is_input() -> None:
+def test_results_are_returned_before_the_input_ends() -> None:
     """The task writes what it has before it reads on: else this would never end."""
     came = threading.Event()
 
@@ -118,7 +118,7 @@ def test_results_leave_while_there_is_input() -> None:
     assert came.is_set()
 
 
-def test_large_outputs_leave_in_parts() -> None:
+def test_large_outputs_are_returned_in_several_record_batches() -> None:
     async def many(row: Row) -> list[Row]:
         return [row] * 700
 
@@ -127,14 +127,14 @@ def test_large_outputs_leave_in_parts() -> None:
     assert max(parts) <= 1000
 
 
-def test_a_partition_without_rows_opens_nothing() -> None:
+def test_a_partition_without_rows_does_not_call_open() -> None:
     server = Server()
     assert list(Mapper(server, ROWS, SCHEMA)(iter([]))) == []
     assert list(Mapper(server, ROWS, SCHEMA)(iter([batch()]))) == []
     assert server.log == []
 
 
-def test_a_task_that_is_stopped_cancels_its_calls() -> None:
+def test_stopping_a_task_cancels_its_calls() -> None:
     class Slow(Server):
         async def async_invoke(self, value: Row) -> list[Row]:
             if value.n < 5:
@@ -173,7 +173,7 @@ def test_an_error_while_reading_cancels_the_calls() -> None:
         ("text", ValueError, "yielded 'text', which does not fit"),
     ],
 )
-def test_output_that_does_not_fit_is_shown_with_its_row(
+def test_invalid_output_raises_and_shows_the_input_row(
     result: Any, error: type[Exception], message: str
 ) -> None:
     async def gives(row: Row) -> Any:
@@ -184,7 +184,7 @@ def test_output_that_does_not_fit_is_shown_with_its_row(
     assert e.value.__notes__ == ["timerheap: for the element Row(n=7, text='7')"]
 
 
-def test_a_value_of_another_type_names_its_column() -> None:
+def test_a_value_of_the_wrong_type_raises_and_names_its_column() -> None:
     async def gives(row: Row) -> Any:
         return row.text, row.n
 
@@ -229,7 +229,9 @@ def expected(n: int) -> list[tuple[int, int]]:
 
 
 @spark_needed
-def test_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_streaming_query_returns_all_results_and_closes_its_functions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     schema = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     files = [[{"n": n, "at": start} for n in range(f * 20, f * 20 + 20)] for f in range(2)]
@@ -252,7 +254,7 @@ def test_a_stream(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @spark_needed
-def test_a_batch_in_order_with_every_kind_of_column(spark: SparkSession) -> None:
+def test_a_batch_query_keeps_the_order_and_all_column_types(spark: SparkSession) -> None:
     df = spark.range(500, numPartitions=2).select(
         "id",
         F.expr("nullif(id % 3, 0)").alias("a.b`c"),
@@ -275,7 +277,7 @@ def test_a_batch_in_order_with_every_kind_of_column(spark: SparkSession) -> None
 
 
 @spark_needed
-def test_a_watermark_passes_with_its_column(spark: SparkSession) -> None:
+def test_the_watermark_is_kept_with_its_column(spark: SparkSession) -> None:
     clock = spark.readStream.format("rate").load().withWatermark("timestamp", "5 seconds")
     passed = timerheap.spark.async_map(clock, same)
     assert passed.schema["timestamp"].metadata == {"spark.watermarkDelayMs": 5000}
@@ -284,7 +286,7 @@ def test_a_watermark_passes_with_its_column(spark: SparkSession) -> None:
 
 
 @spark_needed
-def test_an_error_ends_the_query_and_shows_the_row(spark: SparkSession) -> None:
+def test_an_error_fails_the_query_and_shows_the_row(spark: SparkSession) -> None:
     async def fails(row: Row) -> Row:
         await asyncio.sleep(0.001 * row.id)
         if row.id == 7:
@@ -297,7 +299,7 @@ def test_an_error_ends_the_query_and_shows_the_row(spark: SparkSession) -> None:
 
 
 @spark_needed
-def test_bad_arguments_are_named_before_the_query_starts(spark: SparkSession) -> None:
+def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession) -> None:
     df = spark.range(3)
     lock = threading.Lock()
 
@@ -340,7 +342,7 @@ class Patient(PlaneServer):
 
 
 @spark_needed
-def test_a_web_server_is_asked_a_hundred_questions_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_example_makes_a_hundred_concurrent_requests(spark: SparkSession, tmp_path: Path) -> None:
     flights = read_flights().dropna(subset=["dep_delay"]).head(400)
     write_replay(flights, tmp_path / "flights", batches=2)
     models = read_models()
@@ -353,7 +355,7 @@ def test_a_web_server_is_asked_a_hundred_questions_at_a_time(spark: SparkSession
     assert Counter(map(tuple, answers)) == Counter((*row, models.get(row.plane)) for row in asked)
 
 
-def test_the_loop_that_asks_one_after_the_other() -> None:
+def test_the_loop_of_the_example_requests_all_rows() -> None:
     with PlaneServer({"N1": "A320"}) as server:
         rows = [Row(plane="N1"), Row(plane="N2")]
         answers = asyncio.run(async_http.one_after_the_other(rows, server.url))

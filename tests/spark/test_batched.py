@@ -82,7 +82,7 @@ BAD: dict[str, Callable[[Any, Any], object]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_an_id_of_no_key_is_named_and_nothing_is_set(name: str) -> None:
+def test_an_unknown_key_id_raises_and_changes_nothing(name: str) -> None:
     group = new_group()
     with pytest.raises(
         KeyError, match=r"key_hashes must be ids of live keys, got 77 .*pass ids from ctx.key"
@@ -93,7 +93,7 @@ def test_an_id_of_no_key_is_named_and_nothing_is_set(name: str) -> None:
     assert all(not len(family.ids()) for family in group.states.values())
 
 
-def test_the_ids_of_keys_are_taken_in_any_form() -> None:
+def test_key_ids_may_be_arrays_lists_or_columns() -> None:
     def call(function: Any, ctx: Any) -> None:
         timers, ids = ctx.timer_service(), ctx.key_hashes
         assert timers.register_event_time_timers(ids, 10).all()
@@ -109,7 +109,7 @@ def test_the_ids_of_keys_are_taken_in_any_form() -> None:
     assert len(run(call).event_timers.heap) == 6
 
 
-def test_the_current_key_is_chosen_in_each_call() -> None:
+def test_the_current_key_is_set_anew_in_each_call() -> None:
     def chosen(function: Any, ctx: Any) -> None:
         ctx.set_current_key(6)
         function.seen.add(1)
@@ -122,7 +122,7 @@ def test_the_current_key_is_chosen_in_each_call() -> None:
         run(chosen, not_chosen)
 
 
-def test_a_list_is_read_without_a_copy_of_it() -> None:
+def test_reading_the_start_of_a_list_state_does_not_copy_the_list() -> None:
     """To add an element and look at the first ones costs the same, however long the list is."""
 
     def call(function: Any, ctx: Any) -> None:

@@ -58,7 +58,7 @@ def batches() -> Iterator[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_a_channel_that_lags_loses_nothing(order: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_slow_channel_loses_no_rows(order: str, spark: SparkSession, tmp_path: Path) -> None:
     parts = list(batches())
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
@@ -80,7 +80,7 @@ def test_a_channel_that_lags_loses_nothing(order: str, spark: SparkSession, tmp_
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_late_rows_come_out_and_are_counted(order: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_late_rows_are_returned_and_counted(order: str, spark: SparkSession, tmp_path: Path) -> None:
     parts = list(batches())
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
@@ -101,7 +101,7 @@ def test_late_rows_come_out_and_are_counted(order: str, spark: SparkSession, tmp
     assert through == sorted(at for at in passed if order == "arrival" or at <= watermark)
 
 
-def test_another_channel_goes_on_from_the_same_watermark(
+def test_changing_the_channel_keeps_the_watermark(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Switched on, to another column, and off, on one checkpoint: no timer is lost, and time goes on."""
@@ -121,7 +121,7 @@ def test_another_channel_goes_on_from_the_same_watermark(
     ], "each once, on the driver"
 
 
-def test_the_flights_by_carrier(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_example_of_carriers_loses_no_rows_by_channel(spark: SparkSession, tmp_path: Path) -> None:
     reports, batches = carriers.reports(read_flights()).query("origin == 'LGA'"), 10
     carriers.write_reports(reports, tmp_path / "reports", batches)
     lost = carriers.lost_rows(spark, tmp_path)
@@ -137,7 +137,9 @@ def test_the_flights_by_carrier(spark: SparkSession, tmp_path: Path) -> None:
     assert lost['channel="carrier"'] == 0
 
 
-def test_rows_too_far_ahead_stay_and_move_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     ahead = 253_402_300_799_000  # the last second of the year 9999
     parts = [rows(("a", 1, 1_000), ("b", 2, ahead)), rows(("a", 1, 900), ("a", 1, 2_000))]
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
@@ -156,7 +158,7 @@ def test_rows_too_far_ahead_stay_and_move_nothing(spark: SparkSession, tmp_path:
     assert [row[-2] for row in found if row[0] is None] == [1_000 - DELAY - 900]
 
 
-def test_an_idle_channel_holds_nobody_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     """Without its timeout the watermark would stay with channel 2; no row comes after the first batch."""
     streams.write_batches(tmp_path / "input", [rows(("a", 1, 5_000), ("b", 2, 1_000))], SCHEMA)
     df = echoed(
@@ -200,13 +202,13 @@ def test_an_idle_channel_holds_nobody_back(spark: SparkSession, tmp_path: Path) 
         ({"watermark": STRATEGY.with_timestamp_assigner(lambda row, _: row.at)}, "with_timestamp_assigner"),
     ],
 )
-def test_errors(options: dict[str, Any], message: str, spark: SparkSession) -> None:
+def test_an_invalid_argument_raises(options: dict[str, Any], message: str, spark: SparkSession) -> None:
     df = spark.createDataFrame([("a", 1, 1)], "k string, channel int, at bigint")
     with pytest.raises((TypeError, ValueError), match=message):
         echoed(df, **options)
 
 
-def test_a_taken_name(spark: SparkSession) -> None:
+def test_reserved_column_names_raise(spark: SparkSession) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, at bigint")
     with pytest.raises(ValueError, match="output_schema must not have a column 'late_by'"):
         timerheap.spark.process(df, "k", Echo(), "late_by int", "at", watermark=STRATEGY, late_by=True)
@@ -216,7 +218,7 @@ def test_a_taken_name(spark: SparkSession) -> None:
         timerheap.spark.process(df, "k", Echo(), OUTPUT, late_by=True)
 
 
-def test_a_null_channel_is_refused(spark: SparkSession) -> None:
+def test_a_null_channel_raises(spark: SparkSession) -> None:
     df = spark.createDataFrame([("a", None, 1)], "k string, channel int, at bigint")
     with pytest.raises(Exception, match="channel: a row has null in column 'channel'"):
         echoed(df, channel="channel").collect()

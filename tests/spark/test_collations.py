@@ -39,7 +39,7 @@ def df(collation: str, spark: SparkSession) -> DataFrame:
     return spark.range(1).selectExpr(*columns)
 
 
-def test_keys(df: DataFrame, collation: str) -> None:
+def test_a_key_with_another_collation_raises(df: DataFrame, collation: str) -> None:
     says, spark = SAYS.format(collation), timerheap.spark
     with pytest.raises(ValueError, match=f"^key {says}"):
         spark.process(df, ["k", "c"], Nothing(), "k string")
@@ -51,7 +51,7 @@ def test_keys(df: DataFrame, collation: str) -> None:
     spark.process(df, "k", Nothing(), "k string")
 
 
-def test_channels(df: DataFrame, collation: str) -> None:
+def test_a_channel_with_another_collation_raises(df: DataFrame, collation: str) -> None:
     says = f"channel {SAYS.format(collation)}"
     with pytest.raises(ValueError, match=says):
         timerheap.spark.process(df, "k", Nothing(), "k string", "at", watermark=STRATEGY, channel="c")
@@ -59,7 +59,7 @@ def test_channels(df: DataFrame, collation: str) -> None:
         timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, channel="c")
 
 
-def test_windows(df: DataFrame, collation: str) -> None:
+def test_grouping_and_comparing_by_another_collation_raise(df: DataFrame, collation: str) -> None:
     for windows in (
         timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY),
         timerheap.spark.hop(df, "at", 5, 10, watermark=STRATEGY, local="arrow"),

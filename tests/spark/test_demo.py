@@ -84,7 +84,7 @@ def test_any_number_of_micro_batches_gives_the_same_alerts(
     }
 
 
-def test_a_batch_dataframe_gives_them_too_and_those_after_the_end(
+def test_a_batch_dataframe_also_gives_the_alerts_after_the_last_watermark(
     quick: SparkSession, flights: pd.DataFrame, watermark: pd.Timestamp, tmp_path: Path
 ) -> None:
     write_replay(flights, tmp_path, 3)
@@ -95,7 +95,7 @@ def test_a_batch_dataframe_gives_them_too_and_those_after_the_end(
     assert {alert for alert in alerts if alert[-1] <= due} == expected(flights, watermark)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_checks_its_alerts(tmp_path: Path) -> None:
     scratch = {name: str(tmp_path) for name in ("TMPDIR", "TEMP", "TMP")}
     done = subprocess.run(
         [sys.executable, "-m", "timerheap", "demo", "--batches", "3"],
@@ -114,7 +114,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("timerheap-*")), "the temporary directory is gone"
 
 
-def test_the_command_keeps_what_it_is_asked_to_keep(tmp_path: Path) -> None:
+def test_the_command_keeps_its_files_in_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     command = [sys.executable, "-m", "timerheap", "demo", "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -122,7 +122,7 @@ def test_the_command_keeps_what_it_is_asked_to_keep(tmp_path: Path) -> None:
     assert f"must be an empty directory, got {tmp_path}" in " ".join(done.stderr.split())
 
 
-def test_a_difference_is_shown_row_by_row(watermark: pd.Timestamp) -> None:
+def test_a_difference_is_printed_row_by_row(watermark: pd.Timestamp) -> None:
     def alerts(*planes: str) -> pd.DataFrame:
         return pd.DataFrame([(plane, "EWR", "ORD", 1_370_000_000_000) for plane in planes], columns=names)
 

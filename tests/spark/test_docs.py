@@ -77,7 +77,7 @@ def case(page: Path) -> Any:
 
 
 @pytest.mark.parametrize("page", [case(page) for page in PAGES if any(blocks(page))])
-def test_a_page_says_what_its_code_prints(
+def test_the_code_of_a_page_prints_the_output_that_it_shows(
     page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -105,7 +105,7 @@ def settings_restored(spark: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_no_block_of_code_hides_behind_another_name(page: Path) -> None:
+def test_every_block_of_code_names_a_known_language(page: Path) -> None:
     named = {fence["language"] for fence in FENCE.finditer(page.read_text(encoding="utf-8"))}
     assert {name for name in named if not name.startswith("{")} <= LANGUAGES
 

@@ -178,7 +178,7 @@ def test_each_executor_imports_the_compiled_module_from_the_archive(
     assert "ModuleNotFoundError: No module named 'timerheap'" in alone.stderr
 
 
-def test_both_executors_share_the_query_and_its_alerts_are_pandas(
+def test_both_executors_run_tasks_and_the_alerts_equal_those_of_pandas(
     answer: dict[str, Any], work: Path, flights: pd.DataFrame
 ) -> None:
     assert answer["micro-batches"] == MICRO_BATCHES

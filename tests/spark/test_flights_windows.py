@@ -126,7 +126,9 @@ def aggregates() -> list[Any]:
     return [F.count("*").alias("n"), F.avg("delay").alias("mean")]
 
 
-def test_hourly_departures_are_sparks(spark: SparkSession, departed: pd.DataFrame, tmp_path: Path) -> None:
+def test_hourly_departures_equal_those_of_spark(
+    spark: SparkSession, departed: pd.DataFrame, tmp_path: Path
+) -> None:
     df = batch(spark, departed, tmp_path / "rows")
     wanted = sparks(df, "1 hour")
     assert wanted["n"].sum() == len(departed) == 328_521
@@ -143,7 +145,7 @@ def test_hourly_departures_are_sparks(spark: SparkSession, departed: pd.DataFram
 
 
 @pytest.mark.parametrize("local", ["jvm", "arrow"])
-def test_a_day_sliding_by_five_minutes_is_sparks(
+def test_a_day_sliding_by_five_minutes_equals_that_of_spark(
     local: str, spark: SparkSession, departed: pd.DataFrame, tmp_path: Path
 ) -> None:
     # The week of the blizzard, and of the rest so few that many windows are empty, and must not come.
@@ -190,7 +192,7 @@ def on_the_wall_clock(rows: pd.DataFrame, kind: str, slide: pd.Timedelta, size: 
 
 
 @pytest.mark.parametrize("slide", [HOUR, HOUR / 2])
-def test_a_clock_that_changes(
+def test_windows_follow_the_clock_changes(
     slide: pd.Timedelta, spark: SparkSession, with_nights: pd.DataFrame, tmp_path: Path
 ) -> None:
     days = with_nights["departed"].dt.date.astype(str)
@@ -219,7 +221,7 @@ def test_a_clock_that_changes(
 
 
 @pytest.mark.parametrize("zone", ["UTC", NEW_YORK])
-def test_cumulated_departures_are_those_counted_again(
+def test_cumulated_departures_equal_an_independent_count(
     zone: str, spark: SparkSession, with_nights: pd.DataFrame, tmp_path: Path
 ) -> None:
     def cut(df: DataFrame) -> DataFrame:
@@ -259,7 +261,7 @@ def cumulated(rows: pd.DataFrame, zone: str) -> pd.DataFrame:
     return table[["origin", "n"]].assign(**bounds, mean=table["sum"] / table["n"])
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_checks_its_windows_and_draws_a_chart(tmp_path: Path) -> None:
     scratch = {name: str(tmp_path) for name in ("TMPDIR", "TEMP", "TMP")}
     done = subprocess.run(
         [sys.executable, "-m", "timerheap", "demo-windows", "--batches", "3", "--chart", "new/week.png"],
@@ -278,14 +280,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("timerheap-*")), "the temporary directory is gone"
 
 
-def test_the_command_draws_png_only(tmp_path: Path) -> None:
+def test_a_chart_that_is_not_a_png_file_raises(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "timerheap", "demo-windows", "--chart", "week.svg"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 2
     assert "must end in .png, got" in " ".join(done.stderr.split())
 
 
-def test_a_difference_is_shown(tmp_path: Path) -> None:
+def test_a_difference_is_printed(tmp_path: Path) -> None:
     midnight = pd.Timestamp("2013-02-08 05:00", tz="UTC")
     right = pd.DataFrame(
         [("JFK", midnight, midnight + HOUR, 3), ("JFK", midnight, midnight + 2 * HOUR, 5)],

@@ -125,7 +125,7 @@ CUBES = (
     ],
     ids=["tumble", "hop", "cumulate", "where", "tumble by jvm"],
 )
-def test_late_rows_of_slices_are_flinks(
+def test_late_rows_of_slices_are_the_same_as_in_flink(
     text: str, local: str | None, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Rows that WHERE drops move the watermark, too: the one at 8 does."""
@@ -138,7 +138,9 @@ def test_late_rows_of_slices_are_flinks(
     assert streams.sink(spark, tmp_path) == results(expected)
 
 
-def test_distinct_values_and_late_rows_of_sessions_are_flinks(spark: SparkSession, tmp_path: Path) -> None:
+def test_distinct_values_and_late_rows_of_sessions_are_the_same_as_in_flink(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Over a restart."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
     text = query("SESSION(TABLE t1 PARTITION BY name, DESCRIPTOR(rowtime), INTERVAL '2' SECOND)")

@@ -10,7 +10,7 @@ from timerheap.spark._exchange.labels import balanced_labels, partition_of
 pytestmark = pytest.mark.spark
 
 
-def test_partitions_are_sparks(spark: SparkSession) -> None:
+def test_labels_reach_the_partitions_that_they_were_chosen_for(spark: SparkSession) -> None:
     labels = [*range(200), 2**20, 2**31 - 1]
     df = spark.createDataFrame([(label,) for label in labels], "label int")
     for partitions in (1, 7, 200):
@@ -24,7 +24,7 @@ def test_partitions_are_sparks(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 3, 64, 200])
 @pytest.mark.parametrize("groups", [1, 64, 128, 1000])
-def test_shares_are_equal(partitions: int, groups: int) -> None:
+def test_key_groups_are_spread_evenly_over_the_partitions(partitions: int, groups: int) -> None:
     labels = balanced_labels(groups, partitions)
     assert len(set(labels.tolist())) == groups
     assert labels.min() >= 0

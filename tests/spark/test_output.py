@@ -18,7 +18,7 @@ SCHEMA = pa.schema(
 )
 
 
-def test_rows_and_batches_in_the_order_in_which_they_came():
+def test_rows_and_batches_keep_their_order():
     output = ResultBuffer(SCHEMA)
     output.rows([("a", 1, {"x": 1})], "on_timer")
     output.batch(pa.record_batch({"n": pa.array([2], pa.int32()), "tags": [None], "k": ["b"]}), "on_timers")
@@ -38,18 +38,18 @@ def test_rows_and_batches_in_the_order_in_which_they_came():
     assert all(column.num_chunks == 1 for column in table.columns)
 
 
-def test_a_single_column_needs_no_tuple():
+def test_a_single_column_accepts_plain_values():
     output = ResultBuffer(pa.schema([("n", pa.int64())]))
     output.rows((n for n in (1, None, 3)), "on_timer")
     assert output.table()["n"].to_pylist() == [1, None, 3]
 
 
-def test_nothing_is_an_empty_table():
+def test_no_rows_make_an_empty_table():
     assert ResultBuffer(SCHEMA).table().num_rows == 0
 
 
 @pytest.mark.parametrize("row", [("a", 1), ("a", 1, None, 2), {"k": "a", "m": 1}, "abc", 5, ["a"]], ids=str)
-def test_a_row_of_another_shape(row):
+def test_a_row_of_the_wrong_shape_raises(row):
     message = re.escape(
         f"on_timer yielded {row!r}, which does not fit output_schema (k string, n int64, tags map<"
     )
@@ -69,14 +69,14 @@ def test_a_row_of_another_shape(row):
         (("a", 1, {"x": "y"}), r"column 'tags': 'y' \(str\) does not fit int64"),
     ],
 )
-def test_a_value_that_does_not_fit(row, message):
+def test_a_value_of_the_wrong_type_raises(row, message):
     output = ResultBuffer(SCHEMA)
     output.rows([("a", 1, None), row], "on_timer")
     with pytest.raises(ValueError, match=message):
         output.table()
 
 
-def test_frames_lose_nothing():
+def test_pandas_frames_are_converted_exactly():
     schema = pa.schema(
         [
             ("n", pa.int64()),
@@ -103,7 +103,7 @@ def test_frames_lose_nothing():
     "returned",
     ["abc", b"abc", {"k": "a"}, ("a", 1, None), Row(k="a", n=1, tags=None), 5, pa.table({"k": ["a"]})],
 )
-def test_one_row_by_itself_is_not_taken_apart(returned):
+def test_returning_a_bare_row_raises(returned):
     output = ResultBuffer(pa.schema([("k", pa.string())]))
     with pytest.raises(TypeError, match=r"process_element must yield .* got .*; yield it, or return \[it\]"):
         output.rows(returned, "process_element")

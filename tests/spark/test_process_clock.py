@@ -46,7 +46,7 @@ class Alarm(KeyedProcessFunction):
         yield "timer", ctx.get_current_key(), timestamp, now
 
 
-def test_timers_fire_and_outlive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_timers_fire_once_and_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     waits = {"none": 0, "short": 400, "long": 6_000}
     later = {"later": 0}  # after a clean stop Spark runs no batch until a row comes
     schema = pa.schema([("k", pa.string()), ("wait", pa.int64())])
@@ -106,7 +106,7 @@ def heard() -> Iterator[SimpleQueue[logging.LogRecord]]:
 
 
 @pytest.mark.parametrize("clock", ["processing_time", "with_idleness"])
-def test_available_now_ends_where_batches_without_rows_are_off_and_else_warns(
+def test_available_now_ends_without_empty_batches_and_warns_with_them(
     clock: str, spark: SparkSession, tmp_path: Path, heard: SimpleQueue[logging.LogRecord]
 ) -> None:
     schema = pa.schema([("k", pa.string()), ("at", pa.int64())])

@@ -234,7 +234,9 @@ def process(df: DataFrame, function: BatchProcessFunction, order: str) -> DataFr
 
 @pytest.mark.parametrize("function", [Rounds(), Moving()], ids=["many timers", "one timer"])
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_stream(function: Rounds, order: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_gives_the_expected_output(
+    function: Rounds, order: str, spark: SparkSession, tmp_path: Path
+) -> None:
     batches = make_batches(5, 400, 6)
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
     yielded = streams.stream(spark, lambda df: process(df, function, order), tmp_path / "input", tmp_path)
@@ -245,7 +247,9 @@ def test_stream(function: Rounds, order: str, spark: SparkSession, tmp_path: Pat
 
 @pytest.mark.parametrize("function", [Rounds(), Moving()], ids=["many timers", "one timer"])
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_batch(function: Rounds, order: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_gives_the_expected_output(
+    function: Rounds, order: str, spark: SparkSession, tmp_path: Path
+) -> None:
     batches = make_batches(6, 400, 1)
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
     yielded = streams.rows(process(spark.read.parquet(str(tmp_path / "input")), function, order))

@@ -198,7 +198,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_arguments(case: str, df: DataFrame) -> None:
+def test_an_invalid_argument_raises(case: str, df: DataFrame) -> None:
     options, error, message = BAD[case]
     if case != "reserved name":
         df = df.drop("__timerheap_hash")
@@ -206,19 +206,19 @@ def test_arguments(case: str, df: DataFrame) -> None:
         process(df, **options)
 
 
-def test_what_is_no_dataframe() -> None:
+def test_an_input_that_is_not_a_dataframe_raises() -> None:
     with pytest.raises(TypeError, match=r"df must be a pyspark\.sql\.DataFrame, got \[1, 2\]"):
         process([1, 2])
 
 
-def test_two_columns_of_one_name(df: DataFrame) -> None:
+def test_ambiguous_column_names_raise(df: DataFrame) -> None:
     with pytest.raises(ValueError, match="key must name one column, got 'k', which names 2"):
         process(df.select("k", "k"))
     with pytest.raises(ValueError, match=r"df must have unique column names .* got 'n'"):
         process(df.select("k", "n", "n"))
 
 
-def test_state_store(spark: SparkSession) -> None:
+def test_a_stream_without_rocksdb_raises(spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
     setting = "spark.sql.streaming.stateStore.providerClass"
     with streams.configured(spark, streaming_stateStore_providerClass=HDFS):
@@ -232,7 +232,7 @@ def test_state_store(spark: SparkSession) -> None:
     process(rates, key="value")
 
 
-def test_rows_that_would_wait_for_ever(spark: SparkSession) -> None:
+def test_event_time_order_without_watermarks_raises_on_a_stream(spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
     settings = {"key": "value", "event_time": "timestamp", "watermark": WatermarkStrategy.no_watermarks()}
     with pytest.raises(ValueError, match=r'order must be "arrival" on a stream with .*no_watermarks'):
@@ -431,7 +431,7 @@ RUNS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", RUNS)
-def test_functions(case: str, spark: SparkSession) -> None:
+def test_an_invalid_call_in_a_function_fails_the_query(case: str, spark: SparkSession) -> None:
     function, message = RUNS[case]
     df = spark.range(1).selectExpr("'x' k", "timestamp_millis(1000) at").coalesce(1)
     failing = process(
@@ -481,7 +481,7 @@ class Renamed(Keeps):
         self.count = runtime_context.get_state(ValueStateDescriptor("rows", self.type))
 
 
-def test_a_renamed_state_is_named_once_on_the_driver_and_dropped_where_asked(
+def test_an_unused_state_is_reported_once_on_the_driver_and_can_be_dropped(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     schema = pa.schema([("k", pa.int64())])
@@ -503,7 +503,9 @@ def test_a_renamed_state_is_named_once_on_the_driver_and_dropped_where_asked(
         process(df, function=Keeps(), output_schema="k string, n bigint", drop_state=["count"])
 
 
-def test_what_a_checkpoint_fixes(spark: SparkSession, tmp_path: Path) -> None:
+def test_changing_what_the_checkpoint_fixes_raises_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Each changed query is refused, and loses nothing: the right one goes on as if nothing had been."""
     schema = pa.schema([("k", pa.int64()), ("at", pa.int64()), ("note", pa.string())])
     rows = [{"k": k, "at": 5 + k, "note": "x"} for k in range(6)]

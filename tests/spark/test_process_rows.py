@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 pytestmark = pytest.mark.spark
 
 
-def test_rows_as_they_come(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_in_arrival_order_give_the_expected_output(spark: SparkSession, tmp_path: Path) -> None:
     batches = cut(delayed(1, make_rows(1, 600)), 8)
     yielded = streams.stream(
         spark, lambda df: process(df, order="arrival"), write(tmp_path / "input", batches), tmp_path
@@ -21,7 +21,7 @@ def test_rows_as_they_come(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_a_batch_dataframe_ends_in_the_last_watermark(
+def test_a_batch_dataframe_ends_with_the_last_watermark(
     order: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     batches = [delayed(2, make_rows(2, 600))]
@@ -29,7 +29,7 @@ def test_a_batch_dataframe_ends_in_the_last_watermark(
     assert streams.rows(process(df, order)) == expected(batches, order, ends=True)
 
 
-def test_event_time_order_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_in_event_time_order_results_depend_only_on_the_data(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(3, 400, ties="ties")
     variants = {}
     for files, files_a_batch, partitions, max_parallelism in [(1, 1, 4, 4), (9, 3, 2, 5), (20, 1, 1, 2)]:
@@ -49,7 +49,9 @@ def test_event_time_order_is_a_matter_of_the_data_alone(spark: SparkSession, tmp
     assert len(without_ties) < len(variants[1])
 
 
-def test_rows_behind_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_behind_the_watermark_are_processed_or_dropped_by_the_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """As they come they are handed over, and their timers fire at once; in order they are dropped."""
     batches = cut(delayed(4, make_rows(4, 200)), 4)
     batches[2] += [changed(row, op=0) for row in batches[0][::10]]

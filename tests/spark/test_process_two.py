@@ -89,7 +89,7 @@ def joined(left: Any, right: Any, function: Any, output: str, **options: Any) ->
     )
 
 
-def test_as_the_operator_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_results_equal_those_of_the_operator_without_spark(spark: SparkSession, tmp_path: Path) -> None:
     left, right = make(1, 30)
     streams.write_batches(tmp_path / "left", left, ORDERS)
     streams.write_batches(tmp_path / "right", right, VISITS)
@@ -156,7 +156,7 @@ def test_the_interval_join_finds_every_pair_once(
     assert found == sorted(pairs, key=repr)
 
 
-def test_late_rows_say_which_side_they_are_of(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_rows_are_returned_with_their_side(spark: SparkSession, tmp_path: Path) -> None:
     left, right = make(3, 5)
     left.append([{"customer": "a", "item": 1, "at": 10}, {"customer": "a", "item": 1, "at": -(2**63)}])
     right.append([{"who": "b", "page": "", "seen": 11}])
@@ -185,7 +185,7 @@ def test_late_rows_say_which_side_they_are_of(spark: SparkSession, tmp_path: Pat
         ({"right_channel": "nope"}, "right_channel must name one column, got 'nope'"),
     ],
 )
-def test_errors(options: dict[str, Any], message: str, spark: SparkSession) -> None:
+def test_an_invalid_argument_raises(options: dict[str, Any], message: str, spark: SparkSession) -> None:
     left = spark.createDataFrame([("a", 1, 1)], "customer string, item bigint, at bigint")
     right = spark.createDataFrame([("a", "", 1)], "who string, page string, seen bigint")
     right = right.withColumn("day", F.timestamp_millis("seen"))

@@ -100,7 +100,7 @@ def count_by(df: DataFrame, key: list[str], **options: Any) -> DataFrame:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_key(name: str, spark: SparkSession) -> None:
+def test_keys_of_every_type_are_grouped_as_by_spark(name: str, spark: SparkSession) -> None:
     ddl, type_, values = KEYS[name]
     keys = [*values, None] * 3
     if name in ("float", "double"):
@@ -117,7 +117,7 @@ def test_key(name: str, spark: SparkSession) -> None:
     assert dict(zip(map(repr, found), counted["n"].to_pylist(), strict=True)) == counts
 
 
-def test_a_key_of_many_columns_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_key_of_many_columns_survives_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     """Keys differ in one or two columns alone; event times are beyond what a double can tell apart."""
     kinds = {name: kind for name, kind in KEYS.items() if name not in ("interval", "wide decimal")}
     columns = [f"k{i}" for i in range(len(kinds))]
@@ -156,7 +156,7 @@ class Times(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_event_times_are_cut_to_milliseconds(order: str, spark: SparkSession) -> None:
+def test_event_times_are_truncated_to_milliseconds(order: str, spark: SparkSession) -> None:
     micros = [0, 1, 999, 1000, -1, -999, -1000, -1001, -30_000_000_000_000_123, 200_000_000_000_000_999]
     numbers = range(len(micros))
     df = spark.createDataFrame(pa.table({"n": numbers, "us": micros, "ms": [us // 1000 for us in micros]}))
@@ -248,7 +248,7 @@ def pairs(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("function", [Everything(), EverythingInColumns()], ids=["rows", "columns"])
-def test_results_of_all_types(function: Any, spark: SparkSession, tmp_path: Path) -> None:
+def test_results_may_have_all_types(function: Any, spark: SparkSession, tmp_path: Path) -> None:
     schema = ", ".join(f"{name} {type_}" for name, type_ in RESULT.items())
     streams.write_batches(
         tmp_path / "input", [[{"k": key} for key in VALUES]], pa.schema([("k", pa.string())])
@@ -279,7 +279,7 @@ class Echo(KeyedProcessFunction):
         yield *ctx.get_current_key(), timestamp, *[None] * 6
 
 
-def test_columns_of_any_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
     names = ["k`ey", "a.b", "at time", "__id", "__timestamp", "label", "Größe; (m)", "select", 'it\'s "x"']
     schema = pa.schema([(name, pa.int64()) for name in names])
     batches = [[dict.fromkeys(names, 10 * batch + n) for n in range(3)] for batch in range(3)]
@@ -312,7 +312,9 @@ class Departures(KeyedProcessFunction):
         yield ctx.get_current_key(), datetime.datetime.fromtimestamp(timestamp / 1000, UTC)
 
 
-def test_a_windowed_aggregate_follows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_windowed_aggregate_may_follow_on_the_event_time_of_the_results(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Spark's event time goes on behind process(): windows close, and count rows and timers."""
     start = instant(2024)
     seconds = [[0, 3, 7], [5, 12, 31], [33, 34, 62], [95], [161], [300]]
@@ -361,7 +363,7 @@ class Repeat(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
-def test_spark_may_prefer_large_types(streaming: bool, spark: SparkSession, tmp_path: Path) -> None:
+def test_large_arrow_types_work(streaming: bool, spark: SparkSession, tmp_path: Path) -> None:
     """And an int is a timestamp in epoch ms."""
     deep = pa.map_(pa.string(), pa.struct([("s", pa.string())]))
     types = [pa.string(), pa.binary(), pa.list_(pa.string()), deep, pa.int64()]
@@ -401,7 +403,7 @@ def test_spark_may_prefer_large_types(streaming: bool, spark: SparkSession, tmp_
             assert sorted(map(repr, mapped)) == sorted(map(repr, df.collect()))
 
 
-def test_a_timestamp_beyond_pythons_years_is_named(spark: SparkSession) -> None:
+def test_a_timestamp_outside_the_range_of_python_raises(spark: SparkSession) -> None:
     df = spark.sql("SELECT 'a' k, 1L n, timestamp_micros(253402300800000000) seen")
     says = r"column 'seen' must be of the years .* got \+?10000-01-01.* for key 'a', 1; filter"
     with pytest.raises(PythonException, match=says):

@@ -56,14 +56,14 @@ def assert_same_rows(df, recorded):
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_batch(spark, recorded, order):
+def test_a_pyflink_function_yields_the_recorded_rows_on_a_batch(spark, recorded, order):
     rows = spark.read.schema(INPUT_SCHEMA).json(str(INPUT)).coalesce(1)  # rows of a key arrive in order
 
     assert_same_rows(watch(rows, order), recorded)
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_stream(spark, recorded, tmp_path, order):
+def test_a_pyflink_function_yields_the_recorded_rows_on_a_stream(spark, recorded, tmp_path, order):
     write_micro_batches(tmp_path / "input")
     rows = (
         spark.readStream.schema(INPUT_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "input"))

@@ -57,7 +57,7 @@ def alerts(rows: list[tuple[str, int]], watermark: float) -> list[tuple[str, int
     return sorted(found, key=repr)
 
 
-def test_all_alerts_are_found_however_the_backlog_is_cut(
+def test_all_alerts_are_found_with_any_number_of_micro_batches(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = partial(timerheap.spark.process, max_parallelism=2)  # fewer are quicker

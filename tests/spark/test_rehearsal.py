@@ -134,7 +134,7 @@ def df(request: pytest.FixtureRequest, spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_bad_state_is_refused_at_planning(entry: str, df: DataFrame) -> None:
+def test_an_invalid_state_raises_before_the_query_starts(entry: str, df: DataFrame) -> None:
     ENTRIES[entry](df, lambda rc: rc.get_state(ValueStateDescriptor("last", "bigint")))
     for act, error, message in BAD:
         with pytest.raises(error, match=message) as caught:
@@ -142,7 +142,7 @@ def test_bad_state_is_refused_at_planning(entry: str, df: DataFrame) -> None:
         assert "on the driver" in caught.value.__notes__[-1]
 
 
-def test_the_function_itself_stays_as_it_was(df: DataFrame) -> None:
+def test_the_function_of_the_user_is_not_changed(df: DataFrame) -> None:
     function = Rows(lambda rc: rc.get_state(ValueStateDescriptor("last", "bigint")))
     timerheap.spark.process(df, "k", function, "k string")
     assert not hasattr(function, "opened")
@@ -164,13 +164,13 @@ class Logged(Rows):
         sys.modules[__name__].EVENTS.append(event)  # type: ignore[attr-defined]
 
 
-def test_what_was_opened_is_closed(df: DataFrame) -> None:
+def test_an_opened_copy_is_closed(df: DataFrame) -> None:
     EVENTS.clear()
     timerheap.spark.process(df, "k", Logged(lambda rc: None), "k string")
     assert EVENTS == ["open", "close"]
 
 
-def test_what_only_workers_reach_can_be_left_out(spark: SparkSession) -> None:
+def test_open_can_skip_what_exists_only_on_workers(spark: SparkSession) -> None:
     """As the note says: there is no task on the driver."""
 
     class OnWorkers(KeyedProcessFunction):

@@ -28,7 +28,7 @@ def table(*micros: int) -> pa.Table:
     return pa.table({"k": [f"k{i}" for i in range(len(micros))], "n": pa.array(range(len(micros))), "at": at})
 
 
-def test_what_python_can_hold_is_a_row() -> None:
+def test_timestamps_in_the_range_of_python_become_rows() -> None:
     rows = rows_of(table(0, YEAR_10000 - 1), TYPE, ["k"])
     assert [(row.k, row.n, row.at.year) for row in rows] == [("k0", 0, 1970), ("k1", 1, 9999)]
     assert rows_of(table(0), TYPE, as_tuples=True)[0][:2] == ("k0", 0)
@@ -38,14 +38,14 @@ def test_what_python_can_hold_is_a_row() -> None:
     ("micros", "shown"),
     [(YEAR_10000, "10000-01-01T00"), (-YEAR_10000, "-6060-01-02T00"), (2**63 - 1, "294247-01-10T04")],
 )
-def test_a_timestamp_beyond_pythons_years_is_named_with_column_and_key(micros: int, shown: str) -> None:
+def test_a_timestamp_outside_the_range_of_python_raises_with_column_and_key(micros: int, shown: str) -> None:
     with pytest.raises(ValueError, match=rf"column 'at' {OUTSIDE}\+?{shown}.* for key 'k1', 1; filter such"):
         rows_of(table(0, micros, micros), TYPE, ["k", "n"])
     with pytest.raises(ValueError, match=rf"column 'at' {OUTSIDE}\+?{shown}.* for key \+?{shown}"):
         rows_of(table(micros), TYPE, ["at"])
 
 
-def test_a_struct_is_looked_into_and_dates_too() -> None:
+def test_timestamps_in_structs_and_dates_are_checked_too() -> None:
     inner = pa.StructArray.from_arrays(
         [pa.array([YEAR_10000], pa.timestamp("us", "UTC")), pa.array([0], pa.int32()).cast(pa.date32())],
         ["at", "day"],

@@ -55,7 +55,7 @@ def timeouts(source, gap):
     return Counter(due.itertuples(index=False, name=None))
 
 
-def test_a_key_that_falls_silent_never_returns(bench, job, source):
+def test_a_key_that_stops_sending_rows_does_not_start_again(bench, job, source):
     seen = {}
     for number in range(job.batches):
         rows = batch(source, number)
@@ -69,14 +69,14 @@ def test_a_key_that_falls_silent_never_returns(bench, job, source):
     assert bench.GAP > 2 * bench.SPAN
 
 
-def test_a_keys_rows_are_in_one_file_and_in_order(job, source):
+def test_the_rows_of_a_key_are_in_one_file_and_sorted(job, source):
     for number in range(job.batches):
         files = [pd.read_parquet(file) for file in source.glob(f"{number:03}-*.parquet")]
         assert sum(file["key"].nunique() for file in files) == batch(source, number)["key"].nunique()
         assert all(file["at"].is_monotonic_increasing for file in files)
 
 
-def test_the_closing_row_passes_everything(bench, job, source):
+def test_the_last_row_moves_the_watermark_past_all_timers(bench, job, source):
     closing = batch(source, job.batches)
     assert len(closing) == 1
     assert closing["at"].item() > job.batches * bench.SPAN + bench.GAP
@@ -87,7 +87,7 @@ def test_the_closing_row_passes_everything(bench, job, source):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("variant", ["columns", "columns-arrival", "rows", "rows-arrival", "heapq", "spark"])
-def test_every_variant_emits_the_same(bench, job, source, spark, tmp_path, variant):
+def test_every_variant_emits_the_same_rows(bench, job, source, spark, tmp_path, variant):
     wanted = timeouts(source, bench.GAP)
 
     done = bench.run(variant, spark, job, source, tmp_path, FILES)
@@ -100,14 +100,14 @@ def test_every_variant_emits_the_same(bench, job, source, spark, tmp_path, varia
 
 
 @pytest.mark.spark
-def test_the_no_op_emits_nothing(bench, job, source, spark, tmp_path):
+def test_the_variant_without_work_emits_nothing(bench, job, source, spark, tmp_path):
     done = bench.run("no-op", spark, job, source, tmp_path, FILES)
 
     assert len(done.rates) == job.batches - 1
     assert done.fired == 0
 
 
-def test_a_difference_is_found(bench):
+def test_a_difference_between_variants_is_reported(bench):
     wanted = pd.DataFrame({"key": ["a", "b"], "at": [1, 2]})
     assert not bench.difference(wanted[::-1], wanted)
     for emitted in (wanted[:1], wanted[:0], pd.concat([wanted, wanted[:1]]), wanted.assign(at=[1, 3])):

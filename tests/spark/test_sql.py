@@ -57,7 +57,7 @@ def events(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     spark.catalog.dropTempView("events")
 
 
-def test_sessions(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+def test_sessions_equal_those_of_a_loop(spark: SparkSession, events: list[dict[str, Any]]) -> None:
     result = timerheap.spark.sql(
         spark,
         "SELECT `user`, window_start, window_end, COUNT(*) AS n FROM TABLE(SESSION(TABLE events PARTITION BY "
@@ -80,7 +80,7 @@ def at(minutes: float) -> dt.datetime:
     return EPOCH + dt.timedelta(minutes=minutes)
 
 
-def test_results_are_those_of_loops(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+def test_results_equal_those_of_loops(spark: SparkSession, events: list[dict[str, Any]]) -> None:
     result = timerheap.spark.sql(
         spark,
         """
@@ -121,7 +121,7 @@ def test_results_are_those_of_loops(spark: SparkSession, events: list[dict[str, 
         assert one[6:8] == pytest.approx(other[6:8])
 
 
-def test_results_are_those_of_the_data_frame_api(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+def test_results_equal_those_of_the_dataframe_api(spark: SparkSession, events: list[dict[str, Any]]) -> None:
     """Offsets and zones too; without a watermark a batch is cut all the same."""
     ours = timerheap.spark.sql(
         spark,
@@ -140,7 +140,7 @@ def test_results_are_those_of_the_data_frame_api(spark: SparkSession, events: li
     assert streams.rows(ours) == streams.rows(theirs.select("window_time", "window_start", "users"))
 
 
-def test_a_query_without_aggregates_gives_the_groups(
+def test_a_query_without_aggregates_returns_the_groups(
     spark: SparkSession, events: list[dict[str, Any]]
 ) -> None:
     result = timerheap.spark.sql(spark, f"SELECT k, window_end {FROM.replace('t,', 'events,')} {GROUP}, k")
@@ -156,7 +156,9 @@ def minutes(result: list[tuple[Any, ...]]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("whose", ["the table's", "Spark's"])
-def test_a_stream_has_the_watermark_that_it_is_given(whose: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_uses_the_watermark_of_the_argument_or_the_view(
+    whose: str, spark: SparkSession, tmp_path: Path
+) -> None:
     def row(minute: int) -> dict[str, Any]:
         return {"k": "a", "ts": at(minute), "v": 1, "user": None}
 
@@ -181,7 +183,7 @@ def test_a_stream_has_the_watermark_that_it_is_given(whose: str, spark: SparkSes
         ),
     ],
 )
-def test_windows_of_processing_time(
+def test_processing_time_windows_end_by_the_clock(
     windows: str, options: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     query = f"SELECT COUNT(user_id) AS pv, COUNT(DISTINCT user_id) AS uv FROM TABLE({windows}) {GROUP}"
@@ -255,7 +257,9 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
         (5, {}, "query must be a str, got 5"),
     ],
 )
-def test_errors(query: Any, options: dict[str, Any], message: str, spark: SparkSession) -> None:
+def test_an_invalid_argument_raises(
+    query: Any, options: dict[str, Any], message: str, spark: SparkSession
+) -> None:
     stream = (
         spark.readStream.format("rate")
         .load()
@@ -269,13 +273,15 @@ def test_errors(query: Any, options: dict[str, Any], message: str, spark: SparkS
         timerheap.spark.sql(spark, query, **options)
 
 
-def test_a_batch_has_no_processing_time(spark: SparkSession, events: list[dict[str, Any]]) -> None:
+def test_processing_time_on_a_batch_raises(spark: SparkSession, events: list[dict[str, Any]]) -> None:
     query = COUNTS.replace("ts", "proc_time").replace("TABLE t,", "TABLE events,")
     with pytest.raises(ValueError, match=r"column of table events, got proc_time; .* pass a stream"):
         timerheap.spark.sql(spark, query)
 
 
-def test_the_extra_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sqlglot_the_error_names_the_extra(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "timerheap.spark._plan.flink_sql")
     monkeypatch.setitem(sys.modules, "sqlglot", None)
     with pytest.raises(ImportError, match=r"pip install 'timerheap\[sql\]'"):

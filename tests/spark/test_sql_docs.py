@@ -94,14 +94,18 @@ BY_SUPPLIER = """
     ("sets", "local"),
     [("GROUPING SETS ((supplier_id), ())", "jvm"), ("ROLLUP (supplier_id)", "arrow")],
 )
-def test_grouping_sets(sets: str, local: str, bid: None, spark: SparkSession) -> None:
+def test_grouping_sets_return_the_documented_results(
+    sets: str, local: str, bid: None, spark: SparkSession
+) -> None:
     query = f"{SETS}  GROUP BY window_start, window_end, {sets};"
     result = timerheap.spark.sql(spark, query, local=local, max_parallelism=2)
     assert found(streams.rows(result)) == results(BY_SUPPLIER)
 
 
 @pytest.mark.parametrize("bid", [BIDS], indirect=True)
-def test_a_cube_tells_its_nulls_from_those_of_the_rows(bid: None, spark: SparkSession) -> None:
+def test_grouping_distinguishes_the_nulls_of_a_cube_from_those_of_rows(
+    bid: None, spark: SparkSession
+) -> None:
     """And aggregates see a row's own values, where its keys are taken away."""
     spark.table("Bid").selectExpr(
         "bidtime", "price", "IF(item = 'A', NULL, item) AS item", "supplier_id"
@@ -157,7 +161,7 @@ LAST_BIDS = """SELECT *
 
 
 @pytest.mark.parametrize("bid", [MORE_BIDS], indirect=True)
-def test_top_n_and_deduplication(bid: None, spark: SparkSession) -> None:
+def test_top_n_and_deduplication_return_the_documented_results(bid: None, spark: SparkSession) -> None:
     suppliers = timerheap.spark.sql(spark, TOP_SUPPLIERS)
     assert suppliers.columns == ["window_start", "window_end", "supplier_id", "price", "cnt", "rownum"]
     assert found(streams.rows(suppliers)) == results(BEST_SUPPLIERS)
@@ -170,7 +174,7 @@ def test_top_n_and_deduplication(bid: None, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("what", ["results", "rows"])
-def test_top_n_of_a_stream(what: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_top_n_of_a_stream_ignores_late_rows(what: str, spark: SparkSession, tmp_path: Path) -> None:
     """A late row is none of the first, and null comes where Spark has it."""
     batches = [MORE_BIDS, "820 9 X 9, 803 8 L 8, 821 7 Y 9", "840 1 Z 1"]
     streams.write_batches(tmp_path / "input", map(bids, batches), SCHEMA)
@@ -188,7 +192,9 @@ def test_top_n_of_a_stream(what: str, spark: SparkSession, tmp_path: Path) -> No
         ]  # fmt: skip
 
 
-def test_windows_of_windows(spark: SparkSession, tmp_path: Path) -> None:
+def test_windows_over_a_view_of_windows_return_the_documented_results(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Flink's cascade: a view of windows, and longer windows of it."""
     streams.write_batches(tmp_path / "input", map(bids, [BIDS, "835 1 Z 1", "855 1 Z 1"]), SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("Bid")

@@ -79,7 +79,7 @@ def flat(result: DataFrame) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("local", ["jvm", "arrow"])
 @pytest.mark.parametrize(("slide", "size"), [(10, 10), (5, 20)])
-def test_a_batch_is_sparks_own_window(
+def test_windows_of_a_batch_equal_those_of_spark(
     slide: int, size: int, local: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     streams.write_batches(tmp_path, [make(1, 600)], SCHEMA)
@@ -119,7 +119,7 @@ def cumulated(rows: Iterable[dict[str, Any]], step: int, size: int, end: int) ->
 
 
 @pytest.mark.parametrize("local", ["jvm", "arrow"])
-def test_cumulate_on_a_stream_with_a_restart(local: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_cumulating_windows_survive_a_restart(local: str, spark: SparkSession, tmp_path: Path) -> None:
     rows = make(2, 500)
     parts = [rows[start : start + 100] for start in range(0, 500, 100)]
     streams.write_batches(tmp_path / "input", parts[:3], SCHEMA)
@@ -157,7 +157,7 @@ class Longest(AggregateFunction):
         return acc_a + acc_b
 
 
-def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path: Path) -> None:
     rows = make(3, 200)
     late = [{**rows[0], "d": "late"}, {**rows[1], "d": "later"}]
     streams.write_batches(tmp_path / "input", [rows[:100], rows[100:] + late], SCHEMA)
@@ -221,7 +221,7 @@ def test_late_and_early_rows(spark: SparkSession, tmp_path: Path) -> None:
         (lambda df: ours(df).agg("v"), "agg must receive a Column .*, got 'v'"),
     ],
 )
-def test_errors(call: Any, message: str, spark: SparkSession) -> None:
+def test_an_invalid_argument_raises(call: Any, message: str, spark: SparkSession) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, v bigint").withColumn("at", F.timestamp_millis("v"))
     with pytest.raises((TypeError, ValueError), match=message):
         call(df)
@@ -232,7 +232,7 @@ def ours(df: DataFrame) -> Any:
 
 
 @pytest.mark.parametrize("local", ["jvm", "arrow"])
-def test_sessions(local: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_sessions_equal_those_of_a_loop(local: str, spark: SparkSession, tmp_path: Path) -> None:
     rows = make(4, 200)
     streams.write_batches(tmp_path / "input", [rows[:100], rows[100:]], SCHEMA)
 
@@ -257,7 +257,7 @@ def test_sessions(local: str, spark: SparkSession, tmp_path: Path) -> None:
     assert len(wanted) > 10
 
 
-def test_the_plan_in_words(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, v bigint").withColumn("at", F.timestamp_millis("v"))
     windows = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY)
     windows.group_by("k").explain(F.sum("v"))

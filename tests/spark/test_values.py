@@ -54,7 +54,7 @@ def single(value):
 
 
 @given(data=st.data(), typed=TYPED)
-def test_what_is_kept_comes_back(data, typed):
+def test_stored_values_are_read_back_unchanged(data, typed):
     ddl, values = typed
     type_ = arrow_type(ddl)
     value = data.draw(st.none() | values)
@@ -111,7 +111,7 @@ def test_integers_in_a_column_are_timestamps_in_epoch_ms(made):
         assert cast(deep, wanted).to_pylist() == [{"a": [("k", [moment])], "n": 7}]
 
 
-def test_integers_beyond_a_timestamp_are_refused():
+def test_integers_outside_the_range_of_timestamps_raise():
     with pytest.raises(pa.ArrowInvalid, match="out of bounds"):
         cast(pa.array([2**62]), pa.timestamp("us"))
 
@@ -142,7 +142,7 @@ MISFITS = {
 @pytest.mark.parametrize(
     ("ddl", "value"), [(ddl, value) for ddl, values in MISFITS.items() for value in values]
 )
-def test_misfits(ddl, value):
+def test_a_value_of_the_wrong_type_raises(ddl, value):
     type_ = arrow_type(ddl)
     for check in (checker(type_), lambda value: column_of([None, value], type_)):
         with pytest.raises(Misfit, match=r"does not fit|has a time zone"):
@@ -157,7 +157,7 @@ def test_misfits(ddl, value):
      ("array<bigint>", np.arange(3), [0, 1, 2]), ("array<double>", (x / 2 for x in range(2)), [0.0, 0.5]),
      ("struct<a:bigint>", {"a": np.int64(1)}, {"a": 1}), ("timestamp", np.int64(1_500), MOMENT)],
 )  # fmt: skip
-def test_numpy_and_iterables(ddl, value, kept):
+def test_numpy_values_and_iterables_are_accepted(ddl, value, kept):
     found = checker(arrow_type(ddl))(value)
     assert found == kept
     assert type(found) is type(kept)

@@ -164,7 +164,7 @@ class Same(ProcessWindowFunction):
 TOTAL = "struct<count: bigint, total: bigint>"
 
 
-def test_sessions_with_late_rows_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_sessions_and_late_rows_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(1, 320)
     batches = [data[start : start + 80] for start in range(0, 320, 80)]
     batches[3] += batches[0][::10]
@@ -194,7 +194,7 @@ def test_sessions_with_late_rows_over_a_restart(spark: SparkSession, tmp_path: P
     assert min(late_by) > 0
 
 
-def test_early_sums_of_sliding_windows(spark: SparkSession, tmp_path: Path) -> None:
+def test_sliding_windows_return_early_sums(spark: SparkSession, tmp_path: Path) -> None:
     """A batch DataFrame is one batch, and ends all windows."""
     data = make_rows(2, 300)
     streams.write_batches(tmp_path / "input", [data], SCHEMA)
@@ -210,7 +210,7 @@ def test_early_sums_of_sliding_windows(spark: SparkSession, tmp_path: Path) -> N
     assert found == expected([data], operator, ends=True)
 
 
-def test_in_event_time_order_it_is_a_matter_of_the_data_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_in_event_time_order_results_depend_only_on_the_data(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(3, 300)
     tumbling, total = TumblingEventTimeWindows.of(50), WatermarkStrategy.for_bounded_out_of_orderness(50)
 
@@ -230,7 +230,7 @@ def test_in_event_time_order_it_is_a_matter_of_the_data_alone(spark: SparkSessio
     assert all(count % 3 == 0 and late_by is None for *_, count, _, late_by, _ in found[0])
 
 
-def test_evictors_and_delta_triggers_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+def test_evictors_and_delta_triggers_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(5, 160)
     batches = [data[:80], data[80:]]
     windows: dict[str, Any] = {
@@ -255,7 +255,7 @@ def test_evictors_and_delta_triggers_over_a_restart(spark: SparkSession, tmp_pat
     assert found == expected(batches, operator)
 
 
-def test_count_windows_and_the_end_of_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_count_windows_equal_those_of_the_operator(spark: SparkSession, tmp_path: Path) -> None:
     data = make_rows(6, 90)
     streams.write_batches(tmp_path / "input", [data], SCHEMA)
     df = spark.read.parquet(str(tmp_path / "input")).coalesce(1)
@@ -276,7 +276,7 @@ def test_count_windows_and_the_end_of_the_stream(spark: SparkSession, tmp_path: 
     assert {row[3] for row in streams.rows(without_event_time)} <= {30}
 
 
-def test_windows_of_processing_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_processing_time_windows_end_by_the_clock(spark: SparkSession, tmp_path: Path) -> None:
     class Largest(ReduceFunction):
         def reduce(self, value1: Any, value2: Any) -> Any:
             return max(value1, value2, key=lambda row: row["n"])
@@ -311,7 +311,7 @@ def test_windows_of_processing_time(spark: SparkSession, tmp_path: Path) -> None
     assert all(end - start == timedelta(milliseconds=400) for _, start, end, _, _ in found)
 
 
-def test_states_of_windows_are_kept_by_type() -> None:
+def test_window_states_are_stored_by_type() -> None:
     """Each in a map state of Spark's, whose keys are windows; no query."""
     query = Query(
         work=Silent(),

@@ -49,7 +49,7 @@ VALUES = {
 }
 
 
-def test_every_type_alone_and_all_in_a_row(spark: SparkSession) -> None:
+def test_hashes_of_every_type_equal_those_of_spark(spark: SparkSession) -> None:
     types = list(VALUES)
     names = [f"v{i}" for i, _ in enumerate(types)]
     # enough rows that each value appears, and beside changing others
@@ -62,7 +62,7 @@ def test_every_type_alone_and_all_in_a_row(spark: SparkSession) -> None:
         assert spark_xxhash64(row, types) == together
 
 
-def test_rows_can_collide(spark: SparkSession) -> None:
+def test_different_rows_can_have_the_same_hash(spark: SparkSession) -> None:
     hashes = spark.sql("SELECT xxhash64(null, 'a'), xxhash64('a', null)").first()
     assert [spark_xxhash64(row, ["string"] * 2) for row in ((None, "a"), ("a", None))] == list(hashes)
     assert hashes[0] == hashes[1]

@@ -1,4 +1,4 @@
-"""Asynchronous calls for the rows of a DataFrame: what a task does, and whole queries."""
+"""Tests of `async_map`: single tasks without Spark, and whole queries."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ async def same(row: Row) -> Row:
     return row
 
 
-# What a task does with its partition; without Spark, but for its Rows.
+# Single tasks, without a Spark session.
 
 
 class Server(AsyncFunction[Row, Any]):
-    """Answers where its event is set, and counts."""
+    """Answers a call when its event is set, and counts the calls."""
 
     def __init__(self, free: bool = False) -> None:
         self.log: list[Any] = []
@@ -85,7 +85,7 @@ def test_rows_are_read_only_while_capacity_is_free() -> None:
             yield batch(*range(start, start + 10))
 
     class Gated(Server):
-        """Answers once it has seen that nobody reads on."""
+        """Answer after making sure that no more rows are read."""
 
         async def async_invoke(self, value: Row) -> list[Row]:
             if value.n == 0:
@@ -104,7 +104,7 @@ def test_rows_are_read_only_while_capacity_is_free() -> None:
 
 
 def test_results_are_returned_before_the_input_ends() -> None:
-    """The task writes what it has before it reads on: else this would never end."""
+    """A task that read on before it returned its results would block this test."""
     came = threading.Event()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -198,7 +198,7 @@ spark_needed = pytest.mark.spark
 
 
 class Client(AsyncFunction[Row, Any]):
-    """Leaves a file when it opens and one when it closes; fails now and then, and is slow now and then."""
+    """Writes a file in open and one in close; some calls fail and some are slow."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -334,7 +334,7 @@ def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession)
 
 
 class Patient(PlaneServer):
-    """Answers nobody before a hundred have asked."""
+    """Answers no request before it has received a hundred."""
 
     async def think(self) -> None:
         while self.most < 100:

@@ -1,4 +1,4 @@
-"""A BatchProcessFunction and its handles on one key group: ids, the current key, state; without Spark."""
+"""Tests a BatchProcessFunction on one key group without Spark: key ids, the current key, state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRANGER = 77
 
 
 class Does(BatchProcessFunction):
-    """Does what a test says."""
+    """Calls a function of the test."""
 
     def open(self, runtime_context: Any) -> None:
         self.last = runtime_context.get_state(ValueStateDescriptor("last", "bigint"))
@@ -36,7 +36,7 @@ class Does(BatchProcessFunction):
 
 
 def query_of(function: BatchProcessFunction) -> Query:
-    """Return a query of text keys that come in one column, without event time."""
+    """Return a query with one column of text keys and without event time."""
     return Query(
         work=function,
         key=["k"],
@@ -56,7 +56,7 @@ def new_group() -> KeyGroup:
 
 
 def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> KeyGroup:
-    """Make the calls with the rows of three keys at hand, in one call of the function each."""
+    """Make each call in its own call of the function, with rows of three keys."""
     function = Does()
     group = group or new_group()
     rows = pa.record_batch([pa.array(["a", "b", "c"])], schema=SCHEMA)
@@ -100,7 +100,7 @@ def test_key_ids_may_be_arrays_lists_or_columns() -> None:
         assert timers.register_event_time_timers(ids[1:], [20, 30]).all()
         assert timers.register_event_time_timers(5, [40]).all()
         assert not len(timers.register_event_time_timers([], []))
-        assert not timers.delete_event_time_timers([STRANGER], [10]).any(), "there is nothing to delete"
+        assert not timers.delete_event_time_timers([STRANGER], [10]).any(), "no such timers exist"
         function.last.update_many(ids[::2], [1, 2])
         assert function.last.values(np.array([5, 6, STRANGER])).to_pylist() == [1, None, None]
         with pytest.raises(ValueError, match="read-only"):
@@ -123,7 +123,7 @@ def test_the_current_key_is_set_anew_in_each_call() -> None:
 
 
 def test_reading_the_start_of_a_list_state_does_not_copy_the_list() -> None:
-    """To add an element and look at the first ones costs the same, however long the list is."""
+    """Adding an element and reading the first ones costs the same for any length of the list."""
 
     def call(function: Any, ctx: Any) -> None:
         ctx.set_current_key(5)

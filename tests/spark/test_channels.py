@@ -1,4 +1,4 @@
-"""Watermarks by channel, idleness, rows too far ahead, late rows: on Spark, through `process`."""
+"""Tests watermarks by channel, idleness, rows too far ahead and late rows, with `process` on Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("channel", pa.int32()), ("at", pa.int64
 
 
 class Echo(KeyedProcessFunction):
-    """Yields each row, with the watermark that it meets, and each timer: one a row, at its time."""
+    """Yields each row with the current watermark, and one timer per row at the row's time."""
 
     def process_element(self, value: Row, ctx: Any) -> Any:
         ctx.timer_service().register_event_time_timer(value.at)
@@ -49,7 +49,7 @@ def echoed(df: Any, **options: Any) -> Any:
 
 
 def batches() -> Iterator[list[dict[str, Any]]]:
-    """Two channels, each in order; 2 is a thousand behind 1."""
+    """Return rows of two ordered channels; channel 2 is 1,000 ms behind channel 1."""
     for start in range(1_000, 3_000, 250):
         yield rows(
             *(("ab"[t % 2], 1, t) for t in range(start, start + 250, 7)),
@@ -104,7 +104,7 @@ def test_late_rows_are_returned_and_counted(order: str, spark: SparkSession, tmp
 def test_changing_the_channel_keeps_the_watermark(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Switched on, to another column, and off, on one checkpoint: no timer is lost, and time goes on."""
+    """The channel is set, changed and removed on one checkpoint; no timer is lost."""
     for number, channel in enumerate([None, "channel", "k", None]):
         start = 1_000 * (1 + number)
         streams.write_batches(tmp_path / "input", [rows(("a", 1, start), ("b", 2, start + 500))], SCHEMA)
@@ -159,7 +159,7 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
 
 
 def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
-    """Without its timeout the watermark would stay with channel 2; no row comes after the first batch."""
+    """No row follows the first micro-batch; without the timeout the watermark would stay with channel 2."""
     streams.write_batches(tmp_path / "input", [rows(("a", 1, 5_000), ("b", 2, 1_000))], SCHEMA)
     df = echoed(
         streams.read_stream(spark, tmp_path / "input"),
@@ -190,7 +190,7 @@ def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, t
     a, b = (row for row in seen() if row[0] == "timer")
     assert a == ("timer", "a", 5_000, 5_999)
     assert b[:3] == ("timer", "b", 1_000)
-    assert b[3] in (4_999, 5_999)  # channel 2 may be idle before the first query has stopped, or after
+    assert b[3] in (4_999, 5_999)  # channel 2 may become idle before or after the first query stops
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Strings that are equal though their bytes differ are refused wherever timerheap goes by bytes."""
+"""Collations that compare strings by other than their bytes raise where timerheap compares bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's job over a year of flights: the same alerts in any number of micro-batches, and in one batch."""
+"""The demo's job gives the same alerts in any number of micro-batches, and on a batch DataFrame."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def watermark(flights: pd.DataFrame) -> pd.Timestamp:
 
 @pytest.fixture(scope="module")
 def quick(spark: SparkSession):
-    """One shuffle partition: many micro-batches of little work."""
+    """Set one shuffle partition, for many small micro-batches."""
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", 1)
     yield spark
@@ -47,7 +47,7 @@ def quick(spark: SparkSession):
 
 
 def once(alerts: DataFrame) -> set[Alert]:
-    """The alerts as a set; none may come twice."""
+    """Return the alerts as a set; check that none occurs twice."""
     rows = [tuple(row) for row in alerts.collect()]
     assert len(rows) == len(set(rows))
     return set(rows)

@@ -1,4 +1,4 @@
-"""Every block of Python in the documentation runs, and shows what it really prints."""
+"""Every block of Python in the documentation runs and prints the output that the page shows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 @dataclass
 class Block:
-    """A block of Python, where it begins, and what the page says that it prints."""
+    """A block of Python, its first line, and the output that the page shows."""
 
     code: str
     line: int
@@ -36,7 +36,7 @@ class Block:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Return the blocks of a page; a block of text that follows one at once is its output."""
+    """Return the blocks of a page; a block of text directly after one is its output."""
     text = page.read_text(encoding="utf-8")
     fences = list(FENCE.finditer(text))
     for at, fence in enumerate(fences):
@@ -50,7 +50,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def run_examples(block: Block, page: Path, names: dict[str, Any]) -> str:
-    """Run a block that is written as a dialogue with the interpreter; return what is wrong."""
+    """Run a block in the form of an interpreter session; return its failures."""
     report: list[str] = []
     test = doctest.DocTestParser().get_doctest(block.code, {}, page.name, str(page), block.line)
     test.globs = names
@@ -59,7 +59,7 @@ def run_examples(block: Block, page: Path, names: dict[str, Any]) -> str:
 
 
 def run_program(block: Block, page: Path, names: dict[str, Any]) -> str:
-    """Run a block that is a program; return what is wrong with its output."""
+    """Run a block that is a program; return the difference between its output and the page."""
     printed = StringIO()
     code = compile("\n" * block.line + block.code, str(page), "exec", dont_inherit=True)
     with redirect_stdout(printed):
@@ -71,7 +71,7 @@ def run_program(block: Block, page: Path, names: dict[str, Any]) -> str:
 
 
 def case(page: Path) -> Any:
-    """Return a page as a parameter; one that needs Spark is marked."""
+    """Return a page as a test parameter, marked if it needs Spark."""
     needs_spark = any("pyspark" in block.code or "timerheap.spark" in block.code for block in blocks(page))
     return pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.spark] * needs_spark)
 
@@ -96,7 +96,7 @@ def test_the_code_of_a_page_prints_the_output_that_it_shows(
 
 @pytest.fixture
 def settings_restored(spark: Any) -> Iterator[None]:
-    """Take back what a page sets; its builder gets the session of the tests."""
+    """Restore what a page changes; its builder returns the session of the tests."""
     before = spark.conf.getAll
     yield
     for name, value in spark.conf.getAll.items():

@@ -1,4 +1,4 @@
-"""The demo's query on a master and two workers, to whose executors Spark brings the wheel in an archive."""
+"""Runs the demo's query on a master and two workers; Spark sends the wheel to executors in an archive."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHIPPED = ("timerheap", "numpy", "pandas", "pyarrow", "google", "dateutil", "pyt
 
 @cache
 def environment() -> dict[str, str]:
-    """Nothing of the tests' own Python and Spark, and JVMs that start quickly."""
+    """Return an environment without the tests' Python and Spark, and with fast JVM starts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
     return kept | {
         "JAVA_HOME": str(find_java()),
@@ -53,7 +53,7 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def running(program: str, *arguments: object, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """One of pyspark's programs in a process group of its own, which ends with the block."""
+    """Run one of pyspark's programs in its own process group, until the end of the block."""
     directory.mkdir(exist_ok=True)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -79,7 +79,7 @@ def running(program: str, *arguments: object, directory: Path) -> Iterator[subpr
 
 
 def logged(pattern: str, directory: Path, process: subprocess.Popen[bytes]) -> str:
-    """The first group of `pattern`, as soon as it stands in the log."""
+    """Wait until `pattern` occurs in the log; return its first group."""
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         if found := re.search(pattern, (directory / "log").read_text(errors="replace")):
@@ -90,7 +90,7 @@ def logged(pattern: str, directory: Path, process: subprocess.Popen[bytes]) -> s
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[str]:
-    """A standalone master and two workers of one core each, on ports that are free."""
+    """Start a standalone master and two workers with one core each, on free ports."""
     daemon = "org.apache.spark.deploy"
     ports = ("--host", "127.0.0.1", "--port", 0, "--webui-port", 0)
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def cluster(directory: Path) -> Iterator[str]:
 
 
 def pack(archive: Path) -> None:
-    """The environment that the tests run in, less what executors do not need."""
+    """Pack the environment of the tests, without what executors do not need."""
     packed = venv_pack.Env(sys.prefix).exclude("*/site-packages/*")
     for name in SHIPPED:
         packed = packed.include(f"*/site-packages/{name}*")
@@ -128,7 +128,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
-    """What flights_on_executors.py has written; the alerts and Spark's event log are in `work` too."""
+    """Return the output of flights_on_executors.py; the alerts and Spark's event log are in `work`."""
     if Path(sys.prefix) not in Path(timerheap.__file__).parents:
         pytest.skip("timerheap comes from elsewhere than the environment that would be packed")
     write_replay(flights, work / "flights", MICRO_BATCHES)
@@ -194,7 +194,7 @@ def test_both_executors_run_tasks_and_the_alerts_equal_those_of_pandas(
 
 
 def tasks_of(query: str, events: Path) -> Counter[str]:
-    """How many tasks of a streaming query each executor has finished, by Spark's event log."""
+    """Count the tasks of a streaming query that each executor finished, from Spark's event log."""
     (log,) = events.iterdir()
     stages: set[int] = set()
     tasks: Counter[str] = Counter()

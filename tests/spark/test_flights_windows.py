@@ -1,4 +1,4 @@
-"""Windows of the year's flights: against Spark's own window(), and against pandas on the wall clock."""
+"""Compares windows of the year's flights with Spark's own window() and with pandas on the wall clock."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NIGHTS = [
 
 @pytest.fixture(scope="module")
 def departed() -> pd.DataFrame:
-    """The year's departures in scheduled order: origin, departed (UTC), delay in minutes."""
+    """Return the year's departures in scheduled order: origin, departed (UTC), delay in minutes."""
     flights = read_flights().sort_values(["time_hour", "minute"], kind="stable")
     flights = flights[flights["dep_delay"].notna()]
     moment = flights["time_hour"] + pd.to_timedelta(flights["minute"] + flights["dep_delay"], unit="min")
@@ -66,7 +66,7 @@ def departed() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def with_nights(departed: pd.DataFrame) -> pd.DataFrame:
-    """The departures and, each in its place, some in the nights in which the clocks change."""
+    """Return the departures with additional ones in the nights of the clock changes."""
     moments = pd.to_datetime([moment for moment, _ in NIGHTS], format="ISO8601", utc=True)
     nights = pd.DataFrame({"departed": moments, "delay": np.arange(len(NIGHTS), dtype=np.int32)})
     nights = pd.concat([nights.assign(origin=origin) for origin in ("EWR", "JFK")])
@@ -92,7 +92,7 @@ def write(rows: pd.DataFrame, folder: Path, batches: int) -> None:
 
 
 def taken(result: DataFrame) -> pd.DataFrame:
-    """The result in the order of its windows, times in UTC."""
+    """Return a result in the order of its windows, with times in UTC."""
     table = result.toArrow().to_pandas()
     for name in BOUNDS:
         table[name] = table[name].dt.tz_convert("UTC").astype("datetime64[us, UTC]")
@@ -100,7 +100,7 @@ def taken(result: DataFrame) -> pd.DataFrame:
 
 
 def streamed(spark: SparkSession, work: Path, rows: pd.DataFrame, batches: int, cut: Any) -> pd.DataFrame:
-    """What `cut` makes of a stream of some micro-batches."""
+    """Return the result of `cut` for a stream with several micro-batches."""
     write(rows, work / "input", batches)
     progress = streams.run(cut(streams.read_stream(spark, work / "input")), work)
     assert len(progress) >= batches
@@ -108,14 +108,14 @@ def streamed(spark: SparkSession, work: Path, rows: pd.DataFrame, batches: int, 
 
 
 def equal(found: pd.DataFrame, wanted: pd.DataFrame) -> None:
-    """Row for row; means to nine digits."""
+    """Compare row by row, with means rounded to nine digits."""
     wanted = wanted.assign(**{name: wanted[name].astype("datetime64[us, UTC]") for name in BOUNDS})
     wanted = wanted[found.columns].sort_values(found.columns.tolist(), ignore_index=True)
     pd.testing.assert_frame_equal(found, wanted, check_dtype=False, check_exact=False, rtol=1e-9, atol=1e-9)
 
 
 def sparks(df: DataFrame, size: str, slide: str | None = None) -> pd.DataFrame:
-    """Spark's own windows."""
+    """Return Spark's own windows."""
     found = df.groupBy("origin", F.window("departed", size, slide).alias("w")).agg(*aggregates())
     start, end = F.col("w.start").alias("window_start"), F.col("w.end").alias("window_end")
     last = (F.col("w.end") - F.expr("INTERVAL '0.001' SECOND")).alias("window_time")
@@ -167,7 +167,7 @@ def test_a_day_sliding_by_five_minutes_equals_that_of_spark(
 
 
 def on_the_wall_clock(rows: pd.DataFrame, kind: str, slide: pd.Timedelta, size: pd.Timedelta) -> pd.DataFrame:
-    """All windows by pandas: what the clock shows is cut, and the bounds are looked up on the clock again."""
+    """Compute all windows with pandas, on wall-clock times whose bounds are converted back to UTC."""
     shown = rows["departed"].dt.tz_convert(NEW_YORK).dt.tz_localize(None)
     pieces = []
     for number in range(size // slide):
@@ -242,7 +242,7 @@ def test_cumulated_departures_equal_an_independent_count(
 
 
 def cumulated(rows: pd.DataFrame, zone: str) -> pd.DataFrame:
-    """Running sums of the hours that the clock shows: of each day from its first departure to its end."""
+    """Compute running sums by wall-clock hour, for each day from its first departure to its end."""
     shown = rows["departed"].dt.tz_convert(zone).dt.tz_localize(None)
     hourly = rows["delay"].groupby([rows["origin"], shown.dt.normalize(), shown.dt.hour.rename("hour")])
     by_hour = [

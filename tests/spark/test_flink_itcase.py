@@ -1,4 +1,4 @@
-"""Flink's own window queries on its own data: the results are those that its integration tests expect.
+"""Runs window queries of Flink's integration tests on their data and compares with their results.
 
 The data are Flink's ``TestData.windowDataWithTimestamp``, the results those of ``WindowAggregateITCase``.
 """
@@ -69,7 +69,7 @@ def query(windows: str, where: str = "") -> str:
 
 
 def results(text: str) -> list[tuple[Any, ...]]:
-    """Results as Flink's tests write them, with seconds after midnight."""
+    """Return results in the format of Flink's tests, with seconds after midnight."""
     found: list[tuple[Any, ...]] = []
     for line in text.split():
         name, start, end, count, total, most, least = line.split(",")
@@ -120,7 +120,7 @@ CUBES = (
         (query(HOPS), None, HOP),
         (query(CUMULATES), None, CUMULATE),
         (query(TUMBLES, "WHERE name = 'a' AND double > 0"), None, "a,0,5,4,11.10,5.0,1.0"),
-        # Spark's watermark is one micro-batch behind.
+        # Spark's watermark lags by one micro-batch.
         (query(TUMBLES), "jvm", TUMBLE.replace("a,0,5,4,11.10", "a,0,5,5,16.65")),
     ],
     ids=["tumble", "hop", "cumulate", "where", "tumble by jvm"],
@@ -128,7 +128,7 @@ CUBES = (
 def test_late_rows_of_slices_are_the_same_as_in_flink(
     text: str, local: str | None, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Rows that WHERE drops move the watermark, too: the one at 8 does."""
+    """Rows that WHERE drops, such as the one at 8, advance the watermark too."""
     batches = [as_rows(part) for part in (ROWS[:7], ROWS[7:], [END])]
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")
@@ -141,7 +141,7 @@ def test_late_rows_of_slices_are_the_same_as_in_flink(
 def test_distinct_values_and_late_rows_of_sessions_are_the_same_as_in_flink(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Over a restart."""
+    """The query restarts between its micro-batches."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
     text = query("SESSION(TABLE t1 PARTITION BY name, DESCRIPTOR(rowtime), INTERVAL '2' SECOND)")
     text = text.replace("MIN(float)", "COUNT(DISTINCT double), COUNT(DISTINCT string)")

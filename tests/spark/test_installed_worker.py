@@ -1,4 +1,4 @@
-"""Spark's Python workers, too, import the installed wheel, though they start in a folder with its source."""
+"""Spark's Python workers import the installed wheel even if they start in the source directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels: where Spark puts them is where they were chosen for."""
+"""Labels reach the partitions for which they were chosen."""
 
 import numpy as np
 import pytest

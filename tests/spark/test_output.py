@@ -1,4 +1,4 @@
-"""What functions yield: every form of a row, columns in any order, and frames that lose nothing."""
+"""Tests the output of functions: all forms of a row, columns in any order, and pandas frames."""
 
 import datetime
 import re

@@ -1,4 +1,4 @@
-"""Processing-time timers on Spark: they fire, once and not too early, and outlive a restart."""
+"""Processing-time timers on Spark fire once, not too early, and survive a restart."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from timerheap import MAX_WATERMARK, KeyedProcessFunction, TimeDomain, Watermark
 
 pytestmark = pytest.mark.spark
 
-PATIENCE = 120  # seconds until something that must happen is given up
+PATIENCE = 120  # seconds until a test gives up waiting
 
 
 class Alarm(KeyedProcessFunction):
-    """A row sets a timer `wait` ms from now, and some that never fire; an even timer sets one more."""
+    """Each row sets a timer in `wait` ms and some that never fire; an even timer sets one more."""
 
     def process_element(self, value: Row, ctx: Any) -> Any:
         timers = ctx.timer_service()
@@ -42,13 +42,15 @@ class Alarm(KeyedProcessFunction):
         now = ctx.timer_service().current_processing_time()
         assert now > timestamp
         if timestamp % 2 == 0:
-            ctx.timer_service().register_processing_time_timer(timestamp + 1)  # passed by now, or soon
+            ctx.timer_service().register_processing_time_timer(
+                timestamp + 1
+            )  # already passed, or about to pass
         yield "timer", ctx.get_current_key(), timestamp, now
 
 
 def test_timers_fire_once_and_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     waits = {"none": 0, "short": 400, "long": 6_000}
-    later = {"later": 0}  # after a clean stop Spark runs no batch until a row comes
+    later = {"later": 0}  # after a clean stop Spark runs no micro-batch before the next row
     schema = pa.schema([("k", pa.string()), ("wait", pa.int64())])
 
     def write(folder: Path, waits: dict[str, int]) -> None:
@@ -97,7 +99,7 @@ class Echo(KeyedProcessFunction):
 
 @pytest.fixture
 def heard() -> Iterator[SimpleQueue[logging.LogRecord]]:
-    """What the driver says in timerheap's log."""
+    """Return the records of timerheap's log on the driver."""
     records: SimpleQueue[logging.LogRecord] = SimpleQueue()
     handler = QueueHandler(records)
     logging.getLogger("timerheap").addHandler(handler)

@@ -1,4 +1,4 @@
-"""BatchProcessFunction on Spark: whole outputs, against the same rules written for single timers."""
+"""Compares whole outputs of a BatchProcessFunction on Spark with the same rules for single timers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = [field.split()[0] for field in OUTPUT.split(",")]
 
 
 class Rounds(BatchProcessFunction):
-    """op 0 and 1 register, 2 deletes; due timers register and delete others, and count."""
+    """Registers timers for op 0 and 1, deletes for op 2; due timers register, delete and count."""
 
     def open(self, runtime_context: Any) -> None:
         self.fired = runtime_context.get_state(ValueStateDescriptor("fired", "bigint"))
@@ -112,7 +112,7 @@ class Moving(Rounds):
 
 
 class Expected:
-    """What both functions yield: one timer after the other, in rounds for each key."""
+    """Compute the output of both functions, timer by timer, in rounds for each key."""
 
     def __init__(self, one_timer_per_key: bool, order: str) -> None:
         self.one = one_timer_per_key
@@ -203,7 +203,7 @@ class Expected:
 
 
 def make_batches(seed: int, count: int, batches: int) -> list[list[dict[str, Any]]]:
-    """Up to DELAY out of order; in a batch no key registers a timer twice at one event time."""
+    """Return rows up to DELAY out of order; no key registers a timer twice at one event time."""
     draw = random.Random(seed)
     rows = {}
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What does not fit is named: the argument, its value, and what would be right."""
+"""Errors of `process` name the argument, its value and what it must be."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_event_time_order_without_watermarks_raises_on_a_stream(spark: SparkSess
 
 
 class Rows(KeyedProcessFunction):
-    """Does what `act` says with its context and its row."""
+    """Calls `act` with its context and its row."""
 
     def __init__(self, act: Callable[[Any, Any, Any], Any], states: dict[str, Any] | None = None) -> None:
         self.act = act
@@ -453,7 +453,7 @@ def test_null_event_times_are_counted(spark: SparkSession) -> None:
 
 
 class Keeps(KeyedProcessFunction):
-    """Counts a key's rows in a state of some type, under a timer far away."""
+    """Counts a key's rows in a state of a given type, and registers a timer in the far future."""
 
     def __init__(self, type_: str = "bigint") -> None:
         self.type = type_
@@ -475,7 +475,7 @@ class MovesColumns(BatchProcessFunction):
 
 
 class Renamed(Keeps):
-    """Counts in a state of another name."""
+    """Counts in a state with another name."""
 
     def open(self, runtime_context: Any) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("rows", self.type))
@@ -506,7 +506,7 @@ def test_an_unused_state_is_reported_once_on_the_driver_and_can_be_dropped(
 def test_changing_what_the_checkpoint_fixes_raises_and_loses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Each changed query is refused, and loses nothing: the right one goes on as if nothing had been."""
+    """Each changed query raises; then the original query continues without loss."""
     schema = pa.schema([("k", pa.int64()), ("at", pa.int64()), ("note", pa.string())])
     rows = [{"k": k, "at": 5 + k, "note": "x"} for k in range(6)]
     folder = tmp_path / "input"

@@ -1,4 +1,4 @@
-"""KeyedProcessFunction on Spark: whole outputs, equal to those of a plain-Python reference."""
+"""Compares whole outputs of a KeyedProcessFunction on Spark with a plain-Python reference."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_in_event_time_order_results_depend_only_on_the_data(spark: SparkSession
 def test_rows_behind_the_watermark_are_processed_or_dropped_by_the_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As they come they are handed over, and their timers fire at once; in order they are dropped."""
+    """Arrival order processes them and fires their timers at once; event-time order drops them."""
     batches = cut(delayed(4, make_rows(4, 200)), 4)
     batches[2] += [changed(row, op=0) for row in batches[0][::10]]
     folder = write(tmp_path / "input", batches)

@@ -1,4 +1,4 @@
-"""Two DataFrames in one function: against the operator without Spark; the interval join against all pairs."""
+"""Compares `process_two` with the operator without Spark, and the interval join with all pairs of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OUTPUT = "kind string, key string, at bigint, left_rows bigint, right_rows bigin
 
 
 class Meet(KeyedCoProcessFunction):
-    """Counts the rows of either side; both set timers, and either may delete the other's."""
+    """Counts the rows of both sides; each side sets timers and may delete those of the other."""
 
     def open(self, runtime_context: Any) -> None:
         self.counts = runtime_context.get_state(
@@ -55,7 +55,7 @@ class Meet(KeyedCoProcessFunction):
 
 
 def make(seed: int, count: int) -> tuple[list[list[dict[str, Any]]], list[list[dict[str, Any]]]]:
-    """Micro-batches of both sides; the right one is 300 behind the left."""
+    """Return micro-batches of both sides; the right side is 300 ms behind the left."""
     draw = random.Random(seed)
     left, right = [], []
     for start in range(0, 1_000, 250):
@@ -95,7 +95,7 @@ def test_results_equal_those_of_the_operator_without_spark(spark: SparkSession, 
     streams.write_batches(tmp_path / "right", right, VISITS)
     found = streamed(spark, tmp_path, Meet(), OUTPUT, order="arrival")
 
-    nobody = "nobody"  # as in Flink, no key is None there
+    nobody = "nobody"  # Flink allows no null keys
     operator = KeyedCoProcessOperator(
         Meet(), lambda row: row["customer"] or nobody, lambda row: row["who"] or nobody
     )
@@ -114,7 +114,7 @@ def test_results_equal_those_of_the_operator_without_spark(spark: SparkSession, 
         if isinstance(record, StreamRecord)
     ]
     counts_at_the_time = sorted(values, key=repr)
-    # Within a micro-batch the order of the sides is Spark's; what a row sees of the other side may differ.
+    # Spark determines the order of the sides in a micro-batch, so rows may see the other side differently.
     assert [row[:3] for row in found] == [row[:3] for row in counts_at_the_time]
     assert [row for row in found if row[0] == "timer"] == [
         row for row in counts_at_the_time if row[0] == "timer"
@@ -125,7 +125,7 @@ def test_results_equal_those_of_the_operator_without_spark(spark: SparkSession, 
 def test_the_interval_join_finds_every_pair_once(
     order: str | None, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """At once, by default; in event-time order once the watermark has passed both rows."""
+    """Pairs are joined on arrival, or in event-time order once the watermark has passed both rows."""
     left, right = make(2, 25)
     streams.write_batches(tmp_path / "left", left, ORDERS)
     streams.write_batches(tmp_path / "right", right, VISITS)

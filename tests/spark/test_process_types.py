@@ -1,4 +1,4 @@
-"""Keys, event times, results and columns of every type and name."""
+"""Tests keys, event times, results and columns of every type and name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ KEYS: dict[str, tuple[str, pa.DataType, list[Any]]] = {
 
 
 class Count(KeyedProcessFunction):
-    """Counts a key's rows, and gives the count at the row's time."""
+    """Counts a key's rows, and yields the count at the time of the row."""
 
     def open(self, runtime_context: Any) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
@@ -109,7 +109,7 @@ def test_keys_of_every_type_are_grouped_as_by_spark(name: str, spark: SparkSessi
     df = spark.createDataFrame(table).select(F.col("k").cast(ddl), "at")
     counted = count_by(df.repartition(2), ["k"]).toArrow()
     counts = dict.fromkeys(map(repr, [*values, None]), 3)
-    if name in ("float", "double"):  # to Spark the two zeros are one key, and so are all NaNs
+    if name in ("float", "double"):  # Spark treats both zeros as one key, and all NaNs as one key
         counts |= {"nan": 4, "0.0": 4}
     assert [str(t) for t in counted.schema.types[1:]] == ["int64", "int64"]
     found = [key + 0.0 if key == 0 and isinstance(key, float) else key for key in counted["k"].to_pylist()]
@@ -118,7 +118,7 @@ def test_keys_of_every_type_are_grouped_as_by_spark(name: str, spark: SparkSessi
 
 
 def test_a_key_of_many_columns_survives_a_restart(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys differ in one or two columns alone; event times are beyond what a double can tell apart."""
+    """Keys differ in only one or two columns; event times exceed the precision of a double."""
     kinds = {name: kind for name, kind in KEYS.items() if name not in ("interval", "wide decimal")}
     columns = [f"k{i}" for i in range(len(kinds))]
     schema = pa.schema(
@@ -136,7 +136,7 @@ def test_a_key_of_many_columns_survives_a_restart(spark: SparkSession, tmp_path:
         [dict(zip(schema.names, (*key, start + 4 * number), strict=True)) for key in [*keys, tuple(base)]]
         for number in range(3)
     ]
-    batches.append([{**batches[0][0], "at": start + 8 + 1}])  # passes start + 8, and no more
+    batches.append([{**batches[0][0], "at": start + 8 + 1}])  # passes start + 8, but nothing later
     for part in (batches[:2], batches[2:]):
         streams.write_batches(tmp_path / "input", part, schema)
         df = streams.read_stream(spark, tmp_path / "input")
@@ -220,7 +220,7 @@ ARROW = pa.schema(
 
 
 class Everything(KeyedProcessFunction):
-    """Yields VALUES as a dict, a tuple and a Row, with the structs inside in these forms, too."""
+    """Yields VALUES as a dict, a tuple and a Row, with nested structs in the same forms."""
 
     def process_element(self, value: Row, ctx: Any) -> Any:
         fields = {name: VALUES[value.k].get(name) for name in RESULT if name != "k"}
@@ -241,7 +241,7 @@ class EverythingInColumns(BatchProcessFunction):
 
 
 def pairs(value: Any) -> Any:
-    """Maps as Arrow has them."""
+    """Return maps as lists of pairs, like Arrow."""
     if isinstance(value, dict):
         return value if set(value) in ({"a", "b"}, {"x", "y"}) else [(k, pairs(v)) for k, v in value.items()]
     return [pairs(v) for v in value] if isinstance(value, list) else value
@@ -302,7 +302,7 @@ def test_columns_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
 
 
 class Departures(KeyedProcessFunction):
-    """Each row comes out as it is, and once more 10 s later."""
+    """Yields each row at once, and again 10 s later."""
 
     def process_element(self, value: Row, ctx: Any) -> Any:
         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10_000)
@@ -315,7 +315,7 @@ class Departures(KeyedProcessFunction):
 def test_a_windowed_aggregate_may_follow_on_the_event_time_of_the_results(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark's event time goes on behind process(): windows close, and count rows and timers."""
+    """Windows on the event time of the results close, and count rows and timers."""
     start = instant(2024)
     seconds = [[0, 3, 7], [5, 12, 31], [33, 34, 62], [95], [161], [300]]
     batches = [
@@ -364,7 +364,7 @@ class Repeat(KeyedProcessFunction):
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
 def test_large_arrow_types_work(streaming: bool, spark: SparkSession, tmp_path: Path) -> None:
-    """And an int is a timestamp in epoch ms."""
+    """An int in the results is a timestamp in epoch ms."""
     deep = pa.map_(pa.string(), pa.struct([("s", pa.string())]))
     types = [pa.string(), pa.binary(), pa.list_(pa.string()), deep, pa.int64()]
     schema = pa.schema(list(zip(["k", "b", "values", "deep", "at"], types, strict=True)))

@@ -1,4 +1,4 @@
-"""A body written for PyFlink runs here with only its imports changed, and yields what PyFlink yielded."""
+"""A function written for PyFlink runs with changed imports and yields the same rows as in PyFlink."""
 
 import json
 import os
@@ -85,7 +85,7 @@ def test_a_pyflink_function_yields_the_recorded_rows_on_a_stream(spark, recorded
 
 
 def write_micro_batches(folder):
-    """The input as one Parquet file a micro-batch, in order of arrival.
+    """Write the input as one Parquet file per micro-batch, in order of arrival.
 
     A stream has no end that would fire the last timers, so one more row comes long after them.
     """

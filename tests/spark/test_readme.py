@@ -1,4 +1,4 @@
-"""The function in the README and its call, as they are printed there, over a backlog."""
+"""Runs the function of the README on a backlog of rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = pa.schema([("sensor", pa.string()), ("at", pa.int64())])
 
 
 def program(df: DataFrame) -> DataFrame:
-    """Run what makes alerts of readings; its class travels by value, since no module has it."""
+    """Run the README's program; its class is pickled by value, since it is in no module."""
     block = re.search(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
     assert block is not None
     imports = "".join(re.findall(r"^(?:import|from) .*\n", block[1], re.M))
@@ -40,7 +40,7 @@ def program(df: DataFrame) -> DataFrame:
 
 
 def backlog(sensors: int, each: int) -> list[tuple[str, int]]:
-    """(sensor, time) in the order of arrival, out of order by less than the watermark's bound."""
+    """Return (sensor, time) in order of arrival, out of order within the bound of the watermark."""
     draw = random.Random(1)
     times = [draw.randrange(each * 50_000) for _ in range(sensors * each)]
     rows = [(f"s{draw.randrange(sensors)}", at) for at in times]
@@ -48,7 +48,7 @@ def backlog(sensors: int, each: int) -> list[tuple[str, int]]:
 
 
 def alerts(rows: list[tuple[str, int]], watermark: float) -> list[tuple[str, int]]:
-    """Every minute without a row that `watermark` has passed; a row just at its end is in time."""
+    """Return the minutes without a row that `watermark` has passed; a row exactly at the end is in time."""
     found = []
     for sensor, of_sensor in groupby(sorted(rows), key=lambda row: row[0]):
         times = [at for _, at in of_sensor] + [watermark + MINUTE + 1]

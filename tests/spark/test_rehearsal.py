@@ -1,4 +1,4 @@
-"""`open` runs on the driver first: a state that does not fit is refused before the query starts."""
+"""`open` runs on the driver first, so that an invalid state raises before the query starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROW = "struct<k string, at timestamp>"
 
 
 class Declares:
-    """Opens as it is told."""
+    """Calls a function of the test in `open`."""
 
     def __init__(self, act: Open) -> None:
         self.act = act
@@ -149,7 +149,7 @@ def test_the_function_of_the_user_is_not_changed(df: DataFrame) -> None:
 
 
 class Logged(Rows):
-    """Writes down its life; the copy finds the list by its module, as modules that are imported do."""
+    """Records its calls in a list of this module, which its copy shares."""
 
     def open(self, runtime_context: Any) -> None:
         self.log("open")
@@ -171,7 +171,7 @@ def test_an_opened_copy_is_closed(df: DataFrame) -> None:
 
 
 def test_open_can_skip_what_exists_only_on_workers(spark: SparkSession) -> None:
-    """As the note says: there is no task on the driver."""
+    """As the note suggests, `open` checks for a task, and the driver has none."""
 
     class OnWorkers(KeyedProcessFunction):
         def open(self, runtime_context: Any) -> None:

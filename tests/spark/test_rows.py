@@ -1,4 +1,4 @@
-"""Rows that Python cannot hold are named; nothing here needs Spark to run."""
+"""Rows with values outside the range of Python raise; works without a Spark session."""
 
 from __future__ import annotations
 

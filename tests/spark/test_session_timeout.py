@@ -1,4 +1,4 @@
-"""The benchmarked job, small: every variant emits what pandas says, so that speed compares like with like."""
+"""Every variant of the benchmarked job emits the rows that pandas computes, so that speeds are comparable."""
 
 import importlib.util
 import sys
@@ -18,7 +18,7 @@ FILES = 2
 
 @pytest.fixture(scope="module")
 def bench():
-    """The program as a module, whose functions travel by value: no worker can import it."""
+    """Import the program; its functions are pickled by value, since workers cannot import it."""
     spec = importlib.util.spec_from_file_location("session_timeout", BENCH)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -46,7 +46,7 @@ def batch(source, number):
 
 
 def timeouts(source, gap):
-    """Every (key, timestamp) at which a key has been silent for `gap`, by sorting, as far as events go."""
+    """Compute by sorting each (key, timestamp) at which a key had no row for `gap`."""
     events = pd.concat(pd.read_parquet(file) for file in source.iterdir()).sort_values(["key", "at"])
     following = events.groupby("key")["at"].shift(-1)
     ends = events[following.isna() | (following - events["at"] > gap)]

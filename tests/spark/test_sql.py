@@ -1,4 +1,4 @@
-"""Flink's SQL on Spark's tables: against the DataFrame API, and against loops over the rows."""
+"""Compares Flink's SQL on Spark's tables with the DataFrame API and with loops over the rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
 GROUP = "GROUP BY window_start, window_end"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-PATIENCE = 120  # seconds until something that must happen is given up
+PATIENCE = 120  # seconds until a test gives up waiting
 
 SCHEMA = pa.schema(
     [("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("user", pa.string())]
@@ -49,7 +49,7 @@ def make(seed: int, count: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def events(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
-    """The rows of the view ``events``."""
+    """Return the rows of the view ``events``."""
     rows, folder = make(1, 300), tmp_path_factory.mktemp("events")
     streams.write_batches(folder, [rows], SCHEMA)
     spark.read.parquet(str(folder)).createOrReplaceTempView("events")
@@ -122,7 +122,7 @@ def test_results_equal_those_of_loops(spark: SparkSession, events: list[dict[str
 
 
 def test_results_equal_those_of_the_dataframe_api(spark: SparkSession, events: list[dict[str, Any]]) -> None:
-    """Offsets and zones too; without a watermark a batch is cut all the same."""
+    """Includes offsets and time zones; a batch needs no watermark."""
     ours = timerheap.spark.sql(
         spark,
         "SELECT window_time, window_start, APPROX_COUNT_DISTINCT(`user`) AS users FROM TABLE(HOP(TABLE "
@@ -207,7 +207,7 @@ def test_processing_time_windows_end_by_the_clock(
 def run_until(
     result: DataFrame, enough: Callable[[list[Any]], bool], spark: SparkSession, work: Path
 ) -> list[Any]:
-    """Run a stream until its sink has enough, and give what it has."""
+    """Run a stream until its sink has enough rows, and return them."""
 
     def seen() -> list[Any]:
         return streams.sink(spark, work) if (work / "sink" / "_spark_metadata" / "0").exists() else []

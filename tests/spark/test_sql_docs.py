@@ -1,4 +1,4 @@
-"""The queries of Flink's documentation on windows, as they stand there, and the results that it shows."""
+"""Runs the window queries in Flink's documentation, unchanged, and compares with the documented results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MORE_BIDS = (
 
 
 def at(clock: int) -> dt.datetime:
-    """A time of 2020-04-15, written as 805 or 1202."""
+    """Return a time of 2020-04-15, given as 805 or 1202."""
     return dt.datetime(2020, 4, 15, clock // 100, clock % 100, tzinfo=dt.UTC)
 
 
@@ -48,7 +48,7 @@ def bids(text: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def bid(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[None]:
-    """The batch table ``Bid``."""
+    """Create the batch table ``Bid``."""
     streams.write_batches(tmp_path / "bids", [bids(request.param)], SCHEMA)
     spark.read.parquet(str(tmp_path / "bids")).createOrReplaceTempView("Bid")
     yield
@@ -56,7 +56,7 @@ def bid(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> 
 
 
 def results(text: str) -> list[tuple[Any, ...]]:
-    """Results, with a start and an end in front."""
+    """Return results that begin with a start and an end."""
     rows = (row.split() for row in text.strip().split("\n"))
     return sorted(
         (
@@ -68,7 +68,7 @@ def results(text: str) -> list[tuple[Any, ...]]:
 
 
 def found(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows with all but times as text."""
+    """Return rows with everything but times as text."""
 
     def text(value: Any) -> Any:
         shown = value is None or isinstance(value, dt.datetime)
@@ -106,7 +106,7 @@ def test_grouping_sets_return_the_documented_results(
 def test_grouping_distinguishes_the_nulls_of_a_cube_from_those_of_rows(
     bid: None, spark: SparkSession
 ) -> None:
-    """And aggregates see a row's own values, where its keys are taken away."""
+    """Aggregates see the row's own values even where its keys become null."""
     spark.table("Bid").selectExpr(
         "bidtime", "price", "IF(item = 'A', NULL, item) AS item", "supplier_id"
     ).createOrReplaceTempView("b")
@@ -175,7 +175,7 @@ def test_top_n_and_deduplication_return_the_documented_results(bid: None, spark:
 
 @pytest.mark.parametrize("what", ["results", "rows"])
 def test_top_n_of_a_stream_ignores_late_rows(what: str, spark: SparkSession, tmp_path: Path) -> None:
-    """A late row is none of the first, and null comes where Spark has it."""
+    """A late row is never among the first, and nulls are sorted as in Spark."""
     batches = [MORE_BIDS, "820 9 X 9, 803 8 L 8, 821 7 Y 9", "840 1 Z 1"]
     streams.write_batches(tmp_path / "input", map(bids, batches), SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("Bid")
@@ -195,7 +195,7 @@ def test_top_n_of_a_stream_ignores_late_rows(what: str, spark: SparkSession, tmp
 def test_windows_over_a_view_of_windows_return_the_documented_results(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Flink's cascade: a view of windows, and longer windows of it."""
+    """Flink's cascading windows: longer windows over a view of windows."""
     streams.write_batches(tmp_path / "input", map(bids, [BIDS, "835 1 Z 1", "855 1 Z 1"]), SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("Bid")
     inner = timerheap.spark.sql(

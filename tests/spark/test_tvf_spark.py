@@ -1,4 +1,4 @@
-"""TUMBLE, HOP and CUMULATE on Spark: against Spark's own window(), and against loops over the rows."""
+"""Compares TUMBLE, HOP and CUMULATE with Spark's own window() and with loops over the rows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def aggregates() -> list[Column]:
 
 
 def flat(result: DataFrame) -> list[tuple[Any, ...]]:
-    """Rows with floats to twelve digits."""
+    """Return rows with floats rounded to twelve digits."""
     rounded = [
         tuple(float(f"{value:.10g}") if isinstance(value, float) else value for value in row)
         for row in streams.rows(result)
@@ -105,7 +105,7 @@ def millis(moment: dt.datetime) -> int:
 
 
 def cumulated(rows: Iterable[dict[str, Any]], step: int, size: int, end: int) -> list[tuple[Any, ...]]:
-    """Count and distinct values of each window that ends by `end`, over all keys."""
+    """Compute the count and the distinct values of each window that ends by `end`, over all keys."""
     found: dict[tuple[int, int], list[Any]] = defaultdict(list)
     for row in rows:
         start = millis(row["at"]) // size * size

@@ -1,4 +1,4 @@
-"""Values of state and of results: what is kept is what comes back, and what does not fit is refused."""
+"""Values of states and results are read back unchanged, and values of the wrong type raise."""
 
 import datetime
 import decimal
@@ -34,7 +34,7 @@ LEAVES = {
 
 
 def nested(leaf):
-    """(DDL, strategy) of lists, maps and rows around others."""
+    """Return (DDL, strategy) of lists, maps and rows that contain other types."""
     ddl, values = leaf
     return st.sampled_from([
         (f"array<{ddl}>", st.lists(st.none() | values, max_size=3)),
@@ -48,7 +48,7 @@ TYPED = st.recursive(st.sampled_from(list(LEAVES.items())), lambda inner: inner.
 
 
 def single(value):
-    """A double as a float keeps it."""
+    """Round a double to the precision of a float."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
 

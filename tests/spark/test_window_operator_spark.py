@@ -1,4 +1,4 @@
-"""Windows on Spark: equal to those of the operator without Spark, which Flink's traces vouch for."""
+"""Compares windows on Spark with the operator without Spark, which is tested against Flink's traces."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from timerheap.windows.states import WindowStates
 pytestmark = pytest.mark.spark
 
 DELAY = 20
-PATIENCE = 120  # seconds until something that must happen is given up
+PATIENCE = 120  # seconds until a test gives up waiting
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
     [
@@ -68,7 +68,7 @@ DELAYED = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
 
 
 def make_rows(seed: int, count: int) -> list[dict[str, Any]]:
-    """Rows that come up to 40 ms late, in a time that goes on by 2 ms a row."""
+    """Return rows that are up to 40 ms late, while time advances by 2 ms per row."""
     rng = random.Random(seed)
     rows = []
     for n in range(count):
@@ -104,7 +104,7 @@ class Hosted(KeyedProcessFunction):
 def expected(
     batches: Sequence[Sequence[dict[str, Any]]], windows: WindowOperator, *, ends: bool = False
 ) -> list[Any]:
-    """What comes out of the micro-batches without Spark: rows first, then the watermark."""
+    """Compute the results of the micro-batches without Spark: rows first, then the watermark."""
     found, latest = [], 0
     with KeyedProcessOperator(Hosted(windows), key_selector=lambda row: (row["k"], row["g"])) as operator:
         for batch in batches:
@@ -118,7 +118,7 @@ def expected(
 
 
 class Shown(ProcessWindowFunction):
-    """The rows of a window."""
+    """Yields the rows of a window."""
 
     def process(self, key: Any, context: Any, elements: Any) -> Any:
         since = [tag["since"] for row in elements for tag in row["tags"]]
@@ -129,7 +129,7 @@ class Shown(ProcessWindowFunction):
 
 
 class Label(ProcessWindowFunction):
-    """Puts before results what `window_operator` puts there."""
+    """Adds the key and the window to results, like `window_operator`."""
 
     def __init__(self, function: Any, *behind: Any) -> None:
         self.function = function
@@ -195,7 +195,7 @@ def test_sessions_and_late_rows_survive_a_restart(spark: SparkSession, tmp_path:
 
 
 def test_sliding_windows_return_early_sums(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch DataFrame is one batch, and ends all windows."""
+    """A batch DataFrame is one micro-batch and ends all windows."""
     data = make_rows(2, 300)
     streams.write_batches(tmp_path / "input", [data], SCHEMA)
     df = spark.read.parquet(str(tmp_path / "input")).coalesce(1)
@@ -312,7 +312,7 @@ def test_processing_time_windows_end_by_the_clock(spark: SparkSession, tmp_path:
 
 
 def test_window_states_are_stored_by_type() -> None:
-    """Each in a map state of Spark's, whose keys are windows; no query."""
+    """Each is a map state whose keys are windows; runs without a query."""
     query = Query(
         work=Silent(),
         key=["k"],
@@ -340,7 +340,7 @@ def test_window_states_are_stored_by_type() -> None:
         states.of(largest, window).add(n)
         states.of(largest, window).add(-n)
     for part in group.parts():
-        part.changes()  # the end of a micro-batch: caches are empty, values are Arrow's
+        part.changes()  # ends a micro-batch: empties the caches and converts values to Arrow
     contexts[1].bind(group)
     states = WindowStates(contexts[1], "states")
     for window, n in ((one, 1), (whole, 2)):

@@ -1,4 +1,4 @@
-"""Spark's xxhash64 and ours are one function."""
+"""Compares timerheap's xxhash64 with Spark's."""
 
 from __future__ import annotations
 

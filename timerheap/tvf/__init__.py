@@ -21,6 +21,16 @@ Count departures per airport (1 and 2) over the past hour, every ten minutes, an
 2 550 1 None
 1 560 2 3.0
 2 560 1 None
+
+The two stages may run in different processes; `GlobalWindowAggregate.add` runs both. If rows can change,
+pass ``signs``: 1 for a row that is added, -1 for a row that is retracted. `Min` and `Max` cannot retract
+rows; `MinWithRetract` and `MaxWithRetract`, which keep every value, can:
+
+>>> shortest = GlobalWindowAggregate(hour, [Count(), MinWithRetract("delay", np.int64)])
+>>> late = shortest.add([1, 1], [nine, nine + 1], {"delay": [2, 4]})
+>>> late = shortest.add([1], [nine], {"delay": [2]}, signs=[-1])
+>>> [column.tolist() for column in shortest.advance_watermark(nine + 600_000).results]
+[[1], [4]]
 """
 
 from timerheap.tvf.aggregate import Aggregate

@@ -15,7 +15,7 @@ from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.layout import lay_out
 from timerheap.tvf.partials import Aggregation, Partials
-from timerheap.tvf.results import LateRows, WindowResults, evaluate, how_late
+from timerheap.tvf.results import LateRows, WindowResults, evaluate, lateness
 from timerheap.tvf.slices import CumulativeSliceAssigner, SliceAssigner
 
 __all__ = ["GlobalWindowAggregate"]
@@ -227,9 +227,9 @@ class GlobalWindowAggregate:
             The ends of the slices that have been removed.
         """
         slices = self._slices[np.isin(self._slices.slice_ends, np.array(sorted(self._changed), np.int64))]
-        there = np.unique(self._slices.slice_ends)
-        gone = np.setdiff1d(self._reported, there)
-        self._changed, self._reported = set(), there
+        present = np.unique(self._slices.slice_ends)
+        gone = np.setdiff1d(self._reported, present)
+        self._changed, self._reported = set(), present
         return slices, gone
 
     def restore(self, slices: Partials, watermark: int, late_rows: int = 0) -> None:
@@ -258,7 +258,7 @@ class GlobalWindowAggregate:
         if len(rows):
             last = self.assigner.last_window_ends(slice_ends[rows])
             rows, last = rows[last <= passed], last[last <= passed]
-            late_by = how_late(self.watermark, self.assigner.timers(last))
+            late_by = lateness(self.watermark, self.assigner.timers(last))
         return LateRows(rows, late_by)
 
     def _merge_partials(self, partials: Partials, late_rows: int) -> None:
@@ -292,8 +292,8 @@ class GlobalWindowAggregate:
         """Return the slices that later windows need, and the ends of slices that others were folded into."""
         kept = fired[self.assigner.last_window_ends(fired.slice_ends) > last]
         folded = self._fold(kept, last)
-        into = folded.slice_ends[folded.slice_ends != kept.slice_ends]
-        return self.aggregation.merge([folded]), np.unique(into)
+        changed = folded.slice_ends[folded.slice_ends != kept.slice_ends]
+        return self.aggregation.merge([folded]), np.unique(changed)
 
     def _next_timers(
         self, slices: Partials, passed: int

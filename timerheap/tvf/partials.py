@@ -135,24 +135,25 @@ class Aggregation:
         """
         length = len(slice_ends)
         ids = column("key_ids", key_ids, length)
-        taken_back = self._signs(signs, length)
-        given = {} if inputs is None else inputs
+        row_signs = self._signs(signs, length)
+        inputs = {} if inputs is None else inputs
         columns = []
         for aggregate in self.aggregates:
             for name in aggregate.columns:
-                if name not in given:
+                if name not in inputs:
                     raise KeyError(
-                        f"inputs must have the column {name!r} for {aggregate.name}, got {sorted(given)}"
+                        f"inputs must have the column {name!r} for {aggregate.name}, got {sorted(inputs)}"
                     )
-            taken = [nullable(name, given[name], aggregate.dtype, length) for name in aggregate.columns]
-            columns.append(taken)
+            columns.append(
+                [nullable(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns]
+            )
         groups = group_by(slice_ends, ids)
         firsts = groups.firsts
-        made = (
-            aggregate.accumulate(groups, taken, taken_back)
-            for aggregate, taken in zip(self.aggregates, columns, strict=True)
+        accumulators = (
+            aggregate.accumulate(groups, own_columns, row_signs)
+            for aggregate, own_columns in zip(self.aggregates, columns, strict=True)
         )
-        return Partials(ids[firsts], slice_ends[firsts], tuple(made))
+        return Partials(ids[firsts], slice_ends[firsts], tuple(accumulators))
 
     def from_parts(self, key_ids: Int64s, slice_ends: Int64s, parts: Sequence[Sequence[object]]) -> Partials:
         """Build partials from columns that another engine has computed for each key and slice.
@@ -177,24 +178,24 @@ class Aggregation:
         15.0
         """
         ends = column("slice_ends", slice_ends)
-        made = []
+        accumulators = []
         for aggregate, columns in zip(self.aggregates, parts, strict=True):
             if not isinstance(aggregate, FieldAggregate):
                 raise TypeError(
                     f"aggregates must be built from parts, got {aggregate.name}, which needs the rows; "
                     "pass them to accumulate"
                 )
-            made.append(aggregate.from_parts(*columns))
-        return Partials(column("key_ids", key_ids, len(ends)), ends, tuple(made))
+            accumulators.append(aggregate.from_parts(*columns))
+        return Partials(column("key_ids", key_ids, len(ends)), ends, tuple(accumulators))
 
     def _signs(self, signs: object, length: int) -> NDArray[np.int64] | None:
         if signs is None:
             return None
-        taken = column("signs", signs, length)  # type: ignore[arg-type]
-        if (abs(taken) != 1).any():
-            wrong = int(taken[abs(taken) != 1][0])
+        row_signs = column("signs", signs, length)  # type: ignore[arg-type]
+        if (abs(row_signs) != 1).any():
+            wrong = int(row_signs[abs(row_signs) != 1][0])
             raise ValueError(f"signs must be 1, or -1 for a retracted row, got {wrong}")
-        if (taken == 1).all():
+        if (row_signs == 1).all():
             return None
         for aggregate in self.aggregates:
             if not aggregate.retractable:
@@ -202,7 +203,7 @@ class Aggregation:
                     f"signs must be 1 for {aggregate.name}, which cannot retract rows; use an aggregate that "
                     "can (MinWithRetract, MaxWithRetract, or a function with a retract method)"
                 )
-        return taken
+        return row_signs
 
     def merge(self, parts: Iterable[Partials]) -> Partials:
         """Merge partials into one row per key and slice, by slice and then key, without modifying them."""

@@ -14,7 +14,7 @@ from timerheap.tvf.grid import Grid
 from timerheap.tvf.layout import Layout
 from timerheap.tvf.partials import Aggregation, Partials
 
-__all__ = ["LateRows", "WindowResults", "evaluate", "how_late"]
+__all__ = ["LateRows", "WindowResults", "evaluate", "lateness"]
 
 _CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
 
@@ -34,7 +34,7 @@ class LateRows(NamedTuple):
     late_by: NDArray[np.int64]
 
 
-def how_late(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
+def lateness(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return how much lower a watermark would have to be, in ms, for these timers not to have fired."""
     # Unsigned subtraction is correct over the whole range of int64.
     passed_by = np.int64(watermark).view(np.uint64) - timers.view(np.uint64)
@@ -111,16 +111,16 @@ def _block(
     windows = layout.width if layout.span is None else layout.span
     grid = Grid(lines, layout.width, layout.span, at, np.arange(lines * windows))
     rows = np.asarray(aggregation.aggregates[0].window_results(cells.accumulators[0], grid))
-    there = rows.reshape(lines, windows) != 0
-    there &= np.arange(windows) < layout.windows[first_line : first_line + lines, None]
-    asked = replace(grid, windows=np.flatnonzero(there))
+    has_rows = rows.reshape(lines, windows) != 0
+    has_rows &= np.arange(windows) < layout.windows[first_line : first_line + lines, None]
+    grid = replace(grid, windows=np.flatnonzero(has_rows))
     results = tuple(
-        aggregation.aggregates[number].window_results(cells.accumulators[number], asked)
+        aggregation.aggregates[number].window_results(cells.accumulators[number], grid)
         if number
-        else np.ma.masked_array(rows[asked.windows])
+        else np.ma.masked_array(rows[grid.windows])
         for number in aggregation.outputs
     )
-    line, step = np.divmod(asked.windows, windows)
+    line, step = np.divmod(grid.windows, windows)
     return line + first_line, step, results
 
 

@@ -15,7 +15,7 @@ from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.arithmetic import Int64s, add, column
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.partials import Aggregation, Partials
-from timerheap.tvf.results import LateRows, WindowResults, how_late
+from timerheap.tvf.results import LateRows, WindowResults, lateness
 from timerheap.tvf.zone import TimeZone
 
 __all__ = ["SessionUnsliceAssigner", "SessionWindowAggregate"]
@@ -76,7 +76,7 @@ class SessionWindowAggregate:
     Notes
     -----
     Flink: ``UnsliceSyncStateWindowAggProcessor`` and ``MergingWindowSet``. Sessions that touch are merged.
-    The gap is measured on the wall clock, as in Flink: where the clock skips an hour, a session with a gap of
+    The gap is measured in local time, as in Flink: where local time skips an hour, a session with a gap of
     less than an hour ends. In "UTC" the gap is elapsed time.
     State is one accumulator per session, sorted by key. A batch costs a sort of it and of the state; there is
     a Python step per row only for keys with rows that are too late for a session of their own.
@@ -139,7 +139,7 @@ class SessionWindowAggregate:
         kept = np.setdiff1d(numbers, late)
         self._merge(starts[kept], Partials(keys[kept], ends[kept], rows[kept].accumulators))
         self.late_rows += len(late)
-        return LateRows(late, how_late(self.watermark, self.assigner.zone.passes_at(ends[late] - 1)))
+        return LateRows(late, lateness(self.watermark, self.assigner.zone.passes_at(ends[late] - 1)))
 
     def advance_watermark(self, watermark: int) -> WindowResults:
         """Set the watermark and fire the sessions that have ended.

@@ -1,7 +1,7 @@
 """Slices for TUMBLE, HOP and CUMULATE: a row is stored once, and windows share slices.
 
 A slice is identified by its end, and so is a window. Ends are exclusive and in local ms (`TimeZone`),
-because windows follow the wall clock. A timestamp is in epoch ms. Methods accept and return columns of int64;
+because windows follow local time. A timestamp is in epoch ms. Methods accept and return columns of int64;
 each ``get_...`` method is the variant for one number.
 """
 
@@ -100,7 +100,7 @@ class SliceAssigner(ABC):
     def window_times(self, window_ends: Int64s) -> NDArray[np.int64]:
         """Return SQL's ``window_time``: the last instant of each window, epoch ms.
 
-        If the clock shows that time twice, this is the first of the two instants.
+        If that local time occurs twice, this is the first of the two instants.
         """
         return self.zone.to_epoch(add(column("window_ends", window_ends), -1, "a window's time"))
 
@@ -182,7 +182,7 @@ class TumblingSliceAssigner(SliceAssigner):
     offset : int or timedelta, default 0
         The shift of the windows; its absolute value must be less than `size`.
     time_zone : str, default "UTC"
-        The time zone whose wall clock the windows follow.
+        The time zone whose local time the windows follow.
     event_time : bool, default True
         Whether windows are in event time; if False, in processing time.
 

@@ -45,7 +45,7 @@ from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.window_runner import WindowRunner
 from timerheap.timer import MAX_WATERMARK
-from timerheap.tvf.results import how_late
+from timerheap.tvf.results import lateness
 
 __all__ = ["BatchOperator", "StreamingOperator"]
 
@@ -113,7 +113,7 @@ def _drop_late(
 ) -> None:
     group.watermark_state.late_rows += len(timestamps)
     if query.late_row is not None:
-        late_by = how_late(group.watermark_state.watermark, timestamps)
+        late_by = lateness(group.watermark_state.watermark, timestamps)
         output.late(late.select(list(query.late_columns)), late_by)
     else:
         _log.warning(

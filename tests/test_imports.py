@@ -96,8 +96,8 @@ LAYERS = {
         "_exchange group_timers inspect processor_timers",
         "_worker",
         "_plan",
-        "async_map process process_two windows",
-        "sql window_operator",
+        "_async_map _process _process_two windows",
+        "_sql _window_operator",
         "__init__",
     ],
     "spark._group": [
@@ -216,6 +216,28 @@ def test_imports_go_down(path: Path) -> None:
 def test_module_names_inside_a_wing_are_unique(wing: str) -> None:
     names = [path.stem for path in (PACKAGE / wing).rglob("*.py") if path.stem != "__init__"]
     assert sorted(names) == sorted(set(names))
+
+
+def test_names_of_public_classes_are_unique() -> None:
+    classes = [
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert sorted(classes) == sorted(set(classes))
+
+
+@pytest.mark.parametrize("face", sorted(PACKAGE.rglob("__init__.py")), ids=by_name)
+def test_no_name_of_a_package_hides_one_of_its_modules(face: Path) -> None:
+    modules = {path.stem for path in face.parent.iterdir()}
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse(face.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not names & modules
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=by_name)

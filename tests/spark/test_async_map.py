@@ -26,7 +26,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import timerheap.spark
 from timerheap._demo.flights import departures, read_flights, write_replay
 from timerheap.async_io import AsyncFunction, AsyncRetryStrategy, has_exception_predicate
-from timerheap.spark.async_map import Mapper
+from timerheap.spark._async_map import Mapper
 
 ROWS = StructType([StructField("n", LongType()), StructField("text", StringType())])
 SCHEMA = to_arrow_schema(ROWS)

@@ -1,7 +1,7 @@
 """Asynchronous functions on streams: concurrent calls, ordered or not, with timeouts and retries."""
 
 from timerheap.async_io.function import AsyncFunction
-from timerheap.async_io.operator import AsyncWaitOperator, Input
+from timerheap.async_io.operator import AsyncInput, AsyncWaitOperator
 from timerheap.async_io.queue import (
     OrderedStreamElementQueue,
     QueueElement,
@@ -27,12 +27,12 @@ from timerheap.async_io.retry import (
 __all__ = [
     "NO_RETRY_STRATEGY",
     "AsyncFunction",
+    "AsyncInput",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
     "AsyncWaitOperator",
     "ExponentialBackoffDelayRetryStrategy",
     "FixedDelayRetryStrategy",
-    "Input",
     "NoRetryStrategy",
     "OrderedStreamElementQueue",
     "QueueElement",

@@ -22,7 +22,7 @@ from timerheap.async_io.queue import (
 )
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
 
-__all__ = ["AsyncWaitOperator", "Input"]
+__all__ = ["AsyncInput", "AsyncWaitOperator"]
 
 IN = TypeVar("IN")
 OUT = TypeVar("OUT")
@@ -108,7 +108,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         self._retry = NO_RETRY_STRATEGY if retry is None else retry
 
     @asynccontextmanager
-    async def open(self, output: Callable[[QueueElement], object]) -> AsyncIterator[Input[IN, OUT]]:
+    async def open(self, output: Callable[[QueueElement], object]) -> AsyncIterator[AsyncInput[IN, OUT]]:
         """Open the function for a stream, in an ``async with`` block.
 
         The end of the block is the end of the input: it waits for all elements in progress. If a call or the
@@ -122,14 +122,14 @@ class AsyncWaitOperator(Generic[IN, OUT]):
 
         Returns
         -------
-        async context manager of Input
+        async context manager of AsyncInput
             The input for elements; only the task that entered the block may use it.
         """
         await finished(self._function.open(Stateless()))
         try:
             async with _one_error(asyncio.TaskGroup()) as tasks:
                 queue = OrderedStreamElementQueue if self._ordered else UnorderedStreamElementQueue
-                yield Input(self._results, queue(self._capacity), self._capacity, tasks, output)
+                yield AsyncInput(self._results, queue(self._capacity), self._capacity, tasks, output)
         finally:
             await finished(self._function.close())
 
@@ -190,10 +190,10 @@ async def _one_error(tasks: asyncio.TaskGroup) -> AsyncIterator[asyncio.TaskGrou
             failed.__context__ = context  # without the block's cancellation, which the error caused
 
 
-class Input(Generic[IN, OUT]):
-    """The input of a running operator; Flink's interface of that name.
+class AsyncInput(Generic[IN, OUT]):
+    """The input of a running `AsyncWaitOperator` (Flink: ``Input``).
 
-    `AsyncWaitOperator.open` creates it.
+    Created by `AsyncWaitOperator.open`.
     """
 
     def __init__(

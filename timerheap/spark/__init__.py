@@ -9,15 +9,15 @@ except ImportError as error:
         'timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"'
     ) from error
 
+from timerheap.spark._async_map import async_map
 from timerheap.spark._plan.aggregates import aggregate
-from timerheap.spark.async_map import async_map
+from timerheap.spark._process import process
+from timerheap.spark._process_two import process_two
+from timerheap.spark._sql import sql
+from timerheap.spark._window_operator import window_operator
 from timerheap.spark.group_timers import GroupTimers
 from timerheap.spark.inspect import explain_watermark
-from timerheap.spark.process import process
-from timerheap.spark.process_two import process_two
 from timerheap.spark.processor_timers import ProcessorTimers
-from timerheap.spark.sql import sql
-from timerheap.spark.window_operator import window_operator
 from timerheap.spark.windows import cumulate, hop, session, tumble
 
 __all__ = [

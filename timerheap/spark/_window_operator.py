@@ -21,8 +21,8 @@ from timerheap.spark._plan.arguments import (
     row_order,
     sendable,
 )
+from timerheap.spark._process import process
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
-from timerheap.spark.process import process
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.windows import (

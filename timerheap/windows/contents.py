@@ -13,12 +13,12 @@ from timerheap.types import Types
 from timerheap.windows.window import WINDOW_TYPE, Window
 from timerheap.windows.window_functions import AggregateFunction, ReduceFunction
 
-__all__ = ["AccumulatorContents", "Contents", "ElementContents", "as_aggregate"]
+__all__ = ["AccumulatorContents", "ElementContents", "WindowContents", "as_aggregate"]
 
 _ELEMENT = Types.ROW_NAMED(["start", "end", "index"], [Types.LONG(), Types.LONG(), Types.LONG()])
 
 
-class Contents(ABC):
+class WindowContents(ABC):
     """The contents of the windows of the current key (Flink's ``windowState``)."""
 
     @abstractmethod
@@ -48,7 +48,7 @@ class Contents(ABC):
         """Move the contents of `sources` to `window`, after its own contents."""
 
 
-class AccumulatorContents(Contents):
+class AccumulatorContents(WindowContents):
     """One accumulator for each window.
 
     Parameters
@@ -73,7 +73,7 @@ class AccumulatorContents(Contents):
         self._function = as_aggregate(function)
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
-        """See `Contents.add`."""
+        """See `WindowContents.add`."""
         kept = self._state.get(window)
         if kept is None:
             kept = self._function.create_accumulator()
@@ -81,16 +81,16 @@ class AccumulatorContents(Contents):
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `Contents.firing`; the value is the result of the aggregate."""
+        """See `WindowContents.firing`; the value is the result of the aggregate."""
         accumulator = self._state.get(kept)
         yield None if accumulator is None else self._function.get_result(accumulator)
 
     def clear(self, window: Window) -> None:
-        """See `Contents.clear`."""
+        """See `WindowContents.clear`."""
         self._state.remove(window)
 
     def merge(self, window: Window, sources: Iterable[Window]) -> None:
-        """See `Contents.merge`."""
+        """See `WindowContents.merge`."""
         merged = None
         for source in sources:
             kept = self._state.get(source)
@@ -124,7 +124,7 @@ class _Reduced(AggregateFunction):
         return self._reduce(acc_a, acc_b)
 
 
-class ElementContents(Contents):
+class ElementContents(WindowContents):
     """All elements of each window, in order of arrival.
 
     Each element has its own entry in the state, so adding one is O(1). Reading a window is O(its elements).
@@ -145,22 +145,22 @@ class ElementContents(Contents):
         )
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
-        """See `Contents.add`."""
+        """See `WindowContents.add`."""
         self._append(window, value)
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `Contents.firing`; the value is the list of elements."""
+        """See `WindowContents.firing`; the value is the list of elements."""
         yield self._held(kept) or None
 
     def clear(self, window: Window) -> None:
-        """See `Contents.clear`."""
+        """See `WindowContents.clear`."""
         for index in range(self._sizes.get(window) or 0):
             self._elements.remove((*window, index))
         self._sizes.remove(window)
 
     def merge(self, window: Window, sources: Iterable[Window]) -> None:
-        """See `Contents.merge`."""
+        """See `WindowContents.merge`."""
         for source in sources:
             elements = self._held(source)
             self.clear(source)

@@ -54,12 +54,12 @@ class EvictableElements(ElementContents):
         )
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
-        """See `Contents.add`."""
+        """See `WindowContents.add`."""
         self._append(window, (value, timestamp))
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `Contents.firing`."""
+        """See `WindowContents.firing`."""
         held = self._held(kept)
         if not held:
             yield None

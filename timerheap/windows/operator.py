@@ -13,7 +13,7 @@ from timerheap.state import MapStateDescriptor
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
-from timerheap.windows.contents import AccumulatorContents, Contents, ElementContents
+from timerheap.windows.contents import AccumulatorContents, ElementContents, WindowContents
 from timerheap.windows.contexts import AssignerContext, EvictorContext, TriggerContext, WindowContext
 from timerheap.windows.evicting import EvictableElements
 from timerheap.windows.evictors import Evictor
@@ -160,7 +160,7 @@ class WindowOperator:
         """Get the handles of the states; call this in the function's ``open``."""
         name, function = self._name, self._function
         self._evictor_context = EvictorContext()
-        self._contents: Contents
+        self._contents: WindowContents
         if self._evictor is not None:
             self._contents = EvictableElements(
                 runtime_context,

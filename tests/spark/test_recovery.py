@@ -102,7 +102,7 @@ def expected(batches: list[list[dict[str, Any]]] = BATCHES) -> list[tuple[Any, .
         mine = [at for at, k in every if k == key and at <= watermark]
         for at, after in zip(mine, [*mine[1:], watermark + 1], strict=True):
             seen.append(at)
-            if at + GAP < after:  # a row at the very moment comes before the timer
+            if at + GAP < after:  # a row at the same time precedes the timer
                 found.append((key, at + GAP, str(seen)))
                 seen = []
     return sorted(found, key=repr)
@@ -117,7 +117,7 @@ def kill_worker() -> None:
 
 
 def poison_cache() -> None:
-    """Put an empty group in place of every other live one, as a foreign attempt might have left it."""
+    """Replace every other live group by an empty one, as another attempt of the task might have left it."""
     from timerheap.spark._group.key_group import KeyGroup
     from timerheap.spark._worker import stateful_operator
 
@@ -143,17 +143,17 @@ def test_a_disturbed_task_does_not_change_the_output(
 
 
 class Looks(KeyedProcessFunction):
-    """Yields how many operators of this query have groups in the worker, or had where the row comes from."""
+    """Yields how many operators of this query have groups in the worker, or the number in the row if larger."""
 
     def open(self, runtime_context: Any) -> None:
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
-        from timerheap.spark import operator
+        from timerheap.spark._worker import stateful_operator
 
         self.seen.update((self.seen.value() or 0) + 1)
         query = cast(TaskContext, TaskContext.get()).getLocalProperty("sql.streaming.queryId")
-        owners = {owner for owner, _ in operator._cache._groups if owner.query == query}
+        owners = {owner for owner, _ in stateful_operator._cache._groups if owner.query == query}
         yield value.k, max(value.most, len(owners))
 
 

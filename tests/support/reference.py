@@ -149,13 +149,13 @@ class Reference:
     # What drives it: whole micro-batches, each a list of Rows.
 
     def run(self, batches: Iterable[Sequence[Any]], ends: bool = False) -> list[tuple[Any, ...]]:
-        """Give all output, sorted; `ends`: the one batch is all of a bounded input."""
+        """Process micro-batches and return the sorted output; `ends` if the only batch is a bounded input."""
         for batch in batches:
             self._arrive(batch, ends)
         return sorted(self.output, key=repr)
 
     def _arrive(self, batch: Sequence[Any], ends: bool) -> None:
-        """All rows, then the watermark: rows are handed over as they come, or wait for it."""
+        """Process all rows of a batch, or let them wait, and then advance the watermark."""
         if self._order == "event_time":
             self._waiting += [row for row in batch if row[self._event_time] > self.watermark]
         else:

@@ -84,7 +84,7 @@ def query(df: DataFrame) -> DataFrame:
 
 
 def move(checkpoint: Path, was: str, now: str) -> None:
-    """Say in a checkpoint that it and its input stand somewhere else."""
+    """Replace the path of a checkpoint and its input in its logs."""
     for log in [
         *(checkpoint / "sources" / "0").iterdir(),
         checkpoint / "state" / "0" / "_metadata" / "v2" / "0",

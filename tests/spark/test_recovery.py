@@ -143,7 +143,7 @@ def test_a_disturbed_task_does_not_change_the_output(
 
 
 class Looks(KeyedProcessFunction):
-    """Yields how many operators of this query have groups in the worker, or the number in the row if larger."""
+    """Yields how many operators of this query have groups in the worker, or the number in the row."""
 
     def open(self, runtime_context: Any) -> None:
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))

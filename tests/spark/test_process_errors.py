@@ -414,7 +414,7 @@ RUNS: dict[str, tuple[Any, str]] = {
     ),
     "deleting without timestamps": (
         Columns(lambda rc, batch, ctx: ctx.timer_service().delete_event_time_timers(ctx.key_hashes)),
-        "timestamps: give those of the timers to delete",
+        "timestamps must be those of the timers to delete, got None",
     ),
     "nobody's id": (
         Columns(lambda rc, batch, ctx: ctx.keys(np.array([5]))),

@@ -61,3 +61,16 @@ def test_rows_behind_the_watermark_are_processed_or_dropped_by_the_order(
         assert yielded == expected(batches, order)
         seen = [row[2] for row in yielded if row[0] == "row"]
         assert (len(seen) == len(set(seen))) is (order == "event_time")
+
+
+def test_two_results_over_one_stream_may_be_united(spark: SparkSession, tmp_path: Path) -> None:
+    """Behind a union a task's partition id counts the partitions of both inputs."""
+    batches = cut(delayed(5, make_rows(5, 60)), 2)
+    folder = write(tmp_path / "input", batches)
+    yielded = streams.stream(
+        spark,
+        lambda df: process(df, order="arrival").union(process(df, order="arrival")),
+        folder,
+        tmp_path,
+    )
+    assert yielded == sorted(2 * expected(batches, order="arrival"), key=repr)

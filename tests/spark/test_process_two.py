@@ -174,12 +174,15 @@ def test_late_rows_are_returned_with_their_side(spark: SparkSession, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"right_key": "page"}, "right_key: column 'page' is string, and 'item' of left is bigint"),
-        ({"right_key": ["who", "page"]}, r"right_key: \['who', 'page'\] are not as many columns"),
+        ({"right_key": "page"}, "right_key must be of type bigint like column 'item' of left, got 'page'"),
+        (
+            {"right_key": ["who", "page"]},
+            r"right_key must have as many columns as key, .* got \['who', 'page'\]",
+        ),
         ({"right_key": "nope"}, "right_key must name one column, got 'nope'"),
         (
             {"right_event_time": "day"},
-            "right_event_time: column 'day' is timestamp, and 'at' of left is bigint",
+            "right_event_time must be of type bigint like column 'at' of left, got 'day' of type timestamp",
         ),
         ({"right_watermark": 5}, "right_watermark must be a WatermarkStrategy, got 5"),
         ({"right_channel": "nope"}, "right_channel must name one column, got 'nope'"),

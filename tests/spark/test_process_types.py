@@ -405,6 +405,6 @@ def test_large_arrow_types_work(streaming: bool, spark: SparkSession, tmp_path: 
 
 def test_a_timestamp_outside_the_range_of_python_raises(spark: SparkSession) -> None:
     df = spark.sql("SELECT 'a' k, 1L n, timestamp_micros(253402300800000000) seen")
-    says = r"column 'seen' must be of the years .* got \+?10000-01-01.* for key 'a', 1; filter"
+    says = r"column 'seen' must be in the years .* got \+?10000-01-01.* for key 'a', 1; filter"
     with pytest.raises(PythonException, match=says):
         timerheap.spark.process(df, ["k", "n"], Times(), "n bigint, ms bigint").collect()

@@ -347,7 +347,7 @@ def test_dropping_a_used_state_raises() -> None:
     with_states(store, "ab")
     before = dict(store.chunks)
     with pytest.raises(
-        ValueError, match="drop_state must name states that the function has no more, got 'b'"
+        ValueError, match="drop_state must name states that the function no longer has, got 'b'"
     ):
         with_states(store, "ab", ("b",))
     assert store.chunks == before

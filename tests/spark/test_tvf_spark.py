@@ -217,7 +217,7 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
             lambda df: ours(df).agg(F.count_distinct("v", "k")),
             r"aggregates of one column, got count\(v, k\)",
         ),
-        (lambda df: ours(df).agg(), "agg: give at least one aggregate"),
+        (lambda df: ours(df).agg(), "aggregates must be one or more, got none"),
         (lambda df: ours(df).agg("v"), "agg must receive a Column .*, got 'v'"),
     ],
 )

@@ -46,64 +46,63 @@ def process(
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
-    Rows are hashed in the JVM, packed into one blob for each of `max_parallelism` key groups, and handed to a
-    stateful operator, which keeps timers, keys and state in the worker, and in the query's own checkpoint
-    what has changed. The end of a batch DataFrame is a watermark too: every timer fires.
+    Spark hashes the rows, packs them into one blob for each of `max_parallelism` key groups, and passes them
+    to a stateful operator. It keeps timers, keys and state in the worker, and writes what has changed to the
+    checkpoint of the query. The end of a batch DataFrame is a watermark that fires all event-time timers.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
     key : str or list of str
-        Columns of the key, of atomic types. Null is a value of its own, as in SQL's GROUP BY.
+        Key columns, of atomic types. Null is a key of its own, as in SQL's GROUP BY.
     function : KeyedProcessFunction or BatchProcessFunction
-        An instance; it travels to the workers by cloudpickle. A copy of it is opened and closed on the driver
-        first, so that states that do not fit are refused here; see `timerheap.functions.Function`.
+        An instance, pickled to the workers by cloudpickle. A copy is opened and closed on the driver first,
+        so that errors in its states are raised here; see `timerheap.functions.Function`.
     output_schema : str or pyspark.sql.types.StructType
-        Of the result.
+        Schema of the result.
     event_time : str, optional
-        Column of the event time: a timestamp (cut to ms), or a bigint of epoch ms. Without it the watermark
-        stands still, but for the end of a batch DataFrame.
+        Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. Without it the watermark does not
+        advance until the end of a batch DataFrame.
     watermark : WatermarkStrategy, optional
-        Needed with `event_time`. It is fed each micro-batch's largest event time: over all partitions, or of
-        each channel. ``with_idleness`` takes a channel without rows out of the reckoning after a while, and
-        implies `processing_time` on a stream. With ``with_max_ahead`` rows too far ahead of the micro-batch's
-        time do not move the watermark; the query's progress counts them, as the observed metric
-        ``timerheap_ahead``.
+        Required with `event_time`. It receives the largest event time of each micro-batch, over all
+        partitions or for each channel. ``with_idleness`` ignores a channel that has had no rows for a while,
+        and implies `processing_time` on a stream. ``with_max_ahead`` keeps rows too far ahead of the
+        micro-batch's time from advancing the watermark; the observed metric ``timerheap_ahead`` in the
+        query's progress counts them.
     order : {"event_time", "arrival"}, optional
         "event_time", the default with `event_time`: a row reaches the function once the watermark has passed
-        it, and rows and timers come in event-time order; at one timestamp rows come first, then timers. As
-        long as no row is late, results depend on the data alone, not on micro-batches and partitions. A row
-        waits in state for as long as the watermark lags behind it. A row behind the watermark is late: it is
-        dropped and counted in the worker's log, or comes out with `late_by`; which rows are late does depend
-        on micro-batches. "arrival", the default without `event_time`: rows are handed over as they come,
-        late ones too, as in Flink. Within a micro-batch all rows come first, then the watermark, then the
-        timers that it has passed, so a row may reach the function before a timer that is due earlier.
+        it, and rows and timers are processed in event-time order, rows before timers of the same timestamp.
+        Results then depend on the data alone, not on micro-batches and partitions, as long as no row is late.
+        Rows wait in state until the watermark passes them. A row behind the watermark is late: it is dropped
+        and counted in the worker's log, or part of the result with `late_by`. Which rows are late depends on
+        micro-batches. "arrival", the default without `event_time`: rows are processed as they arrive, late
+        ones too, as in Flink. Within a micro-batch all rows are processed before the watermark advances, so a
+        row may reach the function before a timer that is due earlier.
     channel : str, optional
-        Column, of an atomic type and never null, each of whose values has a watermark of its own: Kafka's
-        partition, a device, an airport. The lowest of them is the watermark (Flink's StatusWatermarkValve),
-        so a channel that lags behind the others loses no row. A value that is new counts once it has caught
-        up with the watermark. Meant for up to some hundreds of values: every key group keeps them all.
+        Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
+        device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
+        lags behind the others loses no row. A new value counts once it has caught up with the watermark.
+        Meant for up to some hundreds of values, since every key group keeps all of them.
     late_by : bool
-        True: rows behind the watermark do not reach the function, and come out of the query: with the columns
-        ``late_by``, by how many ms the watermark's delay would have had to be longer, and ``late_row``, the
-        row. In a result both are null, in a late row all other columns.
+        Whether late rows are part of the result, in the columns ``late_by``, by how many ms the watermark's
+        delay would have had to be longer, and ``late_row``. Both are null in other rows; in late rows all
+        other columns are null.
     processing_time : bool
-        True: processing-time timers; "now" is the micro-batch's own time, so that a repeated attempt sees the
-        same. Spark then runs a batch at every trigger, with rows or without, so ``availableNow`` does not
-        end, which a warning says when the query starts. Set
-        ``spark.sql.streaming.noDataMicroBatches.enabled`` to False before starting it, and it ends when all
-        rows have been read; timers that are due later fire in the next run. After a clean stop Spark waits
-        for a row before its first micro-batch.
+        Whether there are processing-time timers. "Now" is the time of the micro-batch, so that a repeated
+        attempt sees the same time. Spark then runs a micro-batch at every trigger even without rows, so
+        ``availableNow`` does not end, and a warning says so when the query starts. To end it when all rows
+        have been read, set ``spark.sql.streaming.noDataMicroBatches.enabled`` to False before the start;
+        later timers fire in the next run. After a clean stop Spark waits for a row before its first
+        micro-batch.
     max_parallelism : int
-        Number of key groups, 1 to 32768; a checkpoint fixes it.
+        Number of key groups, 1 to 32768. A checkpoint keeps it.
     output_event_time : str, optional
-        A timestamp column of the result that becomes Spark's event time (delay 0), for stateful operators
-        that follow. Without it the result has no event time.
+        Timestamp column of the result that becomes Spark's event time, with delay 0, for stateful operators
+        that follow. By default the result has no event time.
     drop_state : list of str
-        Names of states in the checkpoint that the function has no more, for it was changed: they are dropped,
-        and keep no key alive. A name for which the function still asks is an error; one that is not in the
-        checkpoint, perhaps since it was dropped before, does no harm. A state that the function does not ask
-        for in ``open``, and that is not named here, stays, and a warning in the driver's log says so.
+        Names of states in the checkpoint that the function no longer has. They are dropped and keep no key
+        alive. A name that the function still uses is an error; a name that is not in the checkpoint is
+        ignored. A state that is neither used in ``open`` nor named here stays, and the driver logs a warning.
 
     Returns
     -------
@@ -113,15 +112,15 @@ def process(
     Raises
     ------
     TypeError, ValueError
-        Anything that does not fit is named before the query starts. A null event time, and output that does
-        not fit `output_schema`, end the query.
+        If an argument is wrong, before the query starts. The query fails if an event time is null or a result
+        does not fit `output_schema`.
 
     Notes
     -----
     The semantics are those of Flink's timer service (`timerheap.flink.InternalTimerService`), except that the
-    watermark is part of the state and outlives a restart.
+    watermark is part of the state and survives a restart.
 
-    A checkpoint also fixes ``spark.sql.shuffle.partitions`` and the types of the key columns. Streams need
+    A checkpoint also keeps ``spark.sql.shuffle.partitions`` and the types of the key columns. Streams need
     the RocksDB state store provider.
     """
     data_frame("df", df)

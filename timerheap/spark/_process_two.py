@@ -41,7 +41,7 @@ _SIDES = "__timerheap_left", "__timerheap_right"
 
 
 class _Tagged(KeyedProcessFunction):
-    """A two-input function as one over rows that say which input they are of."""
+    """Runs a two-input function on rows that name their input."""
 
     def __init__(self, function: KeyedCoProcessFunction) -> None:
         self._function = function
@@ -84,26 +84,26 @@ def process_two(
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.
 
-    Rows of both that have the same key meet in one function, with its timers and its state. Each input has a
-    watermark of its own; event time is the lower of the two, so that neither input's rows are late because
-    the other is ahead.
+    Rows of both inputs that have the same key share the function's timers and state. Each input has its own
+    watermark. Event time is the lower of the two, so that no row is late because the other input is ahead.
 
     Parameters
     ----------
     left, right : pyspark.sql.DataFrame
-        Their rows go to ``process_element1`` and to ``process_element2``.
+        Rows of `left` are passed to ``process_element1``, rows of `right` to ``process_element2``.
     key : str or list of str
-        Columns of the key, in `left` and, unless `right_key` names others of the same types, in `right`. Rows
-        of both whose key is null meet, too.
+        Key columns of `left`, and of `right` unless `right_key` names other columns of the same types. Null
+        is a key, too.
     function : KeyedCoProcessFunction
     output_schema : str or pyspark.sql.types.StructType
     event_time, watermark, channel : optional
-        As in `process`. `right_event_time` (a column of the same type) and `right_watermark` are for `right`
-        what these are for `left`, and the same ones where they are left out; `right_channel` is None then.
+        As in `process`, for `left`. `right_event_time` (a column of the same type), `right_watermark` and
+        `right_channel` are those of `right`. By default `right` has the same event time and watermark, and no
+        channel.
     order : {"event_time", "arrival"}, optional
-        As in `process`: rows of both inputs reach the function in one order, that of event time by default.
-        With an `IntervalJoin` the default is "arrival": it finds the same pairs in any order, and so gives
-        each as soon as its second row is there, and late rows to its ``late_left`` and ``late_right``.
+        As in `process`, over the rows of both inputs. The default is "event_time", except for an
+        `IntervalJoin`, which finds the same pairs in any order: with "arrival" it emits each pair when its
+        second row arrives, and passes late rows to ``late_left`` and ``late_right``.
     processing_time, max_parallelism, output_event_time, drop_state : optional
         As in `process`.
     late_by : bool
@@ -117,13 +117,13 @@ def process_two(
     Raises
     ------
     TypeError, ValueError
-        As `process`, and where the two do not go together.
+        As in `process`, and if the two inputs do not match.
 
     Notes
     -----
-    Flink: ``KeyedCoProcessOperator``. The DataFrames travel as the two inputs of one operator, each behind a
-    StatusWatermarkValve and both through an IndexedCombinedWatermarkStatus. A stream whose source has
-    nothing more to say holds event time; ``watermark.with_idleness(...)`` lets it go on.
+    The semantics are those of Flink's ``KeyedCoProcessOperator``: a StatusWatermarkValve for each input, and
+    an IndexedCombinedWatermarkStatus over both. An input without new rows holds back event time; with
+    ``watermark.with_idleness(...)`` event time goes on without it.
     """
     one = _Side.of("", "left", left, key, event_time, watermark, channel, late_by)
     two = _Side.of(
@@ -136,7 +136,7 @@ def process_two(
         right_channel,
         late_by,
     )
-    one.expect_to_go_with(two)
+    one.expect_to_match(two)
     if order is None and isinstance(function, IntervalJoin):
         order = "arrival"
     rows_order = row_order(order, left, event_time, one.strategy, two.strategy)
@@ -184,7 +184,7 @@ class _Side(Input):
         channel: str | None,
         late_by: bool,
     ) -> _Side:
-        """Check the arguments of one side."""
+        """Check the arguments of one input."""
         arrow_schema(argument, data_frame(argument, df).schema)
         keys = key_columns(df, prefix + "key", key)
         needing: dict[str, Any] = {"late_by": late_by, prefix + "channel": channel}
@@ -193,12 +193,15 @@ class _Side(Input):
             channel_column(df, prefix + "channel", channel)
         return cls(df, event_time, strategy, channel, prefix, keys)
 
-    def expect_to_go_with(self, other: _Side) -> None:
-        """Refuse two sides that cannot meet."""
+    def expect_to_match(self, other: _Side) -> None:
+        """Raise an error unless both inputs are of one kind, with keys and event times of the same types."""
         if self.df.isStreaming != other.df.isStreaming:
-            raise ValueError("right: one of left and right is a stream, the other is not; make both the same")
+            kinds = ["a stream" if side.df.isStreaming else "a batch" for side in (self, other)]
+            raise ValueError(f"right must be {kinds[0]} like left, got {kinds[1]}")
         if len(self.key) != len(other.key):
-            raise ValueError(f"right_key: {other.key} are not as many columns as {self.key}")
+            raise ValueError(
+                f"right_key must have as many columns as key, which is {self.key}, got {other.key}"
+            )
         pairs = [("key", *names) for names in zip(self.key, other.key, strict=True)]
         if self.event_time is not None and other.event_time is not None:
             pairs.append(("event_time", self.event_time, other.event_time))
@@ -206,8 +209,8 @@ class _Side(Input):
             types = self.df.schema[mine].dataType, other.df.schema[theirs].dataType
             if types[0] != types[1]:
                 raise ValueError(
-                    f"right_{argument}: column {theirs!r} is {types[1].simpleString()}, and {mine!r} of left "
-                    f"is {types[0].simpleString()}; cast one to the type of the other"
+                    f"right_{argument} must be of type {types[0].simpleString()} like column {mine!r} of "
+                    f"left, got {theirs!r} of type {types[1].simpleString()}; cast one of them"
                 )
 
     def tagged(self, number: int, other: _Side, order: RowOrder) -> DataFrame:

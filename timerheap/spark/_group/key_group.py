@@ -1,4 +1,4 @@
-"""One key group, live in a worker: its timers, keys, waiting rows, states and clock."""
+"""One key group in a worker: its watermark, keys, timers, waiting rows and states."""
 
 from __future__ import annotations
 
@@ -42,77 +42,78 @@ class KeyGroup:
         self._losses_seen = 0
 
     def parts(self) -> Iterator[CheckpointedPart]:
-        """Give the parts in the order in which they are saved."""
+        """Yield the parts in the order in which they are saved."""
         yield from (self.watermark_state, self.keys, self.event_timers, self.processing_timers, self.rows)
         if self.slices is not None:
             yield self.slices
         yield from self.states.values()
 
     def part(self, run: Run, schema: pa.Schema) -> CheckpointedPart:
-        """Give the part that a run of chunks belongs to; `schema` is that of its first chunk."""
+        """Return the part that a run of chunks belongs to; `schema` is that of its first chunk."""
         if run.kind >= USER_STATE:
-            return self._restore_family(run, schema)
+            return self._restored_state(run, schema)
         builtin: dict[int, CheckpointedPart] = {
             part.kind: part for part in self.parts() if part.kind < USER_STATE
         }
         part = builtin.get(run.kind)
         if part is None:
             raise ValueError(
-                f"the checkpoint has chunks of kind {run.kind}, which this version does not know"
+                f"the checkpoint has chunks of kind {run.kind}, which this version cannot read; use the "
+                "version that wrote them, or start a new checkpoint"
             )
         if part.name != run.name:
             if run.kind == SLICES:
                 raise ValueError(
-                    f"the checkpoint has the windows {run.name}, the query {part.name}; keep the windows and "
-                    "their aggregates as they were, or start a new checkpoint"
+                    f"the checkpoint has the windows {run.name}, and the query has {part.name}; keep the "
+                    "windows and their aggregates as they were, or start a new checkpoint"
                 )
             raise ValueError(
-                f"one_timer_per_key: the checkpoint's timers are a {run.name}, the query's a {part.name}; "
-                "keep one_timer_per_key as it was, or start a new checkpoint"
+                f"one_timer_per_key must stay as it was: the checkpoint's timers are a {run.name}, the "
+                f"query's a {part.name}; change it back, or start a new checkpoint"
             )
         return part
 
-    def _restore_family(self, run: Run, schema: pa.Schema) -> StateTable:
+    def _restored_state(self, run: Run, schema: pa.Schema) -> StateTable:
         if len(schema) != 2:
             raise ValueError(f"a chunk of state {run.name!r} has the columns {schema}")
-        family = StateTable(run.kind, run.name, schema.field(1).name, schema.field(1).type)
-        self.states[run.name] = family
-        return family
+        table = StateTable(run.kind, run.name, schema.field(1).name, schema.field(1).type)
+        self.states[run.name] = table
+        return table
 
     def state(self, name: str, shape: str, type_: pa.DataType) -> StateTable:
-        """Give the family of a user's state; ValueError where it has another shape or type."""
+        """Return the table of a user's state; raise a ValueError if its shape or type has changed."""
         if name in self.query.drop_state:
             raise ValueError(
-                f"drop_state must name states that the function has no more, got {name!r}, for which it "
-                "asks; leave that out, or give the function's state another name"
+                f"drop_state must name states that the function no longer has, got {name!r}, which it uses; "
+                "leave that out, or give the function's state another name"
             )
         self._asked_for.add(name)
-        family = self.states.get(name)
-        if family is None:
+        table = self.states.get(name)
+        if table is None:
             kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
-            family = self.states[name] = StateTable(kind, name, shape, type_)
-        elif (family.shape, family.type) != (shape, type_):
+            table = self.states[name] = StateTable(kind, name, shape, type_)
+        elif (table.shape, table.type) != (shape, type_):
             raise ValueError(
-                f"state {name!r} is a {family.shape} state of {family.type}, not a {shape} state of {type_}; "
+                f"state {name!r} is a {table.shape} state of {table.type}, not a {shape} state of {type_}; "
                 f"a state's name keeps its type: choose another name, and pass drop_state=[{name!r}]"
             )
-        return family
+        return table
 
     def notices(self) -> frozenset[str]:
-        """Return what the user should know of what was loaded, each message once."""
+        """Return what the user should know about the loaded state, each message once."""
         notices = self.watermark_state.notices | {
             f"state {name!r} is in the checkpoint, and the function has not asked for it; if it was renamed "
-            f"or is no more, pass drop_state=[{name!r}]: else it is loaded, and keeps its keys, for good"
+            f"or removed, pass drop_state=[{name!r}]: until then it stays in the checkpoint with its keys"
             for name in self.states.keys() - self._asked_for
         }
         self.watermark_state.notices.clear()
         return frozenset(notices)
 
     def forget_dead_keys(self) -> None:
-        """Drop the keys that have no timer, no state and no waiting row.
+        """Drop the keys that have no timer, state, window or waiting row.
 
-        Looking costs O(keys), so it waits until half as many keys may have died: amortised O(1) for each, and
-        the table never holds more than twice the live keys.
+        A search costs O(keys), so it starts only once half of the keys may be dead: the cost for each key is
+        amortised O(1), and the table holds at most twice the live keys.
         """
         parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | StateTable]
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
@@ -123,17 +124,17 @@ class KeyGroup:
             return
         self._losses_seen = losses
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
-        holders += [family.ids() for family in self.states.values()]
+        holders += [table.ids() for table in self.states.values()]
         if self.slices is not None:
             holders.append(self.slices.ids())
         self.keys.retain(holders)
 
     def loaded(self) -> KeyGroup:
-        """Finish a load, when all chunks have been replayed."""
+        """Finish a load after all chunks have been replayed."""
         self.rows.loaded(self.watermark_state.watermark)
         if self.slices is not None:
             self.slices.loaded(self.watermark_state.watermark)
-        self._losses_seen = -len(self.keys)  # how many are dead is not known
+        self._losses_seen = -len(self.keys)  # any of them may be dead
         return self
 
 

@@ -21,9 +21,9 @@ class Windows:
     source: Source
 
     def group_by(self, *keys: str) -> GroupedWindows:
-        """Group by columns of atomic types and the window; without columns by the window alone.
+        """Group by columns of atomic types and the window, or without columns by the window alone.
 
-        Rows with null in a column are a group, as in SQL.
+        Null is a group of its own, as in SQL.
         """
         return GroupedWindows(self.source, key_columns(self.source.df, "keys", keys) if keys else [])
 
@@ -40,7 +40,7 @@ class GroupedWindows:
 
         Parameters
         ----------
-        *aggregates : pyspark.sql.Column or what `timerheap.spark.aggregate` gives
+        *aggregates : pyspark.sql.Column or result of `timerheap.spark.aggregate`
             Spark's ``count``, ``sum``, ``avg``, ``min``, ``max``, ``var_samp``, ``var_pop``, ``stddev``,
             ``stddev_pop``, ``count_distinct`` of one column and ``approx_count_distinct``, with or without an
             alias.
@@ -48,18 +48,21 @@ class GroupedWindows:
         Returns
         -------
         pyspark.sql.DataFrame
-            The keys, ``window_start`` and ``window_end`` (exclusive), ``window_time`` (the window's last ms),
-            and the aggregates; then ``early``, ``late_by`` and ``late_row``, where they were asked for.
+            The keys, ``window_start``, ``window_end`` (exclusive), ``window_time`` (the window's last ms)
+            and the aggregates; then ``early`` with the option `emit_every`, ``late_by`` and ``late_row``
+            with the option `late_by`.
         """
         return self._plan(aggregates).result()
 
     def explain(self, *aggregates: Column | UserAggregate) -> None:
-        """Print how `agg` computes these aggregates: what runs where, and whose lateness holds."""
+        """Print how `agg` computes these aggregates: which stage runs where, and which rows are late."""
         print(self._plan(aggregates))
 
     def _plan(self, aggregates: tuple[Column | UserAggregate, ...]) -> WindowPlan:
         if not aggregates:
-            raise ValueError("agg: give at least one aggregate, such as F.count('*').alias('rows')")
+            raise ValueError(
+                "aggregates must be one or more, got none; pass one such as F.count('*').alias('rows')"
+            )
         df = self.source.df
         return WindowPlan(
             self.source, self.keys, [resolve_aggregate(df, one, at) for at, one in enumerate(aggregates)]

@@ -1,7 +1,7 @@
-"""Says in the driver's log that ``availableNow`` will not end a query which has a clock.
+"""Warns on the driver that ``availableNow`` does not end a query with processing time.
 
-Only a running query knows its trigger. So a task that runs the operator tells the driver of which query it
-is, and the driver looks.
+Only a running query knows its trigger, so tasks send the driver the id of their query, and the driver looks
+up the trigger.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _log = logging.getLogger("timerheap")
 _BATCHES_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 Ids = frozenset[tuple[str | None, str | None]]
-"""Runs of a query, each its id and the id of the run."""
+"""Runs of queries: the id of the query and the id of the run."""
 
 Runs = Accumulator[Ids]
-"""A task calls ``add``."""
+"""Runs that tasks have added with ``add``."""
 
 
 class _WarnsOnce(AccumulatorParam[Ids]):
-    """On the driver, `spark` is the session whose queries these are; in a task it is None."""
+    """Warns of each new run; `spark` is the session of the queries, None in a task."""
 
     def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark
@@ -41,10 +41,10 @@ class _WarnsOnce(AccumulatorParam[Ids]):
         for query, _ in value2 - value1:
             if self._spark is not None and _never_ends(self._spark, query):
                 _log.warning(
-                    "availableNow will not end query %s: it has processing time or with_idleness, for which "
+                    "availableNow will not end query %s: it uses processing time or with_idleness, for which "
                     "Spark runs micro-batches without rows for ever. To end it when all rows have been read, "
-                    'call spark.conf.set("%s", False) before it starts; timers that are due later fire in '
-                    "the next run",
+                    'call spark.conf.set("%s", False) before it starts; later timers then fire in the next '
+                    "run",
                     query,
                     _BATCHES_WITHOUT_ROWS,
                 )
@@ -52,7 +52,7 @@ class _WarnsOnce(AccumulatorParam[Ids]):
 
 
 def runs(spark: SparkSession) -> Runs:
-    """Return an accumulator that warns of each run of a query that ``availableNow`` will not end."""
+    """Return an accumulator that logs a warning for each run that ``availableNow`` will not end."""
     return spark.sparkContext.accumulator(frozenset(), _WarnsOnce(spark))
 
 
@@ -62,8 +62,6 @@ def _never_ends(spark: SparkSession, query: str | None) -> bool:
         conf = execution.sparkSessionForStream().conf()
         found = execution.trigger().toString(), conf.get(_BATCHES_WITHOUT_ROWS)
         return found == ("AvailableNowTrigger", "true")
-    except (
-        Exception
-    ) as e:  # it has ended already, or this Spark is another inside: that must not end the query
-        _log.debug("the trigger of query %s is not known: %s", query, e)
+    except Exception as e:  # it has ended, or Spark's internals differ; the query must go on
+        _log.debug("cannot look up the trigger of query %s: %s", query, e)
         return False

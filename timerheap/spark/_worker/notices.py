@@ -1,4 +1,4 @@
-"""What tasks find in a checkpoint and the user should know: logged on the driver, each message once."""
+"""Messages that tasks send to the driver, which logs each once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Notices", "notices"]
 _log = logging.getLogger("timerheap")
 
 Notices = Accumulator[frozenset[str]]
-"""Messages; a task calls ``add``, and the driver hears of it when the task has succeeded."""
+"""Messages; a task calls ``add``, and the driver receives them when the task has succeeded."""
 
 
 class _LoggedOnce(AccumulatorParam[frozenset[str]]):

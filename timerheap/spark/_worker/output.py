@@ -1,4 +1,4 @@
-"""What a function yields, as columns of the output schema."""
+"""Checks what a function yields, and collects it in columns of the output schema."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from timerheap.spark._group.value_columns import cast, column_of
 __all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer", "frame"]
 
 LATE_BY = "late_by"
-"""Name of the result's column with how late a row is, in ms."""
+"""Name of the result column that says by how many ms a row is late."""
 
 LATE_ROW = "late_row"
-"""Name of the result's column with a late row, a struct."""
+"""Name of the result column with a late row, a struct."""
 
 
 class ResultBuffer:
@@ -27,9 +27,9 @@ class ResultBuffer:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Of the results.
+        Schema of the results.
     late_row : pyarrow.StructType, optional
-        Of late rows, where they come out too.
+        Type of late rows; by default the result has none.
     """
 
     def __init__(self, schema: pa.Schema, late_row: pa.StructType | None = None) -> None:
@@ -40,7 +40,7 @@ class ResultBuffer:
         self._late: list[pa.Table] = []
 
     def rows(self, rows: object, source: str) -> None:
-        """Take the rows that `source` (a method's name, for errors) has given."""
+        """Add rows; errors name `source`, the method that has yielded them."""
         width = len(self._schema)
         for row in records(source, rows):
             if isinstance(row, tuple) and len(row) == width:
@@ -58,12 +58,12 @@ class ResultBuffer:
             return (row,)
         columns = ", ".join(f"{field.name} {field.type}" for field in self._schema)
         raise ValueError(
-            f"{source} yielded {row!r}, which does not fit output_schema ({columns}): "
+            f"{source} yielded {row!r}, which does not fit output_schema ({columns}); "
             f"yield a tuple or Row of {len(names)} values, or a dict with these names"
         )
 
     def batch(self, batch: Any, source: str) -> None:
-        """Take a record batch that `source` has given."""
+        """Add a record batch; errors name `source`, the method that has yielded it."""
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
             raise TypeError(f"{source} yielded a {type(batch).__name__}; yield a pyarrow.RecordBatch")
         if sorted(batch.schema.names) != sorted(self._schema.names):
@@ -89,11 +89,11 @@ class ResultBuffer:
 
     @property
     def takes_late(self) -> bool:
-        """Whether late rows come out."""
+        """Whether the result has late rows."""
         return bool(self._late_fields)
 
     def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
-        """Take late rows, whose columns are the fields of `late_row`, and how late each is, in ms."""
+        """Add late rows, whose columns are the fields of `late_row`, and by how many ms each is late."""
         for start, stop in fitting(rows):
             part = narrow(rows.slice(start, stop - start), pa.schema(self._late_fields))
             struct = pa.StructArray.from_arrays(part.columns, fields=self._late_fields)
@@ -102,7 +102,7 @@ class ResultBuffer:
             )
 
     def table(self) -> pa.Table:
-        """Give all that was taken: the results, then the late rows; in one chunk unless it is too large."""
+        """Return the results, then the late rows, in one chunk unless it would be too large."""
         self._gather()
         table = pa.Table.from_batches(self._batches, self._schema)
         if self._late_fields:
@@ -128,7 +128,7 @@ def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
 def _fitting(column: Any, field: pa.Field, source: str) -> Any:
     try:
         if pa.types.is_string(field.type) and not (_is_text(column.type) or column.null_count == len(column)):
-            raise TypeError("it is no text")  # Arrow would write numbers out
+            raise TypeError("yield strings")  # Arrow would convert numbers to text
         fitting = cast(column, field.type)
     except (pa.ArrowException, TypeError) as e:
         raise ValueError(
@@ -151,12 +151,12 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def frame(batch: pa.RecordBatch) -> pd.DataFrame:
-    """Give a batch as the DataFrame that Spark turns back into the same columns, bit for bit.
+    """Return a batch as a DataFrame that Spark converts back to the same columns without loss.
 
-    Flat columns stay Arrow's (plain pandas would lose large ints beside nulls, and years outside 1677-2262);
-    nested ones become Python objects, the only form that Spark takes them in.
+    Flat columns keep their Arrow types: plain pandas would lose large ints beside nulls, and years outside
+    1677-2262. Nested columns become Python objects, the only form that Spark accepts.
     """
-    columns: dict[int, Any] = {}  # Spark takes numbered columns by position, which is quicker than by name
+    columns: dict[int, Any] = {}  # Spark reads numbered columns by position, which is faster than by name
     for number, column in enumerate(batch.columns):
         if pa.types.is_nested(column.type):
             columns[number] = pd.Series(_objects(column.to_pylist(), column.type), dtype=object)
@@ -166,7 +166,7 @@ def frame(batch: pa.RecordBatch) -> pd.DataFrame:
 
 
 def _objects(values: list[Any], type_: pa.DataType) -> list[Any]:
-    """Turn the pairs that Arrow gives for maps into dicts, at every depth."""
+    """Convert the pairs that Arrow returns for maps to dicts, at every depth."""
     if pa.types.is_map(type_):
         flat = [pair for value in values if value is not None for pair in value]
         keys = iter(_objects([k for k, _ in flat], type_.key_type))

@@ -1,4 +1,4 @@
-"""Arrow's rows as PySpark's; of a value that Python cannot hold the error names the column and the key."""
+"""Converts Arrow rows to PySpark rows; errors name the column and the key of the value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 __all__ = ["rows_of"]
 
 _RESERVED = "__timerheap_"
-_OUT_OF_RANGE = OverflowError, ValueError, OSError  # what Python's datetime raises, as the case may be
+_OUT_OF_RANGE = OverflowError, ValueError, OSError  # raised by Python's datetime
 
 
 def rows_of(table: pa.Table, type_: StructType, key: Sequence[str] = (), *, as_tuples: bool = False) -> Any:
@@ -26,7 +26,7 @@ def rows_of(table: pa.Table, type_: StructType, key: Sequence[str] = (), *, as_t
     type_ : pyspark.sql.types.StructType
         Of the table.
     key : sequence of str
-        Columns whose values an error shows, to tell which row it is about.
+        Columns whose values identify the row in an error.
     as_tuples : bool
 
     Raises
@@ -45,7 +45,7 @@ def rows_of(table: pa.Table, type_: StructType, key: Sequence[str] = (), *, as_t
                     for name in key
                 )
                 raise ValueError(
-                    f"column {'.'.join(path)!r} must be of the years 1 to 9999, which are those of Python's "
+                    f"column {'.'.join(path)!r} must be in the years 1 to 9999, the range of Python's "
                     f"datetime, got {_shown(column.slice(row, 1), of)}{f' for key {whose}' if key else ''}; "
                     "filter such rows out, or cast the column to string or bigint"
                 ) from None
@@ -55,7 +55,7 @@ def rows_of(table: pa.Table, type_: StructType, key: Sequence[str] = (), *, as_t
 def _leaves(
     path: tuple[str, ...], column: pa.Array, type_: DataType
 ) -> Iterator[tuple[tuple[str, ...], pa.Array, DataType]]:
-    """Give the columns that are no structs; names that the user has not given are left out of their paths."""
+    """Yield the columns inside structs, with their paths in the names that the user has given."""
     if not isinstance(type_, StructType):
         yield path, column, type_
         return
@@ -69,7 +69,7 @@ def _first_unreadable(column: pa.Array, type_: DataType) -> int | None:
 
 
 def _read(value: pa.Array, type_: DataType) -> tuple[Any, ...]:
-    """Return the only value of a column in a tuple, which is empty where Python cannot hold the value."""
+    """Return the value of a column of one row as a tuple, empty if Python cannot represent it."""
     table, schema = pa.table({"value": value}), StructType([StructField("value", type_)])
     with suppress(*_OUT_OF_RANGE):
         ((found,),) = ArrowTableToRowsConversion.convert(table, schema)

@@ -18,7 +18,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction
-from timerheap.spark._exchange.labels import partition_of
 from timerheap.spark._exchange.pack import HASH, event_millis, unpack
 from timerheap.spark._group.checkpoint import (
     CHUNKS_KEY,
@@ -48,6 +47,8 @@ from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf.results import lateness
 
 __all__ = ["BatchOperator", "StreamingOperator"]
+
+_DEFAULT_PARTITIONS = 200  # Spark's own default, which no local property shows
 
 _log = logging.getLogger("timerheap")
 _cache = Cache()
@@ -217,7 +218,8 @@ class StreamingOperator(StatefulProcessor):
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         _cache.begin(owner, run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
-        group, stored = self._load(owner, int(label), task.partitionId())
+        self._check_partitions(task)
+        group, stored = self._load(owner, int(label))
         if self._runner is None:
             runner = _runner_of(query)
             runner.open()
@@ -242,13 +244,18 @@ class StreamingOperator(StatefulProcessor):
         for batch in table.to_batches():
             yield frame(batch)
 
-    def _load(self, owner: Owner, label: int, partition: int) -> tuple[KeyGroup, Stored]:
+    def _check_partitions(self, task: TaskContext) -> None:
+        """Raise a ValueError if the query runs with another number of partitions than the labels are for."""
+        # The task's partition id does not tell: behind a union it counts the partitions of all inputs.
+        running = int(task.getLocalProperty("spark.sql.shuffle.partitions") or _DEFAULT_PARTITIONS)
+        if running != self._partitions:
+            raise ValueError(partitions_changed(running, self._partitions))
+
+    def _load(self, owner: Owner, label: int) -> tuple[KeyGroup, Stored]:
         query, partitions = self._query, self._partitions
         manifest = self._store.read_manifest()
         if manifest is not None:
             manifest.check(query.max_parallelism, partitions)
-        if partition_of(np.array([label]), partitions)[0] != partition:
-            raise ValueError(partitions_changed(None, partitions))
         group = KeyGroup(query)
         if manifest is None:
             return group, Stored(Manifest(query.max_parallelism, partitions))

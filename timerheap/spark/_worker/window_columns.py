@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 __all__ = ["EARLY", "GROUPING_SET", "WINDOW_COLUMNS", "WINDOW_TIME", "columns_of_window"]
 
 WINDOW_COLUMNS = ["window_start", "window_end", "window_time"]
-"""Names of the columns."""
+"""Names of the columns with the start, the end and the last ms of the window."""
 
 EARLY = "early"
 """Name of the column that is true in an early result, before the window has ended."""

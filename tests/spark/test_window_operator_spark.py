@@ -187,7 +187,8 @@ def test_sessions_and_late_rows_survive_a_restart(spark: SparkSession, tmp_path:
 
     function = Label(Shown(), None, None)
     assert found == expected(
-        batches, WindowOperator(sessions, function, allowed_lateness=5, late=late, element_type=TOTAL)
+        batches,
+        WindowOperator(sessions, function, allowed_lateness=5, late=late, element_type=pa.struct(SCHEMA)),
     )
     late_by = [row[-2] for row in found if row[-2] is not None]
     assert len(late_by) >= 8
@@ -251,7 +252,9 @@ def test_evictors_and_delta_triggers_survive_a_restart(spark: SparkSession, tmp_
         )  # fmt: skip
     assert len(found) > 10
     assert {bound for row in found for bound in row[2:4]} == {None}
-    operator = WindowOperator(function=Total(), window_function=Label(Same()), element_type=TOTAL, **windows)
+    operator = WindowOperator(
+        function=Total(), window_function=Label(Same()), element_type=pa.struct(SCHEMA), **windows
+    )
     assert found == expected(batches, operator)
 
 

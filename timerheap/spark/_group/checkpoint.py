@@ -120,14 +120,13 @@ class Manifest:
             raise ValueError(partitions_changed(self.partitions, partitions))
 
 
-def partitions_changed(was: int | None, now: int) -> str:
-    """Return the error for a changed number of shuffle partitions; `was` is the checkpoint's, if known."""
+def partitions_changed(was: int, now: int) -> str:
+    """Return the error for a number of shuffle partitions other than `was`, which the query runs with."""
     conf = "spark.sql.shuffle.partitions"
-    number = "the number that the checkpoint was started with" if was is None else str(was)
     return (
-        f"{conf}: process() planned for {now} shuffle partitions, but the query runs with "
-        f"{'another number' if was is None else was}; a checkpoint keeps the number it was started with: "
-        f"set {conf} to {number} before calling process(), or start a new checkpoint"
+        f"{conf}: process() planned for {now} shuffle partitions, but the query runs with {was}; a checkpoint "
+        f"keeps the number it was started with: set {conf} to {was} before calling process(), or start a new "
+        "checkpoint"
     )
 
 

@@ -124,9 +124,9 @@ def partitions_changed(was: int, now: int) -> str:
     """Return the error for a number of shuffle partitions other than `was`, which the query runs with."""
     conf = "spark.sql.shuffle.partitions"
     return (
-        f"{conf}: process() planned for {now} shuffle partitions, but the query runs with {was}; a checkpoint "
-        f"keeps the number it was started with: set {conf} to {was} before calling process(), or start a new "
-        "checkpoint"
+        f"{conf}: process() planned for {now} shuffle partitions, but the query runs with {was}; a "
+        f"checkpoint keeps the number it was started with: set {conf} to {was} before calling process(), or "
+        "start a new checkpoint"
     )
 
 

@@ -42,7 +42,7 @@ LAYERS = {
     ],
     "flink": [
         "elements internal_timer key_groups processing_time serializers snapshot",
-        "owned_key_groups timer_bytes watermarks",
+        "manual_processing_time owned_key_groups timer_bytes watermarks",
         "rocksdb timer_queue",
         "backends internal_timer_service",
         "simple_timer_service timer_service_manager",

@@ -444,13 +444,5 @@ cdef class _Heap:
             raise AssertionError(_broken(status))
 
 
-cdef str _broken(th_status status):
-    if status == TH_DISORDER:
-        return "a timer comes before its parent"
-    if status == TH_DUPLICATE:
-        return "two timers have the same identity"
-    return "the columns do not match the index"
-
-
 def _restore(cls, data):
     return cls.from_bytes(data)

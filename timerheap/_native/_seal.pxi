@@ -167,3 +167,11 @@ cdef int64_t _kind(object kind) except -1:
 
 cdef str _kind_name(int64_t kind):
     return {1: "a TimerHeap", 2: "a KeyTimerHeap"}.get(kind, f"kind {kind}")
+
+
+cdef str _broken(th_status status):
+    if status == TH_DISORDER:
+        return "a timer comes before its parent"
+    if status == TH_DUPLICATE:
+        return "two timers have the same identity"
+    return "the columns do not match the index"

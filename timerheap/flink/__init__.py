@@ -22,6 +22,7 @@ from timerheap.flink.key_groups import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
+from timerheap.flink.manual_processing_time import ManualProcessingTimeService
 from timerheap.flink.operators import (
     KeyedCoProcessOperator,
     KeyedProcessOperator,
@@ -29,7 +30,6 @@ from timerheap.flink.operators import (
     StreamElement,
 )
 from timerheap.flink.processing_time import (
-    ManualProcessingTimeService,
     ProcessingTimeService,
     SystemProcessingTimeService,
 )

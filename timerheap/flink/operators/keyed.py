@@ -12,11 +12,11 @@ from timerheap._returned import records
 from timerheap.flink.elements import StreamRecord, Watermark
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import InternalTimerService, KeyContext
+from timerheap.flink.manual_processing_time import ManualProcessingTimeService
 from timerheap.flink.operators.function_context import FunctionContext
 from timerheap.flink.operators.memory_state import MemoryRuntimeContext
 from timerheap.flink.processing_time import (
     Cancellable,
-    ManualProcessingTimeService,
     ProcessingTimeCallback,
     ProcessingTimeService,
 )

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._group.offsets import wide_rows
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.watermarks import WatermarkStrategy
@@ -124,6 +125,21 @@ class Query:
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
             schema = pa.schema([*(schema.field(name) for name in self.key), *slices])
         return schema.append(pa.field(ORDER, pa.int64())) if self.order == "event_time" else schema
+
+    @cached_property
+    def wide_schema(self) -> pa.Schema:
+        """`schema` with 64-bit offsets, as rows are held in memory."""
+        return wide_rows(self.schema)
+
+    @cached_property
+    def result_schema(self) -> pa.Schema:
+        """Arrow schema of the results, without the columns of late rows."""
+        return to_arrow_schema(self.result, timezone="UTC")
+
+    @cached_property
+    def late_type(self) -> pa.StructType | None:
+        """Arrow type of ``late_row``, None where late rows are dropped."""
+        return None if self.late_row is None else pa.struct(list(nullable_arrow_schema(self.late_row)))
 
 
 def nullable_arrow_schema(rows: StructType) -> pa.Schema:

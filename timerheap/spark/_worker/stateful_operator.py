@@ -32,8 +32,7 @@ from timerheap.spark._group.checkpoint import (
     partitions_changed,
 )
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.offsets import wide_rows
-from timerheap.spark._group.query import Query, WindowWork, nullable_arrow_schema
+from timerheap.spark._group.query import Query, WindowWork
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.batch_runner import BatchRunner
@@ -71,8 +70,7 @@ def _run(
     watermark_after: Callable[[WatermarkState], int],
 ) -> pa.Table:
     """Run one key group in one micro-batch: rows, then the watermark, then the clock."""
-    late_row = None if query.late_row is None else pa.struct(list(nullable_arrow_schema(query.late_row)))
-    output = ResultBuffer(to_arrow_schema(query.result, timezone="UTC"), late_row)
+    output = ResultBuffer(query.result_schema, query.late_type)
     before = group.watermark_state.watermark
     runner.begin(group, now, output)
     admitted = _admit(query, group, rows, output) if rows is not None else None
@@ -93,7 +91,7 @@ def _run(
 
 def _admit(query: Query, group: KeyGroup, rows: pa.RecordBatch, output: ResultBuffer) -> KeyedRows:
     """Return the rows that are not late."""
-    schema = wide_rows(query.schema)
+    schema = query.wide_schema
     timed = query.event_time in schema.names
     columns = [rows.column(field.name).cast(field.type) for field in schema]
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -44,8 +44,8 @@ demo: $(venv)/demo/.installed ## A year of real flights through a streaming quer
 demo-windows: $(venv)/demo/.installed ## The same year in windows that grow through each day, drawn into out/departures.png
 	$(call installed,demo) -m timerheap demo-windows --chart out/departures.png $(ARGS)
 
-test-fast: $(venv)/test/.installed ## The tests that start neither Spark nor RocksDB
-	$(call installed,test) -m pytest -m "not spark" -k "not rocksdb" --numprocesses=2 --dist=loadfile $(ARGS)
+test-fast: $(venv)/test/.installed ## The quick tests that start neither Spark nor RocksDB
+	$(call installed,test) -m pytest -m "not spark and not slow" -k "not rocksdb" --numprocesses=2 --dist=loadfile $(ARGS)
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
 	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)

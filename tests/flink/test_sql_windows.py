@@ -146,9 +146,13 @@ MODES: dict[str, Callable[[Trace], None]] = {
     "two_stages": lambda trace: two_stages(trace, memory_budget=1 << 20),
     "two_stages_without_memory": lambda trace: two_stages(trace, memory_budget=1),
 }
+SLOW = {"one_stage_by_row", "two_stages_without_memory"}  # row by row
 
 
-@pytest.mark.parametrize("mode", MODES)
+CASES = [pytest.param(mode, marks=[pytest.mark.slow] if mode in SLOW else []) for mode in MODES]
+
+
+@pytest.mark.parametrize("mode", CASES)
 def test_sql_windows_equal_flinks(mode: str, traces: list[Trace]) -> None:
     for line, trace in enumerate(traces, 1):
         if trace["kind"] == "SESSION" and mode.startswith("two"):

@@ -252,14 +252,13 @@ class StreamingOperator(StatefulProcessor):
     def _load(self, owner: Owner, label: int) -> tuple[KeyGroup, Stored]:
         query, partitions = self._query, self._partitions
         manifest = self._store.read_manifest()
-        if manifest is not None:
-            manifest.check(query.max_parallelism, partitions)
-        group = KeyGroup(query)
         if manifest is None:
-            return group, Stored(Manifest(query.max_parallelism, partitions))
+            return KeyGroup(query), Stored(Manifest(query.max_parallelism, partitions))
+        manifest.check(query.max_parallelism, partitions)
         cached = _cache.take(owner, label, manifest.token)
         if cached is not None:
             return cast(tuple[KeyGroup, Stored], cached)
+        group = KeyGroup(query)
         stored = Stored.load(self._store, manifest, group.part, query.drop_state)
         return group.loaded(), stored
 

@@ -101,7 +101,7 @@ LAYERS = {
         "__init__",
     ],
     "spark._group": [
-        "__init__ journalled_timers offsets",
+        "__init__ journalled_timers memory offsets",
         "chunks id_table value_columns",
         "checkpoint key_table row_buffer state_table watermark window_slices",
         "query session_windows",
@@ -113,9 +113,9 @@ LAYERS = {
         "slicing",
     ],
     "spark._worker": [
-        "__init__ endless group_state notices output rows window_columns",
+        "__init__ endless group_state live_groups notices output rows spark_store window_columns",
         "rehearsal row_runner runner window_runner",
-        "batch_runner",
+        "batch_runner key_group_batch",
         "stateful_operator",
     ],
     "spark._plan": [

@@ -119,9 +119,9 @@ def kill_worker() -> None:
 def poison_cache() -> None:
     """Replace every other live group by an empty one, as another attempt of the task might have left it."""
     from timerheap.spark._group.key_group import KeyGroup
-    from timerheap.spark._worker import stateful_operator
+    from timerheap.spark._worker import live_groups
 
-    groups = stateful_operator._cache._groups
+    groups = live_groups._cache._groups
     for at, (_, batch, (group, stored)) in list(groups.items()):
         groups[at] = (os.urandom(16), batch, (KeyGroup(group.query), stored))
 
@@ -149,11 +149,11 @@ class Looks(KeyedProcessFunction):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
-        from timerheap.spark._worker import stateful_operator
+        from timerheap.spark._worker import live_groups
 
         self.seen.update((self.seen.value() or 0) + 1)
         query = cast(TaskContext, TaskContext.get()).getLocalProperty("sql.streaming.queryId")
-        owners = {owner for owner, _ in stateful_operator._cache._groups if owner.query == query}
+        owners = {owner for owner, _ in live_groups._cache._groups if owner.query == query}
         yield value.k, max(value.most, len(owners))
 
 

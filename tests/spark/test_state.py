@@ -25,13 +25,14 @@ from timerheap import (
 )
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._exchange.observed import OBSERVED
-from timerheap.spark._group.checkpoint import Cache, Manifest, Owner, Stored
+from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
 from timerheap.spark._worker.group_state import GroupRuntimeContext
+from timerheap.spark._worker.live_groups import Cache, Owner
 
 
 class Silent(KeyedProcessFunction):

@@ -1,4 +1,4 @@
-"""The contents of a key group in the state store, and the worker's cache of live groups.
+"""The contents of a key group in the state store.
 
 A group consists of parts: its timers, keys, buffered rows, watermark and each user state. The store holds a
 part as a run of chunks, numbered from 0; replaying them in order rebuilds the part. A save appends the
@@ -9,10 +9,9 @@ twice the size of the part. The manifest lists the valid chunks.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -23,11 +22,9 @@ __all__ = [
     "CHUNKS_VALUE",
     "FORMAT",
     "MANIFEST",
-    "Cache",
     "CheckpointedPart",
     "ChunkStore",
     "Manifest",
-    "Owner",
     "Run",
     "Stored",
 ]
@@ -192,62 +189,3 @@ class Stored:
         self.manifest.runs = [run for run in self._runs.values() if run.count]
         self.manifest.token = os.urandom(16)
         store.write_manifest(self.manifest)
-
-
-class Owner(NamedTuple):
-    """The operator, within its query, that owns a live group."""
-
-    query: str | None
-    operator: str
-
-
-class _Turn(NamedTuple):
-    """The last micro-batch of an operator on this worker, with the run of its query and its start time."""
-
-    run: str | None
-    batch: int
-    began: float
-
-
-class Cache:
-    """The live groups of this worker, each valid only while its token matches the one in the store.
-
-    A group is taken out before it is modified, so a group whose batch failed is never reused. A group that
-    was not requested in the last `_KEEP` micro-batches has moved to another worker and is dropped. The
-    groups of a query that has not run here for `_IDLE` seconds are dropped too. When a query is restarted,
-    the groups of its earlier runs are dropped, so each query has the groups of at most one run.
-    """
-
-    _KEEP = 8
-    _IDLE = 600.0
-
-    def __init__(self) -> None:
-        self._groups: dict[tuple[Owner, int], tuple[bytes, int, object]] = {}
-        self._turns: dict[Owner, _Turn] = {}
-
-    def begin(self, owner: Owner, run: str | None, batch: int) -> None:
-        """Record that a micro-batch of an operator begins, and drop the groups that are out of date."""
-        before = self._turns.get(owner)
-        if before is not None and (before.run, before.batch) == (run, batch):
-            return
-        now = time.monotonic()
-        self._turns[owner] = _Turn(run, batch, now)
-        self._turns = {
-            other: turn
-            for other, turn in self._turns.items()
-            if turn.began > now - self._IDLE and (other.query != owner.query or turn.run == run)
-        }
-        self._groups = {
-            at: held
-            for at, held in self._groups.items()
-            if at[0] in self._turns and held[1] >= self._turns[at[0]].batch - self._KEEP
-        }
-
-    def take(self, owner: Owner, label: int, token: bytes) -> object | None:
-        """Remove the group of `label` and return it if it has this token, else return None."""
-        found = self._groups.pop((owner, label), None)
-        return found[2] if found is not None and found[0] == token else None
-
-    def put(self, owner: Owner, label: int, token: bytes, group: object) -> None:
-        """Store a group that has just been saved under `token`."""
-        self._groups[owner, label] = (token, self._turns[owner].batch, group)

@@ -101,10 +101,10 @@ LAYERS = {
         "__init__",
     ],
     "spark._group": [
-        "__init__ journalled_timers memory offsets",
-        "chunks id_table value_columns",
+        "__init__ free_space journalled_timers memory offsets",
+        "chunks id_table live_file value_columns",
         "checkpoint key_table row_buffer state_table watermark window_slices",
-        "query session_windows",
+        "live_store query session_windows",
         "key_group",
     ],
     "spark._exchange": [

@@ -1,0 +1,271 @@
+"""A mapped file as the memory of a key group, which one worker hands over to the next."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import stat
+import struct
+import sys
+import weakref
+from contextlib import suppress
+
+import numpy as np
+
+from timerheap._native._heap import seal, unseal
+from timerheap.spark._group.free_space import FreeSpace
+from timerheap.spark._group.memory import PROCESS, Block
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["LiveFile"]
+
+_ALIGNMENT = 64
+_PAGE = 4096
+_LEAST = 64 << 10  # bytes to grow by
+_MAPPED = 1 << 20  # size of the first mapping
+_FIRST_PAGE, _HEAD = 48, 49  # kinds of sealed bytes
+_PLACE = struct.Struct("<QQQ")  # where the head is, its size, where the space of the file ends
+_OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_RDWR
+
+
+class LiveFile:
+    """A `Memory` in a file.
+
+    A worker holds a lock on the file as long as it works on it. The operating system drops the lock when
+    the worker dies, so files without an owner can be told from others. All space is reserved before it is
+    handed out, so a full disk is an error here, rather than a signal (SIGBUS) at the first write.
+
+    If the file cannot be used any more, for example because the disk is full, it is given up: it is
+    removed, its blocks stay valid, and further blocks are in the memory of the process.
+
+    The first page says where the head is, which describes the structures in the file. The rest are blocks
+    and free space. The free space is not recorded: what no structure attaches is free.
+
+    Parameters
+    ----------
+    path : str
+        Where the file is.
+    fd : int
+        The open file; this object closes it.
+
+    Attributes
+    ----------
+    failure : OSError or None
+        Why the file was given up.
+    """
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.failure: OSError | None = None
+        self._fd = fd
+        self._locked = False
+        self._end = 0  # of the reserved space
+        self._map = np.empty(0, np.uint8)  # at least up to `_end`
+        self._free = FreeSpace()
+        _files.add(self)
+
+    @classmethod
+    def create(cls, path: str) -> LiveFile:
+        """Create a file and lock it; raise OSError if that is impossible."""
+        if sys.platform == "win32" or not hasattr(os, "posix_fallocate"):
+            raise OSError(errno.ENOSYS, "this system cannot reserve space in a file", path)
+        fd = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+        file = cls(path, fd)
+        file._locked = True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if not os.fstat(fd).st_nlink:
+                raise FileNotFoundError(errno.ENOENT, "removed before it was locked", path)
+            file._reserve(_LEAST)
+        except BaseException:
+            file.discard()
+            raise
+        file._free.claim(0, _PAGE)
+        return file
+
+    @classmethod
+    def lock(cls, path: str) -> LiveFile | None:
+        """Open a released file and lock it; return None if there is none, or if it is in use.
+
+        Before it can be used, `read_head` must have been called.
+        """
+        try:
+            fd = os.open(path, _OPEN)
+        except FileNotFoundError:
+            return None
+        file = cls(path, fd)
+        return file if file._lock() else None
+
+    # ---- The methods of `Memory`.
+
+    def allocate(self, nbytes: int) -> Block:
+        """See `Memory.allocate`."""
+        size = _rounded(max(nbytes, 1), _ALIGNMENT)
+        if self.failure is None:
+            at = self._free.take(size)
+            if at is None:
+                try:
+                    self._reserve(size - self._free.before(self._end))
+                except OSError as e:
+                    self.give_up(e)
+                    return PROCESS.allocate(nbytes)
+                at = self._free.take(size)
+            assert at is not None
+            return Block(self._map[at : at + size], at)
+        return PROCESS.allocate(nbytes)
+
+    def release(self, block: Block) -> None:
+        """See `Memory.release`."""
+        if block.at:  # else it is in the memory of the process
+            self._free.add(block.at, block.at + len(block.bytes))
+
+    def attach(self, at: int, nbytes: int) -> Block:
+        """See `Memory.attach`; two blocks never overlap."""
+        size = _rounded(max(nbytes, 1), _ALIGNMENT)
+        if at % _ALIGNMENT:
+            raise ValueError(f"a block must start at a multiple of {_ALIGNMENT}, got {at}")
+        self._free.claim(at, at + size)
+        return Block(self._map[at : at + size], at)
+
+    # ---- Handing over.
+
+    def write_head(self, head: bytes) -> bool:
+        """Write what describes the structures in the file; return False if the file is given up."""
+        sealed = seal(_HEAD, head)
+        block = self.allocate(len(sealed))
+        if self.failure is not None:
+            return False
+        block.bytes[: len(sealed)] = np.frombuffer(sealed, np.uint8)
+        place = seal(_FIRST_PAGE, _PLACE.pack(block.at, len(sealed), self._end))
+        self._map[: len(place)] = np.frombuffer(place, np.uint8)
+        self.release(block)  # it is written anew before the file is released again
+        return True
+
+    def read_head(self) -> bytes:
+        """Map the file, all of whose space is free then, and return its head.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be mapped.
+        ValueError
+            If it was not written by `write_head`, or not completely, or others may write to it.
+        """
+        found = os.fstat(self._fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
+            raise ValueError(f"{self.path} must be a file that only this user can read and write")
+        if found.st_size < _PAGE:
+            raise ValueError(f"{self.path} must have at least {_PAGE} bytes, got {found.st_size}")
+        if len(self._map) != found.st_size:
+            self._map = self._mapped(found.st_size)
+        place = self._map[: len(seal(_FIRST_PAGE, bytes(_PLACE.size)))]
+        at, size, self._end = _PLACE.unpack(unseal(_FIRST_PAGE, place))
+        if not _PAGE <= at < at + size <= self._end <= found.st_size:
+            raise ValueError(f"the head of {self.path} lies outside of it")
+        head = bytes(unseal(_HEAD, self._map[at : at + size]))
+        self._free = FreeSpace()
+        self._free.add(_PAGE, self._end)
+        return head
+
+    def move(self, path: str) -> None:
+        """Rename the file; raise OSError if it is not there any more."""
+        os.rename(self.path, path)
+        self.path = path
+
+    def unlock(self) -> None:
+        """Allow others to take the file."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._locked = False
+
+    def relock(self, path: str) -> bool:
+        """Lock the file again after it was released, if it is now at `path` and nobody else has it."""
+        try:
+            found, mine = os.stat(path, follow_symlinks=False), os.fstat(self._fd)
+        except OSError:
+            return False
+        if self._locked or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino) or not self._lock():
+            return False
+        self.path = path
+        return True
+
+    def anew(self) -> LiveFile:
+        """Return the locked file under a new object, which has the mapping and no blocks.
+
+        This object keeps its blocks, which somebody else may have written to since, and gives up the file.
+        """
+        file = type(self)(self.path, self._fd)
+        file._map, file._locked = self._map, self._locked
+        self._fd, self._locked = -1, False
+        return file
+
+    def give_up(self, failure: OSError) -> None:
+        """Remove the file, and keep its blocks and all further blocks for this process."""
+        self.failure = failure
+        self.discard()
+
+    def discard(self) -> None:
+        """Close the file, and remove it if it is locked; its blocks stay valid."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if self._locked:
+                with suppress(OSError):  # somebody else may have removed it
+                    os.unlink(self.path)
+            os.close(fd)
+        self._locked = False
+
+    def __del__(self) -> None:
+        self.discard()
+
+    def _lock(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        self._locked = True
+        return True
+
+    def _reserve(self, nbytes: int) -> None:
+        """Add at least `nbytes` at the end of the file; raise OSError if that is impossible.
+
+        The mapping grows in larger steps than the reserved space, since each holds a file descriptor as long
+        as a block in it is in use.
+        """
+        end = _rounded(self._end + max(nbytes, self._end // 4, _LEAST), _PAGE)
+        if end > len(self._map):
+            size = max(end, 4 * len(self._map), _MAPPED)
+            os.ftruncate(self._fd, size)
+            self._map = self._mapped(size)
+        os.posix_fallocate(self._fd, self._end, end - self._end)
+        self._free.add(self._end, end)
+        self._end = end
+
+    def _mapped(self, size: int) -> np.ndarray:
+        # Through another file descriptor: the mapping keeps a copy of it, which a process that the user's
+        # function forks inherits, and with a copy of the locked one it would also inherit the lock.
+        fd = os.open(self.path, _OPEN)
+        try:
+            return np.frombuffer(mmap.mmap(fd, size), np.uint8)
+        finally:
+            os.close(fd)
+
+
+_files: weakref.WeakSet[LiveFile] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Close the locked files in a forked process: they belong to its parent."""
+    for file in _files:
+        if file._fd >= 0:
+            os.close(file._fd)
+            file._fd, file._locked = -1, False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _rounded(nbytes: int, unit: int) -> int:
+    return -(-nbytes // unit) * unit

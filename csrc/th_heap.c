@@ -142,10 +142,14 @@ static uint64_t splitmix64(uint64_t *state) {
     return z ^ z >> 31;
 }
 
+void th_seed(uint64_t out[3], uint64_t seed) {
+    for (int k = 0; k < 3; k++) out[k] = splitmix64(&seed);
+    out[2] |= 1;
+}
+
 void th_heap_init(th_heap *h, bool by_key, uint64_t seed) {
     *h = (th_heap){.by_key = by_key};
-    for (int k = 0; k < 3; k++) h->seed[k] = splitmix64(&seed);
-    h->seed[2] |= 1;
+    th_seed(h->seed, seed);
 }
 
 void th_heap_copy(th_heap *to, const th_heap *h) {

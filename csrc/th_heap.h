@@ -14,6 +14,7 @@
 
 #define TH_ARITY 8
 #define TH_LANES 12
+#define TH_LINE 64 /* bytes of a cache line */
 
 /* The maximum number of timers: entries are addressed by line * 16 + lane in 32 bits, with 9 entries per line. */
 #define TH_MAX_ROWS ((size_t)9 << 28)
@@ -64,6 +65,22 @@ void th_heap_reindex(th_heap *h);
 /* Validates rows [0, len), written by the caller, as a heap and builds the index; the lines must be zero. Returns
  * TH_YES, or TH_DISORDER or TH_DUPLICATE if the rows are not a heap, which must then be discarded. */
 th_status th_heap_restore(th_heap *h);
+
+/* The columns and the index of a heap may be in one block of memory, aligned to a cache line. It holds no pointers, so
+ * another process can continue with the same bytes. */
+
+/* Returns the number of bytes of a block for `cap` timers (0 for 0). */
+size_t th_heap_size(size_t cap);
+
+/* Points h to a block for `cap` timers, which a heap with the same seed has written; the caller sets `len`. */
+void th_heap_place(th_heap *h, void *block, size_t cap);
+
+/* Moves the heap from its memory to a block for `cap` timers, of which it must hold at most as many. */
+void th_heap_move(th_heap *h, void *block, size_t cap);
+
+/* Returns whether some rows are where their index entries say and in order. O(1). It tells a heap from other bytes, but
+ * does not prove that the heap is intact. */
+bool th_heap_plausible(const th_heap *h);
 
 /* Makes `to`, of the same cap and lines, a copy of h. */
 void th_heap_copy(th_heap *to, const th_heap *h);

@@ -55,6 +55,9 @@ TH_INLINE uint64_t th_mix(uint64_t a, uint64_t b) {
 #endif
 }
 
+/* Derives the seeds of a hash function (th_heap.c). */
+void th_seed(uint64_t out[3], uint64_t seed);
+
 TH_INLINE uint64_t th_load_le64(const void *p) {
     uint64_t x;
     memcpy(&x, p, 8);

@@ -1,105 +1,11 @@
-# The base class of both heaps.
+# The methods of both heaps.
 
 cdef enum:
-    _SMALL = 48  # a heap never shrinks below this capacity
     _FEW = 32  # words of scratch memory on the stack, enough for 64 due rows
-    _LARGE = 4096  # heaps double up to this capacity, then grow by a third: at most 47 bytes a timer
-
-cdef uint64_t _seeds = int.from_bytes(os.urandom(8), "little")
 
 
-cdef class _Heap:
-    """Base of both heaps; `h.by_key` selects the identity of a timer."""
-
-    cdef th_heap h
-    cdef size_t reserved
-    cdef _Memory ts, key, ns, slot, line  # borrowed by h
-
-    def __cinit__(self, *args, **kwargs):
-        global _seeds
-        _seeds += 1  # th_heap_init scrambles it
-        th_heap_init(&self.h, isinstance(self, KeyTimerHeap), _seeds)
-
-    def __init__(self, capacity=0):
-        self.room(capacity, "capacity")
-
-    # ---- memory ----
-
-    cdef int resize(self, size_t cap) except -1:
-        """Move the heap to new memory; views of the old memory stay valid.
-
-        Allocating may run other threads, so callers must read the heap again afterwards.
-        """
-        cdef size_t n, lines = th_index_lines(cap)
-        if cap > TH_MAX_ROWS:
-            raise MemoryError(f"a heap must hold at most {TH_MAX_ROWS} timers, got {cap}")
-        cdef size_t size = cap * sizeof(int64_t), slot_size = cap * sizeof(uint32_t), line_size = lines * sizeof(th_line)
-        line, slot = _memory(line_size, zeroed=True), _memory(slot_size)
-        ts, key, ns = _memory(size), _memory(size), _memory(size)
-        n = self.h.len
-        if n > cap:
-            return 0  # another thread has grown the heap beyond this capacity
-        # Nothing fails from here on. Old memory is released column by column to keep the peak low.
-        self.h.line, self.line = <th_line *>_start(line, line_size, 0), line
-        self.h.slot, self.slot = <uint32_t *>_start(slot, slot_size, sizeof(uint32_t)), slot
-        self.h.ts, self.ts = _move(ts, cap, self.h.ts, n), ts
-        self.h.key, self.key = _move(key, cap, self.h.key, n), key
-        self.h.ns, self.ns = _move(ns, cap, self.h.ns, n), ns
-        self.h.cap, self.h.lines = cap, lines
-        th_heap_reindex(&self.h)
-        return 0
-
-    cdef int grow(self, size_t need) except -1:
-        cdef size_t cap = self.h.cap
-        cap = 2 * cap + 9 if cap < _LARGE else min(cap + cap // 3, TH_MAX_ROWS)
-        return self.resize(max(cap, need))
-
-    cdef int give_back(self) except -1:
-        """Shrink a heap that is less than a quarter full until it is half full."""
-        return self.shrink(2 * self.h.len) if self.h.len < self.h.cap // 4 else 0
-
-    cdef int shrink(self, size_t cap) except -1:
-        """Move the heap to less memory, unless allocating it fails."""
-        cap = max(max(cap, self.reserved), <size_t>_SMALL)
-        if cap < self.h.cap:
-            try:
-                self.resize(cap)
-            except MemoryError:
-                pass
-        return 0
-
-    cdef int room(self, object n, str name) except -1:
-        cdef int64_t cap = _int64(n, name)
-        if cap < 0:
-            raise ValueError(f"{name} must not be negative, got {cap}")
-        if <size_t>cap > self.h.cap:
-            self.resize(cap)
-        self.reserved = cap
-        return self.give_back()
-
-    def reserve(self, n):
-        """Reserve memory for `n` timers, so that the heap does not have to grow before it holds more.
-
-        O(len) if the heap moves to new memory. A timer takes 35 bytes.
-
-        Parameters
-        ----------
-        n : int
-            Total number of timers. The heap keeps this memory until another call, for example with 0, releases it.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If `n` is not an integer, does not fit int64, or is negative.
-        MemoryError
-            If there is not enough memory, or `n` is more than 2,415,919,104. The heap is unchanged.
-        """
-        self.room(n, "n")
-
-    @property
-    def nbytes(self):
-        """int: number of bytes allocated for timers, including unused capacity. O(1)."""
-        return self.h.cap * (3 * sizeof(int64_t) + sizeof(uint32_t)) + self.h.lines * sizeof(th_line)
+cdef class _Heap(_HeapMemory):
+    """Base of both heaps."""
 
     # ---- one timer ----
 
@@ -198,7 +104,7 @@ cdef class _Heap:
                                 <uint32_t *>cnp.PyArray_DATA(where), &need) == TH_FULL:
             self.grow(need)
         if self.h.cap > cap and self.h.cap - self.h.len > self.h.len // 3:  # the heap grew for rows that were not new
-            self.shrink(self.h.len + self.h.len // 8)
+            self.shrink(max(self.h.len + self.h.len // 8, <size_t>_SMALL))
         return added
 
     def remove_keys(self, key_hashes):
@@ -352,7 +258,7 @@ cdef class _Heap:
     def clear(self):
         """Remove all timers and release all memory that is not reserved. O(capacity), to clear the index."""
         th_heap_clear(&self.h)
-        self.give_back()
+        self.shrink(0)
 
     def copy(self):
         """Return an independent heap with the same timers and the same capacity. O(len), a copy of memory.
@@ -371,7 +277,7 @@ cdef class _Heap:
         while other.h.cap != self.h.cap:  # another thread may change it in the meantime
             other.resize(self.h.cap)
         th_heap_copy(&other.h, &self.h)
-        other.reserved = self.reserved
+        other.seed, other.reserved = self.seed, self.reserved
         return other
 
     __copy__ = copy

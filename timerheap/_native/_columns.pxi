@@ -75,20 +75,23 @@ cdef inline bint _overlap(const char *low, const char *high, const int64_t *colu
     return high + sizeof(int64_t) > <const char *>column and low < <const char *>(column + cap)
 
 
-cdef class _Heap
+cdef class _HeapMemory
 
 
 cdef class _Columns:
-    """The arguments of one bulk call on `heap`: each is a column, or one value for all rows."""
+    """The arguments of one bulk call: each is a column, or one value for all rows.
 
-    cdef _Heap heap
+    `heap` is the heap that the call may change, or None.
+    """
+
+    cdef _HeapMemory heap
     cdef list owners
     cdef int64_t[4] values
     cdef size_t used
     cdef Py_ssize_t rows
     cdef str rows_of
 
-    def __cinit__(self, _Heap heap):
+    def __cinit__(self, _HeapMemory heap):
         self.heap = heap
         self.owners = []
         self.rows = -1
@@ -126,6 +129,8 @@ cdef class _Columns:
 
     cdef bint lent(self, cnp.ndarray array):
         """Return whether a column overlaps the columns of the heap, which the call changes."""
+        if self.heap is None:
+            return False
         cdef th_heap *h = &self.heap.h
         cdef const char *low = <const char *>cnp.PyArray_DATA(array)
         cdef const char *high = low

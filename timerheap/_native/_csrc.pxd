@@ -1,4 +1,4 @@
-# The declarations of csrc/th_heap.h, where the contracts are documented.
+# The declarations of csrc/th_heap.h and th_table.h, where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -37,6 +37,10 @@ cdef extern from "th_heap.h" nogil:
     size_t th_index_lines(size_t cap)
     void th_heap_reindex(th_heap *h)
     th_status th_heap_restore(th_heap *h)
+    size_t th_heap_size(size_t cap)
+    void th_heap_place(th_heap *h, void *block, size_t cap)
+    void th_heap_move(th_heap *h, void *block, size_t cap)
+    bint th_heap_plausible(const th_heap *h)
     void th_heap_copy(th_heap *to, const th_heap *h)
     void th_heap_clear(th_heap *h)
     bint th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row)
@@ -76,3 +80,27 @@ cdef extern from "th_heap.h" nogil:
     void th_xxh64_begin(th_xxh64 *x, uint64_t seed)
     void th_xxh64_add(th_xxh64 *x, const void *data, size_t size)
     uint64_t th_xxh64_end(const th_xxh64 *x)
+
+
+cdef extern from "th_table.h" nogil:
+    const size_t TH_TABLE_MAX
+
+    ctypedef struct th_table:
+        size_t len
+        size_t cap
+
+    ctypedef struct th_undo:
+        uint32_t *entry
+        int64_t *value
+
+    void th_table_init(th_table *t, uint64_t seed)
+    size_t th_table_size(size_t cap)
+    void th_table_place(th_table *t, void *block, size_t cap)
+    bint th_table_plausible(const th_table *t)
+    th_status th_table_move(th_table *t, void *block, size_t cap, uint64_t seed)
+    void th_table_find_many(const th_table *t, th_column id, size_t n, int64_t *value, uint8_t *found)
+    th_status th_table_put_many(th_table *t, th_column id, th_column value, size_t n, uint8_t *added, th_undo undo,
+                                size_t *need)
+    void th_table_remove_many(th_table *t, th_column id, size_t n, int64_t *value, uint8_t *removed)
+    size_t th_table_items(const th_table *t, int64_t *id, int64_t *value)
+    th_status th_table_check(const th_table *t)

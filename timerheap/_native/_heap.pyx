@@ -27,14 +27,17 @@ import numpy as np
 
 from timerheap.timer import Timer, TimerBatch
 
-__all__ = ["KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64"]
+__all__ = ["IdIndex", "KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64"]
 
 cnp.import_array()
 
 include "_memory.pxi"
+include "_lending.pxi"
 include "_columns.pxi"
 include "_seal.pxi"
+include "_heap_memory.pxi"
 include "_base.pxi"
+include "_id_index.pxi"
 
 
 cdef class TimerHeap(_Heap):

@@ -74,6 +74,7 @@ cdef class _Memory:
     """
 
     cdef cnp.ndarray array
+    cdef object block  # the Block of a Memory that has lent the array, or None
 
 
 cdef inline size_t _spare(size_t size) noexcept:
@@ -106,3 +107,22 @@ cdef inline int64_t *_move(_Memory memory, size_t cap, const int64_t *column, si
 
 
 cdef _Memory _NOTHING = _memory(0)  # the columns of a heap without memory
+
+cdef uint64_t _seeds
+
+
+def _draw_seeds():
+    """Start a new sequence of seeds."""
+    global _seeds
+    _seeds = int.from_bytes(os.urandom(8), "little")
+
+
+cdef uint64_t _new_seed() noexcept:
+    global _seeds
+    _seeds += 1  # the C code scrambles it
+    return _seeds
+
+
+_draw_seeds()
+if hasattr(os, "register_at_fork"):  # an index may not be filled in the order of another one with the same seed
+    os.register_at_fork(after_in_child=_draw_seeds)

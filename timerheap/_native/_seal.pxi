@@ -1,6 +1,6 @@
 # The envelope of all bytes that timerheap stores: a header of 24 bytes, then the payload. Little-endian.
 #   0 magic "TMRH"   4 format version u16   6 kind u16   8 payload bytes u64   16 XXH64 of bytes 0-15 and the payload
-# Kinds: 1 TimerHeap, 2 KeyTimerHeap, 16 and more for the Spark layer.
+# Kinds: 1 TimerHeap, 2 KeyTimerHeap (an IdIndex, 3, is never sealed), 16 and more for the Spark layer.
 
 cdef object _HEADER = struct.Struct("<4sHHQQ")
 cdef bytes _MAGIC = b"TMRH"
@@ -166,7 +166,8 @@ cdef int64_t _kind(object kind) except -1:
 
 
 cdef str _kind_name(int64_t kind):
-    return {1: "a TimerHeap", 2: "a KeyTimerHeap"}.get(kind, f"kind {kind}")
+    names = {_TIMER_HEAP: "a TimerHeap", _KEY_TIMER_HEAP: "a KeyTimerHeap", _ID_INDEX: "an IdIndex"}
+    return names.get(kind, f"kind {kind}")
 
 
 cdef str _broken(th_status status):

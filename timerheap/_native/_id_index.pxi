@@ -1,0 +1,233 @@
+# The index of ids, on csrc/th_table.h.
+
+
+@cython.final
+cdef class IdIndex(_Borrower):
+    """A map from int64 ids to int64 values, read and changed many at a time.
+
+    Each call is atomic under the GIL. All int64 are valid ids and values. An id takes 22 to 43 bytes.
+
+    Parameters
+    ----------
+    memory : Memory, optional
+        Where the index lives, in one block; by default in memory of its own.
+
+    Examples
+    --------
+    >>> index = IdIndex()
+    >>> index.put_many([7, 8, 7], [1, 2, 3])
+    array([ True,  True, False])
+    >>> index.find_many([7, 9])
+    (array([3, 0]), array([ True, False]))
+    """
+
+    cdef th_table t
+
+    def __cinit__(self, memory=None):
+        self.memory = memory
+        self.seed = _new_seed()
+        th_table_init(&self.t, self.seed)
+
+    # ---- memory ----
+
+    cdef int resize(self, size_t cap) except -1:
+        """Move the index to new memory. Allocating may run other threads, so callers must read the index again."""
+        cdef size_t size = th_table_size(cap)
+        cdef _Memory old, room = None
+        cdef void *start = NULL
+        if cap > TH_TABLE_MAX:
+            raise MemoryError(f"an index must hold at most {TH_TABLE_MAX} ids, got {cap}")
+        if self.memory is not None:
+            room = self.borrow(size)
+            start = NULL if room is None else cnp.PyArray_DATA(room.array)
+        elif size:
+            room = _memory(size)
+            start = _start(room, size, 0)
+        if self.t.len > cap:  # another thread has added ids
+            self.give(room)
+            return 0
+        cdef uint64_t seed = _new_seed() if cap < self.t.cap else self.seed
+        if th_table_move(&self.t, start, cap, seed) != TH_YES:
+            self.give(room)
+            raise RuntimeError("the block of an index must not be written by others, but it has been")
+        old, self.room, self.seed = self.room, room, seed
+        self.give(old)
+        return 0
+
+    cdef int grow(self, size_t need) except -1:
+        cdef size_t cap = self.t.cap
+        cap = 2 * cap + 9 if cap < _LARGE else min(cap + cap // 2, TH_TABLE_MAX)
+        return self.resize(max(cap, need))
+
+    cdef int shrink(self, size_t cap) except -1:
+        """Move the index to less memory, unless allocating it fails."""
+        if cap < self.t.cap:
+            try:
+                self.resize(cap)
+            except Exception:  # MemoryError, or whatever else a Memory raises
+                pass
+        return 0
+
+    @property
+    def nbytes(self):
+        """int: number of bytes allocated. O(1)."""
+        return th_table_size(self.t.cap)
+
+    def _head(self):
+        """Return a list of integers with which `_attach` finds the index again, in any process. O(1)."""
+        return self.describe(_ID_INDEX, self.t.cap, self.t.len)
+
+    @staticmethod
+    def _attach(memory, head):
+        """Return the index that `head` describes, on the bytes that it has in `memory`. O(1).
+
+        Parameters
+        ----------
+        memory : Memory
+        head : list of int
+            The result of `_head`. The index must not have been changed since, and one process may use it at a time.
+
+        Raises
+        ------
+        ValueError
+            If `head` cannot be the head of an index in this memory.
+        """
+        cdef IdIndex index = IdIndex.__new__(IdIndex)
+        cdef _Head h = _head_of(head, _ID_INDEX)
+        cdef void *start = index.find(memory, &h, th_table_size(h.cap))
+        th_table_init(&index.t, h.seed)
+        th_table_place(&index.t, start, h.cap)
+        index.t.len = h.n
+        if not th_table_plausible(&index.t):
+            raise ValueError("head must be that of an index, but its block holds other bytes")
+        return index
+
+    # ---- many ids ----
+
+    def find_many(self, ids):
+        """Look up n ids. O(n).
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (n,)
+
+        Returns
+        -------
+        values : ndarray of int64, shape (n,)
+            0 for an absent id.
+        found : ndarray of bool, shape (n,)
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            If `ids` is not of integers, not one-dimensional, or does not fit int64.
+        """
+        cdef _Columns rows = _Columns(None)
+        cdef th_column id_ = rows.take(ids, "ids")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray values = _empty(n, cnp.NPY_INT64), found = _empty(n, cnp.NPY_BOOL)
+        result = values, found
+        th_table_find_many(&self.t, id_, n, <int64_t *>cnp.PyArray_DATA(values), <uint8_t *>cnp.PyArray_DATA(found))
+        return result
+
+    def put_many(self, ids, values):
+        """Set the values of n ids; the last value of a repeated id counts. O(n) on average.
+
+        Parameters
+        ----------
+        ids, values : array_like of int, shape (n,), or int
+            At least one must be an array.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+            Whether each id was absent. Of equal ids, only the first can be.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `find_many`, or if the columns have different lengths.
+        MemoryError
+            If there is not enough memory. Any other error of the memory propagates, too. The index is unchanged.
+        """
+        cdef _Columns rows = _Columns(None)
+        cdef th_column id_ = rows.take(ids, "ids"), value = rows.take(values, "values")
+        cdef size_t n = rows.count(), need = 0, cap = self.t.cap
+        cdef cnp.ndarray added = _empty(n, cnp.NPY_BOOL)
+        cdef cnp.ndarray entries = _empty(n, cnp.NPY_UINT32), old = _empty(n, cnp.NPY_INT64)
+        cdef th_undo undo = th_undo(<uint32_t *>cnp.PyArray_DATA(entries), <int64_t *>cnp.PyArray_DATA(old))
+        while th_table_put_many(&self.t, id_, value, n, <uint8_t *>cnp.PyArray_DATA(added), undo, &need) == TH_FULL:
+            self.grow(need)
+        if self.t.cap > cap and self.t.cap - self.t.len > self.t.len // 2:  # the index grew for ids that were not new
+            self.shrink(max(self.t.len + self.t.len // 8, <size_t>_SMALL))
+        return added
+
+    def remove_many(self, ids):
+        """Remove n ids. O(n) on average.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (n,)
+
+        Returns
+        -------
+        values : ndarray of int64, shape (n,)
+            The removed values; 0 for an absent id.
+        found : ndarray of bool, shape (n,)
+            Whether each id was in the index. Of equal ids, only the first can be.
+
+        Raises
+        ------
+        TypeError, ValueError, OverflowError
+            As `find_many`.
+        """
+        cdef _Columns rows = _Columns(None)
+        cdef th_column id_ = rows.take(ids, "ids")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray values = _empty(n, cnp.NPY_INT64), found = _empty(n, cnp.NPY_BOOL)
+        result = values, found
+        th_table_remove_many(&self.t, id_, n, <int64_t *>cnp.PyArray_DATA(values), <uint8_t *>cnp.PyArray_DATA(found))
+        if self.t.len < self.t.cap // 4:
+            self.shrink(max(2 * self.t.len, <size_t>_SMALL))
+        return result
+
+    # ---- as a container ----
+
+    def ids(self):
+        """Return a copy of all ids, shape (len,), int64, in arbitrary order. O(len)."""
+        cdef cnp.ndarray ids = _empty(self.t.len, cnp.NPY_INT64)
+        while <size_t>ids.shape[0] != self.t.len:  # another thread has changed the index
+            ids = _empty(self.t.len, cnp.NPY_INT64)
+        th_table_items(&self.t, <int64_t *>cnp.PyArray_DATA(ids), NULL)
+        return ids
+
+    def items(self):
+        """Return copies of all ids and of their values, each of shape (len,), int64, in arbitrary order. O(len)."""
+        cdef cnp.ndarray ids, values
+        cdef size_t n
+        while True:
+            n = self.t.len
+            ids, values = _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64)
+            result = ids, values
+            if n == self.t.len:  # otherwise another thread has changed the index
+                break
+        th_table_items(&self.t, <int64_t *>cnp.PyArray_DATA(ids), <int64_t *>cnp.PyArray_DATA(values))
+        return result
+
+    def __len__(self):
+        return self.t.len
+
+    def __repr__(self):
+        return f"<timerheap.IdIndex of {self.t.len} ids>"
+
+    def clear(self):
+        """Remove all ids and release all memory. O(1)."""
+        cdef _Memory old = self.room
+        self.room, self.seed = None, _new_seed()
+        th_table_init(&self.t, self.seed)
+        self.give(old)
+
+    def _check(self):
+        """Raise AssertionError if an invariant of the index is broken. O(n)."""
+        if th_table_check(&self.t) != TH_YES:
+            raise AssertionError("an id is not where a search looks for it")

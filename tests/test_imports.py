@@ -101,7 +101,7 @@ LAYERS = {
         "__init__",
     ],
     "spark._group": [
-        "__init__ free_space journalled_timers memory offsets",
+        "__init__ clock_bytes free_space journalled_timers manifest memory offsets",
         "chunks id_table live_file value_columns",
         "checkpoint key_table row_buffer state_table watermark window_slices",
         "live_store query session_windows",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +24,14 @@ from timerheap import (
 )
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._exchange.observed import OBSERVED
-from timerheap.spark._group.checkpoint import Manifest, Stored
+from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
+from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.live_groups import Cache, Owner
 
@@ -62,7 +63,10 @@ class Store:
 
     def __init__(self) -> None:
         self.chunks: dict[tuple[int, int], bytes] = {}
-        self.manifest: Manifest | None = None
+        self.manifest: bytes | None = None
+
+    def read(self, kind: int, id_: int) -> bytes | None:
+        return self.chunks.get((kind, id_))
 
     def read_all(self) -> Any:
         return [(kind, id_, data) for (kind, id_), data in self.chunks.items()][::-1]
@@ -74,22 +78,31 @@ class Store:
         del self.chunks[kind, id_]
 
     def read_manifest(self) -> Manifest:
-        manifest = copy.deepcopy(self.manifest)
-        assert manifest is not None
-        for run in manifest.runs:
-            run.nbytes = 0  # not stored
-        return manifest
+        assert self.manifest is not None
+        return Manifest.from_bytes(self.manifest)
 
     def write_manifest(self, manifest: Manifest) -> None:
-        assert self.manifest is None or manifest.token != self.manifest.token
-        self.manifest = copy.deepcopy(manifest)
+        assert self.manifest is None or manifest.token != self.read_manifest().token
+        self.manifest = manifest.to_bytes()
+
+
+def save(group: KeyGroup, stored: Stored, store: Store) -> None:
+    stored.save(store, group.parts(), group.watermark_state.to_bytes())
+
+
+def load(store: Store, group: KeyGroup) -> Stored:
+    stored = Stored.load(store, store.read_manifest(), group.part, group.query.drop_state)
+    clock = stored.read_clock(store)
+    group.watermark_state = WatermarkState.from_bytes(clock, group.query.watermarks, group.query.channels)
+    group.loaded()
+    return stored
 
 
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = Store()
-        self.group, self.stored = KeyGroup(QUERY), Stored(Manifest(4, 2))
+        self.group, self.stored = KeyGroup(QUERY), Stored(Manifest(4))
         self.ids: dict[str, int] = {}
         self.model: dict[str, dict[str, Any]] = {}
         self.timers: set[tuple[int, str]] = set()
@@ -188,19 +201,17 @@ class Machine(RuleBasedStateMachine):
     @rule(reload=st.booleans())
     def end_batch(self, reload: bool) -> None:
         self.group.forget_dead_keys()
-        self.stored.save(self.store, self.group.parts())
+        save(self.group, self.stored, self.store)
         live = {name for _, name in self.timers} | {name for _, name, _ in self.waiting}
         live |= {
             name for name, contents in self.model.items() if any(v or v == 0.0 for v in contents.values())
         }
         if reload:
-            manifest = self.store.read_manifest()
             self.group = KeyGroup(QUERY)
-            self.stored = Stored.load(self.store, manifest, self.group.part)
-            self.group.loaded()
+            self.stored = load(self.store, self.group)
             self.group.forget_dead_keys()
             assert len(self.group.keys) == len(live), "a load leaves no dead key behind"
-            self.stored.save(self.store, self.group.parts())
+            save(self.group, self.stored, self.store)
             self.context.bind(self.group)
         known = set(self.group.keys.table.ids().tolist())
         assert {self.ids[name] for name in live} <= known
@@ -243,16 +254,16 @@ def saved_rows(watermark: int) -> Store:
     """Save a group with a watermark whose chunks hold rows of the times 5 and 6."""
     group, stored, store = (
         KeyGroup(replace(QUERY, rows=from_arrow_schema(pa.schema(ROWS)))),
-        Stored(Manifest(4, 2)),
+        Stored(Manifest(4)),
         Store(),
     )
     for time in (5, 6):
         ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
         row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.query.schema)
         group.rows.append(KeyedRows(widen(row), ids, np.array([time])))
-        stored.save(store, group.parts())
+        save(group, stored, store)
     group.rows.release(group.watermark_state.follow(watermark))
-    stored.save(store, group.parts())
+    save(group, stored, store)
     assert any(kind == ROWS_KIND for kind, _ in store.chunks), "the released rows are still stored"
     return store
 
@@ -261,8 +272,8 @@ def reloaded(store: Store, *fields: pa.Field) -> KeyGroup:
     order: RowOrder = "event_time" if HASHED in fields else "arrival"
     rows = from_arrow_schema(pa.schema([field for field in fields if field is not HASHED]))
     group = KeyGroup(replace(QUERY, rows=rows, order=order))
-    Stored.load(store, store.read_manifest(), group.part)
-    return group.loaded()
+    load(store, group)
+    return group
 
 
 K, N, AT = ROWS
@@ -294,7 +305,7 @@ def test_columns_may_change_once_no_row_waits(case: str) -> None:
         columns = [pa.nulls(1, field.type) for field in fields[:-1]]
         row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
         group.rows.append(KeyedRows(widen(row), np.array([5]), np.array([8])))
-        Stored(store.read_manifest()).save(store, group.parts())
+        save(group, Stored(store.read_manifest()), store)
         assert reloaded(store, *fields).rows.release(8).rows.equals(widen(row))
 
 
@@ -306,10 +317,9 @@ def test_waiting_rows_are_restored_if_the_columns_are_reordered() -> None:
 def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
     """Save a group whose function has these states, each set for a key of its own."""
     group = KeyGroup(replace(QUERY, drop_state=drop_state))
-    stored = Stored(Manifest(4, 2))
+    stored = Stored(Manifest(4))
     if store.manifest is not None:
-        stored = Stored.load(store, store.read_manifest(), group.part, drop_state)
-        group.loaded()
+        stored = load(store, group)
     key: KeyContext[int] = KeyContext()
     context = GroupRuntimeContext(key, 4)
     context.bind(group)
@@ -319,7 +329,7 @@ def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> K
         assert state.value() in (None, name)
         state.update(name)
     group.forget_dead_keys()
-    stored.save(store, group.parts())
+    save(group, stored, store)
     return group
 
 
@@ -336,10 +346,11 @@ def test_an_unused_state_is_reported_and_kept_until_it_is_dropped() -> None:
     assert sorted(group.keys.keys(np.sort(group.keys.table.ids())).column("k").to_pylist()) == ["a", "d", "e"]
     assert not group.notices()
     assert store.manifest is not None
-    kinds = [run.kind for run in store.manifest.runs]
+    runs = store.read_manifest().runs
+    kinds = [run.kind for run in runs]
     assert len(kinds) == len(set(kinds)), "a new state may reuse the kind of a dropped one"
     assert {kind for kind, _ in store.chunks} == set(kinds)
-    assert sum(run.count for run in store.manifest.runs) == len(store.chunks)
+    assert sum(run.count for run in runs) == len(store.chunks)
     assert len(with_states(store, "ade", ("b",)).keys) == 3, "dropping a state again has no effect"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from os import PathLike
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from timerheap.flink import Explanation
-from timerheap.spark._group.chunks import CLOCK, read_chunk
+from timerheap.spark._group.checkpoint import read_clock
+from timerheap.spark._group.clock_bytes import decode_clock
+from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.watermarks import WatermarkStrategy
 
@@ -35,16 +38,29 @@ def explain_watermark(
     Notes
     -----
     Reads the watermark state of one key group, which is the same in all key groups, through Spark's state
-    data source. Costs one Spark job, independently of the size of the state.
+    data source. Costs one Spark job, or two with many channels, independently of the size of
+    the state.
     """
     reader = spark.read.format("statestore").option("operatorId", operator_id)
-    chunks = reader.option("stateVarName", "chunks").load(str(checkpoint))
-    clocks = chunks.where(f"user_map_key.kind = {CLOCK}").select("user_map_value.data")
-    row = clocks.first()
+    row = reader.option("stateVarName", "manifest").load(str(checkpoint)).select("key", "value.data").first()
     if row is None:
         return []
-    batch = read_chunk(CLOCK, bytes(row[0]))
-    inputs = 1 + max(number or 0 for number in batch.column("input").to_pylist())
-    clock = WatermarkState((WatermarkStrategy.no_watermarks(),) * inputs, (None,) * inputs)
-    clock.replay(batch)
-    return clock.explain()
+    label, data = row
+
+    def read(kind: int, id_: int) -> bytes | None:
+        chunks = (
+            reader.option("stateVarName", "chunks")
+            .load(str(checkpoint))
+            .where(
+                (F.col("key") == F.lit(label))
+                & (F.col("user_map_key.kind") == kind)
+                & (F.col("user_map_key.id") == id_)
+            )
+        )
+        found = chunks.select("user_map_value.data").first()
+        return None if found is None else bytes(found[0])
+
+    clock = read_clock(Manifest.from_bytes(bytes(data)), read)
+    inputs = len(decode_clock(clock).inputs)
+    none = WatermarkStrategy.no_watermarks()
+    return WatermarkState.from_bytes(clock, (none,) * inputs, (None,) * inputs).explain()

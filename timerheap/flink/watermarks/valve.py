@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from timerheap._arguments import int64
 from timerheap._native._heap import KeyTimerHeap
 from timerheap.flink.watermarks.combine import checked_index
@@ -227,18 +229,12 @@ class StatusWatermarkValve:
         """
         if not isinstance(state, ValveState):
             raise TypeError(f"state must be a ValveState, got {state!r}")
-        valve = cls()
-        valve.watermark = int64("watermark", state.watermark)
-        for channel, kept in enumerate(state.channels):
-            watermark = int64(f"watermark of channel {channel}", kept.watermark)
-            valve._names.append(kept.name)
-            valve._watermarks.append(watermark)
-            valve._active.append(False)
-            valve._furthest = max(valve._furthest, watermark)
-            if kept.active:
-                valve._activate(channel)
-        if state.channels and not valve._active_count:
-            valve.status = WatermarkStatus.IDLE
+        valve = cls._of_columns(
+            int64("watermark", state.watermark),
+            [kept.name for kept in state.channels],
+            [int64(f"watermark of channel {n}", kept.watermark) for n, kept in enumerate(state.channels)],
+            [bool(kept.active) for kept in state.channels],
+        )
         if valve.state() != ValveState(state.watermark, state.active, list(state.channels)):
             raise ValueError(
                 "state must be consistent: a valve is active while one of its channels is, and a channel is "
@@ -247,6 +243,27 @@ class StatusWatermarkValve:
             )
         valve._output = output
         return valve
+
+    @classmethod
+    def _of_columns(
+        cls, watermark: int, names: Sequence[Hashable], watermarks: list[int], active: list[bool]
+    ) -> StatusWatermarkValve:
+        """Return a valve that continues with these channels; O(n)."""
+        valve = cls()
+        valve.watermark = watermark
+        valve._names, valve._watermarks, valve._active = list(names), watermarks, active
+        valve._active_count = sum(active)
+        valve._furthest = max(watermarks, default=MIN_WATERMARK)
+        aligned = np.array(active, bool) & (np.array(watermarks, np.int64) >= watermark)
+        channels = np.flatnonzero(aligned)
+        valve._aligned.push_many(np.array(watermarks, np.int64)[channels], channels)
+        if active and not valve._active_count:
+            valve.status = WatermarkStatus.IDLE
+        return valve
+
+    def _columns(self) -> tuple[list[int], list[bool]]:
+        """Return the watermarks and the activity of all channels."""
+        return self._watermarks, self._active
 
     def _activate(self, channel: int) -> None:
         self._active[channel] = True

@@ -9,34 +9,30 @@ twice the size of the part. The manifest lists the valid chunks.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 import pyarrow as pa
 
-from timerheap.spark._group.chunks import USER_STATE, pieces, read_chunk, write_chunk
+from timerheap._native._heap import seal, unseal
+from timerheap.spark._group.chunks import CLOCK, USER_STATE, pieces, read_chunk, write_chunk
+from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, digest
 
 __all__ = [
     "CHUNKS_KEY",
     "CHUNKS_VALUE",
-    "FORMAT",
     "MANIFEST",
     "CheckpointedPart",
     "ChunkStore",
-    "Manifest",
-    "Run",
     "Stored",
+    "partitions_changed",
+    "read_clock",
 ]
 
-# Frozen: every checkpoint of this format has these schemas.
-FORMAT = 2
+# Frozen: every checkpoint has these schemas.
 CHUNKS_KEY = "kind smallint, id int"
 CHUNKS_VALUE = "data binary"
-MANIFEST = (
-    "format int, token binary, max_parallelism int, partitions int, "
-    "kinds array<struct<kind:smallint,name:string,count:int>>"
-)
+MANIFEST = "data binary"
 _SLACK = 16 << 10
 
 
@@ -71,6 +67,9 @@ class CheckpointedPart(Protocol):
 class ChunkStore(Protocol):
     """The Spark state variables of the current key group."""
 
+    def read(self, kind: int, id_: int) -> bytes | None:
+        """Return a chunk, or None if there is none."""
+
     def read_all(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield all chunks as (kind, id, data), in any order."""
 
@@ -87,36 +86,6 @@ class ChunkStore(Protocol):
         """Write the manifest."""
 
 
-@dataclass(slots=True)
-class Run:
-    """The chunks of one part, with the ids 0 to `count` - 1."""
-
-    kind: int
-    name: str
-    count: int = 0
-    nbytes: int = 0
-
-
-@dataclass(slots=True)
-class Manifest:
-    """The table of contents of a group; every save, even a retried one, sets a new `token`."""
-
-    max_parallelism: int
-    partitions: int
-    token: bytes = b""
-    runs: list[Run] = field(default_factory=list)
-
-    def check(self, max_parallelism: int, partitions: int) -> None:
-        """Raise ValueError if the query changed a setting that a checkpoint fixes."""
-        if self.max_parallelism != max_parallelism:
-            raise ValueError(
-                f"max_parallelism must be {self.max_parallelism}, as in the checkpoint, got "
-                f"{max_parallelism}; pass max_parallelism={self.max_parallelism}, or start a new checkpoint"
-            )
-        if self.partitions != partitions:
-            raise ValueError(partitions_changed(self.partitions, partitions))
-
-
 def partitions_changed(was: int, now: int) -> str:
     """Return the error for a number of shuffle partitions other than `was`, which the query runs with."""
     conf = "spark.sql.shuffle.partitions"
@@ -125,6 +94,23 @@ def partitions_changed(was: int, now: int) -> str:
         f"checkpoint keeps the number it was started with: set {conf} to {was} before calling process(), or "
         "start a new checkpoint"
     )
+
+
+def read_clock(manifest: Manifest, read: Callable[[int, int], bytes | None]) -> bytes:
+    """Return the clock of a manifest; `read` returns a chunk by kind and id, or None."""
+    if not manifest.clock_apart:
+        return manifest.clock
+    data = read(CLOCK, 0)
+    if data is None:
+        raise ValueError("the checkpoint lacks the chunk of the watermark's state")
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(unseal(CLOCK, data)), "lz4") as stream:
+            clock = bytes(stream.read())
+    except (pa.ArrowException, OSError) as e:
+        raise ValueError(f"the chunk of the watermark's state must hold a clock: {e}") from e
+    if digest(clock) != manifest.clock:
+        raise ValueError("the chunk of the watermark's state is not that of the manifest")
+    return clock
 
 
 class Stored:
@@ -164,8 +150,22 @@ class Stored:
         stored._dropped = dropped
         return stored
 
-    def save(self, store: ChunkStore, parts: Iterator[CheckpointedPart]) -> None:
+    def read_clock(self, store: ChunkStore) -> bytes:
+        """Return the clock of the last save."""
+        return read_clock(self.manifest, store.read)
+
+    def save(
+        self,
+        store: ChunkStore,
+        parts: Iterable[CheckpointedPart],
+        clock: bytes,
+        late_rows: int = 0,
+        wake_up: int | None = None,
+    ) -> None:
         """Write the changes, then the manifest with a new token."""
+        manifest = self.manifest
+        self._save_clock(store, clock)
+        manifest.late_rows, manifest.wake_up = late_rows, wake_up
         for run in self._dropped:  # first, since a new state may reuse their kind
             for id_ in range(run.count):
                 store.remove(run.kind, id_)
@@ -186,6 +186,17 @@ class Stored:
                 store.write(run.kind, run.count, data)
                 run.count += 1
                 run.nbytes += len(data)
-        self.manifest.runs = [run for run in self._runs.values() if run.count]
-        self.manifest.token = os.urandom(16)
-        store.write_manifest(self.manifest)
+        manifest.runs = [run for run in self._runs.values() if run.count]
+        manifest.token = os.urandom(16)
+        store.write_manifest(manifest)
+
+    def _save_clock(self, store: ChunkStore, clock: bytes) -> None:
+        """Put the clock into the manifest, or into a chunk if it is large and has changed."""
+        manifest = self.manifest
+        apart = len(clock) > INLINE_CLOCK
+        short = digest(clock) if apart else clock
+        if apart and not (manifest.clock_apart and manifest.clock == short):
+            store.write(CLOCK, 0, seal(CLOCK, pa.compress(clock, "lz4", asbytes=True)))
+        elif manifest.clock_apart and not apart:
+            store.remove(CLOCK, 0)
+        manifest.clock, manifest.clock_apart = short, apart

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from timerheap.spark._group.checkpoint import CheckpointedPart, Run
+from timerheap.spark._group.checkpoint import CheckpointedPart
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.manifest import Run
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.session_windows import SessionsPart
@@ -27,10 +28,20 @@ class KeyGroup:
     Parameters
     ----------
     query : Query
+
+    Attributes
+    ----------
+    watermark_state : WatermarkState
+    late_rows : int
+        The number of late rows so far.
+    wake_up : int or None
+        The timestamp of the group's timer in Spark.
     """
 
     def __init__(self, query: Query) -> None:
         self.query = query
+        self.late_rows = 0
+        self.wake_up: int | None = None
         self.watermark_state = WatermarkState(query.watermarks, query.channels)
         self.keys = KeyTable([query.schema.field(name) for name in query.key])
         self.event_timers = JournalledTimers(EVENT_TIMERS, query.one_timer_per_key)
@@ -43,7 +54,7 @@ class KeyGroup:
 
     def parts(self) -> Iterator[CheckpointedPart]:
         """Yield the parts in the order in which they are saved."""
-        yield from (self.watermark_state, self.keys, self.event_timers, self.processing_timers, self.rows)
+        yield from (self.keys, self.event_timers, self.processing_timers, self.rows)
         if self.slices is not None:
             yield self.slices
         yield from self.states.values()

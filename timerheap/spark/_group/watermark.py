@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from timerheap.flink import (
-    ChannelState,
-    Explanation,
-    IndexedCombinedWatermarkStatus,
-    StatusWatermarkValve,
-    ValveState,
-)
-from timerheap.spark._group.chunks import CLOCK
+from timerheap.flink import Explanation, IndexedCombinedWatermarkStatus, StatusWatermarkValve
+from timerheap.spark._group.clock_bytes import InputClock, StoredClock, decode_clock, encode_clock
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
 
 __all__ = ["WatermarkState"]
 
-_SCHEMA = pa.schema(
-    [
-        ("watermark", pa.int64()),
-        ("late_rows", pa.int64()),
-        ("wake_up", pa.int64()),
-        ("channel", pa.binary()),  # null: the input has a single channel
-        ("max_timestamp", pa.int64()),
-        ("count", pa.int64()),
-        ("run", pa.string()),
-        ("input", pa.int8()),  # null: no channel has been seen yet
-        ("column", pa.string()),  # the input's channel column; null: a single channel for all rows
-        ("input_watermark", pa.int64()),
-        ("channel_watermark", pa.int64()),
-        ("active", pa.bool_()),
-        ("aligned", pa.bool_()),
-        ("active_at", pa.int64()),
-    ]
-)
-
-
-@dataclass(slots=True)
-class _Channel:
-    number: int  # in its valve
-    name: str | None
-    generator: WatermarkGenerator
-    max_timestamp: int = MIN_WATERMARK
-    count: int = 0
-    active_at: int | None = None
-
 
 class _Input:
-    """The channels of one input in a watermark valve; channels are the values of `column`."""
+    """The channels of one input in a watermark valve, by number; channels are the values of `column`."""
 
     def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
         self._strategy = strategy
@@ -62,7 +27,10 @@ class _Input:
     def _forget(self) -> None:
         self.column = self._column
         self.valve = StatusWatermarkValve()
-        self.channels: dict[str | None, _Channel] = {}
+        self._numbers: dict[str | None, int] = {}
+        self._generators: list[WatermarkGenerator | None] = []  # None: restored and not used since
+        self._max_timestamps: list[int] = []
+        self._active_at: list[int | None] = []
 
     def switch(self) -> str | None:
         """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
@@ -80,13 +48,14 @@ class _Input:
 
     def activate(self, name: str | None, now: int | None) -> None:
         """Record that a channel has rows, and add it if it is new."""
-        channel = self.channels.get(name)
-        if channel is None:
-            number = self.valve.add_channel(name)
-            channel = _Channel(number, name, self._strategy.create_watermark_generator())
-            self.channels[name] = channel
-        channel.active_at = now
-        self.valve.input_watermark_status(WatermarkStatus.ACTIVE, channel.number)
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = self.valve.add_channel(name)
+            self._generators.append(self._strategy.create_watermark_generator())
+            self._max_timestamps.append(MIN_WATERMARK)
+            self._active_at.append(now)
+        self._active_at[number] = now
+        self.valve.input_watermark_status(WatermarkStatus.ACTIVE, number)
 
     def observe(self, rows: list[dict[str, Any]], now: int | None) -> None:
         """Advance the watermarks of active channels by the rows of a micro-batch.
@@ -96,51 +65,78 @@ class _Input:
         """
         watermarks = []
         for row in rows:
-            channel, count, max_timestamp = self.channels[row["channel"]], row["count"], row["max_timestamp"]
-            channel.count += count
+            number, max_timestamp = self._numbers[row["channel"]], row["max_timestamp"]
             if max_timestamp is not None:
-                channel.max_timestamp = max(channel.max_timestamp, max_timestamp)
-                watermarks.append((channel.generator.on_batch(max_timestamp, count, now), channel.number))
+                generator = self._generator(number)
+                self._max_timestamps[number] = max(self._max_timestamps[number], max_timestamp)
+                watermarks.append((generator.on_batch(max_timestamp, row["count"], now), number))
         for watermark, number in sorted(watermarks):
             self.valve.input_watermark(watermark, number)
 
+    def _generator(self, number: int) -> WatermarkGenerator:
+        generator = self._generators[number]
+        if generator is None:
+            generator = self._generators[number] = self._strategy.create_watermark_generator()
+            if self._max_timestamps[number] > MIN_WATERMARK:
+                generator.on_batch(self._max_timestamps[number], 1, None)
+        return generator
+
     def begin_run(self, now: int | None) -> None:
         """Restart the idle timeout of all channels at `now`."""
-        for channel in self.channels.values():
-            channel.active_at = now
+        self._active_at = [now] * len(self._active_at)
 
     def mark_idle(self, now: int) -> None:
         """Mark channels without rows for longer than the idle timeout as idle."""
-        for deadline, channel in self._deadlines():
+        for deadline, number in self._deadlines():
             if now > deadline:
-                channel.active_at = None
-                self.valve.input_watermark_status(WatermarkStatus.IDLE, channel.number)
+                self._active_at[number] = None
+                self.valve.input_watermark_status(WatermarkStatus.IDLE, number)
 
     def next_idle(self) -> int | None:
         """Return the time after which the next channel becomes idle; None: never."""
         return min((deadline for deadline, _ in self._deadlines()), default=None)
 
-    def _deadlines(self) -> Iterator[tuple[int, _Channel]]:
+    def _deadlines(self) -> Iterator[tuple[int, int]]:
         timeout = self._strategy.idle_timeout
         if timeout is not None:
-            for channel in self.channels.values():
-                if channel.active_at is not None:
-                    yield channel.active_at + timeout, channel
+            for number, active_at in enumerate(self._active_at):
+                if active_at is not None:
+                    yield active_at + timeout, number
 
-    def restore(self, rows: list[dict[str, Any]]) -> None:
-        """Restore the channels from rows of `WatermarkState.snapshot`."""
-        self.column = rows[0]["column"]
-        states = []
-        for number, row in enumerate(rows):
-            name = None if row["channel"] is None else row["channel"].decode()
-            generator = self._strategy.create_watermark_generator()
-            channel = _Channel(number, name, generator, row["max_timestamp"], row["count"], row["active_at"])
-            if channel.max_timestamp > MIN_WATERMARK:
-                generator.on_batch(channel.max_timestamp, channel.count, None)
-            self.channels[name] = channel
-            states.append(ChannelState(name, row["channel_watermark"], row["active"], row["aligned"]))
-        active = any(state.active for state in states)
-        self.valve = StatusWatermarkValve.restore(ValveState(rows[0]["input_watermark"], active, states))
+    @property
+    def timed(self) -> bool:
+        """Whether a load needs the times of activity."""
+        return self._strategy.idle_timeout is not None
+
+    def clock(self) -> InputClock:
+        """Return what a load needs."""
+        watermarks, active = self.valve._columns()
+        active_at = None
+        if self.timed:
+            active_at = np.array([MIN_WATERMARK if at is None else at for at in self._active_at], np.int64)
+        return InputClock(
+            self.column,
+            self.valve.watermark,
+            list(self._numbers),
+            np.array(watermarks, np.int64),
+            np.array(self._max_timestamps, np.int64),
+            np.array(active, bool),
+            active_at,
+        )
+
+    def restore(self, clock: InputClock) -> None:
+        """Restore the channels of `clock`."""
+        n = len(clock.names)
+        self.column = clock.column
+        self._numbers = {name: number for number, name in enumerate(clock.names)}
+        self._generators = [None] * n
+        self._max_timestamps = clock.max_timestamps.tolist()
+        self._active_at = [None] * n
+        if clock.active_at is not None:
+            self._active_at = [None if at == MIN_WATERMARK else at for at in clock.active_at.tolist()]
+        self.valve = StatusWatermarkValve._of_columns(
+            clock.watermark, clock.names, clock.watermarks.tolist(), clock.active.tolist()
+        )
 
 
 def _describe(column: str | None) -> str:
@@ -160,19 +156,12 @@ class WatermarkState:
         The channel column of each input.
     """
 
-    kind = CLOCK
-    name = ""
-    schema = _SCHEMA
-
     def __init__(self, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]) -> None:
         self.notices: set[str] = set()  # for the user, about the restored checkpoint
         self.watermark = MIN_WATERMARK
-        self.late_rows = 0
-        self.wake_up: int | None = None
         self._run: str | None = None
         self._inputs = [_Input(*pair) for pair in zip(strategies, columns, strict=True)]
         self._combined = IndexedCombinedWatermarkStatus(len(strategies))
-        self._saved: object = None
 
     def observe(self, observed: pa.Table, now: int | None, run: str | None) -> int:
         """Advance the watermark by the rows of a micro-batch and return it.
@@ -244,55 +233,28 @@ class WatermarkState:
         self.watermark = MAX_WATERMARK
         return self.watermark
 
-    # The methods of `CheckpointedPart`. Every chunk holds the whole state, one row per channel.
+    def to_bytes(self) -> bytes:
+        """Return what a load needs (see `timerheap.spark._group.clock_bytes`); equal states, equal bytes."""
+        run = self._run if any(input_.timed for input_ in self._inputs) else None
+        return encode_clock(StoredClock(self.watermark, run, [input_.clock() for input_ in self._inputs]))
 
-    def _values(self) -> list[tuple[Any, ...]]:
-        mine = self.watermark, self.late_rows, self.wake_up
-        rows: list[tuple[Any, ...]] = []
-        for number, input_ in enumerate(self._inputs):
-            state = input_.valve.state()
-            for channel, kept in zip(input_.channels.values(), state.channels, strict=True):
-                name = None if channel.name is None else channel.name.encode()
-                seen = name, channel.max_timestamp, channel.count
-                valve = state.watermark, kept.watermark, kept.active, kept.aligned, channel.active_at
-                rows.append((*mine, *seen, self._run, number, input_.column, *valve))
-        return rows or [(*mine, None, MIN_WATERMARK, 0, self._run, *[None] * 7)]
-
-    def changes(self) -> pa.RecordBatch | None:
-        """Return the state if it changed since the last call, else None."""
-        if self._values() == self._saved:
-            return None
-        self._saved = self._values()
-        return self.snapshot()
-
-    def snapshot(self) -> pa.RecordBatch:
-        """Return the state."""
-        columns = zip(*self._values(), strict=True)
-        arrays = [pa.array(column, f.type) for column, f in zip(columns, _SCHEMA, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-
-    def replay(self, batch: pa.RecordBatch) -> None:
-        """Restore the state of `snapshot`."""
-        if batch.schema != _SCHEMA or not batch.num_rows:
-            raise ValueError(
-                f"a chunk of kind {CLOCK} must have rows with the columns {_SCHEMA}, got {batch.num_rows} "
-                f"rows with {batch.schema}"
-            )
-        rows = batch.to_pylist()
-        self.late_rows, self.wake_up = rows[0]["late_rows"], rows[0]["wake_up"]
-        self._run = rows[0]["run"]
-        channels = [row for row in rows if row["input"] is not None]
-        for number in sorted({row["input"] for row in channels}):
-            if not 0 <= number < len(self._inputs):
+    @classmethod
+    def from_bytes(
+        cls, data: bytes, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]
+    ) -> WatermarkState:
+        """Return the state that `to_bytes` returned; raise ValueError for any other bytes."""
+        clock = decode_clock(data)
+        state = cls(strategies, columns)
+        state._run = clock.run
+        for number, input_ in enumerate(clock.inputs):
+            if not input_.names:  # it had no rows
+                continue
+            if number >= len(strategies):
                 raise ValueError(
                     f"the query must have the inputs of the checkpoint, which has an input {number}, "
-                    f"got {len(self._inputs)} inputs; start a new checkpoint"
+                    f"got {len(strategies)} inputs; start a new checkpoint"
                 )
-            self._inputs[number].restore([row for row in channels if row["input"] == number])
-        self._combine()
-        self.watermark = max(self.watermark, rows[0]["watermark"])
-        self._saved = self._values()
-
-    def nbytes(self) -> int:
-        """Return 0, since the watermark is always rewritten."""
-        return 0
+            state._inputs[number].restore(input_)
+        state._combine()
+        state.watermark = max(state.watermark, clock.watermark)
+        return state

@@ -71,7 +71,7 @@ def _admit(query: Query, group: KeyGroup, rows: pa.RecordBatch, output: ResultBu
 def _drop_late(
     query: Query, group: KeyGroup, late: pa.RecordBatch, timestamps: np.ndarray, output: ResultBuffer
 ) -> None:
-    group.watermark_state.late_rows += len(timestamps)
+    group.late_rows += len(timestamps)
     if query.late_row is not None:
         late_by = lateness(group.watermark_state.watermark, timestamps)
         output.late(late.select(list(query.late_columns)), late_by)
@@ -79,5 +79,5 @@ def _drop_late(
         _log.warning(
             "dropped %d rows behind the watermark (%d so far in this key group)",
             len(timestamps),
-            group.watermark_state.late_rows,
+            group.late_rows,
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import NamedTuple, cast
 
-from timerheap.spark._group.checkpoint import ChunkStore, Manifest, Stored
+from timerheap.spark._group.checkpoint import ChunkStore, Stored
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.query import Query
+from timerheap.spark._group.watermark import WatermarkState
 
 __all__ = ["Cache", "LiveGroups", "Owner"]
 
@@ -83,15 +85,12 @@ class LiveGroups:
     store : ChunkStore
         The state of the group that Spark has made current.
     owner : Owner
-    partitions : int
-        Number of shuffle partitions that the labels are made for.
     """
 
-    def __init__(self, query: Query, store: ChunkStore, owner: Owner, partitions: int) -> None:
+    def __init__(self, query: Query, store: ChunkStore, owner: Owner) -> None:
         self._query = query
         self._store = store
         self._owner = owner
-        self._partitions = partitions
 
     def begin(self, run: str | None, batch: int) -> None:
         """Begin a task of a micro-batch."""
@@ -99,19 +98,23 @@ class LiveGroups:
 
     def load(self, label: int) -> tuple[KeyGroup, Stored]:
         """Return the current key group, live or from the store."""
-        query, partitions = self._query, self._partitions
+        query = self._query
         manifest = self._store.read_manifest()
         if manifest is None:
-            return KeyGroup(query), Stored(Manifest(query.max_parallelism, partitions))
-        manifest.check(query.max_parallelism, partitions)
+            return KeyGroup(query), Stored(Manifest(query.max_parallelism))
+        manifest.check(query.max_parallelism)
         cached = _cache.take(self._owner, label, manifest.token)
         if cached is not None:
             return cast(tuple[KeyGroup, Stored], cached)
         group = KeyGroup(query)
         stored = Stored.load(self._store, manifest, group.part, query.drop_state)
+        clock = stored.read_clock(self._store)
+        group.watermark_state = WatermarkState.from_bytes(clock, query.watermarks, query.channels)
+        group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
         return group.loaded(), stored
 
     def save(self, label: int, group: KeyGroup, stored: Stored) -> None:
         """Save the current key group, and keep it live."""
-        stored.save(self._store, group.parts())
+        clock = group.watermark_state.to_bytes()
+        stored.save(self._store, group.parts(), clock, group.late_rows, group.wake_up)
         _cache.put(self._owner, label, stored.manifest.token, (group, stored))

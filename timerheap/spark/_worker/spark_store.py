@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from timerheap.spark._group.checkpoint import CHUNKS_KEY, CHUNKS_VALUE, FORMAT, MANIFEST, Manifest, Run
+from timerheap.spark._group.checkpoint import CHUNKS_KEY, CHUNKS_VALUE, MANIFEST
+from timerheap.spark._group.manifest import Manifest
 
 __all__ = ["SparkStore"]
 
@@ -17,6 +18,10 @@ class SparkStore:
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._chunks = handle.getMapState("chunks", CHUNKS_KEY, CHUNKS_VALUE)
         self._manifest = handle.getValueState("manifest", MANIFEST)
+
+    def read(self, kind: int, id_: int) -> bytes | None:
+        row = self._chunks.getValue((kind, id_))
+        return None if row is None else bytes(row[0])
 
     def read_all(self) -> Iterator[tuple[int, int, bytes]]:
         for (kind, id_), (data,) in self._chunks.iterator():
@@ -30,16 +35,7 @@ class SparkStore:
 
     def read_manifest(self) -> Manifest | None:
         row = self._manifest.get()
-        if row is None:
-            return None
-        format_, token, max_parallelism, partitions, runs = row
-        if format_ != FORMAT:
-            raise ValueError(
-                f"this checkpoint has timerheap's state format {format_}, and this version reads {FORMAT}: "
-                "use the version that wrote it, or start a new checkpoint"
-            )
-        return Manifest(max_parallelism, partitions, bytes(token), [Run(*run) for run in runs])
+        return None if row is None else Manifest.from_bytes(bytes(row[0]))
 
     def write_manifest(self, manifest: Manifest) -> None:
-        runs = [(run.kind, run.name, run.count) for run in manifest.runs]
-        self._manifest.update((FORMAT, manifest.token, manifest.max_parallelism, manifest.partitions, runs))
+        self._manifest.update((manifest.to_bytes(),))

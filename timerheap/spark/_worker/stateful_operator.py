@@ -106,7 +106,7 @@ class StreamingOperator(StatefulProcessor):
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         self._check_partitions(task)
-        groups = LiveGroups(query, self._store, owner, self._partitions)
+        groups = LiveGroups(query, self._store, owner)
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
         group, stored = groups.load(int(label))
         if self._runner is None:
@@ -153,7 +153,7 @@ class StreamingOperator(StatefulProcessor):
             after, over = 1, now
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
         wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
-        current = group.watermark_state.wake_up
+        current = group.wake_up
         if current is not None and current <= over:
             current = None  # it has fired or fires in this batch; Spark deletes it
         if wanted != current:
@@ -161,7 +161,7 @@ class StreamingOperator(StatefulProcessor):
                 self._handle.deleteTimer(current)
             if wanted is not None:
                 self._handle.registerTimer(wanted)
-        group.watermark_state.wake_up = wanted
+        group.wake_up = wanted
 
 
 class BatchOperator:

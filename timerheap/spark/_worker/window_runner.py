@@ -65,7 +65,7 @@ class WindowRunner:
             assert isinstance(self._windows, GlobalWindowAggregate)
             before = self._windows.late_rows
             self._windows.merge(slices)
-            self._group.watermark_state.late_rows += self._windows.late_rows - before
+            self._group.late_rows += self._windows.late_rows - before
             return
         inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self._work.inputs.items()}
         times = waiting.timestamps
@@ -73,7 +73,7 @@ class WindowRunner:
             times = np.full(len(times), self._time())
         late = self._windows.add(waiting.ids, times, inputs)
         if len(late.rows):
-            self._group.watermark_state.late_rows += len(late.rows)
+            self._group.late_rows += len(late.rows)
             if self._output.takes_late:
                 taken = rows.select(self._late_columns).take(pa.array(late.rows))
                 self._output.late(taken, late.late_by)

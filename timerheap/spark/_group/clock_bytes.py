@@ -1,0 +1,143 @@
+"""The bytes of a key group's clock: its watermark and the channels that it is made of.
+
+Little-endian. The header is the version u8, the number of inputs u8, the watermark i64, and the run of the
+query. Each input has its channel column, its watermark i64, the number of channels u32 and whether their
+times of activity are stored u8; then, for all channels, the watermarks i64, the largest timestamps i64, the
+times of activity i64, whether they are active u8, the lengths of the names i32, and the names. A text is its
+length i32 and its UTF-8; the length -1 stands for None.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["InputClock", "StoredClock", "decode_clock", "encode_clock"]
+
+_VERSION = 1
+_HEADER = struct.Struct("<BBq")
+_LENGTH = struct.Struct("<i")
+_INPUT = struct.Struct("<qIB")
+
+
+@dataclass(slots=True)
+class InputClock:
+    """The channels of one input, n of them.
+
+    Parameters
+    ----------
+    column : str or None
+        The channel column; None: a single channel for all rows.
+    watermark : int
+    names : list of (str or None)
+    watermarks, max_timestamps : ndarray of int64, shape (n,)
+    active : ndarray of bool, shape (n,)
+    active_at : ndarray of int64, shape (n,), optional
+        When a channel had its last row, epoch ms, or MIN_WATERMARK; None if channels never become idle.
+    """
+
+    column: str | None
+    watermark: int
+    names: list[str | None]
+    watermarks: np.ndarray
+    max_timestamps: np.ndarray
+    active: np.ndarray
+    active_at: np.ndarray | None = None
+
+
+@dataclass(slots=True)
+class StoredClock:
+    """The watermark of a key group and the channels of its inputs.
+
+    Parameters
+    ----------
+    watermark : int
+    run : str or None
+        The run of the query that the times of activity belong to.
+    inputs : list of InputClock
+    """
+
+    watermark: int
+    run: str | None
+    inputs: list[InputClock] = field(default_factory=list)
+
+
+def encode_clock(clock: StoredClock) -> bytes:
+    """Return the bytes of a clock; equal clocks have equal bytes."""
+    parts = [_HEADER.pack(_VERSION, len(clock.inputs), clock.watermark), *_text(clock.run)]
+    for input_ in clock.inputs:
+        names = [None if name is None else name.encode() for name in input_.names]
+        timed = input_.active_at is not None
+        parts += [*_text(input_.column), _INPUT.pack(input_.watermark, len(names), timed)]
+        parts += [input_.watermarks.astype("<i8").tobytes(), input_.max_timestamps.astype("<i8").tobytes()]
+        if input_.active_at is not None:
+            parts.append(input_.active_at.astype("<i8").tobytes())
+        parts.append(input_.active.astype(np.uint8).tobytes())
+        lengths = [-1 if name is None else len(name) for name in names]
+        parts += [np.array(lengths, "<i4").tobytes(), b"".join(name or b"" for name in names)]
+    return b"".join(parts)
+
+
+def _text(text: str | None) -> list[bytes]:
+    data = b"" if text is None else text.encode()
+    return [_LENGTH.pack(-1 if text is None else len(data)), data]
+
+
+def decode_clock(data: bytes) -> StoredClock:
+    """Return the clock of `encode_clock`; raise ValueError for any other bytes."""
+    reader = _Reader(data)
+    version, inputs, watermark = reader.struct(_HEADER)
+    if version != _VERSION:
+        raise ValueError(f"the watermark's state has version {version}, and this version reads {_VERSION}")
+    clock = StoredClock(watermark, reader.text(), [reader.input() for _ in range(inputs)])
+    if reader.left():
+        raise ValueError(f"the watermark's state must end after its inputs, got {reader.left()} bytes more")
+    return clock
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def left(self) -> int:
+        return len(self._data) - self._at
+
+    def bytes(self, n: int) -> memoryview:
+        if not 0 <= n <= self.left():
+            raise ValueError(f"the watermark's state is cut off: {n} bytes wanted, {self.left()} left")
+        self._at += n
+        return self._data[self._at - n : self._at]
+
+    def struct(self, layout: struct.Struct) -> tuple[Any, ...]:
+        return layout.unpack(self.bytes(layout.size))
+
+    def array(self, dtype: npt.DTypeLike, n: int) -> np.ndarray:
+        return np.frombuffer(self.bytes(np.dtype(dtype).itemsize * n), dtype)
+
+    def text(self) -> str | None:
+        (length,) = self.struct(_LENGTH)
+        return None if length == -1 else str(self.bytes(length), "utf-8")
+
+    def input(self) -> InputClock:
+        column = self.text()
+        watermark, n, timed = self.struct(_INPUT)
+        watermarks, max_timestamps = self.array("<i8", n), self.array("<i8", n)
+        active_at = self.array("<i8", n) if timed else None
+        active, lengths = self.array(np.uint8, n), self.array("<i4", n)
+        if (timed | active.max(initial=0)) > 1 or lengths.min(initial=0) < -1:
+            raise ValueError("the watermark's state has an invalid flag or length")
+        bounds = [0, *np.maximum(lengths, 0).cumsum(dtype=np.int64).tolist()]
+        text = bytes(self.bytes(bounds[-1]))
+        unnamed = lengths < 0
+        names: list[str | None] = [text[start:stop].decode() for start, stop in pairwise(bounds)]
+        for channel in np.flatnonzero(unnamed).tolist():
+            names[channel] = None
+        if len(set(names)) != n:
+            raise ValueError("the watermark's state has two channels of one name")
+        return InputClock(column, watermark, names, watermarks, max_timestamps, active.view(bool), active_at)

@@ -1,0 +1,138 @@
+"""The manifest of a key group: a small sealed value that says what its chunks mean.
+
+Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in a chunk), the
+group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, the wake-up i64, the lengths of
+the clock u16 and the number of runs u16; then the clock, or its digest; then for each run its kind u16, the
+length of its name u16 and the number of its chunks u32, and its name.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+
+from timerheap._native._heap import seal, unseal, xxh64
+
+__all__ = ["FORMAT", "INLINE_CLOCK", "Manifest", "Run", "digest"]
+
+FORMAT = 2
+"""The version of the checkpoints' format."""
+
+INLINE_CLOCK = 512
+"""The size of a clock, in bytes, up to which it is in the manifest."""
+
+_KIND = 32  # of the envelope
+_HEADER = struct.Struct("<HH8s16siqqHH")
+_RUN = struct.Struct("<HHI")
+_WAKE_UP, _CLOCK_APART = 1, 2
+
+
+@dataclass(slots=True)
+class Run:
+    """The chunks of one part, with the ids 0 to `count` - 1."""
+
+    kind: int
+    name: str
+    count: int = 0
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The table of contents of a group.
+
+    Parameters
+    ----------
+    max_parallelism : int
+    id : bytes
+        8 random bytes, which the group keeps for life.
+    token : bytes
+        16 random bytes, which every save, even a retried one, sets anew.
+    clock : bytes
+        The group's clock; its `digest` if it is longer than `INLINE_CLOCK`, and in a chunk of its own.
+    clock_apart : bool
+        Whether `clock` is a digest.
+    late_rows : int
+        The number of late rows so far.
+    wake_up : int or None
+        The timestamp of the group's timer in Spark.
+    runs : list of Run
+    """
+
+    max_parallelism: int
+    id: bytes = field(default_factory=lambda: os.urandom(8))
+    token: bytes = b""
+    clock: bytes = b""
+    clock_apart: bool = False
+    late_rows: int = 0
+    wake_up: int | None = None
+    runs: list[Run] = field(default_factory=list)
+
+    def check(self, max_parallelism: int) -> None:
+        """Raise ValueError if the query changed a setting that a checkpoint fixes."""
+        if self.max_parallelism != max_parallelism:
+            raise ValueError(
+                f"max_parallelism must be {self.max_parallelism}, as in the checkpoint, got "
+                f"{max_parallelism}; pass max_parallelism={self.max_parallelism}, or start a new checkpoint"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Return the value that the state store holds."""
+        flags = _WAKE_UP * (self.wake_up is not None) | _CLOCK_APART * self.clock_apart
+        header = _HEADER.pack(
+            FORMAT,
+            flags,
+            self.id,
+            self.token,
+            self.max_parallelism,
+            self.late_rows,
+            self.wake_up or 0,
+            len(self.clock),
+            len(self.runs),
+        )
+        parts = [header, self.clock]
+        for run in self.runs:
+            name = run.name.encode()
+            parts += [_RUN.pack(run.kind, len(name), run.count), name]
+        return seal(_KIND, *parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Return the manifest of `to_bytes`; raise ValueError for any other bytes."""
+        payload = unseal(_KIND, data)
+        if len(payload) >= 2 and (found := int.from_bytes(payload[:2], "little")) != FORMAT:
+            raise ValueError(
+                f"this checkpoint has timerheap's state format {found}, and this version reads {FORMAT}: "
+                "use the version that wrote it, or start a new checkpoint"
+            )
+        try:
+            return cls._parse(payload)
+        except struct.error as e:
+            raise ValueError(f"a manifest is cut off: {e}") from None
+
+    @classmethod
+    def _parse(cls, payload: memoryview) -> Manifest:
+        _, flags, id_, token, max_parallelism, late_rows, wake_up, clock, runs = _HEADER.unpack_from(payload)
+        at = _HEADER.size + clock
+        manifest = cls(
+            max_parallelism,
+            id_,
+            token,
+            bytes(payload[_HEADER.size : at]),
+            bool(flags & _CLOCK_APART),
+            late_rows,
+            wake_up if flags & _WAKE_UP else None,
+        )
+        for _ in range(runs):
+            kind, name, count = _RUN.unpack_from(payload, at)
+            at += _RUN.size + name
+            manifest.runs.append(Run(kind, str(payload[at - name : at], "utf-8"), count))
+        if at != len(payload):
+            raise ValueError(f"a manifest must end after its runs, at byte {at}, got {len(payload)} bytes")
+        return manifest
+
+
+def digest(data: bytes) -> bytes:
+    """Return 16 bytes that tell whether `data` changed."""
+    return xxh64(data).to_bytes(8, "little") + xxh64(data, 1).to_bytes(8, "little")

@@ -102,7 +102,9 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ clock_bytes free_space journalled_timers manifest memory offsets",
-        "chunks id_table live_file value_columns",
+        "buffers chunks live_file value_columns",
+        "array_layouts",
+        "column id_table",
         "checkpoint key_table row_buffer state_table watermark window_slices",
         "live_store query session_windows",
         "key_group",

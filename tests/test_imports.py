@@ -101,12 +101,14 @@ LAYERS = {
         "__init__",
     ],
     "spark._group": [
-        "__init__ clock_bytes free_space journalled_timers manifest memory offsets",
+        "__init__ clock_bytes free_space journalled_timers manifest map_log memory offsets",
         "buffers chunks live_file value_columns",
         "array_layouts",
         "column id_table",
-        "checkpoint key_table row_buffer state_table watermark window_slices",
-        "live_store query session_windows",
+        "checkpoint key_table row_buffer segments state_table watermark window_slices",
+        "growing_state live_store query session_windows",
+        "list_state map_state",
+        "user_states",
         "key_group",
     ],
     "spark._exchange": [

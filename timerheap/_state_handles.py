@@ -25,10 +25,12 @@ __all__ = [
     "Handle",
     "KeyedContents",
     "KeyedRuntimeContext",
+    "ListContents",
     "ListHandle",
+    "MapContents",
     "MapHandle",
     "StateBackend",
-    "StateContents",
+    "ValueContents",
     "ValueHandle",
     "ValueTypes",
 ]
@@ -42,25 +44,53 @@ class CurrentKey(Protocol):
         """The key, or None if there is none."""
 
 
-class StateContents(Protocol):
-    """The contents of one state, for all keys.
-
-    The contents of a key are an encoded value, a list of encoded values, or a dict from keys to encoded
-    values. They are None for a key without state, never an empty list or dict.
-    """
+class ValueContents(Protocol):
+    """The encoded values of one value state, by key; None for a key without state."""
 
     def load(self, key: Any, /) -> Any:
-        """Return the contents of a key; the caller may modify them before it calls `store`."""
+        """Return the value of a key."""
 
-    def store(self, key: Any, contents: Any, /) -> None:
-        """Set the contents of a key; None removes them."""
+    def store(self, key: Any, value: Any, /) -> None:
+        """Set the value of a key; None removes it."""
+
+
+class ListContents(Protocol):
+    """The encoded elements of one list state, by key."""
+
+    def load(self, key: Any, /) -> Sequence[Any]:
+        """Return the elements of a key; `append` may extend the sequence, `replace` leaves it as it is."""
+
+    def append(self, key: Any, elements: list[Any], /) -> None:
+        """Append elements, at a cost that does not depend on the length of the list."""
+
+    def replace(self, key: Any, elements: list[Any], /) -> None:
+        """Set the elements of a key; an empty list removes its state."""
+
+
+class MapContents(Protocol):
+    """The entries of one map state, by key, from the user's keys to encoded values."""
+
+    def load(self, key: Any, /) -> Mapping[Any, Any]:
+        """Return the entries of a key in the order of insertion."""
+
+    def find(self, key: Any, entry: Any, /) -> tuple[bool, Any]:
+        """Return whether a key has an entry, and the value of the entry."""
+
+    def put(self, key: Any, entries: dict[Any, Any], /) -> None:
+        """Set entries, at a cost that does not depend on the size of the map."""
+
+    def remove(self, key: Any, entry: Any, /) -> None:
+        """Remove an entry if there is one, at a cost that does not depend on the size of the map."""
+
+    def remove_all(self, key: Any, /) -> None:
+        """Remove all entries of a key."""
 
 
 class StateBackend(Protocol):
     """Stores the contents of all states of one function."""
 
-    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> StateContents:
-        """Return the contents of one state.
+    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> Any:
+        """Return the contents of one state: `ValueContents`, `ListContents` or `MapContents`.
 
         Parameters
         ----------
@@ -95,13 +125,14 @@ class ValueTypes(Protocol):
 
 
 class Contents(Protocol):
-    """The contents that a handle reads and writes, such as those of the current key."""
+    """Where a handle reads and writes: a table of contents, and a key in it."""
 
-    def load(self) -> Any:
-        """Return the contents, or None."""
+    @property
+    def table(self) -> Any:
+        """`ValueContents`, `ListContents` or `MapContents`, as the handle needs it."""
 
-    def store(self, contents: Any) -> None:
-        """Set the contents; None removes them."""
+    def key(self) -> Any:
+        """Return the key, such as the current one."""
 
 
 class KeyedContents:
@@ -114,7 +145,7 @@ class KeyedContents:
         As in `StateBackend.contents_of`.
     """
 
-    table: StateContents
+    table: Any
 
     def __init__(self, keys: CurrentKey, name: str, shape: str, types: tuple[Any, ...]) -> None:
         self._keys = keys
@@ -122,20 +153,13 @@ class KeyedContents:
         self.shape = shape
         self.types = types
 
-    def bind(self, backend: StateBackend) -> StateContents:
+    def bind(self, backend: StateBackend) -> Any:
         """Use this backend from now on; return its contents of the state."""
         self.table = backend.contents_of(self.name, self.shape, self.types)
         return self.table
 
-    def load(self) -> Any:
+    def key(self) -> Any:
         """See `Contents`."""
-        return self.table.load(self._key())
-
-    def store(self, contents: Any) -> None:
-        """See `Contents`."""
-        self.table.store(self._key(), contents)
-
-    def _key(self) -> Any:
         key = self._keys.current_key
         if key is None:
             raise RuntimeError(
@@ -170,37 +194,37 @@ class Handle(State):
         self._name = name
         *_, self._codec = codecs
 
-    def clear(self) -> None:
-        """See `timerheap.state.State.clear`."""
-        self._contents.store(None)
-
 
 class ValueHandle(Handle, ValueState):
-    """A `ValueState` over contents."""
+    """A `ValueState` over `ValueContents`."""
 
     shape = "value"
     parts = ("",)
 
     def value(self) -> Any:
         """See `timerheap.ValueState`."""
-        return self._codec.decode(self._contents.load())
+        return self._codec.decode(self._contents.table.load(self._contents.key()))
 
     def update(self, value: Any) -> None:
         """See `timerheap.ValueState`."""
-        self._contents.store(self._codec.encode(value))
+        self._contents.table.store(self._contents.key(), self._codec.encode(value))
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.store(self._contents.key(), None)
 
 
 class ListHandle(Handle, ListState):
-    """A `ListState` over contents."""
+    """A `ListState` over `ListContents`."""
 
     shape = "list"
     parts = (", an element",)
 
     def get(self) -> Iterator[Any]:
         """See `timerheap.ListState`."""
-        contents = self._contents.load() or ()
-        # add() appends to this list, update() and clear() replace it: the elements of now need no copy
-        return map(self._codec.decode, islice(contents, len(contents)))
+        elements = self._contents.table.load(self._contents.key())
+        # add() extends this list, update() and clear() replace it: the elements of now need no copy
+        return map(self._codec.decode, islice(elements, len(elements)))
 
     def add(self, value: Any) -> None:
         """See `timerheap.ListState`."""
@@ -210,16 +234,15 @@ class ListHandle(Handle, ListState):
         """See `timerheap.ListState`."""
         encoded = self._encode(values)
         if encoded:
-            contents = self._contents.load()
-            if contents is None:
-                contents = encoded
-            else:
-                contents += encoded
-            self._contents.store(contents)
+            self._contents.table.append(self._contents.key(), encoded)
 
     def update(self, values: Iterable[Any]) -> None:
         """See `timerheap.ListState`."""
-        self._contents.store(self._encode(values) or None)
+        self._contents.table.replace(self._contents.key(), self._encode(values))
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.replace(self._contents.key(), [])
 
     def _encode(self, values: Iterable[Any]) -> list[Any]:
         encoded = [self._codec.encode(value) for value in values]
@@ -229,7 +252,7 @@ class ListHandle(Handle, ListState):
 
 
 class MapHandle(Handle, MapState):
-    """A `MapState` over contents."""
+    """A `MapState` over `MapContents`."""
 
     shape = "map"
     parts = (", a key", ", a value")
@@ -240,7 +263,8 @@ class MapHandle(Handle, MapState):
 
     def get(self, key: Any) -> Any:
         """See `timerheap.MapState`."""
-        return self._codec.decode(self._entries().get(self._encode_key(key)))
+        _, value = self._find(key)
+        return self._codec.decode(value)
 
     def put(self, key: Any, value: Any) -> None:
         """See `timerheap.MapState`."""
@@ -250,21 +274,16 @@ class MapHandle(Handle, MapState):
         """See `timerheap.MapState`."""
         encoded = {self._encode_key(k): self._codec.encode(v) for k, v in dict_value.items()}
         if encoded:
-            contents = self._entries()
-            contents.update(encoded)
-            self._contents.store(contents)
+            self._contents.table.put(self._contents.key(), encoded)
 
     def remove(self, key: Any) -> None:
         """See `timerheap.MapState`."""
-        contents = self._entries()
-        encoded = self._encode_key(key)
-        if encoded in contents:
-            del contents[encoded]
-            self._contents.store(contents or None)
+        self._contents.table.remove(self._contents.key(), self._encode_key(key))
 
     def contains(self, key: Any) -> bool:
         """See `timerheap.MapState`."""
-        return self._encode_key(key) in self._entries()
+        found, _ = self._find(key)
+        return found
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """See `timerheap.MapState`."""
@@ -282,8 +301,17 @@ class MapHandle(Handle, MapState):
         """See `timerheap.MapState`."""
         return not self._entries()
 
-    def _entries(self) -> dict[Any, Any]:
-        return self._contents.load() or {}
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.remove_all(self._contents.key())
+
+    def _entries(self) -> Mapping[Any, Any]:
+        entries: Mapping[Any, Any] = self._contents.table.load(self._contents.key())
+        return entries
+
+    def _find(self, key: Any) -> tuple[bool, Any]:
+        found: tuple[bool, Any] = self._contents.table.find(self._contents.key(), self._encode_key(key))
+        return found
 
     def _encode_key(self, key: Any) -> Any:
         encoded = self._key_codec.decode(self._key_codec.encode(key))
@@ -313,7 +341,7 @@ class KeyedRuntimeContext(RuntimeContext):
         self._handles: dict[str, tuple[Handle, KeyedContents]] = {}
         self._backend: StateBackend | None = None
 
-    def bind_backend(self, backend: StateBackend) -> list[StateContents]:
+    def bind_backend(self, backend: StateBackend) -> list[Any]:
         """Bind all handles to this backend; return their contents there."""
         self._backend = backend
         return [contents.bind(backend) for _, contents in self._handles.values()]

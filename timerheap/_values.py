@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import struct
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,7 @@ def _floating(type_: pa.DataType, single: bool) -> Convert:
             raise Misfit(f"{_show(value)} does not fit {type_}: it is too large") from None
         if isinstance(value, int) and kept != value:
             raise Misfit(f"{_show(value)} does not fit {type_}: it would become {kept!r}")
-        return kept
+        return kept if kept == kept else math.nan  # one object, so that it is one key of a map
 
     return floating
 

@@ -128,7 +128,8 @@ class BatchValueState(ValueState):
 class ListState(State):
     """A list for each key (Flink's ``ListState``).
 
-    The list of a key is one value in the checkpoint: a batch that changes it writes the whole list.
+    `add` and `add_all` cost what they add, in memory and in the checkpoint, however long the list is.
+    `update` writes the whole list.
     """
 
     @abstractmethod
@@ -157,7 +158,8 @@ class ListState(State):
 class MapState(State):
     """A dict for each key (Flink's ``MapState``), iterated in insertion order.
 
-    The map of a key is one value in the checkpoint: a batch that changes it writes the whole map.
+    `put`, `put_all` and `remove` cost what they change, in memory and in the checkpoint, however large the
+    map is. All NaNs are one key.
     """
 
     @abstractmethod

@@ -43,7 +43,7 @@ def test_a_wide_column_has_the_same_values(type_: pa.DataType) -> None:
 def test_the_parts_of_a_group_have_64_bit_offsets(type_: pa.DataType) -> None:
     wanted, values = TYPES[type_]
     column, ids = pa.array(values[:1], type_), np.array([5])
-    family = StateTable(64, "s", "value", type_)
+    family = StateTable(64, "s", type_)
     family.put_many(ids, column)
     assert family.get_many(ids).type == family.snapshot().schema.field(1).type == wanted
     keys = KeyTable([pa.field("k", type_)])

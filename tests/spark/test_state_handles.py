@@ -104,6 +104,41 @@ def test_an_emptied_list_or_map_is_no_state(backend):
 
 
 @backends
+def test_all_nans_are_one_key_of_a_map(backend):
+    for key_type in ("double", Types.ROW([Types.DOUBLE()])):
+        opened = Opened(backend, "bigint", key_type)
+        nans = [float("nan"), -float("nan"), np.float64("nan")]
+        nans = nans if key_type == "double" else [(nan,) for nan in nans]
+        for value, nan in enumerate(nans):
+            opened.book[nan] = value
+        assert len(list(opened.book)) == 1
+        assert opened.book[nans[1]] == 2
+        opened.book.remove(nans[0])
+        assert opened.book.is_empty()
+
+
+@backends
+def test_an_iterator_over_a_list_is_not_changed_by_what_follows(backend):
+    opened = Opened(backend, "bigint")
+    opened.log.add_all([1, 2])
+    before = iter(opened.log)
+    opened.log.add(3)
+    longer = iter(opened.log)
+    opened.log.update([4])
+    assert (list(before), list(longer), list(opened.log)) == ([1, 2], [1, 2, 3], [4])
+
+
+@backends
+def test_a_map_is_iterated_in_the_order_of_insertion(backend):
+    opened = Opened(backend, "bigint")
+    opened.book.put_all({"a": 1, "b": 2, "c": 3})
+    opened.book["b"] = 4
+    opened.book.remove("a")
+    opened.book["a"] = 5
+    assert list(opened.book.items()) == [("b", 4), ("c", 3), ("a", 5)]
+
+
+@backends
 def test_a_struct_is_returned_as_a_row_of_the_callers_own(backend):
     opened = Opened(backend)
     given = {"a": 1, "b": ["x"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from timerheap._state_handles import Handle, ListHandle, MapHandle, ValueHandle
 from timerheap.functions import RuntimeContext
@@ -52,21 +52,69 @@ class ReducingStateDescriptor(StateDescriptor):
             )
 
 
-class _WindowContents:
-    """The contents of one window's state: an entry in the current key's map from windows to contents."""
+class _WindowValues:
+    """`ValueContents` by window, in entries of the current key's map from windows to contents."""
 
-    def __init__(self, entries: MapState, window: Window) -> None:
+    def __init__(self, entries: MapState) -> None:
         self._entries = entries
-        self._window = window
 
-    def load(self) -> Any:
-        return self._entries.get(self._window)
+    def load(self, window: Window) -> Any:
+        return self._entries.get(window)
 
-    def store(self, contents: Any) -> None:
+    def store(self, window: Window, contents: Any) -> None:
         if contents is None:
-            self._entries.remove(self._window)
+            self._entries.remove(window)
         else:
-            self._entries.put(self._window, contents)
+            self._entries.put(window, contents)
+
+
+class _WindowLists(_WindowValues):
+    """`ListContents` by window; every change writes the whole list."""
+
+    def load(self, window: Window) -> list[Any]:
+        return super().load(window) or []
+
+    def append(self, window: Window, elements: list[Any]) -> None:
+        self.store(window, self.load(window) + elements)
+
+    def replace(self, window: Window, elements: list[Any]) -> None:
+        self.store(window, elements or None)
+
+
+class _WindowMaps(_WindowValues):
+    """`MapContents` by window; every change writes the whole map."""
+
+    def load(self, window: Window) -> dict[Any, Any]:
+        return super().load(window) or {}
+
+    def find(self, window: Window, entry: Any) -> tuple[bool, Any]:
+        entries = self.load(window)
+        return entry in entries, entries.get(entry)
+
+    def put(self, window: Window, entries: dict[Any, Any]) -> None:
+        self.store(window, self.load(window) | entries)
+
+    def remove(self, window: Window, entry: Any) -> None:
+        entries = self.load(window)
+        if entry in entries:
+            del entries[entry]
+            self.store(window, entries or None)
+
+    def remove_all(self, window: Window) -> None:
+        self.store(window, None)
+
+
+_TABLES = {"value": _WindowValues, "list": _WindowLists, "map": _WindowMaps}
+
+
+class _OfWindow(NamedTuple):
+    """The contents of one window."""
+
+    table: _WindowValues
+    window: Window
+
+    def key(self) -> Window:
+        return self.window
 
 
 class _NestedCodec:
@@ -160,7 +208,8 @@ class WindowStates:
                 "does not keep its elements, got None"
             )
         entries = self._runtime_context.get_map_state(MapStateDescriptor(name, WINDOW_TYPE, type_info))
-        return class_(_WindowContents(entries, window), name, [_NestedCodec() for _ in class_.parts])
+        contents = _OfWindow(_TABLES[class_.shape](entries), window)
+        return class_(contents, name, [_NestedCodec() for _ in class_.parts])
 
 
 class WindowStateStore:

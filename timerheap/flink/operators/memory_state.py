@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from typing import Any
@@ -14,27 +14,73 @@ from timerheap.flink.internal_timer_service import KeyContext
 __all__ = ["MemoryRuntimeContext"]
 
 
-class _MemoryContents(dict[Hashable, Any]):
-    """The contents of one state, by key."""
+class _Values(dict[Hashable, Any]):
+    """`ValueContents`."""
 
     def load(self, key: Hashable) -> Any:
         return self.get(key)
 
-    def store(self, key: Hashable, contents: Any) -> None:
-        if contents is None:
+    def store(self, key: Hashable, value: Any) -> None:
+        if value is None:
             self.pop(key, None)
         else:
-            self[key] = contents
+            self[key] = value
+
+
+class _Lists(dict[Hashable, list[Any]]):
+    """`ListContents`."""
+
+    def load(self, key: Hashable) -> Sequence[Any]:
+        return self.get(key, ())
+
+    def append(self, key: Hashable, elements: list[Any]) -> None:
+        self.setdefault(key, []).extend(elements)
+
+    def replace(self, key: Hashable, elements: list[Any]) -> None:
+        if elements:
+            self[key] = elements
+        else:
+            self.pop(key, None)
+
+
+class _Maps(dict[Hashable, dict[Any, Any]]):
+    """`MapContents`."""
+
+    def load(self, key: Hashable) -> Mapping[Any, Any]:
+        return self.get(key, {})
+
+    def find(self, key: Hashable, entry: Any) -> tuple[bool, Any]:
+        entries = self.load(key)
+        return entry in entries, entries.get(entry)
+
+    def put(self, key: Hashable, entries: dict[Any, Any]) -> None:
+        self.setdefault(key, {}).update(entries)
+
+    def remove(self, key: Hashable, entry: Any) -> None:
+        entries = self.get(key, {})
+        entries.pop(entry, None)
+        if not entries:
+            self.pop(key, None)
+
+    def remove_all(self, key: Hashable) -> None:
+        self.pop(key, None)
+
+
+_CONTENTS: dict[str, Callable[[], _Values | _Lists | _Maps]] = {
+    "value": _Values,
+    "list": _Lists,
+    "map": _Maps,
+}
 
 
 class _MemoryBackend:
     """Stores states in dicts."""
 
     def __init__(self) -> None:
-        self.states: dict[str, _MemoryContents] = {}
+        self.states: dict[str, _Values | _Lists | _Maps] = {}
 
-    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> _MemoryContents:
-        return self.states.setdefault(name, _MemoryContents())
+    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> _Values | _Lists | _Maps:
+        return self.states.setdefault(name, _CONTENTS[shape]())
 
 
 class _CopyingTypes:

@@ -14,7 +14,7 @@ from timerheap.spark._group.manifest import Run
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.session_windows import SessionsPart
-from timerheap.spark._group.state_table import StateTable
+from timerheap.spark._group.user_states import UserState, new_state, restored_state
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
 from timerheap.tvf import SliceAssigner
@@ -48,7 +48,7 @@ class KeyGroup:
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, query.one_timer_per_key)
         self.rows = RowBuffer(query.schema)
         self.slices = None if query.windows is None else _windows_part(query.windows)
-        self.states: dict[str, StateTable] = {}
+        self.states: dict[str, UserState] = {}
         self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
 
@@ -84,14 +84,12 @@ class KeyGroup:
             )
         return part
 
-    def _restored_state(self, run: Run, schema: pa.Schema) -> StateTable:
-        if len(schema) != 2:
-            raise ValueError(f"a chunk of state {run.name!r} has the columns {schema}")
-        table = StateTable(run.kind, run.name, schema.field(1).name, schema.field(1).type)
+    def _restored_state(self, run: Run, schema: pa.Schema) -> UserState:
+        table = restored_state(run.kind, run.name, schema)
         self.states[run.name] = table
         return table
 
-    def state(self, name: str, shape: str, type_: pa.DataType) -> StateTable:
+    def state(self, name: str, shape: str, type_: pa.DataType) -> UserState:
         """Return the table of a user's state; raise a ValueError if its shape or type has changed."""
         if name in self.query.drop_state:
             raise ValueError(
@@ -102,7 +100,7 @@ class KeyGroup:
         table = self.states.get(name)
         if table is None:
             kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
-            table = self.states[name] = StateTable(kind, name, shape, type_)
+            table = self.states[name] = new_state(kind, name, shape, type_)
         elif (table.shape, table.type) != (shape, type_):
             raise ValueError(
                 f"state {name!r} is a {table.shape} state of {table.type}, not a {shape} state of {type_}; "
@@ -126,7 +124,7 @@ class KeyGroup:
         A search costs O(keys), so it starts only once half of the keys may be dead: the cost for each key is
         amortised O(1), and the table holds at most twice the live keys.
         """
-        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | StateTable]
+        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | UserState]
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
         if self.slices is not None:
             parts.append(self.slices)

@@ -1,26 +1,24 @@
-"""The contents of a user's state in one key group: one table for each descriptor."""
+"""The contents of a user's value state in one key group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import Row
 
-from timerheap._values import reader
 from timerheap.spark._group.id_table import IdTable
-from timerheap.spark._group.offsets import wide_rows
+from timerheap.spark._group.offsets import wide_rows, widen
 
 __all__ = ["StateTable"]
 
 
 class StateTable:
-    """The contents of one state, by key id: a table, behind a cache of what the current batch has touched.
+    """The values of one state, by key id: a table, behind a cache of what the current batch has touched.
 
-    Implements `timerheap._state_handles.StateContents`.
+    Implements `timerheap._state_handles.ValueContents`.
 
     Parameters
     ----------
@@ -28,43 +26,47 @@ class StateTable:
         The kind of its chunks in the checkpoint.
     name : str
         The state's name.
-    shape : {"value", "list", "map"}
     type_ : pyarrow.DataType
-        The type of a value, of the whole list, or of the whole map.
+        The type of a value.
     """
 
-    def __init__(self, kind: int, name: str, shape: str, type_: pa.DataType) -> None:
+    shape = "value"
+
+    def __init__(self, kind: int, name: str, type_: pa.DataType) -> None:
         self.kind = kind
         self.name = name
-        self.shape = shape
         self.type = type_
-        self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(shape, type_)])
+        self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(self.shape, type_)])
         self._table = IdTable(type_)
+        self._at_hand: list[np.ndarray] = []
         self._cache: dict[int, Any] = {}
         self._dirty: set[int] = set()
         self._unsaved: list[np.ndarray] = []
-        self.losses = 0  # times that a key's contents were cleared
+        self.losses = 0  # times that a key's value was cleared
+
+    @classmethod
+    def restored(cls, kind: int, name: str, schema: pa.Schema) -> Self:
+        """Return an empty state for chunks of this schema."""
+        return cls(kind, name, schema.field(cls.shape).type)
+
+    def announce(self, ids: np.ndarray) -> None:
+        """Record that the values of these keys may be read; the first read then loads them in one lookup."""
+        self._at_hand.append(ids)
 
     def load(self, key_id: int) -> Any:
-        """Return the contents of one key: an encoded value, a list or a dict of them; None for no state."""
+        """Return the encoded value of one key, or None."""
         if key_id not in self._cache:
-            self.prefetch(np.array([key_id], np.int64))
+            ids = np.concatenate([*self._at_hand, [key_id]])
+            self._at_hand = []
+            for id_, value in zip(ids.tolist(), self._table.get(ids).to_pylist(), strict=True):
+                self._cache.setdefault(id_, value)
         return self._cache[key_id]
 
-    def store(self, key_id: int, contents: Any) -> None:
-        """Set the contents of one key; None removes them."""
-        self.losses += contents is None
-        self._cache[key_id] = contents
+    def store(self, key_id: int, value: Any) -> None:
+        """Set the value of one key; None removes it."""
+        self.losses += value is None
+        self._cache[key_id] = value
         self._dirty.add(key_id)
-
-    def prefetch(self, ids: np.ndarray) -> None:
-        """Load the contents of many keys into the cache, in one lookup; O(n)."""
-        contents = self._table.get(ids).to_pylist()
-        if self.shape == "map":
-            key = reader(self.type.key_type, Row) or (lambda k: k)
-            contents = [c and {key(k): v for k, v in c} for c in contents]
-        for key_id, value in zip(ids.tolist(), contents, strict=True):
-            self._cache.setdefault(key_id, value)
 
     def get_many(self, ids: np.ndarray) -> pa.Array:
         """Return the values of many keys, null for a key without one: shape (n,), with 64-bit offsets."""
@@ -80,27 +82,26 @@ class StateTable:
         self._unsaved.append(ids)
 
     def ids(self) -> np.ndarray:
-        """Return the ids of the keys that have contents."""
+        """Return the ids of the keys that have values."""
         self._settle()
         return self._table.ids()
 
     def _settle(self) -> None:
-        """Write the stored contents to the table."""
+        """Write the stored values to the table."""
         if self._dirty:
             ids = np.fromiter(self._dirty, np.int64, len(self._dirty))
-            contents: Iterable[Any] = (self._cache[key_id] for key_id in self._dirty)
-            if self.shape == "map":
-                contents = (c and list(c.items()) for c in contents)
-            self._table.put(ids, pa.array(list(contents), self._table.type))
+            values = [self._cache[key_id] for key_id in self._dirty]
+            self._table.put(ids, pa.array(values, self._table.type))
             self._unsaved.append(ids)
             self._dirty.clear()
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
-        """Return the contents of all keys changed since the last call; null for a key that was cleared."""
+        """Return the values of all keys changed since the last call; null for a key that was cleared."""
         self._settle()
         self._cache.clear()
+        self._at_hand = []
         if not self._unsaved:
             return None
         ids = pd.unique(np.concatenate(self._unsaved))
@@ -108,7 +109,7 @@ class StateTable:
         return self._batch(ids, self._table.get(ids))
 
     def snapshot(self) -> pa.RecordBatch:
-        """Return all contents."""
+        """Return all values."""
         return self._batch(*self._table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
@@ -118,6 +119,15 @@ class StateTable:
                 f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"
             )
         self._table.put(batch.column(0).to_numpy(), batch.column(1))
+
+    @classmethod
+    def merge(cls, batches: Sequence[pa.RecordBatch], oldest: bool) -> pa.RecordBatch:
+        """Return one batch that replays like these; with `oldest`, no earlier one exists."""
+        rows = pa.concat_batches([widen(batch) for batch in batches])
+        ids = rows.column(0).to_numpy()
+        _, last = np.unique(ids[::-1], return_index=True)
+        merged = rows.take(pa.array(len(ids) - 1 - last))
+        return merged.filter(merged.column(1).is_valid()) if oldest else merged
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot."""

@@ -165,7 +165,7 @@ class BatchRunner:
         """Begin a key group."""
         self._group = group
         self._output = output
-        self._states.bind(group)
+        self._tables = self._states.bind(group)
         self._context.group = group
         self._context.timers = self._timers = _TimerService(group, group.watermark_state.watermark, now)
 
@@ -229,6 +229,8 @@ class BatchRunner:
     def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)
         self._current.forget()
+        for table in self._tables:
+            table.announce(ids)
         self._context.key_hashes = self._group.keys.at_hand = ids
 
     def _emit(self, batches: object, source: str) -> None:

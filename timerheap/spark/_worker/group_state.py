@@ -16,12 +16,13 @@ from timerheap.functions import BatchRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import narrow_column, wide
 from timerheap.spark._group.state_table import StateTable
+from timerheap.spark._group.user_states import UserState
 from timerheap.spark._group.value_columns import cast as cast_column
 from timerheap.state import BatchValueState, ValueStateDescriptor
 
 __all__ = ["BatchGroupRuntimeContext", "GroupRuntimeContext"]
 
-# The type of a key's contents in the checkpoint, by the shape of the state.
+# The type of a key's contents, by the shape of the state.
 _CONTENTS: dict[str, Callable[..., pa.DataType]] = {
     "value": lambda type_: type_,
     "list": lambda element: pa.list_(pa.field("element", element)),
@@ -35,7 +36,7 @@ class _GroupBackend:
     def __init__(self, group: KeyGroup) -> None:
         self._group = group
 
-    def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> StateTable:
+    def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> UserState:
         return self._group.state(name, shape, _CONTENTS[shape](*types))
 
 
@@ -54,10 +55,10 @@ class GroupRuntimeContext(KeyedRuntimeContext):
     def __init__(self, keys: CurrentKey, max_parallelism: int) -> None:
         super().__init__(keys, ArrowTypes(Row), max_parallelism)
 
-    def bind(self, group: KeyGroup) -> list[StateTable]:
+    def bind(self, group: KeyGroup) -> list[UserState]:
         """Bind all handles to this group; return the tables of their states."""
         self.group = group
-        return cast(list[StateTable], self.bind_backend(_GroupBackend(group)))
+        return self.bind_backend(_GroupBackend(group))
 
 
 class BatchGroupRuntimeContext(GroupRuntimeContext, BatchRuntimeContext):

@@ -21,7 +21,7 @@ from timerheap.spark._group.journalled_timers import JournalledQueue
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.state_table import StateTable
+from timerheap.spark._group.user_states import UserState
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import rows_of
@@ -120,7 +120,7 @@ class RowRunner:
         self._group = group
         self._output = output
         self._keys = {}
-        self._state_tables: list[StateTable] = self._states.bind(group)
+        self._state_tables: list[UserState] = self._states.bind(group)
         self._clock = _BatchClock(now) if now is not None else None
         clock: ProcessingTimeService = self._clock if self._clock is not None else _NoClock()
         self._service: InternalTimerService[int, None] = InternalTimerService(
@@ -164,18 +164,18 @@ class RowRunner:
             self._service.advance_watermark(watermark)
 
     def _prepare(self, waiting: KeyedRows) -> list[tuple[Any, int, Any]]:
-        """Return (Row, key id, timestamp) of each row; load their keys and states."""
+        """Return (Row, key id, timestamp) of each row; announce their keys to the states."""
         ids = waiting.ids.tolist()
         table = pa.Table.from_batches([waiting.rows]).select(self._row_type.names)
         rows = rows_of(table, self._row_type, self._key_type.names)
         self._keys.update(zip(ids, map(self._key_of_row, rows), strict=True))
-        self._prefetch(pd.unique(waiting.ids))
+        self._announce(pd.unique(waiting.ids))
         timestamps = waiting.timestamps.tolist() if self._timed else [None] * len(ids)
         return list(zip(rows, ids, timestamps, strict=True))
 
-    def _prefetch(self, ids: np.ndarray) -> None:
+    def _announce(self, ids: np.ndarray) -> None:
         for table in self._state_tables:
-            table.prefetch(ids)
+            table.announce(ids)
 
     def _process(self, rows: list[tuple[Any, int, Any]]) -> None:
         context, ids, keys = self._context, self._ids, self._keys
@@ -223,7 +223,7 @@ class RowRunner:
         keys = pa.Table.from_batches([self._group.keys.keys(ids)])
         rows = rows_of(keys, self._key_type, self._key_type.names, as_tuples=True)
         self._keys.update(zip(ids.tolist(), map(self._key_of_key, rows), strict=True))
-        self._prefetch(ids)
+        self._announce(ids)
 
     def _now(self) -> int:
         assert self._clock is not None

@@ -1,0 +1,180 @@
+"""User states whose contents grow: lists and maps, which are written by their changes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.spark._group.offsets import wide, wide_rows, widen
+from timerheap.spark._group.segments import Edits, SegmentChains
+
+__all__ = ["GrowingState", "rows_of"]
+
+SMALL = 256
+"""The contents of all keys at hand are loaded at once, except those with more entries than this."""
+
+_ROW_ENTRIES = 4096  # in one row of a chunk, so that no chunk grows with the contents of a key
+
+L = TypeVar("L")
+
+
+class GrowingState(ABC, Generic[L]):
+    """The contents of one list or map state, by key id: chains of segments behind what the batch has touched.
+
+    Changes of the current batch are collected for each key, and become one row of its chain and of the
+    checkpoint. Contents are loaded only when they are read.
+
+    Parameters
+    ----------
+    kind : int
+        The kind of its chunks in the checkpoint.
+    name : str
+        The state's name.
+    type_ : pyarrow.DataType
+        The type of a whole list or map.
+    """
+
+    shape: ClassVar[str]
+
+    def __init__(self, kind: int, name: str, type_: pa.DataType) -> None:
+        self.kind = kind
+        self.name = name
+        self.type = type_
+        rows = self._row_type(type_)
+        self.schema = pa.schema([("key_hash", pa.int64()), ("replaces", pa.bool_()), (self.shape, rows)])
+        self._chains = SegmentChains(rows, self._compact)
+        self._journal: list[Edits] = []
+        self._losses = 0
+        self._at_hand: list[np.ndarray] = []
+        self._loaded: dict[int, L] = {}
+
+    @classmethod
+    def restored(cls, kind: int, name: str, schema: pa.Schema) -> Self:
+        """Return an empty state for chunks of this schema."""
+        return cls(kind, name, cls._type_of(schema.field(cls.shape).type))
+
+    @staticmethod
+    @abstractmethod
+    def _row_type(type_: pa.DataType) -> pa.DataType:
+        """Return the list type of the rows of chunks, given the type of whole contents."""
+
+    @staticmethod
+    @abstractmethod
+    def _type_of(rows: pa.DataType) -> pa.DataType:
+        """Return the type of whole contents, given that of the rows of chunks."""
+
+    @staticmethod
+    @abstractmethod
+    def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
+        """See `timerheap.spark._group.segments.Compact`."""
+
+    @abstractmethod
+    def _read(self, ids: list[int], rows: pa.Array) -> None:
+        """Put stored contents, with the changes of the batch, into `_loaded`."""
+
+    @abstractmethod
+    def _pending_edits(self) -> Edits | None:
+        """Return the changes since the last call, or None if there are none."""
+
+    def announce(self, ids: np.ndarray) -> None:
+        """Record that the contents of these keys may be read; the first read then loads the small ones."""
+        self._at_hand.append(ids)
+
+    def _load(self, key_id: int) -> L:
+        ids = np.array([key_id])
+        if self._at_hand:
+            more = np.setdiff1d(np.concatenate(self._at_hand), ids)
+            self._at_hand = []
+            ids = np.concatenate([ids, more[self._chains.lengths(more) <= SMALL]])
+        missing = [id_ for id_ in ids.tolist() if id_ not in self._loaded]
+        self._read(missing, self._chains.get(np.array(missing, np.int64)))
+        return self._loaded[key_id]
+
+    def ids(self) -> np.ndarray:
+        """Return the ids of the keys that have contents."""
+        self._settle()
+        return self._chains.ids()
+
+    @property
+    def losses(self) -> int:
+        """How many times a key lost its contents."""
+        self._settle()
+        return self._losses
+
+    def _settle(self) -> None:
+        """Write the changes of the batch to the chains and to the journal."""
+        edits = self._pending_edits()
+        if edits is not None:
+            self._losses += self._chains.apply(edits)
+            self._journal.append(edits)
+
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Return what was appended or replaced since the last call."""
+        self._settle()
+        self._loaded.clear()
+        self._at_hand = []
+        if not self._journal:
+            return None
+        edits = Edits.concatenated(self._journal).composed(self._compact)
+        self._journal = []
+        return _batch(edits, self.schema)
+
+    def snapshot(self) -> pa.RecordBatch:
+        """Return all contents."""
+        ids = self.ids().copy()
+        whole = np.ones(len(ids), bool)
+        return _batch(Edits(ids, whole, self._compact(self._chains.get(ids), whole)), self.schema)
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Restore a batch that `changes` or `snapshot` returned."""
+        if wide_rows(batch.schema) != wide_rows(self.schema) or any(c.null_count for c in batch.columns):
+            raise ValueError(
+                f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"
+            )
+        self._chains.apply(_edits(batch).composed(self._compact))
+
+    @classmethod
+    def merge(cls, batches: Sequence[pa.RecordBatch], oldest: bool) -> pa.RecordBatch:
+        """Return one batch that replays like these; with `oldest`, no earlier one exists."""
+        edits = Edits.concatenated([_edits(batch) for batch in batches]).composed(cls._compact)
+        if oldest:
+            whole = np.ones(len(edits.ids), bool)
+            rows = cls._compact(edits.rows, whole)
+            edits = Edits(edits.ids, whole, rows).take(np.asarray(rows.value_lengths()) > 0)
+        return _batch(edits, batches[0].schema)
+
+    def nbytes(self) -> int:
+        """Return the approximate size of a snapshot."""
+        return self._chains.nbytes()
+
+
+def rows_of(entries: pa.Array, lengths: Sequence[int], type_: pa.DataType) -> pa.Array:
+    """Return rows of these lengths, in the type with 64-bit offsets."""
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), entries, type=wide(type_))
+
+
+def _edits(batch: pa.RecordBatch) -> Edits:
+    ids, replaces, rows = widen(batch).columns
+    return Edits(ids.to_numpy(), replaces.to_numpy(zero_copy_only=False), rows)
+
+
+def _batch(edits: Edits, schema: pa.Schema) -> pa.RecordBatch:
+    """Return edits as rows of chunks, in which long contents are a row that replaces and rows to append."""
+    lengths = np.asarray(edits.rows.value_lengths())
+    pieces = np.maximum(1, -(-lengths // _ROW_ENTRIES))
+    ids, replaces, rows = edits.ids, edits.replaces, edits.rows
+    if len(ids) < pieces.sum():
+        owner = np.repeat(np.arange(len(ids)), pieces)
+        number = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        start = rows.offsets.to_numpy()[owner] + number * _ROW_ENTRIES
+        bounds = np.append(start, rows.offsets.to_numpy()[-1])
+        rows = pa.LargeListArray.from_arrays(pa.array(bounds), rows.values, type=rows.type)
+        ids, replaces = ids[owner], replaces[owner] & (number == 0)
+    return pa.RecordBatch.from_arrays([pa.array(ids), pa.array(replaces), rows], schema=wide_rows(schema))

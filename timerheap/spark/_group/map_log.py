@@ -1,0 +1,70 @@
+"""The stored form of a user's map: a log of entries that were put and removed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+__all__ = ["compact", "log_type", "map_type"]
+
+
+def log_type(type_: pa.MapType) -> pa.ListType:
+    """Return the type of the log of a map: its entries, and whether each was removed."""
+    fields = [("removed", pa.bool_()), ("key", type_.key_type), ("value", type_.item_type)]
+    return pa.list_(pa.field("entry", pa.struct(fields)))
+
+
+def map_type(log: pa.ListType) -> pa.MapType:
+    """Return the type of the map whose log has this type."""
+    return pa.map_(log.value_type.field("key").type, log.value_type.field("value").type)
+
+
+def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
+    """Return logs with the same effect, in which a key has at most a removal and then a value.
+
+    Like a dict, a log keeps the place of the first value of a key since its last removal. A log of whole
+    contents needs no removals.
+
+    Parameters
+    ----------
+    rows : pyarrow.LargeListArray of `log_type`, shape (n,)
+    whole : ndarray of bool, shape (n,)
+        Which logs begin with nothing.
+    """
+    entries = rows.flatten()
+    removed = entries.field("removed").to_numpy(zero_copy_only=False)
+    owners = np.repeat(np.arange(len(rows)), rows.value_lengths())
+    keys = _codes(entries.field("key"))
+    codes, distinct = pd.factorize(owners * (keys.max(initial=0) + 1) + keys)
+    if len(distinct) == len(codes) and not (removed & whole[owners]).any():
+        return rows
+    at = np.arange(len(codes))
+    removal = np.full(len(distinct), -1)
+    removal[codes[removed]] = at[removed]  # of a repeated index, the last value stays
+    put = at > removal[codes]
+    first, last = np.full(len(distinct), -1), np.full(len(distinct), -1)
+    first[codes[put][::-1]] = at[put][::-1]
+    last[codes[put]] = at[put]
+    present, removal = first >= 0, removal[removal >= 0]
+    removal = removal[~whole[owners[removal]]]
+    places = np.concatenate([removal, first[present]])
+    order = np.argsort(places)
+    kept = entries.take(pa.array(np.concatenate([removal, last[present]])[order]))
+    counts = np.bincount(owners[places], minlength=len(rows))
+    return pa.LargeListArray.from_arrays(
+        pa.array(np.concatenate([[0], np.cumsum(counts)])), kept, type=rows.type
+    )
+
+
+def _codes(keys: pa.Array) -> np.ndarray:
+    """Return numbers that are equal only for equal keys, shape (n,), int64."""
+    codes: np.ndarray
+    if not pa.types.is_struct(keys.type):
+        codes = np.asarray(keys.dictionary_encode(null_encoding="encode").indices, np.int64)
+        return codes
+    codes = np.zeros(len(keys), np.int64)
+    for column in keys.flatten():
+        field = _codes(column)
+        codes, _ = pd.factorize(codes * (field.max(initial=0) + 1) + field)
+    return codes

@@ -1,0 +1,141 @@
+"""The contents of a user's map state in one key group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Row
+
+from timerheap._values import ArrowCodec
+from timerheap.spark._group import map_log
+from timerheap.spark._group.growing_state import GrowingState, rows_of
+from timerheap.spark._group.segments import Edits
+
+__all__ = ["MapTable"]
+
+
+class _Changes:
+    """The changes of one map: what was there is replaced or not, keys are removed, then entries put."""
+
+    __slots__ = ("puts", "removed", "replaces")
+
+    def __init__(self, replaces: bool = False) -> None:
+        self.replaces = replaces
+        self.removed: dict[Any, None] = {}
+        self.puts: dict[Any, Any] = {}
+
+    def remove(self, entry: Any) -> None:
+        self.puts.pop(entry, None)
+        if not self.replaces:
+            self.removed[entry] = None
+
+
+class MapTable(GrowingState[dict[Any, Any]]):
+    """The maps of one state; see `GrowingState` for its parameters.
+
+    Implements `timerheap._state_handles.MapContents`.
+    """
+
+    shape = "map"
+
+    def __init__(self, kind: int, name: str, type_: pa.DataType) -> None:
+        super().__init__(kind, name, type_)
+        self._key = ArrowCodec(type_.key_type, f"state {name!r}, a key", Row)
+        self._pending: dict[int, _Changes] = {}
+
+    @staticmethod
+    def _row_type(type_: pa.DataType) -> pa.DataType:
+        return map_log.log_type(type_)
+
+    @staticmethod
+    def _type_of(rows: pa.DataType) -> pa.DataType:
+        return map_log.map_type(rows)
+
+    @staticmethod
+    def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
+        return map_log.compact(rows, whole)
+
+    def load(self, key_id: int) -> dict[Any, Any]:
+        """Return the entries of a key in the order of insertion; changes reach the dict."""
+        found = self._loaded.get(key_id)
+        return self._load(key_id) if found is None else found
+
+    def find(self, key_id: int, entry: Any) -> tuple[bool, Any]:
+        """Return whether a key has an entry, and its value."""
+        if key_id not in self._loaded and (changes := self._pending.get(key_id)) is not None:
+            if entry in changes.puts:
+                return True, changes.puts[entry]
+            if changes.replaces or entry in changes.removed:
+                return False, None
+        entries = self.load(key_id)
+        return entry in entries, entries.get(entry)
+
+    def put(self, key_id: int, entries: dict[Any, Any]) -> None:
+        """Set entries of a key."""
+        self._changes(key_id).puts.update(entries)
+        if key_id in self._loaded:
+            self._loaded[key_id].update(entries)
+
+    def remove(self, key_id: int, entry: Any) -> None:
+        """Remove an entry of a key, if it has it."""
+        loaded = self._loaded.get(key_id)
+        if loaded is not None:
+            if entry not in loaded:
+                return
+            del loaded[entry]
+        self._changes(key_id).remove(entry)
+
+    def remove_all(self, key_id: int) -> None:
+        """Remove all entries of a key."""
+        self._pending[key_id] = _Changes(replaces=True)
+        self._loaded[key_id] = {}
+
+    def _changes(self, key_id: int) -> _Changes:
+        changes = self._pending.get(key_id)
+        if changes is None:
+            changes = self._pending[key_id] = _Changes()
+        return changes
+
+    def _read(self, ids: list[int], rows: pa.Array) -> None:
+        entries = rows.flatten()
+        keys = self._keys(entries.field("key"))
+        values = entries.field("value").to_pylist()
+        removed = entries.field("removed").to_pylist()
+        stop = 0
+        for key_id, length in zip(ids, rows.value_lengths().to_pylist(), strict=True):
+            start, stop = stop, stop + length
+            changes = self._pending.get(key_id, _Changes())
+            contents: dict[Any, Any] = {}
+            if not changes.replaces:
+                for at in range(start, stop):
+                    if removed[at]:
+                        contents.pop(keys[at], None)
+                    else:
+                        contents[keys[at]] = values[at]
+            for entry in changes.removed:
+                contents.pop(entry, None)
+            contents.update(changes.puts)
+            self._loaded[key_id] = contents
+
+    def _keys(self, column: pa.Array) -> list[Any]:
+        kept: list[Any] = column.to_pylist()
+        if pa.types.is_struct(column.type) or pa.types.is_floating(column.type):
+            return [self._key.decode(self._key.encode(key)) for key in kept]  # a NaN becomes the one NaN
+        return kept
+
+    def _pending_edits(self) -> Edits | None:
+        if not self._pending:
+            return None
+        pending, self._pending = self._pending, {}
+        keys = [k for c in pending.values() for part in (c.removed, c.puts) for k in part]
+        values = [v for c in pending.values() for v in (*c.removed.values(), *c.puts.values())]
+        removed = [r for c in pending.values() for r in (*[True] * len(c.removed), *[False] * len(c.puts))]
+        fields = list(self._chains.type.value_type)
+        columns = zip((removed, keys, values), fields, strict=True)
+        entries = pa.StructArray.from_arrays([pa.array(c, f.type) for c, f in columns], fields=fields)
+        lengths = [len(c.removed) + len(c.puts) for c in pending.values()]
+        replaces = np.array([c.replaces for c in pending.values()])
+        rows = rows_of(entries, lengths, self._row_type(self.type))
+        return Edits(np.fromiter(pending, np.int64, len(pending)), replaces, rows)

@@ -101,8 +101,8 @@ LAYERS = {
         "__init__",
     ],
     "spark._group": [
-        "__init__ clock_bytes free_space journalled_timers manifest map_log memory offsets",
-        "buffers chunks live_file value_columns",
+        "__init__ clock_bytes free_space manifest map_log memory offsets",
+        "batch_log buffers chunks journalled_timers live_file value_columns",
         "array_layouts",
         "column id_table",
         "checkpoint key_table row_buffer segments state_table watermark window_slices",
@@ -117,8 +117,8 @@ LAYERS = {
         "slicing",
     ],
     "spark._worker": [
-        "__init__ endless group_state live_groups notices output rows spark_store window_columns",
-        "rehearsal row_runner runner window_runner",
+        "__init__ endless group_state hand_overs live_cache notices output rows spark_store window_columns",
+        "live_groups rehearsal row_runner runner window_runner",
         "batch_runner key_group_batch",
         "stateful_operator",
     ],

@@ -122,8 +122,8 @@ def poison_cache() -> None:
     from timerheap.spark._worker import live_groups
 
     groups = live_groups._cache._groups
-    for at, (_, batch, (group, stored)) in list(groups.items()):
-        groups[at] = (os.urandom(16), batch, (KeyGroup(group.query), stored))
+    for at, held in list(groups.items()):
+        groups[at] = held._replace(token=os.urandom(16), group=KeyGroup(held.group.query))
 
 
 @pytest.mark.parametrize(

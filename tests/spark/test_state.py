@@ -33,7 +33,7 @@ from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.group_state import GroupRuntimeContext
-from timerheap.spark._worker.live_groups import Cache, Owner
+from timerheap.spark._worker.live_cache import Cache, Owner
 
 
 class Silent(KeyedProcessFunction):
@@ -367,24 +367,22 @@ def test_dropping_a_used_state_raises() -> None:
 
 def test_groups_of_only_one_run_of_a_query_are_live() -> None:
     cache = Cache()
+    group, stored = KeyGroup(QUERY), Stored(Manifest(4))
     first, second, other = Owner("q", "first"), Owner("q", "second"), Owner("another query", "first")
     for owner, run in ((first, "1"), (second, "1"), (other, "9")):
         cache.begin(owner, run, 0)
-        cache.put(owner, 7, b"token", owner)
+        cache.put(owner, 7, group, stored)
     cache.begin(first, "1", 1)
-    assert cache.take(first, 7, b"token") is first, "two operators of one query have separate groups"
-    cache.put(first, 7, b"token", first)
+    assert cache.take(first, 7), "two operators of one query have separate groups"
+    assert not cache.take(first, 7), "what was taken is out"
+    cache.put(first, 7, group, stored)
 
     again = Owner("q", "planned anew")
     cache.begin(again, "2", 1)
-    assert cache.take(first, 7, b"token") is None
-    assert cache.take(second, 7, b"token") is None
-    assert cache.take(other, 7, b"token") is other
-    cache.put(again, 7, b"token", again)
-    cache.begin(again, "3", 2)
-    assert cache.take(again, 7, b"stale") is None
-    assert cache.take(again, 7, b"token") is None, "what was taken is out, whatever its token"
-    cache.put(again, 7, b"token", again)
+    assert not cache.take(first, 7)
+    assert not cache.take(second, 7)
+    assert cache.take(other, 7)
+    cache.put(again, 7, group, stored)
     for batch in range(3, 12):
-        cache.begin(again, "3", batch)
-    assert cache.take(again, 7, b"token") is None, "it has moved to another worker"
+        cache.begin(again, "2", batch)
+    assert not cache.take(again, 7), "it has moved to another worker"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.timer import TimerBatch
 
 __all__ = ["JournalledQueue", "JournalledTimers"]
@@ -31,17 +33,32 @@ class JournalledTimers:
         Kind of its chunks.
     one_timer_per_key : bool
         Whether the heap is a `KeyTimerHeap`.
+    memory : Memory
+        Where the heap is.
     """
 
     schema = _SCHEMA
 
-    def __init__(self, kind: int, one_timer_per_key: bool) -> None:
+    def __init__(self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS) -> None:
         self.kind = kind
         self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
+        self.heap._lend(memory)
         self.name = type(self.heap).__name__
         self.losses = 0  # timers removed or fired
         self._single = array("q")  # the fields of changes by single calls
         self._journal: list[np.ndarray] = []  # each of shape (4, n): op, timestamp, key hash, namespace
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self.losses, self.heap._head()]
+
+    @classmethod
+    def attach(cls, kind: int, one_timer_per_key: bool, memory: Memory, head: list[Any]) -> JournalledTimers:
+        """Return the timers that `head` describes; O(1)."""
+        timers = cls(kind, one_timer_per_key)
+        timers.losses, heap = head
+        timers.heap = type(timers.heap)._attach(memory, heap)
+        return timers
 
     def push(self, timestamp: int, key_hash: int, namespace: int) -> bool:
         """Push one timer, like the heap's ``push``."""

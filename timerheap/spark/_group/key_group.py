@@ -11,6 +11,7 @@ from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICE
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.manifest import Run
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.session_windows import SessionsPart
@@ -28,6 +29,8 @@ class KeyGroup:
     Parameters
     ----------
     query : Query
+    memory : Memory
+        Where its timers are, and the changes of its windows.
 
     Attributes
     ----------
@@ -38,16 +41,17 @@ class KeyGroup:
         The timestamp of the group's timer in Spark.
     """
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, memory: Memory = PROCESS) -> None:
         self.query = query
+        self.memory = memory
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark_state = WatermarkState(query.watermarks, query.channels)
         self.keys = KeyTable([query.schema.field(name) for name in query.key])
-        self.event_timers = JournalledTimers(EVENT_TIMERS, query.one_timer_per_key)
-        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, query.one_timer_per_key)
+        self.event_timers = JournalledTimers(EVENT_TIMERS, query.one_timer_per_key, memory)
+        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, query.one_timer_per_key, memory)
         self.rows = RowBuffer(query.schema)
-        self.slices = None if query.windows is None else _windows_part(query.windows)
+        self.slices = None if query.windows is None else _windows_part(query.windows, memory)
         self.states: dict[str, UserState] = {}
         self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
@@ -147,5 +151,6 @@ class KeyGroup:
         return self
 
 
-def _windows_part(spec: WindowSpec) -> SlicesPart | SessionsPart:
-    return SlicesPart(spec) if isinstance(spec.assigner, SliceAssigner) else SessionsPart(spec)
+def _windows_part(spec: WindowSpec, memory: Memory) -> SlicesPart | SessionsPart:
+    part = SlicesPart if isinstance(spec.assigner, SliceAssigner) else SessionsPart
+    return part(spec, memory)

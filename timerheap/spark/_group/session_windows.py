@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.chunks import SLICES
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.window_slices import KEY_HASH, PartialColumns, WindowSpec
 from timerheap.tvf import Partials, SessionUnsliceAssigner, SessionWindowAggregate
 
@@ -24,11 +28,13 @@ class SessionsPart:
     ----------
     spec : WindowSpec
         The windows, whose assigner is a `SessionUnsliceAssigner`, and their aggregates.
+    memory : Memory
+        Where the changes are logged, from which another process rebuilds the windows.
     """
 
     kind = SLICES
 
-    def __init__(self, spec: WindowSpec) -> None:
+    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
         assert isinstance(spec.assigner, SessionUnsliceAssigner)
         self.name = spec.name
         self.windows = SessionWindowAggregate(
@@ -39,6 +45,22 @@ class SessionsPart:
         self.schema = self.columns.schema.append(pa.field(_START, pa.int64()))
         self._starts = np.empty(0, np.int64)  # while chunks are replayed
         self._stored = self.windows.aggregation.empty()
+        self._log = BatchLog(self.schema, memory)
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self.losses, self._log.head()]
+
+    @classmethod
+    def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any], watermark: int) -> SessionsPart:
+        """Return the part that `head` describes; O(size)."""
+        part = cls(spec)
+        part.losses, log = head
+        part._log = BatchLog.attach(part.schema, memory, log)
+        for batch in part._log:
+            part.replay(batch)
+        part.windows.restore(part._starts, part._stored, watermark)
+        return part
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have sessions."""
@@ -47,6 +69,7 @@ class SessionsPart:
     def loaded(self, watermark: int) -> None:
         """Restore the sessions at the stored watermark, after all chunks have been replayed."""
         self.windows.restore(self._starts, self._stored, watermark)
+        self._log.append(snapshot := self.snapshot(), self.nbytes(), lambda: snapshot)
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
@@ -54,7 +77,11 @@ class SessionsPart:
         """Return all sessions of the keys whose sessions have changed since the last call."""
         starts, sessions, keys = self.windows.changes()
         self.losses += len(np.setdiff1d(keys, sessions.key_ids))
-        return self._batch(starts, sessions, keys) if len(keys) else None
+        if not len(keys):
+            return None
+        changes = self._batch(starts, sessions, keys)
+        self._log.append(changes, self.nbytes(), self.snapshot)
+        return changes
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all sessions."""

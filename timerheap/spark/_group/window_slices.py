@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.chunks import SLICES
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.tvf import (
     Aggregate,
     Aggregation,
@@ -106,11 +108,13 @@ class SlicesPart:
     ----------
     spec : WindowSpec
         The windows, whose assigner is a `SliceAssigner`, and their aggregates.
+    memory : Memory
+        Where the changes are logged, from which another process rebuilds the windows.
     """
 
     kind = SLICES
 
-    def __init__(self, spec: WindowSpec) -> None:
+    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
         assert isinstance(spec.assigner, SliceAssigner)
         self.name = spec.name
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
@@ -118,6 +122,22 @@ class SlicesPart:
         self.schema = self.columns.schema
         self.losses = 0  # the number of slices that have been removed
         self._stored = self.windows.aggregation.empty()  # while chunks are replayed
+        self._log = BatchLog(self.schema, memory)
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self.losses, self._log.head()]
+
+    @classmethod
+    def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any], watermark: int) -> SlicesPart:
+        """Return the part that `head` describes; O(size)."""
+        part = cls(spec)
+        part.losses, log = head
+        part._log = BatchLog.attach(part.schema, memory, log)
+        for batch in part._log:
+            part.replay(batch)
+        part.windows.restore(part._stored, watermark)
+        return part
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have accumulators."""
@@ -126,6 +146,7 @@ class SlicesPart:
     def loaded(self, watermark: int) -> None:
         """Restore the windows at the stored watermark, after all chunks have been replayed."""
         self.windows.restore(self._stored, watermark)
+        self._log.append(snapshot := self.snapshot(), self.nbytes(), lambda: snapshot)
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
@@ -134,7 +155,11 @@ class SlicesPart:
         slices, gone = self.windows.changes()
         self.losses += len(gone)
         ends = np.concatenate([np.unique(slices.slice_ends), gone])
-        return self._batch(slices, ends) if len(ends) else None
+        if not len(ends):
+            return None
+        changes = self._batch(slices, ends)
+        self._log.append(changes, self.nbytes(), self.snapshot)
+        return changes
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all slices."""

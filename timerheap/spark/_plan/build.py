@@ -12,6 +12,7 @@ from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._plan.arguments import arrow_schema, expect_state_store, named_column
 from timerheap.spark._plan.marks import hashed
 from timerheap.spark._worker.endless import runs
+from timerheap.spark._worker.hand_overs import hand_overs
 from timerheap.spark._worker.notices import notices
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.spark._worker.rehearsal import rehearse
@@ -65,7 +66,7 @@ def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) 
         lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
     ).groupBy("label")
     if df.isStreaming:
-        operator = StreamingOperator(query, partitions, runs(spark), notices(spark))
+        operator = StreamingOperator(query, partitions, runs(spark), notices(spark), hand_overs(spark))
         result = groups.transformWithStateInPandas(operator, result_type, "Append", query.time_mode)
     else:
         on_batch = BatchOperator(query, result_type)

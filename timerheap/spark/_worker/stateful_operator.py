@@ -23,6 +23,7 @@ from timerheap.spark._group.query import Query, WindowWork
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.endless import Runs
+from timerheap.spark._worker.hand_overs import HandOvers
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.notices import Notices
@@ -58,19 +59,23 @@ class StreamingOperator(StatefulProcessor):
         Receives the runs of a query with processing time.
     notices : Notices
         Receives messages that the driver logs.
+    hand_overs : HandOvers
+        Receives where the key groups came from.
     """
 
-    def __init__(self, query: Query, partitions: int, runs: Runs, notices: Notices) -> None:
+    def __init__(
+        self, query: Query, partitions: int, runs: Runs, notices: Notices, hand_overs: HandOvers
+    ) -> None:
         # Pickled apart: the worker that Spark starts on the driver calls only init(), and cannot import
         # modules that were sent with addPyFile().
-        self._pickled = dumps((query, runs, notices))  # type: ignore[no-untyped-call]
+        self._pickled = dumps((query, runs, notices, hand_overs))  # type: ignore[no-untyped-call]
         self._id = uuid.uuid4().hex
         self._partitions = partitions
         self._runner: Runner | None = None
 
     @cached_property
-    def _unpickled(self) -> tuple[Query, Runs, Notices]:
-        return cast(tuple[Query, Runs, Notices], loads(self._pickled))
+    def _unpickled(self) -> tuple[Query, Runs, Notices, HandOvers]:
+        return cast(tuple[Query, Runs, Notices, HandOvers], loads(self._pickled))
 
     @property
     def _query(self) -> Query:
@@ -100,13 +105,13 @@ class StreamingOperator(StatefulProcessor):
     def _micro_batch(
         self, label: int, rows: pa.RecordBatch | None, observed: pa.Table, timer_values: Any
     ) -> Iterator[pd.DataFrame]:
-        query, runs, notices = self._unpickled
+        query, runs, notices, hand_overs = self._unpickled
         clocked = query.time_mode == "ProcessingTime"
         task = cast(TaskContext, TaskContext.get())
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         self._check_partitions(task)
-        groups = LiveGroups(query, self._store, owner)
+        groups = LiveGroups(query, self._store, owner, hand_overs)
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
         group, stored = groups.load(int(label))
         if self._runner is None:

@@ -1,0 +1,78 @@
+"""The live key groups that a worker keeps between micro-batches."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.key_group import KeyGroup
+
+__all__ = ["Cache", "Held", "Owner"]
+
+
+class Owner(NamedTuple):
+    """The operator, within its query, that owns a live group."""
+
+    query: str | None
+    operator: str
+
+
+class Held(NamedTuple):
+    """A live group, as it was saved under a token in a micro-batch."""
+
+    token: bytes
+    batch: int
+    group: KeyGroup
+    stored: Stored
+
+
+class _Turn(NamedTuple):
+    """The last micro-batch of an operator on this worker, with the run of its query and its start time."""
+
+    run: str | None
+    batch: int
+    began: float
+
+
+class Cache:
+    """The live groups of this worker, each valid only while its token matches the one in the store.
+
+    A group is taken out before it is modified, so a group whose batch failed is never reused. A group that
+    was not requested in the last `_KEEP` micro-batches has moved to another worker and is dropped. The
+    groups of a query that has not run here for `_IDLE` seconds are dropped too. When a query is restarted,
+    the groups of its earlier runs are dropped, so each query has the groups of at most one run.
+    """
+
+    _KEEP = 8
+    _IDLE = 600.0
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Owner, int], Held] = {}
+        self._turns: dict[Owner, _Turn] = {}
+
+    def begin(self, owner: Owner, run: str | None, batch: int) -> None:
+        """Record that a micro-batch of an operator begins, and drop the groups that are out of date."""
+        before = self._turns.get(owner)
+        if before is not None and (before.run, before.batch) == (run, batch):
+            return
+        now = time.monotonic()
+        self._turns[owner] = _Turn(run, batch, now)
+        self._turns = {
+            other: turn
+            for other, turn in self._turns.items()
+            if turn.began > now - self._IDLE and (other.query != owner.query or turn.run == run)
+        }
+        self._groups = {
+            at: held
+            for at, held in self._groups.items()
+            if at[0] in self._turns and held.batch >= self._turns[at[0]].batch - self._KEEP
+        }
+
+    def take(self, owner: Owner, label: int) -> Held | None:
+        """Remove the group of `label` and return it, whatever its token."""
+        return self._groups.pop((owner, label), None)
+
+    def put(self, owner: Owner, label: int, group: KeyGroup, stored: Stored) -> None:
+        """Store a group that has just been saved."""
+        self._groups[owner, label] = Held(stored.manifest.token, self._turns[owner].batch, group, stored)

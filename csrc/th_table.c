@@ -1,5 +1,5 @@
-/* The table of ids. Lines of four entries fill a cache line each. An id is in the first line with a free entry from its
- * home line on, so a search ends at such a line. A removal moves later entries back and leaves no tombstone. Entries
+/* The table of ids. Four entries fill a line, which is a cache line. An id is in the first line with a free entry from
+ * its home line on, so a search ends at such a line. A removal moves a later entry back and leaves no tombstone. Entries
  * move only then, and when the table moves to another block.
  *
  * A free entry has the id 0. The entry of the id 0 itself is in an extra line behind the others, with the id 1; no
@@ -8,14 +8,12 @@
 
 #include "th_private.h"
 
-#define LANES 4
+_Static_assert(sizeof(th_ids) == TH_LINE, "a line must be a cache line");
 
-_Static_assert(sizeof(th_entry) * LANES == 64, "a line must be a cache line");
+/* Lines are at most 5/8 full: a fuller table passes more lines, and a branch for a full line is mispredicted. */
+static size_t lines_of(size_t cap) { return (2 * cap + 4) / 5; }
 
-/* Lines are at most 3/4 full. */
-static size_t lines_of(size_t cap) { return (cap + 2) / 3; }
-
-size_t th_table_size(size_t cap) { return cap ? (lines_of(cap) + 1) * LANES * sizeof(th_entry) : 0; }
+size_t th_table_size(size_t cap) { return cap ? (lines_of(cap) + 1) * sizeof(th_ids) : 0; }
 
 void th_table_init(th_table *t, uint64_t seed) {
     *t = (th_table){0};
@@ -23,7 +21,7 @@ void th_table_init(th_table *t, uint64_t seed) {
 }
 
 void th_table_place(th_table *t, void *block, size_t cap) {
-    t->entry = block;
+    t->line = block;
     t->cap = cap;
     t->lines = lines_of(cap);
 }
@@ -42,160 +40,198 @@ TH_INLINE place place_of(const th_table *t, int64_t id) {
     return id ? (place){id, home} : (place){1, t->lines};
 }
 
-/* Returns a mask of the entries of a line with this id, which may be 0. */
-TH_INLINE unsigned match(const th_entry *line, int64_t id) {
-    return (unsigned)(line[0].id == id) | (unsigned)(line[1].id == id) << 1 | (unsigned)(line[2].id == id) << 2 |
-           (unsigned)(line[3].id == id) << 3;
+/* Returns a mask with bit 2k for each entry k of a line that has this id, and bit 2k + 8 for each free one. */
+TH_INLINE unsigned match(const th_ids *line, int64_t id) {
+#if TH_SSE2
+    __m128i low = _mm_load_si128((const __m128i *)line->id), high = _mm_load_si128((const __m128i *)line->id + 1);
+    __m128i wanted = _mm_set1_epi64x(id), none = _mm_setzero_si128();
+    __m128i same = _mm_packs_epi32(_mm_cmpeq_epi32(low, wanted), _mm_cmpeq_epi32(high, wanted));
+    __m128i free = _mm_packs_epi32(_mm_cmpeq_epi32(low, none), _mm_cmpeq_epi32(high, none));
+    unsigned halves = (unsigned)_mm_movemask_epi8(_mm_packs_epi16(same, free));
+    return halves & halves >> 1 & 0x5555;
+#else
+    unsigned m = 0;
+    for (unsigned k = 0; k < TH_IDS; k++)
+        m |= (unsigned)(line->id[k] == id) << 2 * k | (unsigned)(line->id[k] == 0) << (2 * k + 8);
+    return m;
+#endif
 }
 
-/* Finds the entry with an id, or the free entry where it belongs; returns SIZE_MAX if no line has a free entry, which
- * is possible only in a damaged table. */
-TH_INLINE size_t search(const th_table *t, place p, bool *found) {
-    *found = false;
-    for (size_t left = t->lines + 1; left; left--) {
-        const th_entry *line = t->entry + LANES * p.line;
-        unsigned same = match(line, p.id), free = match(line, 0);
-        *found = same != 0;
-        if (!TH_UNLIKELY(!(same | free))) return LANES * p.line + th_ctz(same ? same : free);
+/* An entry with an id, or the free entry where the id belongs. */
+typedef struct spot {
+    size_t line; /* SIZE_MAX if no line has a free entry, which is possible only in a damaged table */
+    unsigned lane;
+    bool found;
+} spot;
+
+TH_INLINE spot spot_in(size_t line, unsigned matches) {
+    unsigned first = th_ctz(matches);
+    return (spot){line, first >> 1 & 3, first < 8};
+}
+
+/* Continues a search behind a full line. */
+static spot search_on(const th_table *t, place p) {
+    for (size_t left = t->lines; left; left--) {
         if (++p.line >= t->lines) p.line = 0;
+        unsigned m = match(&t->line[p.line], p.id);
+        if (m) return spot_in(p.line, m);
     }
-    return SIZE_MAX;
+    return (spot){SIZE_MAX, 0, false};
 }
 
-/* Returns whether an entry of line `at` may move to line `to`, which comes before: its home does not lie between. */
-static bool may_move(const th_table *t, size_t entry, size_t at, size_t to) {
-    size_t home = place_of(t, t->entry[entry].id).line;
+TH_INLINE spot search(const th_table *t, place p) {
+    unsigned m = match(&t->line[p.line], p.id);
+    return TH_UNLIKELY(!m) ? search_on(t, p) : spot_in(p.line, m);
+}
+
+static bool full(const th_ids *line) { return !(match(line, 1) >> 8); }
+
+/* Returns whether an id of line `at` may move to line `to`, which comes before: its home does not lie between. */
+static bool may_move(const th_table *t, int64_t id, size_t at, size_t to) {
+    size_t home = place_of(t, id).line;
     size_t back = at >= to ? at - to : at + t->lines - to, from_home = at >= home ? at - home : at + t->lines - home;
     return from_home >= back;
 }
 
-/* Returns the first entry behind line `to` that may move there, or SIZE_MAX. Only full lines are passed by others. */
-static size_t next_to_move(const th_table *t, size_t to) {
+/* Returns the first entry behind the full line `to` that may move there, if one is found. */
+static spot next_to_move(const th_table *t, size_t to) {
     for (size_t at = to + 1 < t->lines ? to + 1 : 0; at != to; at = at + 1 < t->lines ? at + 1 : 0) {
-        const th_entry *line = t->entry + LANES * at;
-        for (size_t k = 0; k < LANES; k++)
-            if (line[k].id && may_move(t, LANES * at + k, at, to)) return LANES * at + k;
-        if (match(line, 0)) break;
+        const th_ids *line = &t->line[at];
+        for (unsigned k = 0; k < TH_IDS; k++)
+            if (line->id[k] && may_move(t, line->id[k], at, to)) return (spot){at, k, true};
+        if (!full(line)) break; /* no entry has passed this line */
     }
-    return SIZE_MAX;
+    return (spot){to, 0, false};
 }
 
-static void free_entry(th_table *t, size_t entry) {
-    while (!match(t->entry + entry / LANES * LANES, 0)) { /* entries may have passed this line because it was full */
-        size_t next = next_to_move(t, entry / LANES);
-        if (next == SIZE_MAX) break;
-        t->entry[entry] = t->entry[next];
-        entry = next;
+static void free_entry(th_table *t, spot s) {
+    while (full(&t->line[s.line])) { /* other entries may have passed this line */
+        spot next = next_to_move(t, s.line);
+        if (!next.found) break;
+        t->line[s.line].id[s.lane] = t->line[next.line].id[next.lane];
+        t->line[s.line].value[s.lane] = t->line[next.line].value[next.lane];
+        s = next;
     }
-    t->entry[entry] = (th_entry){0, 0};
+    t->line[s.line].id[s.lane] = 0;
     t->len--;
 }
 
 /* ---- many ids ---- */
 
-/* The number of ids whose lines are fetched while the ones before them are used. */
+/* The number of ids whose lines are fetched while the ids before them are used. */
 #define AHEAD 32
 
-/* The arguments of a call, each read once, since the caller's memory may change at any time. */
-typedef struct ids {
-    th_column id;
-    size_t n;
-    place ahead[2 * AHEAD];
-} ids;
-
-TH_INLINE void fetch(const th_table *t, ids *r, size_t i) {
-    for (size_t end = i + AHEAD < r->n ? i + AHEAD : r->n; i < end; i++) {
-        place p = r->ahead[i % (2 * AHEAD)] = place_of(t, th_at(r->id, i));
-        TH_PREFETCH(t->entry + LANES * p.line);
+/* Reads the arguments [i, i + AHEAD), each once, since the caller's memory may change at any time. */
+TH_INLINE void fetch(const th_table *t, th_column id, size_t i, size_t n, place *places) {
+    for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++) {
+        place p = *places++ = place_of(t, th_at(id, i));
+        TH_PREFETCH(&t->line[p.line]);
     }
 }
 
-/* Must be called for each argument in sequence. */
-TH_INLINE place next(const th_table *t, ids *r, size_t i) {
-    if (i % AHEAD == 0) {
-        if (i == 0) fetch(t, r, 0);
-        fetch(t, r, i + AHEAD);
-    }
-    return r->ahead[i % (2 * AHEAD)];
-}
-
-void th_table_find_many(const th_table *t, th_column id, size_t n, int64_t *value, uint8_t *found) {
-    ids r = {.id = id, .n = n};
-    if (!t->len) {
+void th_table_find_many(const th_table *table, th_column id, size_t n, int64_t *value, uint8_t *found) {
+    const th_table t = *table; /* a copy stays in registers, since stores to bytes may alias any memory */
+    place places[2][AHEAD];
+    if (!t.len) {
         memset(found, 0, n);
         memset(value, 0, n * sizeof *value);
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        bool there;
-        size_t entry = search(t, next(t, &r, i), &there);
-        found[i] = there;
-        value[i] = there ? t->entry[entry].value : 0;
-    }
-}
-
-/* Takes back the first n puts, last to first. No entry has moved since, so freeing an entry that was added restores its
- * line. */
-static void undo_puts(th_table *t, size_t n, const uint8_t *added, th_undo undo) {
-    while (n--) {
-        t->entry[undo.entry[n]].value = undo.value[n];
-        if (added[n]) {
-            t->entry[undo.entry[n]].id = 0;
-            t->len--;
+    fetch(&t, id, 0, n, places[0]);
+    for (size_t i = 0; i < n;) {
+        const place *p = places[i / AHEAD % 2];
+        fetch(&t, id, i + AHEAD, n, places[i / AHEAD % 2 ^ 1]);
+        for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++, p++) {
+            spot s = search(&t, *p);
+            found[i] = s.found;
+            value[i] = s.found ? t.line[s.line].value[s.lane] : 0;
         }
     }
 }
 
-th_status th_table_put_many(th_table *t, th_column id, th_column value, size_t n, uint8_t *added, th_undo undo,
-                            size_t *need) {
-    ids r = {.id = id, .n = n};
-    size_t i = 0;
-    for (; i < n && t->cap; i++) {
-        bool there;
-        place p = next(t, &r, i);
-        size_t entry = search(t, p, &there);
-        if (TH_UNLIKELY(entry == SIZE_MAX || (!there && t->len == t->cap))) break;
-        undo.entry[i] = (uint32_t)entry;
-        undo.value[i] = t->entry[entry].value;
-        added[i] = !there;
-        t->len += !there;
-        t->entry[entry] = (th_entry){p.id, th_at(value, i)};
+/* Takes back the first n puts, last to first. Entries do not move, so this restores each line as it was. */
+static void undo_puts(th_table *t, size_t n, const uint8_t *added, th_undo undo) {
+    while (n--) {
+        th_ids *line = &t->line[undo.entry[n] / TH_IDS];
+        line->value[undo.entry[n] % TH_IDS] = undo.value[n];
+        if (!added[n]) continue;
+        line->id[undo.entry[n] % TH_IDS] = 0;
+        t->len--;
     }
-    if (i == n) return TH_YES;
-    *need = t->len + n - i;
-    undo_puts(t, i, added, undo);
-    return TH_FULL;
 }
 
-void th_table_remove_many(th_table *t, th_column id, size_t n, int64_t *value, uint8_t *removed) {
-    ids r = {.id = id, .n = n};
-    if (!t->len) {
+th_status th_table_put_many(th_table *table, th_column id, th_column value, size_t n, uint8_t *added, th_undo undo,
+                            size_t *need) {
+    th_table t = *table;
+    place places[2][AHEAD];
+    if (t.cap) fetch(&t, id, 0, n, places[0]);
+    for (size_t i = 0; i < n;) {
+        const place *p = places[i / AHEAD % 2];
+        if (t.cap) fetch(&t, id, i + AHEAD, n, places[i / AHEAD % 2 ^ 1]);
+        for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++, p++) {
+            spot s = t.cap ? search(&t, *p) : (spot){SIZE_MAX, 0, false};
+            if (TH_UNLIKELY(s.line == SIZE_MAX || (!s.found && t.len == t.cap))) {
+                *need = t.len + n - i;
+                undo_puts(&t, i, added, undo);
+                return TH_FULL;
+            }
+            th_ids *line = &t.line[s.line];
+            undo.entry[i] = (uint32_t)(s.line * TH_IDS + s.lane);
+            undo.value[i] = line->value[s.lane];
+            added[i] = !s.found;
+            t.len += !s.found;
+            line->id[s.lane] = p->id;
+            line->value[s.lane] = th_at(value, i);
+        }
+    }
+    table->len = t.len;
+    return TH_YES;
+}
+
+void th_table_remove_many(th_table *table, th_column id, size_t n, int64_t *value, uint8_t *removed) {
+    th_table t = *table;
+    place places[2][AHEAD];
+    if (!t.len) {
         memset(removed, 0, n);
         memset(value, 0, n * sizeof *value);
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        bool there;
-        size_t entry = search(t, next(t, &r, i), &there);
-        removed[i] = there;
-        value[i] = there ? t->entry[entry].value : 0;
-        if (there) free_entry(t, entry);
+    fetch(&t, id, 0, n, places[0]);
+    for (size_t i = 0; i < n;) {
+        const place *p = places[i / AHEAD % 2];
+        fetch(&t, id, i + AHEAD, n, places[i / AHEAD % 2 ^ 1]);
+        for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++, p++) {
+            spot s = search(&t, *p);
+            removed[i] = s.found;
+            value[i] = s.found ? t.line[s.line].value[s.lane] : 0;
+            if (s.found) free_entry(&t, s);
+        }
     }
+    table->len = t.len;
 }
 
 /* ---- all ids ---- */
 
-/* Entries that were fetched ahead and are to be entered in another block. */
+/* The number of lines of a block, with that of the id 0. */
+static size_t all_lines(const th_table *t) { return t->cap ? t->lines + 1 : 0; }
+
+/* The id of an entry, which is in use. */
+TH_INLINE int64_t id_of(const th_table *t, size_t line, unsigned lane) {
+    return line < t->lines ? t->line[line].id[lane] : 0;
+}
+
+/* Entries whose new lines were fetched ahead. */
 typedef struct movers {
     size_t n;
-    place to[AHEAD];
-    int64_t value[AHEAD];
+    place to[AHEAD + TH_IDS];
+    int64_t value[AHEAD + TH_IDS];
 } movers;
 
 static void enter(th_table *t, movers *m) {
     for (size_t k = 0; k < m->n; k++) {
-        bool there;
-        t->entry[search(t, m->to[k], &there)] = (th_entry){m->to[k].id, m->value[k]};
+        spot s = search(t, m->to[k]);
+        t->line[s.line].id[s.lane] = m->to[k].id;
+        t->line[s.line].value[s.lane] = m->value[k];
     }
     t->len += m->n;
     m->n = 0;
@@ -207,14 +243,15 @@ th_status th_table_move(th_table *t, void *block, size_t cap, uint64_t seed) {
     th_table_init(&to, seed);
     th_table_place(&to, block, cap);
     if (cap) memset(block, 0, th_table_size(cap));
-    for (size_t i = 0, end = t->cap ? LANES * (t->lines + 1) : 0; i < end; i++) {
-        th_entry e = t->entry[i];
-        if (!e.id) continue;
-        if (to.len + m.n == t->len) return TH_CORRUPT;
-        place p = m.to[m.n] = place_of(&to, i < LANES * t->lines ? e.id : 0);
-        m.value[m.n++] = e.value;
-        TH_PREFETCH(to.entry + LANES * p.line);
-        if (m.n == AHEAD) enter(&to, &m);
+    for (size_t i = 0; i < all_lines(t); i++) {
+        for (unsigned k = 0; k < TH_IDS; k++) { /* without a branch: a free entry is overwritten by the next one */
+            place p = m.to[m.n] = place_of(&to, id_of(t, i, k));
+            m.value[m.n] = t->line[i].value[k];
+            m.n += t->line[i].id[k] != 0;
+            TH_PREFETCH(&to.line[p.line]);
+        }
+        if (to.len + m.n > t->len) return TH_CORRUPT;
+        if (m.n >= AHEAD) enter(&to, &m);
     }
     enter(&to, &m);
     if (to.len != t->len) return TH_CORRUPT;
@@ -224,22 +261,24 @@ th_status th_table_move(th_table *t, void *block, size_t cap, uint64_t seed) {
 
 size_t th_table_items(const th_table *t, int64_t *id, int64_t *value) {
     size_t n = 0;
-    for (size_t i = 0, end = t->cap ? LANES * (t->lines + 1) : 0; i < end && n < t->len; i++) {
-        id[n] = i < LANES * t->lines ? t->entry[i].id : 0; /* without a branch: a free entry is overwritten */
-        if (value) value[n] = t->entry[i].value;
-        n += t->entry[i].id != 0;
+    for (size_t i = 0; i < all_lines(t); i++) {
+        for (unsigned k = 0; k < TH_IDS && n < t->len; k++) { /* here, too */
+            id[n] = id_of(t, i, k);
+            if (value) value[n] = t->line[i].value[k];
+            n += t->line[i].id[k] != 0;
+        }
     }
     return n;
 }
 
 /* ---- invariants ---- */
 
-/* Adds the number of used entries of a line to *used; returns whether a search for each of their ids ends there. */
-static bool line_is_sound(const th_table *t, size_t at, size_t *used) {
-    for (size_t i = LANES * at; i < LANES * (at + 1); i++) {
-        bool there;
-        if (!t->entry[i].id) continue;
-        if (search(t, place_of(t, at < t->lines ? t->entry[i].id : 0), &there) != i) return false;
+/* Adds the number of entries in use of a line to *used; returns whether a search finds each of them. */
+static bool sound(const th_table *t, size_t line, size_t *used) {
+    for (unsigned k = 0; k < TH_IDS; k++) {
+        if (!t->line[line].id[k]) continue;
+        spot s = search(t, place_of(t, id_of(t, line, k)));
+        if (!s.found || s.line != line || s.lane != k) return false;
         ++*used;
     }
     return true;
@@ -247,16 +286,15 @@ static bool line_is_sound(const th_table *t, size_t at, size_t *used) {
 
 bool th_table_plausible(const th_table *t) {
     size_t used = 0, step = t->lines / AHEAD + 1;
-    if (!t->cap) return !t->len;
-    for (size_t at = 0; at < t->lines; at += step)
-        if (!line_is_sound(t, at, &used)) return false;
-    return line_is_sound(t, t->lines, &used) && used <= t->len && (step > 1 || used == t->len);
+    for (size_t i = 0; i < all_lines(t); i += step)
+        if (!sound(t, i, &used)) return false;
+    return used <= t->len && (step > 1 || used == t->len);
 }
 
 th_status th_table_check(const th_table *t) {
     size_t used = 0;
     if (t->len > t->cap || t->cap > TH_TABLE_MAX || t->lines != lines_of(t->cap)) return TH_CORRUPT;
-    for (size_t at = 0; t->cap && at <= t->lines; at++)
-        if (!line_is_sound(t, at, &used)) return TH_CORRUPT;
+    for (size_t i = 0; i < all_lines(t); i++)
+        if (!sound(t, i, &used)) return TH_CORRUPT;
     return used == t->len ? TH_YES : TH_CORRUPT;
 }

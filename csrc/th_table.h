@@ -10,13 +10,16 @@
 /* The maximum number of ids: entries are numbered in 32 bits. */
 #define TH_TABLE_MAX TH_MAX_ROWS
 
-typedef struct th_entry {
-    int64_t id; /* 0 in a free entry */
-    int64_t value;
-} th_entry;
+#define TH_IDS 4
+
+/* One cache line of the table. */
+typedef struct th_ids {
+    int64_t id[TH_IDS]; /* 0 in a free entry */
+    int64_t value[TH_IDS];
+} th_ids;
 
 typedef struct th_table {
-    th_entry *entry; /* 4 to a line; 64-byte aligned */
+    th_ids *line; /* 64-byte aligned */
     size_t len, cap, lines;
     uint64_t seed[3];
 } th_table;
@@ -45,7 +48,7 @@ th_status th_table_move(th_table *t, void *block, size_t cap, uint64_t seed);
 /* Looks up n ids: sets found[i], and value[i] or 0 if the id is absent. */
 void th_table_find_many(const th_table *t, th_column id, size_t n, int64_t *value, uint8_t *found);
 
-/* Scratch memory of th_table_put_many, n of each. */
+/* Scratch memory of th_table_put_many, n of each: the entries written, and their old values. */
 typedef struct th_undo {
     uint32_t *entry;
     int64_t *value;

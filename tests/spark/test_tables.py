@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.support.memories import Arena
 from timerheap.spark._group.id_table import IdTable, members
 from timerheap.spark._group.offsets import wide
 
@@ -19,6 +21,11 @@ IDS = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]))
 STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
 TYPES = {
     "bigint": (pa.int64(), INT64),
+    "nothing": (pa.struct([]), st.just({})),
+    "numbers": (
+        pa.struct([("a", pa.float32()), ("b", pa.bool_())]),
+        st.fixed_dictionaries({"a": st.none() | st.floats(width=32, allow_nan=False), "b": st.booleans()}),
+    ),
     "string": (pa.string(), st.text(max_size=3)),
     "struct": (
         STRUCT,
@@ -43,7 +50,8 @@ def test_an_id_table_behaves_like_a_dict(name: str) -> None:
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:
             super().__init__()
-            self.table = IdTable(type_)
+            self.memory = Arena()
+            self.table = IdTable(type_, self.memory)
             self.model: dict[int, Any] = {}
 
         @rule(entries=entries)
@@ -66,6 +74,10 @@ def test_an_id_table_behaves_like_a_dict(name: str) -> None:
             assert found.type == wide(type_)
             assert found.to_pylist() == [self.model.get(id_) for id_ in ids]
             assert self.table.find(int64s(ids)).tolist() == [id_ in self.model for id_ in ids]
+
+        @rule()
+        def go_on_in_another_process(self) -> None:
+            self.table = IdTable.attach(type_, self.memory, json.loads(json.dumps(self.table.head())))
 
         @rule()
         def read_all(self) -> None:
@@ -106,3 +118,71 @@ def test_many_small_puts_after_a_large_one_keep_all_values() -> None:
     everything = np.arange(-1, 20_001)
     assert table.get(everything).to_pylist() == [model.get(id_) for id_ in everything.tolist()]
     assert len(table) == len(model)
+
+
+def filled(memory: Arena, type_: pa.DataType, values: list[Any]) -> tuple[IdTable, dict[int, Any]]:
+    """Return a table of some ids in which a value is dead, and its contents."""
+    table = IdTable(type_, memory)
+    table.put(int64s(range(20)), pa.array(values, type_))
+    table.put(int64s([3, 4]), pa.array(values[:2], type_))
+    table.remove(int64s([7]))
+    model = dict(enumerate(values)) | {3: values[0], 4: values[1]}
+    del model[7]
+    return table, model
+
+
+PAIRS = pa.struct([("a", pa.int64()), ("b", pa.bool_())])
+FILLED = {
+    "fixed": (PAIRS, [{"a": i, "b": True} for i in range(20)], {"a": None, "b": None}),
+    "variable": (STRUCT, [{"a": i, "b": "x" * i} for i in range(20)], {"a": None, "b": "y" * 99}),
+}
+
+
+@pytest.mark.parametrize("case", FILLED)
+def test_a_failed_allocation_leaves_the_table_as_it_was(case: str) -> None:
+    type_, values, fresh = FILLED[case]
+    ids = int64s([*range(3, 9), *range(100, 400), 5])
+    rows = pa.array([None, *[fresh] * (len(ids) - 1)], type_)
+    for allowed in range(100):
+        memory = Arena()
+        table, model = filled(memory, type_, values)
+        memory.allowed = allowed
+        try:
+            table.put(ids, rows)
+        except MemoryError:
+            memory.allowed = None
+            held = int64s(model)
+            assert table.get(held).to_pylist() == [*model.values()]
+            assert sorted(table.ids().tolist()) == sorted(model)
+            table.put(ids, rows)
+        enough = bool(memory.allowed)
+        memory.allowed = None
+        assert table.get(ids).to_pylist() == [None, *rows.to_pylist()[1:]]
+        table.clear()
+        assert not memory.blocks, "no block is lost"
+        if enough:
+            break
+    assert allowed > 3
+
+
+def test_values_of_fixed_width_that_are_updated_leave_no_garbage() -> None:
+    table = IdTable(PAIRS)
+    size = 0
+    for batch in range(50):
+        table.put(np.arange(1000), pa.array([{"a": batch, "b": None}] * 1000, PAIRS))
+        table.remove(np.arange(500, 1000))
+        size = size or len(table._slab)
+    assert len(table._slab) == size == 1000
+
+
+def test_garbage_is_bounded_and_is_not_removed_by_all_tables_at_once() -> None:
+    tables = [IdTable(pa.string()) for _ in range(16)]
+    swept: set[tuple[int, ...]] = set()
+    for batch in range(40):
+        before = [len(table._slab) for table in tables]
+        for table in tables:
+            table.put(np.arange(batch % 4, 1000, 4), pa.array([str(batch)] * 250))
+            assert len(table._slab) <= 2.25 * len(table) + 64
+        swept.add(tuple(i for i, table in enumerate(tables) if len(table._slab) < before[i]))
+    assert set(range(16)) <= {i for some in swept for i in some}, "each table is swept"
+    assert len(swept) > 3

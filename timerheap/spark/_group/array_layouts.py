@@ -63,7 +63,7 @@ class ArrayLayout:
         self.n += n
 
     def overwrite(self, places: np.ndarray, values: pa.Array) -> None:
-        """Replace the values at distinct places, which must be of fixed width and have room for nulls."""
+        """Replace the values, of fixed width, at distinct places, once `allow_nulls` has made room."""
         if self._validity.used or values.null_count:
             if not self._validity.used:
                 self._validity.append(np.full(nbytes_of_bits(self.n), 255, np.uint8))
@@ -71,10 +71,10 @@ class ArrayLayout:
             self._nulls += values.null_count - int(np.count_nonzero(before == 0))
             set_bits(self._validity, places, _validity(values))
 
-    def make_nullable(self, values: pa.Array) -> None:
-        """Make room for the nulls of values that `overwrite` is to write."""
-        if values.null_count and not self._validity.used:
-            self._validity.reserve(nbytes_of_bits(self.n))
+    def allow_nulls(self, values: pa.Array, n: int) -> None:
+        """Make room for the nulls of `values` in an array that is to have the length `n`."""
+        if values.null_count:
+            self._validity.reserve(nbytes_of_bits(n) - self._validity.used)
 
     def array(self) -> pa.Array:
         """Return all values, without copying; valid until the next change."""
@@ -124,7 +124,7 @@ class _Null(ArrayLayout):
     def overwrite(self, places: np.ndarray, values: pa.Array) -> None:
         pass
 
-    def make_nullable(self, values: pa.Array) -> None:
+    def allow_nulls(self, values: pa.Array, n: int) -> None:
         pass
 
     def array(self) -> pa.Array:
@@ -245,10 +245,10 @@ class _Struct(ArrayLayout):
             child.overwrite(places, values.field(i))
         super().overwrite(places, values)
 
-    def make_nullable(self, values: pa.Array) -> None:
-        super().make_nullable(values)
+    def allow_nulls(self, values: pa.Array, n: int) -> None:
+        super().allow_nulls(values, n)
         for i, child in enumerate(self.children):
-            child.make_nullable(values.field(i))
+            child.allow_nulls(values.field(i), n)
 
 
 def layout_of(type_: pa.DataType, memory: Memory) -> ArrayLayout:

@@ -69,13 +69,20 @@ class Column:
             self._layout.grow(values)
             self._layout.append(values)
 
+    def allow_nulls(self, values: pa.Array, more: int = 0) -> None:
+        """Make room for the nulls of `values`, so that `overwrite` cannot fail.
+
+        `more` is the number of values that may be appended before. A MemoryError leaves the column as it was.
+        """
+        self._layout.allow_nulls(values, len(self) + more)
+
     def overwrite(self, places: np.ndarray, values: pa.Array) -> None:
         """Replace the values at distinct `places` of a column of `fixed_width`; O(len(values)).
 
         A MemoryError leaves the column as it was.
         """
         if len(values := self.fitting(values)):
-            self._layout.make_nullable(values)
+            self._layout.allow_nulls(values, len(self))
             self._layout.overwrite(places, values)
 
     def take(self, places: np.ndarray | pa.Array) -> pa.Array:

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import KeyTimerHeap
-from timerheap.spark._group.offsets import wide
+from timerheap._native._heap import IdIndex
+from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.slab import Slab
 
 __all__ = ["IdTable", "members"]
 
 
 def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Return which of `ids` are in `among`, shape (n,), bool: like ``np.isin``, but without sorting."""
-    known = KeyTimerHeap()
-    known.push_many(0, among)
-    return known.timestamps_of(ids)[1]
+    known = IdIndex()
+    known.put_many(among, 0)
+    return known.find_many(ids)[1]
 
 
 class IdTable:
     """A map from int64 ids to values of one Arrow type, read and written in columns.
 
-    The values are in one array, in the order of insertion. A `KeyTimerHeap` maps each id to its row (stored
-    as the "timestamp"), since it is an exact index that looks up many ids at once. Each call costs O(1) per
-    row; `put` also copies the array. Rows without an id are removed once they are half of the array.
+    An index maps each id to the place of its value in a slab. Each call costs amortised O(1) per row.
 
     Parameters
     ----------
     type_ : pyarrow.DataType
         Type of the values, which are never null.
+    memory : Memory
 
     Attributes
     ----------
@@ -36,69 +39,115 @@ class IdTable:
         `type_` with 64-bit offsets, so that a table may hold more than 2 GiB; the type of returned values.
     """
 
-    def __init__(self, type_: pa.DataType) -> None:
-        self.type = wide(type_)
-        self._rows = KeyTimerHeap()
-        self._values = pa.array([], self.type)
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+        self._slab = Slab(type_, memory)
+        self._index = IdIndex(memory)
+        self.type = self._slab.type
+
+    @classmethod
+    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> IdTable:
+        """Return the table that `head` describes; O(1)."""
+        table = cls.__new__(cls)
+        table._slab = Slab.attach(type_, memory, head[0])
+        table._index = IdIndex._attach(memory, head[1])
+        table.type = table._slab.type
+        return table
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs."""
+        return [self._slab.head(), self._index._head()]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._index)
 
     def ids(self) -> np.ndarray:
-        """Return all ids in arbitrary order, shape (n,), int64: a view, valid until the next change."""
-        return self._rows.key_hashes
+        """Return all ids in arbitrary order, shape (n,), int64."""
+        return self._index.ids()
 
     def items(self) -> tuple[np.ndarray, pa.Array]:
-        """Return all ids and their values, each of shape (n,)."""
-        self._sweep(0)
-        return self._rows.key_hashes.copy(), self._values.take(pa.array(self._rows.timestamps))
+        """Return all ids and their values, each of shape (n,); the values are valid until the next change."""
+        ids, places = self._index.items()
+        if len(ids) < len(self._slab):
+            return ids, self._slab.take(places)
+        ids[places] = ids.copy()
+        return ids, self._slab.values()
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Return which ids are in the table: shape (n,), bool."""
-        return self._rows.timestamps_of(ids)[1]
+        return self._index.find_many(ids)[1]
 
     def get(self, ids: np.ndarray) -> pa.Array:
         """Return the values of `ids`, null for a missing id: shape (n,)."""
-        rows, found = self._rows.timestamps_of(ids)
-        return self._values.take(pa.array(rows) if found.all() else pa.array(rows, mask=~found))
+        places, found = self._index.find_many(ids)
+        return self._slab.take(places if found.all() else pa.array(places, mask=~found))
 
     def put(self, ids: np.ndarray, values: pa.Array) -> None:
         """Set the values of `ids`; the last value of a repeated id counts, and a null removes the id.
+
+        A MemoryError leaves the table as it was.
 
         Parameters
         ----------
         ids : ndarray of int64, shape (n,)
         values : pyarrow.Array of `type_` or `type`, shape (n,)
         """
-        rows = np.arange(len(self._values), len(self._values) + len(ids))
-        self._values = pa.concat_arrays([self._values, values.cast(self.type)])
-        self._rows.push_many(rows, ids)
+        values, gone = self._slab.fitting(values), None
+        if self._slab.fixed_width or values.null_count:
+            ids, values = _last(ids, values)
         if values.null_count:
-            removed = np.asarray(values.is_null().to_numpy(zero_copy_only=False))
-            last, _ = self._rows.timestamps_of(ids[removed])
-            self._rows.remove_many(ids[removed][last == rows[removed]])
-        self._sweep(1 + len(self._rows))
+            kept = values.is_valid()
+            mask = kept.to_numpy(zero_copy_only=False)
+            ids, gone, values = ids[mask], ids[~mask], values.filter(kept)
+        places, held = self._index.find_many(ids)
+        places = self._slab.plan(values, places, held)
+        self._index.put_many(ids, places)
+        self._slab.write(values, places, held)
+        if gone is not None:
+            self._slab.drop(self._taken_out(gone))
+        self._sweep()
 
     def remove(self, ids: np.ndarray) -> None:
         """Remove `ids`; missing ones are ignored."""
-        self._rows.remove_many(ids)
-        self._sweep(1 + len(self._rows))
+        self._slab.drop(self._taken_out(ids))
+        self._sweep()
+
+    def clear(self) -> None:
+        """Remove all ids and release the memory."""
+        self._index.clear()
+        self._slab.clear()
 
     def unreferenced(self, holders: list[np.ndarray]) -> np.ndarray:
         """Return the ids that are in none of the arrays `holders`, shape (m,); O(1) per element."""
-        held = np.zeros(len(self._values), bool)
+        held = np.zeros(len(self._slab), bool)
         for ids in holders:
-            rows, found = self._rows.timestamps_of(ids)
-            held[rows[found]] = True
-        return self._rows.key_hashes[~held[self._rows.timestamps]]
+            places, found = self._index.find_many(ids)
+            held[places[found]] = True
+        ids, places = self._index.items()
+        return ids[~held[places]]
 
     def nbytes(self) -> int:
-        """Return the size of ids and values in bytes."""
-        return int(self._values.nbytes) + 8 * len(self._rows)
+        """Return the approximate size of ids and values in bytes, without dead values."""
+        return self._slab.nbytes() * len(self) // max(1, len(self._slab)) + 8 * len(self)
 
-    def _sweep(self, limit: int) -> None:
-        """Drop the rows without an id if there are more than `limit`."""
-        if len(self._values) - len(self._rows) > limit:
-            ids, rows = self._rows.key_hashes.copy(), self._rows.timestamps.copy()
-            self._values = self._values.take(pa.array(rows))
-            self._rows.push_many(np.arange(len(ids)), ids)
+    def _taken_out(self, ids: np.ndarray) -> np.ndarray:
+        places, found = self._index.remove_many(ids)
+        return places[found]
+
+    def _sweep(self) -> None:
+        """Compact the slab if it is sparse."""
+        if not len(self._index):
+            self.clear()
+        elif self._slab.sparse(len(self._index)):
+            with suppress(MemoryError):  # there is no room to make room: the next change tries again
+                ids, places = self._index.items()
+                self._index.put_many(ids, self._slab.compact(places)[places])
+
+
+def _last(ids: np.ndarray, values: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Return the last value of each id."""
+    rows = np.arange(len(ids))
+    last = IdIndex()
+    if last.put_many(ids, rows).all():
+        return ids, values
+    kept = last.find_many(ids)[0] == rows
+    return ids[kept], values.filter(pa.array(kept))

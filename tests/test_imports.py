@@ -103,7 +103,7 @@ LAYERS = {
     "spark._group": [
         "__init__ clock_bytes free_space manifest map_log memory offsets",
         "batch_log buffers chunks journalled_timers live_file value_columns",
-        "array_layouts",
+        "array_layouts channels",
         "column",
         "slab",
         "id_table",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -357,3 +358,31 @@ def test_an_output_that_raises_is_not_called_again() -> None:
     valve.input_watermark(5, 0)
     valve.input_watermark(6, 0)
     assert recorder.out == [5, 6]
+
+
+@given(data=st.data(), channels=st.integers(1, 6))
+def test_many_watermarks_have_the_effect_of_single_ones(data: st.DataObject, channels: int) -> None:
+    recorder = Recorder()
+    many, single = StatusWatermarkValve(output=recorder), StatusWatermarkValve()
+    many._add_channels([None] * channels)
+    many._activate_many(np.arange(channels))
+    for _ in range(channels):
+        single.add_channel()
+    some = st.lists(st.integers(0, channels - 1), unique=True)
+    for _ in range(data.draw(st.integers(1, 6))):
+        watermarks = {channel: data.draw(st.integers(0, 9)) for channel in data.draw(some)}
+        before = many.watermark
+        many._input_watermarks(np.array([*watermarks.values()], np.int64), np.array([*watermarks], np.int64))
+        for channel, watermark in sorted(watermarks.items(), key=lambda pair: pair[1]):
+            single.input_watermark(watermark, channel)
+        assert many.state() == single.state()
+        assert recorder.take() == ([many.watermark] if many.watermark > before else [])
+        for channel in data.draw(some):
+            many.input_watermark_status(IDLE, channel)
+            single.input_watermark_status(IDLE, channel)
+        returning = data.draw(some)
+        many._activate_many(np.array(returning, np.int64))
+        for channel in returning:
+            single.input_watermark_status(ACTIVE, channel)
+        assert many.state() == single.state()
+        recorder.take()

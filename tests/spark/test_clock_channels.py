@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -199,3 +200,28 @@ def test_a_clock_holds_only_what_a_load_needs() -> None:
 def test_a_query_with_fewer_inputs_than_its_checkpoint_raises() -> None:
     with pytest.raises(ValueError, match="which has an input 1, got 1 inputs; start a new checkpoint"):
         WatermarkState.from_bytes(many_channels().to_bytes(), (STRATEGY,), ("airport",))
+
+
+def test_channels_without_rows_cost_no_call() -> None:
+    def calls(channels: int) -> int:
+        """Count the Python calls of a micro-batch in which 2 channels of many have rows."""
+        clock = WatermarkState((STRATEGY.with_idleness(TIMEOUT),), ("airport",))
+        every = pa.table(
+            [[0] * channels, [str(i) for i in range(channels)], [100] * channels, [1] * channels],
+            schema=OBSERVED,
+        )
+        clock.observe(every, 1_000, "run")
+        rows = observed((0, "1", 200), (0, "2", 300))
+        count = 0
+
+        def profile(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        clock.observe(rows, 1_010, "run")
+        clock.next_idle()
+        sys.setprofile(None)
+        return count
+
+    assert calls(10_000) == calls(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -116,8 +117,8 @@ class StatusWatermarkValve:
         self.status = WatermarkStatus.ACTIVE
         self._output = output
         self._names: list[Hashable] = []
-        self._watermarks: list[int] = []
-        self._active: list[bool] = []
+        self._watermarks = array("q")
+        self._active = bytearray()  # 0 or 1
         self._active_count = 0
         self._aligned = KeyTimerHeap()  # (watermark, channel) of the aligned channels
         self._furthest = MIN_WATERMARK  # of all channels
@@ -148,7 +149,7 @@ class StatusWatermarkValve:
         channel = len(self._watermarks)
         self._names.append(name)
         self._watermarks.append(MIN_WATERMARK)
-        self._active.append(False)
+        self._active.append(0)
         self._activate(channel)
         return channel
 
@@ -211,7 +212,7 @@ class StatusWatermarkValve:
             self.watermark,
             self.status is WatermarkStatus.ACTIVE,
             [
-                ChannelState(name, watermark, active, active and watermark >= self.watermark)
+                ChannelState(name, watermark, bool(active), active == 1 and watermark >= self.watermark)
                 for name, watermark, active in columns
             ],
         )
@@ -229,11 +230,14 @@ class StatusWatermarkValve:
         """
         if not isinstance(state, ValveState):
             raise TypeError(f"state must be a ValveState, got {state!r}")
+        watermarks = [
+            int64(f"watermark of channel {n}", kept.watermark) for n, kept in enumerate(state.channels)
+        ]
         valve = cls._of_columns(
             int64("watermark", state.watermark),
             [kept.name for kept in state.channels],
-            [int64(f"watermark of channel {n}", kept.watermark) for n, kept in enumerate(state.channels)],
-            [bool(kept.active) for kept in state.channels],
+            np.array(watermarks, np.int64),
+            np.array([bool(kept.active) for kept in state.channels], bool),
         )
         if valve.state() != ValveState(state.watermark, state.active, list(state.channels)):
             raise ValueError(
@@ -244,39 +248,81 @@ class StatusWatermarkValve:
         valve._output = output
         return valve
 
+    # What follows does for many channels at once, in columns, what the methods above do for one.
+
     @classmethod
     def _of_columns(
-        cls, watermark: int, names: Sequence[Hashable], watermarks: list[int], active: list[bool]
+        cls, watermark: int, names: Sequence[Hashable], watermarks: np.ndarray, active: np.ndarray
     ) -> StatusWatermarkValve:
         """Return a valve that continues with these channels; O(n)."""
         valve = cls()
         valve.watermark = watermark
-        valve._names, valve._watermarks, valve._active = list(names), watermarks, active
-        valve._active_count = sum(active)
-        valve._furthest = max(watermarks, default=MIN_WATERMARK)
-        aligned = np.array(active, bool) & (np.array(watermarks, np.int64) >= watermark)
-        channels = np.flatnonzero(aligned)
-        valve._aligned.push_many(np.array(watermarks, np.int64)[channels], channels)
-        if active and not valve._active_count:
+        valve._names = list(names)
+        valve._watermarks.frombytes(np.ascontiguousarray(watermarks, np.int64).tobytes())
+        valve._active += np.ascontiguousarray(active, bool).tobytes()
+        valve._active_count = int(np.count_nonzero(active))
+        valve._furthest = int(watermarks.max(initial=MIN_WATERMARK))
+        valve._align(np.flatnonzero(active & (watermarks >= watermark)))
+        if len(active) and not valve._active_count:
             valve.status = WatermarkStatus.IDLE
         return valve
 
-    def _columns(self) -> tuple[list[int], list[bool]]:
-        """Return the watermarks and the activity of all channels."""
-        return self._watermarks, self._active
+    def _columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return views of the watermarks and the activity of all channels, valid until one is added."""
+        return np.frombuffer(self._watermarks, np.int64), np.frombuffer(self._active, bool)
+
+    def _add_channels(self, names: Sequence[Hashable]) -> None:
+        """Add idle channels."""
+        self._names += names
+        self._watermarks.frombytes(np.full(len(names), MIN_WATERMARK).tobytes())
+        self._active += bytes(len(names))
+
+    def _activate_many(self, channels: np.ndarray) -> None:
+        """Mark distinct channels as active."""
+        watermarks, active = self._columns()
+        returning = channels[~active[channels]]
+        active[returning] = True
+        self._active_count += len(returning)
+        self._align(returning[watermarks[returning] >= self.watermark])
+        if len(returning):
+            self._mark_active()
+
+    def _input_watermarks(self, watermarks: np.ndarray, channels: np.ndarray) -> None:
+        """Process the watermarks of distinct channels.
+
+        The result is that of `input_watermark` for one after the other, the lowest watermark first, but only
+        the last watermark is emitted. In that order a channel finds the valve at its own watermark at most,
+        or where it was before all of them: so it is aligned if it has caught up with the latter.
+        """
+        own, active = self._columns()
+        rises = active[channels] & (watermarks > own[channels])
+        if not rises.any():
+            return
+        watermarks, channels = watermarks[rises], channels[rises]
+        own[channels] = watermarks
+        self._furthest = max(self._furthest, int(watermarks.max()))
+        self._align(channels[watermarks >= self.watermark])
+        self._emit_least()
+
+    def _align(self, channels: np.ndarray) -> None:
+        watermarks, _ = self._columns()
+        self._aligned.push_many(watermarks[channels], channels)
 
     def _activate(self, channel: int) -> None:
-        self._active[channel] = True
+        self._active[channel] = 1
         self._active_count += 1
         if self._watermarks[channel] >= self.watermark:
             self._aligned.push(self._watermarks[channel], channel)
+        self._mark_active()
+
+    def _mark_active(self) -> None:
         if self.status is WatermarkStatus.IDLE:
             self.status = WatermarkStatus.ACTIVE
             if self._output is not None:
                 self._output.mark_active()
 
     def _deactivate(self, channel: int) -> None:
-        self._active[channel] = False
+        self._active[channel] = 0
         self._active_count -= 1
         self._aligned.remove(channel)
         held = self._watermarks[channel] == self.watermark

@@ -1,0 +1,191 @@
+"""The channels of one input, in columns: a micro-batch costs what its own channels cost."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerheap.flink import StatusWatermarkValve
+from timerheap.spark._group.clock_bytes import InputClock
+from timerheap.timer import MIN_WATERMARK
+from timerheap.watermarks import (
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
+    WatermarkGenerator,
+    WatermarkStatus,
+    WatermarkStrategy,
+)
+
+__all__ = ["InputChannels"]
+
+_NEVER = MIN_WATERMARK  # the time of activity of a channel that is idle or has no clock
+_NEW = -1
+
+
+class InputChannels:
+    """The channels of one input in a watermark valve, by number; channels are the values of `column`.
+
+    Parameters
+    ----------
+    strategy : WatermarkStrategy
+    column : str or None
+        The query's channel column; the attribute `column` may be that of the checkpoint.
+    """
+
+    def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
+        self._strategy = strategy
+        self._column = column
+        self._forget()
+
+    def _forget(self) -> None:
+        self.column = self._column
+        self.valve = StatusWatermarkValve()
+        self._numbers: dict[str | None, int] = {}
+        self._generators = _Generators(self._strategy)
+        self._max_timestamps = np.empty(0, np.int64)
+        self._active_at = np.empty(0, np.int64)
+
+    def switch(self) -> str | None:
+        """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
+
+        Returns
+        -------
+        str or None
+            A notice for the user; None if nothing was dropped.
+        """
+        if self.column == self._column:
+            return None
+        was, now = _describe(self.column), _describe(self._column)
+        self._forget()
+        return f"the checkpoint's watermark was made {was}, and the query's is made {now}"
+
+    def activate(self, names: list[str | None], now: int | None) -> np.ndarray:
+        """Record that these channels have rows, add the new ones, and return the numbers of all."""
+        numbers = self._numbers
+        if new := [name for name in names if name not in numbers]:
+            numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
+            self.valve._add_channels(new)
+            self._max_timestamps = np.append(self._max_timestamps, np.full(len(new), MIN_WATERMARK))
+            self._active_at = np.append(self._active_at, np.full(len(new), _NEVER))
+        channels = np.array([numbers[name] for name in names], np.int64)
+        self._active_at[channels] = _NEVER if now is None else now
+        self.valve._activate_many(channels)
+        return channels
+
+    def observe(
+        self, channels: np.ndarray, max_timestamps: np.ndarray, counts: np.ndarray, now: int | None
+    ) -> None:
+        """Advance the watermarks of active channels by the rows of a micro-batch.
+
+        The lowest watermark counts first, so that a channel that has to catch up is compared with the
+        watermark before the micro-batch.
+
+        Parameters
+        ----------
+        channels, max_timestamps, counts : ndarray of int64, shape (n,)
+            Distinct channels, and their largest timestamps and numbers of rows in the micro-batch.
+        now : int or None
+        """
+        before = self._max_timestamps[channels]
+        watermarks = self._generators.watermarks(channels, before, max_timestamps, counts, now)
+        self._max_timestamps[channels] = np.maximum(before, max_timestamps)
+        self.valve._input_watermarks(watermarks, channels)
+
+    def begin_run(self, now: int | None) -> None:
+        """Restart the idle timeout of all channels at `now`."""
+        self._active_at[:] = _NEVER if now is None else now
+
+    def mark_idle(self, now: int) -> None:
+        """Mark channels without rows for longer than the idle timeout as idle."""
+        timeout = self._strategy.idle_timeout
+        if timeout is not None:
+            over = (self._active_at != _NEVER) & (self._active_at < now - timeout)
+            for channel in np.flatnonzero(over).tolist():
+                self._active_at[channel] = _NEVER
+                self.valve.input_watermark_status(WatermarkStatus.IDLE, channel)
+
+    def next_idle(self) -> int | None:
+        """Return the time after which the next channel becomes idle; None: never."""
+        timeout = self._strategy.idle_timeout
+        if timeout is None:
+            return None
+        waiting = self._active_at[self._active_at != _NEVER]
+        return int(waiting.min()) + timeout if len(waiting) else None
+
+    @property
+    def timed(self) -> bool:
+        """Whether a load needs the times of activity."""
+        return self._strategy.idle_timeout is not None
+
+    def clock(self) -> InputClock:
+        """Return what a load needs."""
+        watermarks, active = self.valve._columns()
+        return InputClock(
+            self.column,
+            self.valve.watermark,
+            list(self._numbers),
+            watermarks.copy(),
+            self._max_timestamps.copy(),
+            active.copy(),
+            self._active_at.copy() if self.timed else None,
+        )
+
+    def restore(self, clock: InputClock) -> None:
+        """Restore the channels of `clock`."""
+        n = len(clock.names)
+        self.column = clock.column
+        self._numbers = dict(zip(clock.names, range(n), strict=True))
+        self._generators = _Generators(self._strategy)
+        self._max_timestamps = clock.max_timestamps.copy()
+        self._active_at = np.full(n, _NEVER) if clock.active_at is None else clock.active_at.copy()
+        self.valve = StatusWatermarkValve._of_columns(
+            clock.watermark, clock.names, clock.watermarks, clock.active
+        )
+
+
+class _Generators:
+    """The generators of channels, each made when it is first used; those of Flink work in columns."""
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._strategy = strategy
+        self._delays = np.empty(0, np.int64)  # of Flink's generators; _NEW where none has been made
+        self._custom: dict[int, WatermarkGenerator] = {}
+
+    def watermarks(
+        self,
+        channels: np.ndarray,
+        before: np.ndarray,
+        max_timestamps: np.ndarray,
+        counts: np.ndarray,
+        now: int | None,
+    ) -> np.ndarray:
+        """Return the watermarks of channels, shape (n,); `before` are their largest timestamps until now."""
+        missing = int(channels.max(initial=-1)) + 1 - len(self._delays)
+        if missing > 0:
+            self._delays = np.append(self._delays, np.full(missing, _NEW))
+        for at in np.flatnonzero(self._delays[channels] == _NEW).tolist():
+            if int(channels[at]) not in self._custom:
+                self._make(int(channels[at]), int(before[at]))
+        delays = np.maximum(self._delays[channels], 0)
+        furthest = np.maximum(np.maximum(before, max_timestamps), MIN_WATERMARK + delays + 1)
+        watermarks: np.ndarray = furthest - delays - 1
+        if self._custom:
+            for at, channel in enumerate(channels.tolist()):
+                generator = self._custom.get(channel)
+                if generator is not None:
+                    watermarks[at] = generator.on_batch(int(max_timestamps[at]), int(counts[at]), now)
+        return watermarks
+
+    def _make(self, channel: int, before: int) -> None:
+        generator = self._strategy.create_watermark_generator()
+        exactly = type(generator)  # a subclass may do anything
+        if exactly is BoundedOutOfOrdernessWatermarks or exactly is AscendingTimestampsWatermarks:
+            assert isinstance(generator, BoundedOutOfOrdernessWatermarks)
+            self._delays[channel] = generator.max_out_of_orderness
+            return
+        self._custom[channel] = generator
+        if before > MIN_WATERMARK:
+            generator.on_batch(before, 1, None)
+
+
+def _describe(column: str | None) -> str:
+    return "over all rows" if column is None else f"by column {column!r}"

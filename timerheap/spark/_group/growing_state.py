@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.offsets import wide, wide_rows, widen
 from timerheap.spark._group.segments import Edits, SegmentChains
 
@@ -36,26 +37,39 @@ class GrowingState(ABC, Generic[L]):
         The state's name.
     type_ : pyarrow.DataType
         The type of a whole list or map.
+    memory : Memory
     """
 
     shape: ClassVar[str]
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType) -> None:
+    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
         self.kind = kind
         self.name = name
         self.type = type_
         rows = self._row_type(type_)
         self.schema = pa.schema([("key_hash", pa.int64()), ("replaces", pa.bool_()), (self.shape, rows)])
-        self._chains = SegmentChains(rows, self._compact)
+        self._chains = SegmentChains(rows, self._compact, memory)
         self._journal: list[Edits] = []
         self._losses = 0
         self._at_hand: list[np.ndarray] = []
         self._loaded: dict[int, L] = {}
 
     @classmethod
-    def restored(cls, kind: int, name: str, schema: pa.Schema) -> Self:
+    def restored(cls, kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> Self:
         """Return an empty state for chunks of this schema."""
-        return cls(kind, name, cls._type_of(schema.field(cls.shape).type))
+        return cls(kind, name, cls._type_of(schema.field(cls.shape).type), memory)
+
+    @classmethod
+    def attach(cls, kind: int, name: str, type_: pa.DataType, memory: Memory, head: list[Any]) -> Self:
+        """Return the state that `head` describes; O(1)."""
+        state = cls(kind, name, type_)
+        state._losses, chains = head
+        state._chains = SegmentChains.attach(cls._row_type(type_), cls._compact, memory, chains)
+        return state
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self._losses, self._chains.head()]
 
     @staticmethod
     @abstractmethod

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from timerheap.spark._group.chunks import KEYS
 from timerheap.spark._group.id_table import IdTable, members
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.offsets import narrow, wide_rows
 
 __all__ = ["KeyTable"]
@@ -32,23 +33,39 @@ class KeyTable:
     ----------
     fields : list of pyarrow.Field
         The key columns. Null is an ordinary value, which equals only null.
+    memory : Memory
     """
 
     kind = KEYS
     name = ""
 
-    def __init__(self, fields: list[pa.Field]) -> None:
+    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS) -> None:
         self._fields = fields
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
         stored = pa.struct([pa.field("hash", pa.int64()), *columns])
         self.schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", stored)])
-        self.table = IdTable(stored)
+        self.table = IdTable(stored, memory)
         self.type = self.table.type
         self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
         self._added: list[tuple[np.ndarray, pa.Array]] = []
         self._dropped: list[np.ndarray] = []
         self.losses = 0  # counts new keys, since a key may never get a timer, state or row
         self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
+
+    @classmethod
+    def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
+        """Return the table that `head` describes; O(1) and O(number of keys with equal hashes)."""
+        keys = cls(fields)
+        keys.losses, displaced, table = head
+        keys.table = IdTable.attach(keys.schema.field(1).type, memory, table)
+        ids = np.array(displaced, np.int64)
+        keys._displace(ids, keys.table.get(ids))
+        return keys
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        displaced = [id_ for keys in self._displaced.values() for id_ in keys.values()]
+        return [self.losses, displaced, self.table.head()]
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Return the id of the key of each row, shape (n,), and add the new keys.
@@ -162,6 +179,13 @@ class KeyTable:
             }
             self._displaced = {hash_: keys for hash_, keys in left.items() if keys}
 
+    def _displace(self, ids: np.ndarray, rows: pa.Array) -> None:
+        """Record the keys among `rows` whose id is not their hash."""
+        hashes = rows.flatten()[0]
+        for at in np.flatnonzero(hashes.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            row = rows[at].as_py()
+            self._displaced.setdefault(row.pop("hash"), {})[_comparable(row.values())] = int(ids[at])
+
     def __len__(self) -> int:
         return len(self.table)
 
@@ -198,10 +222,7 @@ class KeyTable:
         ids = ids.to_numpy()
         self._forget(ids)
         self.table.put(ids, rows)
-        hashes = rows.flatten()[0]
-        for at in np.flatnonzero(hashes.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            row = rows[at].as_py()
-            self._displaced.setdefault(row.pop("hash"), {})[_comparable(row.values())] = int(ids[at])
+        self._displace(ids, rows)
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""

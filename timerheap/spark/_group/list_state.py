@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark._group.growing_state import GrowingState, rows_of
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.segments import Edits
 
 __all__ = ["ListTable"]
@@ -21,8 +22,8 @@ class ListTable(GrowingState[list[Any]]):
 
     shape = "list"
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType) -> None:
-        super().__init__(kind, name, type_)
+    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+        super().__init__(kind, name, type_, memory)
         self._pending: dict[int, tuple[bool, list[Any]]] = {}  # whether it replaces, and elements
 
     @staticmethod

@@ -11,6 +11,7 @@ from pyspark.sql import Row
 from timerheap._values import ArrowCodec
 from timerheap.spark._group import map_log
 from timerheap.spark._group.growing_state import GrowingState, rows_of
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.segments import Edits
 
 __all__ = ["MapTable"]
@@ -40,8 +41,8 @@ class MapTable(GrowingState[dict[Any, Any]]):
 
     shape = "map"
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType) -> None:
-        super().__init__(kind, name, type_)
+    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+        super().__init__(kind, name, type_, memory)
         self._key = ArrowCodec(type_.key_type, f"state {name!r}, a key", Row)
         self._pending: dict[int, _Changes] = {}
 

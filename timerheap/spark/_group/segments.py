@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from timerheap.spark._group.id_table import IdTable
+from timerheap.spark._group.memory import PROCESS, Memory
 
 __all__ = ["Compact", "Edits", "SegmentChains", "joined"]
 
@@ -79,14 +81,28 @@ class SegmentChains:
     type_ : pyarrow.ListType
         The type of contents.
     compact : Compact
+    memory : Memory
     """
 
-    def __init__(self, type_: pa.DataType, compact: Compact) -> None:
+    def __init__(self, type_: pa.DataType, compact: Compact, memory: Memory = PROCESS) -> None:
         self._compact = compact
-        self._chains = IdTable(_CHAIN)
-        self._segments = IdTable(type_)
+        self._chains = IdTable(_CHAIN, memory)
+        self._segments = IdTable(type_, memory)
         self._next = 0  # the id of the next segment
         self.type = self._segments.type
+
+    @classmethod
+    def attach(cls, type_: pa.DataType, compact: Compact, memory: Memory, head: list[Any]) -> SegmentChains:
+        """Return the chains that `head` describes; O(1)."""
+        chains = cls(type_, compact)
+        links, segments, chains._next = head
+        chains._chains = IdTable.attach(_CHAIN, memory, links)
+        chains._segments = IdTable.attach(type_, memory, segments)
+        return chains
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs."""
+        return [self._chains.head(), self._segments.head(), self._next]
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have contents: shape (n,), int64, valid until the next change."""

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from timerheap.spark._group.id_table import IdTable
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.offsets import wide_rows, widen
 
 __all__ = ["StateTable"]
@@ -28,16 +29,17 @@ class StateTable:
         The state's name.
     type_ : pyarrow.DataType
         The type of a value.
+    memory : Memory
     """
 
     shape = "value"
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType) -> None:
+    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
         self.kind = kind
         self.name = name
         self.type = type_
         self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(self.shape, type_)])
-        self._table = IdTable(type_)
+        self._table = IdTable(type_, memory)
         self._at_hand: list[np.ndarray] = []
         self._cache: dict[int, Any] = {}
         self._dirty: set[int] = set()
@@ -45,9 +47,21 @@ class StateTable:
         self.losses = 0  # times that a key's value was cleared
 
     @classmethod
-    def restored(cls, kind: int, name: str, schema: pa.Schema) -> Self:
+    def restored(cls, kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> Self:
         """Return an empty state for chunks of this schema."""
-        return cls(kind, name, schema.field(cls.shape).type)
+        return cls(kind, name, schema.field(cls.shape).type, memory)
+
+    @classmethod
+    def attach(cls, kind: int, name: str, type_: pa.DataType, memory: Memory, head: list[Any]) -> Self:
+        """Return the state that `head` describes; O(1)."""
+        state = cls(kind, name, type_)
+        state.losses, table = head
+        state._table = IdTable.attach(type_, memory, table)
+        return state
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self.losses, self._table.head()]
 
     def announce(self, ids: np.ndarray) -> None:
         """Record that the values of these keys may be read; the first read then loads them in one lookup."""

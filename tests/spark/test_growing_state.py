@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -12,14 +13,20 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from memories import Arena
 
 from timerheap.spark._group import growing_state
 from timerheap.spark._group.chunks import pieces, read_chunk, write_chunk
 from timerheap.spark._group.id_table import IdTable
 from timerheap.spark._group.list_state import ListTable
 from timerheap.spark._group.map_state import MapTable
-from timerheap.spark._group.state_table import StateTable
-from timerheap.spark._group.user_states import UserState, restored_state
+from timerheap.spark._group.user_states import (
+    UserState,
+    attached_state,
+    head_of,
+    new_state,
+    restored_state,
+)
 
 KEYS = st.integers(0, 3)
 ENTRIES = st.sampled_from([math.nan, 0.5, *(float(i) for i in range(20))])
@@ -39,10 +46,11 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.memory = Arena()
         self.states: list[UserState] = [
-            StateTable(64, "value", pa.string()),
-            ListTable(65, "log", LIST),
-            MapTable(66, "book", MAP),
+            new_state(64, "value", "value", pa.string(), self.memory),
+            new_state(65, "log", "list", LIST, self.memory),
+            new_state(66, "book", "map", MAP, self.memory),
         ]
         self.chunks: list[list[pa.RecordBatch]] = [[], [], []]
         self.values: dict[int, str] = {}
@@ -116,11 +124,17 @@ class Machine(RuleBasedStateMachine):
         for at, state in enumerate(self.states):
             if whole:
                 self.chunks[at] = [*written(state, state.snapshot())]
-            restored = restored_state(state.kind, state.name, state.schema)
+            restored = restored_state(state.kind, state.name, state.schema, self.memory)
             for chunk in self.chunks[at]:
                 restored.replay(chunk)
             assert restored.type == state.type
             self.states[at] = restored
+
+    @rule()
+    def attach(self) -> None:
+        self.save()
+        heads = json.loads(json.dumps([head_of(state) for state in self.states]))
+        self.states = [attached_state(self.memory, head) for head in heads]
 
     @invariant()
     def holds_the_keys_with_contents(self) -> None:

@@ -89,7 +89,7 @@ class KeyGroup:
         return part
 
     def _restored_state(self, run: Run, schema: pa.Schema) -> UserState:
-        table = restored_state(run.kind, run.name, schema)
+        table = restored_state(run.kind, run.name, schema, self.memory)
         self.states[run.name] = table
         return table
 
@@ -104,7 +104,7 @@ class KeyGroup:
         table = self.states.get(name)
         if table is None:
             kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
-            table = self.states[name] = new_state(kind, name, shape, type_)
+            table = self.states[name] = new_state(kind, name, shape, type_, self.memory)
         elif (table.shape, table.type) != (shape, type_):
             raise ValueError(
                 f"state {name!r} is a {table.shape} state of {table.type}, not a {shape} state of {type_}; "

@@ -1,6 +1,6 @@
 /* The table of ids. Four entries fill a line, which is a cache line. An id is in the first line with a free entry from
- * its home line on, so a search ends at such a line. A removal moves a later entry back and leaves no tombstone. Entries
- * move only then, and when the table moves to another block.
+ * its home line on, so a search ends at such a line. A removal moves a later entry back and leaves no tombstone.
+ * Entries move only then, and when the table moves to another block.
  *
  * A free entry has the id 0. The entry of the id 0 itself is in an extra line behind the others, with the id 1; no
  * other id has its home there. */
@@ -284,17 +284,25 @@ static bool sound(const th_table *t, size_t line, size_t *used) {
     return true;
 }
 
-bool th_table_plausible(const th_table *t) {
-    size_t used = 0, step = t->lines / AHEAD + 1;
-    for (size_t i = 0; i < all_lines(t); i += step)
-        if (!sound(t, i, &used)) return false;
-    return used <= t->len && (step > 1 || used == t->len);
-}
-
 th_status th_table_check(const th_table *t) {
     size_t used = 0;
     if (t->len > t->cap || t->cap > TH_TABLE_MAX || t->lines != lines_of(t->cap)) return TH_CORRUPT;
     for (size_t i = 0; i < all_lines(t); i++)
         if (!sound(t, i, &used)) return TH_CORRUPT;
     return used == t->len ? TH_YES : TH_CORRUPT;
+}
+
+/* Small tables are checked completely. In a large one, most ids of any few lines are in their home lines. */
+bool th_table_plausible(const th_table *t) {
+    if (t->lines <= AHEAD) return th_table_check(t) == TH_YES;
+    size_t used = 0, at_home = 0, step = t->lines / AHEAD;
+    for (size_t i = 0; i < t->lines; i += step) {
+        for (unsigned k = 0; k < TH_IDS; k++) {
+            int64_t id = t->line[i].id[k];
+            used += id != 0;
+            at_home += id && place_of(t, id).line == i;
+        }
+    }
+    const int64_t *zero = t->line[t->lines].id;
+    return at_home >= used - at_home && (used || t->len < t->lines) && !(zero[0] >> 1 | zero[1] | zero[2] | zero[3]);
 }

@@ -33,8 +33,8 @@ size_t th_table_size(size_t cap);
 /* Points t to a block for `cap` ids, which a table with the same seed has written; the caller sets `len`. */
 void th_table_place(th_table *t, void *block, size_t cap);
 
-/* Returns whether some entries are where they should be. O(1). It tells a table from other bytes, but does not prove
- * that the table is intact. */
+/* Returns whether a few lines look like those of this table. O(1). It tells a table from other bytes, but does not
+ * prove that the table is intact. */
 bool th_table_plausible(const th_table *t);
 
 /* Moves the table to another block, for `cap` ids, of which it must hold at most as many, with the hash function of

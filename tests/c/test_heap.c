@@ -1,44 +1,38 @@
-/* Compares both kinds of heap with an unsorted array after random operations and checks all invariants after each one.
- * All memory has exactly the documented size, so that the sanitizers detect accesses beyond it.
- * Usage: program [steps] [seed] */
-#include "th_private.h"
+/* Compares both kinds of heap and, in test_table.c, the table of ids with an unsorted array after random operations and
+ * checks all invariants after each one. All memory has exactly the documented size, so that the sanitizers detect
+ * accesses beyond it. Usage: program [steps] [seed] */
+#include "testing.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
-static uint64_t seed, state;
+uint64_t seed;
+static uint64_t state;
 
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: not %s (SEED=%llu)\n", __FILE__, __LINE__, #condition, (unsigned long long)seed);  \
-            abort();                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-/* Whether arguments are overwritten as soon as they have been read (argument_reads.h). */
-static bool restless;
-
-static int64_t other_argument(void);
+int64_t (*other_argument)(void);
 
 int64_t read_argument(const int64_t *p) {
     int64_t value = *p;
-    if (restless) *(int64_t *)p = other_argument();
+    if (other_argument) *(int64_t *)p = other_argument();
     return value;
 }
 
-static uint64_t next(void) {
+uint64_t next(void) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
     return state * 0x2545F4914F6CDD1D;
 }
 
-static size_t below(size_t n) { return (size_t)((next() >> 32) * n >> 32); }
+size_t below(size_t n) { return (size_t)((next() >> 32) * n >> 32); }
 
-static void *memory(size_t size) {
+void *memory(size_t size) {
     void *p = malloc(size);
+    CHECK(p || !size);
+    return p;
+}
+
+void *lines(size_t size) {
+    void *p = size ? aligned_alloc(64, size) : NULL;
     CHECK(p || !size);
     return p;
 }
@@ -90,12 +84,48 @@ static bool model_reschedule(timer x, int64_t ts) {
 /* ---- the heap's memory ---- */
 
 static th_heap h;
+static uint64_t heap_seed;
+static void *block; /* the memory of h, if it is one block */
+static bool use_blocks; /* whether h may move to one block */
+
+static void free_memory(const th_heap *heap, void *of_heap) {
+    if (of_heap) free(of_heap);
+    else free(heap->ts), free(heap->key), free(heap->ns), free(heap->slot), free(heap->line);
+}
+
+static void move_to_block(size_t cap) {
+    th_heap old = h;
+    void *old_block = block;
+    block = lines(th_heap_size(cap));
+    th_heap_move(&h, block, cap);
+    free_memory(&old, old_block);
+    CHECK(h.len == old.len && h.cap == cap && h.lines == th_index_lines(cap));
+    CHECK(th_heap_plausible(&h));
+    CHECK(!cap || (char *)(h.slot + cap) <= (char *)block + th_heap_size(cap));
+}
+
+/* Continues on the same block, as another process does. */
+static void attach(void) {
+    th_heap old = h;
+    th_heap_init(&h, old.by_key, heap_seed);
+    th_heap_place(&h, block, old.cap);
+    h.len = old.len;
+    h.changes = old.changes;
+    CHECK(!memcmp(&h, &old, sizeof h));
+    CHECK(th_heap_plausible(&h));
+}
 
 static void resize(size_t cap) {
+    if (use_blocks && cap && below(2)) {
+        move_to_block(cap);
+        return;
+    }
     th_heap old = h;
+    void *old_block = block;
+    block = NULL;
     h.ts = memory(cap * 8), h.key = memory(cap * 8), h.ns = memory(cap * 8), h.slot = memory(cap * 4);
     h.lines = th_index_lines(cap);
-    h.line = cap ? aligned_alloc(64, h.lines * 64) : NULL;
+    h.line = lines(h.lines * 64);
     h.cap = cap;
     if (cap) memset(h.line, 0, h.lines * 64);
     if (h.len) {
@@ -104,13 +134,14 @@ static void resize(size_t cap) {
         memcpy(h.ns, old.ns, h.len * 8);
     }
     th_heap_reindex(&h);
-    free(old.ts), free(old.key), free(old.ns), free(old.slot), free(old.line);
+    free_memory(&old, old_block);
 }
 
 static void start(bool keyed, size_t cap) {
     by_key = keyed;
     model_len = 0;
-    th_heap_init(&h, keyed, next());
+    heap_seed = next();
+    th_heap_init(&h, keyed, heap_seed);
     resize(cap);
 }
 
@@ -147,7 +178,7 @@ static timer any(size_t spread) {
 }
 
 /* Returns a value that is likely to be part of a timer in the heap. */
-static int64_t other_argument(void) {
+static int64_t any_argument(void) {
     timer x = any(1000);
     return below(2) ? x.ts : below(2) ? x.key : x.ns;
 }
@@ -173,7 +204,7 @@ static void free_batch(batch b) { free(b.ts), free(b.lent), free(b.done); }
 
 static void lend(batch b) {
     if (b.n) memcpy(b.lent, b.ts, b.n * 32);
-    restless = true;
+    other_argument = any_argument;
 }
 
 /* The copy of a column of b. */
@@ -190,7 +221,7 @@ static void push_many(batch b) {
         resize(need);
         lend(b);
     }
-    restless = false;
+    other_argument = NULL;
     for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_push((timer){b.ts[i], b.key[i], b.ns[i]}));
     free(where);
 }
@@ -223,14 +254,14 @@ static void pop_due(int64_t watermark, size_t limit) {
 static void remove_many(batch b) {
     lend(b);
     th_heap_remove_many(&h, COLUMN(b, ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done);
-    restless = false;
+    other_argument = NULL;
     for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_remove((timer){b.ts[i], b.key[i], b.ns[i]}));
 }
 
 static void reschedule_many(batch b) {
     lend(b);
     th_heap_reschedule_many(&h, COLUMN(b, ts), COLUMN(b, new_ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done);
-    restless = false;
+    other_argument = NULL;
     for (size_t i = 0; i < b.n; i++)
         CHECK(b.done[i] == model_reschedule((timer){b.ts[i], b.key[i], b.ns[i]}, b.new_ts[i]));
 }
@@ -239,7 +270,7 @@ static void find_many(batch b) {
     int64_t *ts = memory(b.n * 8);
     lend(b);
     th_heap_find_many(&h, COLUMN(b, key), COLUMN(b, ns), b.n, b.done, ts);
-    restless = false;
+    other_argument = NULL;
     for (size_t i = 0; i < b.n; i++) {
         timer *t = model_find((timer){0, b.key[i], b.ns[i]});
         CHECK(b.done[i] == (t != NULL) && ts[i] == (t ? t->ts : 0));
@@ -253,7 +284,7 @@ static void remove_keys(batch b) {
     int64_t *table = calloc(size + 1, 8);
     lend(b);
     size_t before = h.len, count = th_heap_count_keys(&h, COLUMN(b, key), b.n, table, size);
-    restless = false;
+    other_argument = NULL;
     CHECK(h.len == before);
     th_heap_remove_keys(&h, table, size);
     CHECK(before - h.len == count);
@@ -315,7 +346,8 @@ static void random_steps(size_t steps, bool keyed) {
         }
         case 8:
             if (!below(40)) th_heap_clear(&h), model_len = 0;
-            resize(h.len + below(2 * h.len + 1));
+            if (block && below(2)) attach();
+            else resize(h.len + below(2 * h.len + 1));
             break;
         default: {
             size_t most = below(3) ? 40 : 1000, room = MOST - model_len;
@@ -480,6 +512,29 @@ static void check_notices(bool keyed) {
     finish();
 }
 
+/* Other bytes than those of the heap are noticed before they are used. */
+static void implausible_blocks(bool keyed) {
+    for (size_t cap = 1; cap < 2000; cap = 2 * cap + below(5)) {
+        start(keyed, 0);
+        move_to_block(cap);
+        for (size_t n = 0; n < cap; n++) th_heap_push(&h, any_ts(1000), (int64_t)next(), any_ts(5));
+        uint8_t *bytes = block, *saved = memory(th_heap_size(cap));
+        memcpy(saved, bytes, th_heap_size(cap));
+        for (int kind = 0; kind < 5; kind++) {
+            if (kind == 0) memset(bytes, 0, th_heap_size(cap));
+            if (kind == 1) memset(bytes, 0xFF, th_heap_size(cap));
+            if (kind == 2)
+                for (size_t i = 0; i < th_heap_size(cap); i++) bytes[i] = (uint8_t)next();
+            if (kind == 3) th_heap_init(&h, keyed, next()), th_heap_place(&h, block, cap), h.len = cap;
+            if (kind == 4) th_heap_init(&h, keyed, heap_seed), th_heap_place(&h, block, cap), h.len = cap;
+            CHECK(cap < 20 || th_heap_plausible(&h) == (kind == 4));
+            memcpy(bytes, saved, th_heap_size(cap));
+        }
+        free(saved);
+        finish();
+    }
+}
+
 /* Stored heaps have no index, so only the order and the identities are checked. */
 static void restore_notices(void) {
     start(false, 100);
@@ -543,8 +598,12 @@ int main(int count, char **arguments) {
     xxh64();
     restore_notices();
     copies();
+    test_table(steps);
     for (int keyed = 0; keyed < 2; keyed++) {
+        use_blocks = false;
         check_notices(keyed);
+        implausible_blocks(keyed);
+        use_blocks = true;
         crowded_lines(keyed);
         for (size_t done = 0; done < steps / 2; done += 200) random_steps(200, keyed);
     }

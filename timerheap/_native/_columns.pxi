@@ -145,5 +145,6 @@ cdef class _Columns:
 
     cdef size_t count(self) except? 0:
         if self.rows < 0:
-            raise TypeError("one of the columns must be an array, got only integers; use push for one timer")
+            hint = "" if self.heap is None else "; use push for one timer"
+            raise TypeError("one of the columns must be an array, got only integers" + hint)
         return self.rows

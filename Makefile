@@ -31,7 +31,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows bench-state soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,9 @@ fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of th
 soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
 	NUMPY_MADVISE_HUGEPAGE=0 $(call installed,soak) tests/fuzz/soak.py $(ARGS)
 
+soak-kills: $(venv)/test/.installed ## Kill drivers, Python workers and executors; the output must not change
+	PYTHONPATH=tests/support PYTHONSAFEPATH=1 $(venv)/test/bin/python tests/support/kill_driver.py $(ARGS)
+
 bench: bench-heap ## The heaps, and then the session timeout on Spark, beside their peers; figures go to out/
 	$(call installed,bench) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
 
@@ -94,6 +97,9 @@ bench-peers: $(venv)/bench/.installed ## The heaps beside heapq, sortedcontainer
 
 bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
 	$(call installed,bench) bench/windows.py --json out/windows.json $(ARGS)
+
+bench-state: $(venv)/bench/.installed ## What a micro-batch costs over 1e5, 1e6 and 1e7 standing timers
+	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/state.py --json out/state.json $(ARGS)
 
 instructions: ## Fail if an operation of the heap takes 5 % more instructions than at the base commit (BASE=...)
 	$(PYTHON) bench/instructions.py $(BASE)

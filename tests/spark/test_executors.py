@@ -3,106 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyspark
 import pytest
 import venv_pack
+from standalone import cluster, running
 
 import timerheap
 from timerheap._demo.flights import read_flights, write_replay
 from timerheap._demo.overdue import DELAY
 from timerheap._demo.overdue_pandas import final_watermark, overdue_planes
-from timerheap.spark.java import find_java
 
 pytestmark = pytest.mark.spark
 
-SPARK = Path(pyspark.__file__).parent
 MICRO_BATCHES = 2
 # What executors need: timerheap[spark] less pyspark, which Spark itself puts on their path.
 SHIPPED = ("timerheap", "numpy", "pandas", "pyarrow", "google", "dateutil", "pytz", "six", "tzdata")
-
-
-@cache
-def environment() -> dict[str, str]:
-    """Return an environment without the tests' Python and Spark, and with fast JVM starts."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
-    return kept | {
-        "JAVA_HOME": str(find_java()),
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "PYTHONSAFEPATH": "1",
-        "SPARK_HOME": str(SPARK),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # it has a port of its own
-    }
-
-
-@contextmanager
-def running(program: str, *arguments: object, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of pyspark's programs in its own process group, until the end of the block."""
-    directory.mkdir(exist_ok=True)
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [SPARK / "bin" / program, *map(str, arguments)],
-            cwd=directory,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    except BaseException as error:
-        error.add_note(f"{directory.name}: ...{(directory / 'log').read_text(errors='replace')[-5_000:]}")
-        raise
-    finally:
-        for way in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, way)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
-
-
-def logged(pattern: str, directory: Path, process: subprocess.Popen[bytes]) -> str:
-    """Wait until `pattern` occurs in the log; return its first group."""
-    until = time.monotonic() + 60
-    while time.monotonic() < until and process.poll() is None:
-        if found := re.search(pattern, (directory / "log").read_text(errors="replace")):
-            return found[1]
-        time.sleep(0.1)
-    raise TimeoutError(f"no {pattern} in {directory}/log")
-
-
-@contextmanager
-def cluster(directory: Path) -> Iterator[str]:
-    """Start a standalone master and two workers with one core each, on free ports."""
-    daemon = "org.apache.spark.deploy"
-    ports = ("--host", "127.0.0.1", "--port", 0, "--webui-port", 0)
-    with ExitStack() as stack:
-        master = stack.enter_context(
-            running("spark-class", f"{daemon}.master.Master", *ports, directory=directory / "master")
-        )
-        url = logged(r"Starting Spark master at (spark://\S+)", directory / "master", master)
-        for name in ("worker-1", "worker-2"):
-            size = ("--cores", 1, "--memory", "1g", "--work-dir", directory / name)
-            worker = (f"{daemon}.worker.Worker", *ports, *size, url)
-            stack.enter_context(running("spark-class", *worker, directory=directory / name))
-        yield url
 
 
 def pack(archive: Path) -> None:
@@ -158,8 +81,10 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
     }
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     script = Path(__file__).parents[1] / "support" / "flights_on_executors.py"
-    with cluster(work) as url:
-        submit = running("spark-submit", "--master", url, *options, script, work, directory=work / "driver")
+    with cluster(work) as spark:
+        submit = running(
+            "spark-submit", "--master", spark.url, *options, script, work, directory=work / "driver"
+        )
         with submit as process:
             assert process.wait(timeout=600) == 0
     return json.loads((work / "answer.json").read_text())

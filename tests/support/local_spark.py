@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from pyspark.sql import SparkSession
 
@@ -15,7 +17,9 @@ ROCKSDB = f"{STREAMING}.state.RocksDBStateStoreProvider"
 FILES = f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
-def start_spark(scratch: os.PathLike[str] | str, cores: int = 2) -> SparkSession:
+def start_spark(
+    scratch: os.PathLike[str] | str, cores: int = 2, settings: Mapping[str, object] = MappingProxyType({})
+) -> SparkSession:
     """Start a quiet local Spark, in which a task may fail once, with RocksDB as the state store."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -35,6 +39,7 @@ def start_spark(scratch: os.PathLike[str] | str, cores: int = 2) -> SparkSession
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", True)
+        .config(map={name: str(value) for name, value in settings.items()})
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -17,7 +18,7 @@ from timerheap._demo.overdue import Overdue, overdue
 from timerheap.spark.java import ensure_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import Row
@@ -47,7 +48,7 @@ class Counted(Overdue):
 
 
 @contextmanager
-def spark_session(log: Path) -> Iterator[SparkSession]:
+def spark_session(log: Path, settings: Mapping[str, object] = MappingProxyType({})) -> Iterator[SparkSession]:
     """Start a local Spark; the output of the JVM and the Python workers goes to the file ``log``."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -66,6 +67,7 @@ def spark_session(log: Path) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.numRecentProgressUpdates", 1_000_000)
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
+        .config(map={name: str(value) for name, value in settings.items()})
     )
     interrupted = signal.getsignal(signal.SIGINT)
     own = os.dup(2)  # the JVM inherits standard error when it starts

@@ -1,0 +1,390 @@
+"""Measure what a micro-batch costs while more and more timers stand: time, CPU, bytes written, loads.
+
+Run as ``make bench-state ARGS="--standing 1e5 1e6 --batches 10 --masters local[2]"``; README.md explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import session_timeout
+from processes import kill, python_workers
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from usage import cpu, memory
+
+import timerheap.spark
+from timerheap import WatermarkStrategy
+from timerheap._demo.replay import spark_session
+from timerheap.spark._group.checkpoint import Stored
+
+SCHEMA = "key bigint, at bigint"
+ROW = 16  # bytes of a row of SCHEMA
+SPAN = 100  # event time of a batch, ms: in the whole run no timer fires
+AT_ONCE = 1_000_000  # rows of a batch that builds
+PARTITIONS = 4
+
+
+# ---- The job
+
+
+class Standing(session_timeout.Columns):
+    """One timer for each key, which a row moves; tells in a file of each key group that a worker loads."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = str(log)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:  # in the worker, before any group is loaded
+        self.__dict__.update(state)
+        record_loads(self.log)
+
+
+def record_loads(log: str) -> None:
+    """Let this process append a line to a file for each key group that it loads from the state store."""
+    load = Stored.load
+    if hasattr(load, "records"):
+        return
+
+    def recorded(_: type[Stored], *arguments: Any) -> Stored:
+        begun = time.perf_counter()
+        stored = load(*arguments)
+        size = sum(run.nbytes for run in stored.manifest.runs)
+        line = json.dumps({"seconds": time.perf_counter() - begun, "bytes": size})
+        with open(log, "a") as file:
+            file.write(line + "\n")
+        return stored
+
+    recorded.records = True  # type: ignore[attr-defined]
+    Stored.load = classmethod(recorded)  # type: ignore[assignment]
+
+
+def standing(events: DataFrame, log: Path) -> DataFrame:
+    """Return the query in timerheap; in order of arrival, as the heapq blob has no other."""
+    return timerheap.spark.process(
+        events,
+        key="key",
+        function=Standing(log),
+        output_schema=SCHEMA,
+        event_time="at",
+        watermark=WatermarkStrategy.for_monotonous_timestamps(),
+        order="arrival",
+    )
+
+
+def heapq_blob(events: DataFrame, log: Path) -> DataFrame:
+    """Return the query with a pickled heapq in one blob for each key group, which is always loaded whole."""
+    return session_timeout.heapq_blob(events)
+
+
+VARIANTS = {"timerheap": standing, "heapq": heapq_blob}
+
+
+# ---- One query, batch by batch
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one micro-batch took."""
+
+    add: float
+    trigger: float
+    jvm: float
+    python: float
+    written: int
+    loads: list[dict[str, float]]
+
+
+@dataclass
+class Job:
+    """A query with so many standing timers; each step is a micro-batch that changes some of them."""
+
+    spark: SparkSession
+    variant: str
+    timers: int
+    changed: int
+    work: Path
+    steps: int = 0
+    batches: list[Batch] = field(default_factory=list)
+    idle: list[Batch] = field(default_factory=list)
+    query: StreamingQuery | None = None
+
+    @property
+    def jvm(self) -> int:
+        return self.spark.sparkContext._gateway.proc.pid
+
+    @property
+    def log(self) -> Path:
+        return self.work.parent / "loads.jsonl"
+
+    def start(self) -> None:
+        (self.work / "in").mkdir(parents=True, exist_ok=True)
+        events = self.spark.readStream.schema(SCHEMA).parquet(str(self.work / "in"))
+        writer = VARIANTS[self.variant](events, self.log).writeStream.format("noop")
+        self.query = writer.option("checkpointLocation", str(self.work / "checkpoint")).start()
+
+    def stop(self) -> None:
+        assert self.query is not None
+        self.query.stop()
+
+    def build(self) -> None:
+        """Register the timers, in batches that do not count."""
+        for first in range(0, self.timers, AT_ONCE):
+            self._batch(np.arange(first, min(first + AT_ONCE, self.timers)))
+
+    def step(self) -> Batch:
+        """Move some of the timers, and return what the batch took."""
+        draw = np.random.default_rng(self.steps)
+        return self._batch(draw.choice(self.timers, self.changed, replace=False, shuffle=False))
+
+    def _batch(self, keys: np.ndarray) -> Batch:
+        assert self.query is not None
+        at = np.linspace(self.steps * SPAN, (self.steps + 1) * SPAN - 1, len(keys)).astype(np.int64)
+        draft = self.work / f"{self.steps:05}.parquet"
+        pq.write_table(pa.table({"key": keys, "at": at}), draft, row_group_size=AT_ONCE // PARTITIONS)
+        self.steps += 1
+        self.log.write_text("")
+        written, used = set(self._changelogs()), cpu(self.jvm)
+        draft.rename(self.work / "in" / draft.name)
+        self._finish()
+        progress = [p for p in self.query.recentProgress if p.numInputRows][-1]
+        assert progress.numInputRows == len(keys), (progress.numInputRows, len(keys))
+        spent = cpu(self.jvm).since(used)
+        return Batch(
+            add=progress.durationMs["addBatch"] / 1000,
+            trigger=progress.durationMs["triggerExecution"] / 1000,
+            jvm=spent.jvm,
+            python=spent.python,
+            written=sum(path.stat().st_size for path in set(self._changelogs()) - written),
+            loads=[json.loads(line) for line in self.log.read_text().splitlines()],
+        )
+
+    def _finish(self) -> None:
+        """Wait for the end of the batch; on a busy machine a Python worker may not be there in time."""
+        assert self.query is not None
+        try:
+            self.query.processAllAvailable()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+            tell("a Python worker has not connected in time: the query starts again")
+            self.start()
+            self._finish()
+
+    def _changelogs(self) -> Iterator[Path]:
+        return (self.work / "checkpoint" / "state").glob("0/*/*.changelog")
+
+
+def session(master: str, scratch: Path) -> AbstractContextManager[SparkSession]:
+    """Start a local Spark for the benchmark."""
+    streaming = "spark.sql.streaming"
+    settings = {
+        "spark.master": master,
+        "spark.driver.memory": "4g",
+        "spark.local.dir": scratch / "local",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": AT_ONCE,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": PARTITIONS,
+        # Spark's default runs two programs for every file on a local disk.
+        f"{streaming}.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
+        f"{streaming}.pollingDelay": "50ms",  # the queries that wait for their turn cost little
+    }
+    return spark_session(scratch / "spark.log", settings)
+
+
+def kill_workers(jvm: int) -> None:
+    """End the idle Python workers, as Spark does after a minute."""
+    for worker in python_workers(jvm):
+        kill(worker)
+
+
+# ---- Measuring
+
+
+def measure(master: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Run all queries of one master in turn, and return their figures."""
+    with session(master, scratch) as spark:
+        sizes = [("timerheap", n) for n in options.standing]
+        sizes += [("heapq", n) for n in options.standing if n <= options.heapq]
+        jobs = [Job(spark, variant, n, options.changed, scratch / f"{variant}-{n}") for variant, n in sizes]
+        for job in jobs:
+            job.start()
+            begun = time.monotonic()
+            job.build()
+            tell(f"{master}: {job.variant} {job.timers:,} built in {time.monotonic() - begun:.0f} s")
+        for number in range(options.batches):
+            for job in jobs:
+                job.batches.append(job.step())
+            tell(f"{master}: batch {number + 1} of {options.batches}: {last(jobs)}")
+        for pause in [0] * options.killed + [options.pause] * options.paused:
+            if pause:
+                time.sleep(pause)
+            for job in jobs:
+                if not pause:
+                    kill_workers(job.jvm)
+                job.idle.append(job.step())
+            tell(f"{master}: after {f'{pause} s' if pause else 'the end of all workers'}: {last(jobs)}")
+        ours = [job for job in jobs if job.variant == "timerheap"]
+        cold = {job.timers: cold_load(job) for job in ours}
+        result = {
+            "jobs": [figures(job, jobs) for job in jobs],
+            "cold": cold,
+            "memory_after_restarts": restarts(ours[0], options.restarts),
+        }
+        for job in jobs:
+            job.stop()
+    return result
+
+
+def cold_load(job: Job) -> dict[str, float]:
+    """Restart a query in new workers; return the size of its state, and the seconds that loading it takes."""
+    job.stop()
+    kill_workers(job.jvm)
+    job.start()
+    batch = job.step()
+    size, seconds = (sum(load[name] for load in batch.loads) for name in ("bytes", "seconds"))
+    tell(f"cold load of {job.timers:,}: {size / 1e6:.1f} MB in {seconds:.2f} s of the workers")
+    return {"bytes": size, "seconds": seconds, "batch_seconds": batch.add, "groups": len(batch.loads)}
+
+
+def restarts(job: Job, times: int) -> list[int]:
+    """Restart a query again and again; return the bytes of the Python workers' memory after each time."""
+    found = []
+    for _ in range(times):
+        job.stop()
+        job.start()
+        job.step()
+        found.append(memory(job.jvm))
+    return found
+
+
+def figures(job: Job, jobs: list[Job]) -> dict[str, Any]:
+    """Return the medians of one query, and its ratio to the smallest of the same variant."""
+    base = min((other for other in jobs if other.variant == job.variant), key=lambda other: other.timers)
+    groups = timerheap_groups(job)
+    found = {name: median(job.batches, name) for name in ("add", "trigger", "jvm", "python", "written")}
+    return {
+        "variant": job.variant,
+        "timers": job.timers,
+        "changed": job.changed,
+        **found,
+        "ratio": found["add"] / median(base.batches, "add"),
+        "ratio_trigger": found["trigger"] / median(base.batches, "trigger"),
+        "groups": groups,
+        "written_allowed": 6 * ROW * job.changed + 1024 * groups,
+        "loaded": sum(len(batch.loads) for batch in job.batches),
+        "loaded_after_idling": sum(len(batch.loads) for batch in job.idle),
+        "add_after_idling": median(job.idle, "add") if job.idle else None,
+        "batches": [asdict(batch) for batch in job.batches],
+        "idle": [asdict(batch) for batch in job.idle],
+    }
+
+
+def timerheap_groups(job: Job) -> int:
+    """Return the number of key groups of a query."""
+    state = job.spark.read.format("statestore").option("stateVarName", "manifest")
+    if job.variant != "timerheap":
+        return session_timeout.KEY_GROUPS
+    return state.load(str(job.work / "checkpoint")).count()
+
+
+def median(batches: list[Batch], name: str) -> float:
+    return statistics.median(getattr(batch, name) for batch in batches)
+
+
+def last(jobs: list[Job]) -> str:
+    """Return the seconds of each query's last batch, for the progress."""
+    return ", ".join(
+        f"{job.variant} {job.timers:.0e} {(job.idle or job.batches)[-1].add:.2f} s" for job in jobs
+    )
+
+
+def tell(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the report as text."""
+    names = ("", "", "timers", "addBatch", "trigger", "ratio", "JVM", "Python", "written", "a row", "a group")
+    lines = [_line(*names, "allowed", "loaded", "idle", "loaded")]
+    for master, found in result["masters"].items():
+        for job in found["jobs"]:
+            idle = job["add_after_idling"]
+            lines.append(
+                _line(
+                    *(master, job["variant"], f"{job['timers']:.0e}"),
+                    *(f"{job[name]:.2f} s" for name in ("add", "trigger")),
+                    f"{job['ratio']:.2f}",
+                    *(f"{job[name]:.2f} s" for name in ("jvm", "python")),
+                    f"{job['written'] / 1024:.0f} KB",
+                    *(f"{job['written'] / job[name]:.0f} B" for name in ("changed", "groups")),
+                    f"{job['written_allowed'] / 1024:.0f} KB",
+                    job["loaded"],
+                    "" if idle is None else f"{idle:.2f} s",
+                    job["loaded_after_idling"],
+                )
+            )
+    for master, found in result["masters"].items():
+        for timers, cold in found["cold"].items():
+            hundred = cold["seconds"] / cold["bytes"] * 1e8 if cold["bytes"] else 0
+            lines.append(
+                f"{master}, cold load of {timers:.0e} timers, {cold['groups']} groups: "
+                f"{cold['bytes'] / 1e6:.1f} MB in {cold['seconds']:.2f} s, {hundred:.2f} s per 100 MB"
+            )
+        if after := found["memory_after_restarts"]:
+            lines.append(
+                f"{master}, memory of the Python workers: {after[0] / 1e6:.0f} MB after the first restart, "
+                f"{after[-1] / 1e6:.0f} MB after {len(after)} ({after[-1] / after[0]:.2f})"
+            )
+    return "\n".join(lines)
+
+
+def _line(first: str, second: str, *rest: object) -> str:
+    return f"{first:10}{second:10}" + "".join(f"{cell!s:>10}" for cell in rest)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--standing", type=lambda n: int(float(n)), nargs="+", default=[10**5, 10**6, 10**7])
+    parser.add_argument("--changed", type=int, default=10_000, help="timers that a batch moves")
+    parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--masters", nargs="+", default=["local[2]", "local[4]"])
+    parser.add_argument(
+        "--heapq", type=lambda n: int(float(n)), default=10**6, help="most timers of the heapq blob"
+    )
+    parser.add_argument("--killed", type=int, default=3, help="batches after the end of all Python workers")
+    parser.add_argument("--pause", type=int, default=90, help="seconds before a batch that pauses")
+    parser.add_argument("--paused", type=int, default=2, help="batches that pause")
+    parser.add_argument("--restarts", type=int, default=10)
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    options = parser.parse_args()
+    cloudpickle.register_pickle_by_value(session_timeout)
+    result: dict[str, Any] = {"cores": os.cpu_count(), "masters": {}}
+    for master in options.masters:
+        with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
+            result["masters"][master] = measure(master, options, Path(scratch))
+    print(table(result))
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

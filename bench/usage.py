@@ -1,0 +1,51 @@
+"""What the processes of a local Spark have used, from /proc: the JVM, and the Python processes below it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from processes import below
+
+__all__ = ["Cpu", "cpu", "memory"]
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Cpu(NamedTuple):
+    """CPU seconds so far."""
+
+    jvm: float
+    python: float
+
+    def since(self, before: Cpu) -> Cpu:
+        """Return what has been used since `before`."""
+        return Cpu(self.jvm - before.jvm, self.python - before.python)
+
+
+def cpu(jvm: int) -> Cpu:
+    """Return the CPU time of a JVM and of all Python processes below it, the dead included."""
+    return Cpu(_seconds(jvm, reaped=False), sum(_seconds(process) for process in below(jvm)))
+
+
+def memory(jvm: int) -> int:
+    """Return the bytes of memory of the Python processes below a JVM; a page that they share counts once."""
+    return sum(_proportional(process) for process in below(jvm))
+
+
+def _seconds(process: int, reaped: bool = True) -> float:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:  # it has ended
+        return 0.0
+    user, system, children_user, children_system = map(int, stat.rpartition(")")[2].split()[11:15])
+    return (user + system + (children_user + children_system) * reaped) / _TICK
+
+
+def _proportional(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

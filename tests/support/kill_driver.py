@@ -1,0 +1,376 @@
+"""Kills drivers, Python workers and executors at random, and compares the output with an undisturbed run.
+
+Run as ``make soak-kills ARGS="--kills 40 --seed 1"``. Every choice comes from the seed, but a moment is never
+quite the same twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kill_jobs import QUERIES, write_input
+from processes import below, command, kill, python_daemons, python_workers
+from standalone import Cluster, cluster
+
+__all__ = ["Child", "Outcome", "compared", "run"]
+
+CHILD = Path(__file__).with_name("kill_child.py")
+STORE = "spark.sql.streaming.stateStore"
+PATIENCE = 600  # seconds without a sign of life
+HOPELESS = 8  # restarts without a batch in between
+
+# How a query may fail when processes die, or when the machine is too busy to start one in time.
+EXPECTED = (
+    "ExecutorLostFailure",
+    "Python worker exited unexpectedly",
+    "failed to connect back",
+    "Could not recompute",
+    "Connection reset",
+    "Connection refused",
+    "Broken pipe",
+    "EOFException",
+    "FetchFailed",
+    "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR",
+    "Failed to open socket to Python daemon",
+)
+
+
+class Child:
+    """A process that runs a query (kill_child.py), and what it tells.
+
+    Parameters
+    ----------
+    work : pathlib.Path
+        Holds checkpoints and output, from one child to the next.
+    spec : dict
+        See kill_child.py.
+    """
+
+    def __init__(self, work: Path, spec: dict[str, Any]) -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        (work / "spec.json").write_text(json.dumps(spec | {"work": str(work)}, default=str))
+        self.log = work / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, CHILD, work / "spec.json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.jvm: int | None = None
+        self.wrote = 0
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def listen(self, seconds: float) -> str | None:
+        """Return "up", "wrote" or "end", or None if nothing is told within some seconds."""
+        try:
+            line = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if line is None:
+            self.process.wait()
+            return "end"
+        what, *rest = line.split()
+        if what == "up":
+            self.jvm = int(rest[0])
+        self.wrote += what == "wrote"
+        return what
+
+    def end(self) -> None:
+        """Kill the driver and its JVM; the Python workers end when they hear of it."""
+        for process in (self.process.pid, self.jvm):
+            if process is not None:
+                kill(process)
+        self.process.wait()
+
+    def failure(self) -> str:
+        """Return the end of what an ended child has written to its log; nothing if it was a success."""
+        return "" if self.process.returncode == 0 else self.log.read_text(errors="replace")[-20_000:]
+
+
+@dataclass
+class Outcome:
+    """What has become of one run, from the first start to the end of the query."""
+
+    kills: int = 0
+    starts: int = 0
+    batches: int = 0
+    rows: int = 0
+    redone: int = 0
+    differences: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def add(self, other: Outcome) -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+# ---- Kinds of kills: each ends something of a child, and returns whether it found it
+
+
+def kill_driver(child: Child, draw: random.Random, where: Cluster | None) -> bool:
+    """Kill the driver and its JVM."""
+    child.end()
+    return True
+
+
+def kill_worker(child: Child, draw: random.Random, where: Cluster | None) -> bool:
+    """Kill a Python worker, and now and then the daemon that forks them."""
+    assert child.jvm is not None
+    of = python_daemons if draw.randrange(5) == 0 else python_workers
+    return _one_of(of(child.jvm), draw)
+
+
+def kill_executor(child: Child, draw: random.Random, where: Cluster | None) -> bool:
+    """Kill the JVM of an executor."""
+    assert where is not None
+    every = [process for worker in where.workers for process in below(worker)]
+    return _one_of([e for e in every if "CoarseGrainedExecutorBackend" in command(e)], draw)
+
+
+def _one_of(processes: Sequence[int], draw: random.Random) -> bool:
+    if processes:
+        kill(draw.choice(processes))
+    return bool(processes)
+
+
+KINDS: dict[str, Callable[[Child, random.Random, Cluster | None], bool]] = {
+    "driver": kill_driver,
+    "worker": kill_worker,
+    "executor": kill_executor,
+}
+MOST = {"driver": 5, "worker": 12, "executor": 8}  # kills in one run
+
+
+def settings(draw: random.Random, where: Cluster | None) -> dict[str, Any]:
+    """Return settings of Spark, some of them by chance."""
+    chosen = {
+        "spark.sql.shuffle.partitions": draw.choice([2, 3, 4]),
+        "spark.python.worker.reuse": draw.choice(["true", "true", "false"]),
+        f"{STORE}.rocksdb.changelogCheckpointing.enabled": draw.choice(["true", "true", "false"]),
+        f"{STORE}.maintenanceInterval": draw.choice(["1s", "60s"]),
+        f"{STORE}.minDeltasForSnapshot": draw.choice([2, 10]),
+        f"{STORE}.checkpointFormatVersion": draw.choice([1, 1, 2]),
+    }
+    if where is None:
+        return chosen | {"spark.master": "local[2,8]"}
+    return chosen | {
+        "spark.master": where.url,
+        "spark.cores.max": 2,
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.task.maxFailures": 20,
+        "spark.stage.maxConsecutiveAttempts": 20,
+        "spark.speculation": draw.choice(["true", "false"]),
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": 1.01,
+        "spark.speculation.quantile": 0.1,
+        "spark.speculation.minTaskRuntime": "0ms",
+    }
+
+
+# ---- Runs
+
+
+def run(
+    work: Path,
+    spec: dict[str, Any],
+    may_kill: int = 0,
+    kind: str = "driver",
+    draw: random.Random | None = None,
+    where: Cluster | None = None,
+) -> Outcome:
+    """Run a query to its end, with at most so many kills; start it again after each failure.
+
+    Raises
+    ------
+    RuntimeError
+        If it does not get on.
+    """
+    draw = draw or random.Random(0)
+    found, begun, idle = Outcome(), time.monotonic(), 0
+    while True:
+        child = Child(work, spec)
+        found.starts += 1
+        try:
+            wounded = _until_its_end(child, found, may_kill, kind, draw, where)
+        finally:
+            child.end()
+        failure = child.failure()
+        if not failure:
+            found.seconds = time.monotonic() - begun
+            return found
+        if not wounded and not any(reason in failure for reason in EXPECTED):
+            found.errors.append(failure)
+        idle = 0 if child.wrote or wounded else idle + 1
+        if idle == HOPELESS:
+            raise RuntimeError(
+                f"{HOPELESS} starts in {work} without a batch; the last one ended with {failure}"
+            )
+
+
+def _until_its_end(
+    child: Child, found: Outcome, may_kill: int, kind: str, draw: random.Random, where: Cluster | None
+) -> bool:
+    """Listen to a child until it ends, and kill; return whether this has ended it."""
+    heard, pace = time.monotonic(), 2.0  # the time between two signs of life
+    due: float | None = None  # the moment of the next kill
+    while True:
+        now = time.monotonic()
+        if due is not None and now >= due:
+            due = None
+            if KINDS[kind](child, draw, where):
+                found.kills += 1
+            if child.process.poll() is not None:
+                return True
+        told = child.listen(PATIENCE if due is None else max(due - now, 0))
+        now = time.monotonic()
+        if told == "end":
+            return False
+        if told is None and due is None:
+            raise TimeoutError(f"no sign of life in {PATIENCE} s; see {child.log}")
+        if told is not None:
+            pace, heard = 0.7 * pace + 0.3 * min(now - heard, 20), now
+            if due is None and found.kills < may_kill and (told == "wrote" or draw.randrange(2)):
+                due = now + draw.uniform(0, 6 * pace)
+
+
+def compared(expected: Path, found: Path) -> Outcome:
+    """Compare outputs of a query, the first from an undisturbed run: each attempt of each micro-batch."""
+    outcome = Outcome()
+    right, tried = _attempts(expected), _attempts(found)
+    for batch in sorted(right.keys() | tried.keys()):
+        wanted = right.get(batch, [[]])[0]
+        attempts = tried.get(batch, [[]])
+        outcome.batches += 1
+        outcome.rows += len(wanted)
+        outcome.redone += len(attempts) - 1
+        for rows in attempts:
+            if rows != wanted:
+                lost = [row for row in wanted if row not in rows][:3]
+                more = [row for row in rows if row not in wanted][:3]
+                outcome.differences.append(
+                    f"micro-batch {batch}: {len(rows)} rows instead of {len(wanted)}; missing {lost}, "
+                    f"unexpected {more}"
+                )
+    return outcome
+
+
+def _attempts(folder: Path) -> dict[int, list[list[list[str]]]]:
+    found: dict[int, list[list[list[str]]]] = {}
+    for file in sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime):
+        found.setdefault(int(file.name.split(".")[0]), []).append(json.loads(file.read_text()))
+    return found
+
+
+# ---- The soak
+
+
+class Soak:
+    """Runs with kills, each compared with an undisturbed run of the same query.
+
+    Parameters
+    ----------
+    scratch : pathlib.Path
+        Holds the input in ``in``.
+    seed : int
+    queries : list of str
+    """
+
+    def __init__(self, scratch: Path, seed: int, queries: Sequence[str]) -> None:
+        self._scratch = scratch
+        self._seed = seed
+        self._queries = queries
+
+    def kill(self, kind: str, kills: int) -> Outcome:
+        """Run and kill until there were so many kills of a kind."""
+        total, number = Outcome(), 0
+        with cluster(self._scratch / "cluster") if kind == "executor" else nullcontext() as where:
+            while total.kills < kills:
+                total.add(self._one(kind, number, min(MOST[kind], kills - total.kills), where))
+                number += 1
+        return total
+
+    def _one(self, kind: str, number: int, kills: int, where: Cluster | None) -> Outcome:
+        draw = random.Random(f"{self._seed} {kind} {number}")
+        query = self._queries[number % len(self._queries)]
+        right, work = self._undisturbed(query), self._scratch / f"{kind}-{number}"
+        chosen = settings(draw, where)
+        done = run(work, self._spec(query, chosen), kills, kind, draw, where)
+        done.add(compared(right, work / "out"))
+        shown = ", ".join(f"{name.removeprefix('spark.')}={value}" for name, value in chosen.items())
+        tell(f"{line(kind, done)}  {query}; {shown}")
+        for what in [*done.differences[:10], *(error[-3_000:] for error in done.errors)]:
+            tell(f"  {what}")
+        return done
+
+    def _undisturbed(self, query: str) -> Path:
+        """Return the output of an undisturbed run."""
+        work = self._scratch / f"undisturbed {query}"
+        if not work.exists():
+            run(work, self._spec(query, {"spark.master": "local[2,8]"}))
+        return work / "out"
+
+    def _spec(self, query: str, settings: dict[str, Any]) -> dict[str, Any]:
+        return {"input": self._scratch / "in", "query": query, "killer": None, "settings": settings}
+
+
+COLUMNS = ("kills", "starts", "batches", "redone", "rows", "differ", "errors", "seconds")
+HEADER = f"{'kind':10}" + "".join(f"{name:>9}" for name in COLUMNS)
+
+
+def line(kind: str, done: Outcome) -> str:
+    """Return a line under `HEADER`."""
+    counts = (done.kills, done.starts, done.batches, done.redone, done.rows)
+    counts += (len(done.differences), len(done.errors), round(done.seconds))
+    return f"{kind:10}" + "".join(f"{count:9}" for count in counts)
+
+
+def tell(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--kills", type=int, default=40, help="of each kind")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000))
+    parser.add_argument("--queries", nargs="+", choices=QUERIES, default=list(QUERIES))
+    parser.add_argument("--batches", type=int, default=12, help="micro-batches of a run")
+    parser.add_argument("--rows", type=int, default=300, help="in a micro-batch")
+    options = parser.parse_args()
+    tell(f"seed {options.seed}\n{HEADER}")
+    with tempfile.TemporaryDirectory(prefix="timerheap-kills-", ignore_cleanup_errors=True) as directory:
+        scratch = Path(directory)
+        write_input(scratch / "in", options.seed, options.batches, options.rows, keys=options.rows // 4)
+        soak = Soak(scratch, options.seed, options.queries)
+        table = [(kind, soak.kill(kind, options.kills)) for kind in options.kinds]
+    print(HEADER, *(line(kind, done) for kind, done in table), sep="\n")
+    if any(done.differences or done.errors for _, done in table):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Queries for the kill driver: deterministic output, and every kind of state there is."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from processes import kill
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from streams import write_batches
+
+import timerheap.spark
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+
+__all__ = ["QUERIES", "Killer", "write_input"]
+
+SPAN = 1_000  # event time of a batch, ms
+GAP = 2_500
+WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(300)
+INPUT = pa.schema([("k", pa.string()), ("at", pa.int64()), ("n", pa.int64()), ("word", pa.string())])
+
+
+def write_input(folder: Path, seed: int, batches: int, rows: int, keys: int) -> None:
+    """Write the input: keys that come and go, rows out of order, few of them late, texts short and long."""
+    draw = random.Random(seed)
+
+    def row(batch: int, number: int) -> dict[str, Any]:
+        key = int(draw.triangular(0, keys, batch * keys / batches))
+        long = draw.randrange(2_000) if draw.randrange(50) == 0 else 3
+        return {
+            "k": f"k{key}",
+            "at": 1_700_000_000_000 + batch * SPAN + draw.randrange(SPAN),
+            "n": number,
+            "word": f"w{draw.randrange(9)}".ljust(long, "."),
+        }
+
+    write_batches(folder, [[row(b, n) for n in range(rows)] for b in range(batches)], INPUT)
+
+
+class Killer:
+    """Kills once, in one micro-batch of one query, what this Python worker belongs to.
+
+    Parameters
+    ----------
+    what : {"worker", "executor", "driver"}
+        In local mode the executor is the driver's JVM.
+    marker : pathlib.Path
+        A file that is created before.
+    batch : int
+    """
+
+    def __init__(self, what: str, marker: Path, batch: int) -> None:
+        self.what, self.marker, self.batch = what, str(marker), batch
+
+    def __call__(self) -> None:
+        task = TaskContext.get()
+        if task is None or task.getLocalProperty("streaming.sql.batchId") != str(self.batch):
+            return
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        daemon = os.getppid()
+        jvm = _parent(daemon)
+        if self.what == "driver":
+            kill(_parent(jvm))
+        kill(os.getpid() if self.what == "worker" else jvm)
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class Sessions(KeyedProcessFunction):
+    """Rows: a timer that is deleted and registered anew, a value, a list and a map."""
+
+    def __init__(self, killer: Killer | None = None) -> None:
+        self.killer = killer
+
+    def open(self, runtime_context: Any) -> None:
+        self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.LONG()))
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", Types.LONG()))
+        self.words = runtime_context.get_map_state(MapStateDescriptor("words", Types.STRING(), Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        if self.killer is not None:
+            self.killer()
+        due = self.due.value()
+        if due is not None:
+            ctx.timer_service().delete_event_time_timer(due)
+        self.due.update(ctx.timestamp() + GAP)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP)
+        if value.n % 10 == 0:  # a second timer, which stays
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + 100)
+        self.seen.add(value.n)
+        self.words.put(value.word, (self.words.get(value.word) or 0) + 1)
+        if value.n % 7 == 0:
+            self.words.remove(value.word)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        ends = timestamp == self.due.value()
+        yield ctx.get_current_key(), timestamp, repr((ends, list(self.seen), sorted(self.words.items())))
+        if ends:
+            self.due.clear()
+            self.seen.clear()
+            if timestamp % 3:  # else the map stays, and the key with it
+                self.words.clear()
+        elif timestamp % 5 == 0:
+            self.seen.update(list(self.seen)[-3:])
+
+
+class Columns(BatchProcessFunction):
+    """Columns: a timer for each key that moves, values in columns, and lists and maps of single keys."""
+
+    one_timer_per_key = True
+
+    def __init__(self, killer: Killer | None = None) -> None:
+        self.killer = killer
+
+    def open(self, runtime_context: Any) -> None:
+        self.rows = runtime_context.get_state(ValueStateDescriptor("rows", "bigint"))
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", "bigint"))
+        self.words = runtime_context.get_map_state(MapStateDescriptor("words", "string", "bigint"))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        if self.killer is not None:
+            self.killer()
+        ids = ctx.key_hashes
+        ctx.timer_service().register_event_time_timers(ids, ctx.timestamps + GAP)
+        counts = Counter(ids.tolist())
+        before = self.rows.values(ids).to_pylist()
+        self.rows.update_many(ids, [(b or 0) + counts[i] for b, i in zip(before, ids.tolist(), strict=True)])
+        columns = (batch.column(name).to_pylist() for name in ("n", "word"))
+        for id_, n, word in zip(ids.tolist(), *columns, strict=True):
+            ctx.set_current_key(id_)
+            self.seen.add(n)
+            if n % 5:
+                self.words.put(word, n)
+            else:
+                self.words.remove(word)
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
+        counts = self.rows.values(due.key_hashes).to_pylist()
+        contents = []
+        for id_, count in zip(due.key_hashes.tolist(), counts, strict=True):
+            ctx.set_current_key(id_)
+            contents.append(repr((count, list(self.seen), sorted(self.words.items()))))
+            self.seen.clear()
+            if count % 3:
+                self.words.clear()
+        self.rows.update_many(due.key_hashes, pa.nulls(len(counts), pa.int64()))
+        keys = ctx.keys(due.key_hashes).column("k")
+        yield pa.record_batch([keys, pa.array(due.timestamps), pa.array(contents)], names=["k", "at", "what"])
+
+
+def process(df: DataFrame, function: KeyedProcessFunction | BatchProcessFunction, order: str) -> DataFrame:
+    return timerheap.spark.process(
+        df,
+        "k",
+        function,
+        "k string, at bigint, what string",
+        "at",
+        watermark=WATERMARK,
+        order=order,
+        max_parallelism=8,
+    )
+
+
+def hop(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    cut = timerheap.spark.hop(df, "at", 500, 2_000, watermark=WATERMARK, local="arrow", max_parallelism=8)
+    return cut.group_by("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"), F.max("n").alias("most"))
+
+
+def session(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    cut = timerheap.spark.session(df, "at", 700, watermark=WATERMARK, max_parallelism=8)
+    return cut.group_by("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"))
+
+
+def twice(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    first = process(df, Sessions(killer), "event_time")
+    again = first.select("k", "at", F.length("what").cast("bigint").alias("n"), F.lit("w").alias("word"))
+    return process(again, Columns(), "arrival")
+
+
+QUERIES: dict[str, Callable[..., DataFrame]] = {
+    "rows": lambda df, killer=None: process(df, Sessions(killer), "event_time"),
+    "rows-arrival": lambda df, killer=None: process(df, Sessions(killer), "arrival"),
+    "columns": lambda df, killer=None: process(df, Columns(killer), "event_time"),
+    "columns-arrival": lambda df, killer=None: process(df, Columns(killer), "arrival"),
+    "hop": hop,
+    "session": session,
+    "twice": twice,
+}
+"""By name; those without a function of their own ignore the killer."""

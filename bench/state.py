@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import statistics
 import sys
@@ -26,6 +27,7 @@ from processes import kill, python_workers
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from usage import cpu, memory
 
@@ -33,6 +35,7 @@ import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap._demo.replay import spark_session
 from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._worker.hand_overs import Counts
 
 SCHEMA = "key bigint, at bigint"
 ROW = 16  # bytes of a row of SCHEMA
@@ -45,33 +48,51 @@ PARTITIONS = 4
 
 
 class Standing(session_timeout.Columns):
-    """One timer for each key, which a row moves; tells in a file of each key group that a worker loads."""
+    """One timer for each key, which a row moves; in a file it says how long workers load key groups."""
 
     def __init__(self, log: Path) -> None:
         self.log = str(log)
 
     def __setstate__(self, state: dict[str, Any]) -> None:  # in the worker, before any group is loaded
         self.__dict__.update(state)
-        record_loads(self.log)
+        time_loads(self.log)
 
 
-def record_loads(log: str) -> None:
-    """Let this process append a line to a file for each key group that it loads from the state store."""
+def time_loads(log: str) -> None:
+    """Let this process append to a file the seconds of each load of a key group from the state store."""
     load = Stored.load
-    if hasattr(load, "records"):
+    if hasattr(load, "timed"):
         return
 
-    def recorded(_: type[Stored], *arguments: Any) -> Stored:
+    def timed(_: type[Stored], *arguments: Any) -> Stored:
         begun = time.perf_counter()
         stored = load(*arguments)
-        size = sum(run.nbytes for run in stored.manifest.runs)
-        line = json.dumps({"seconds": time.perf_counter() - begun, "bytes": size})
         with open(log, "a") as file:
-            file.write(line + "\n")
+            file.write(f"{time.perf_counter() - begun}\n")
         return stored
 
-    recorded.records = True  # type: ignore[attr-defined]
-    Stored.load = classmethod(recorded)  # type: ignore[assignment]
+    timed.timed = True  # type: ignore[attr-defined]
+    Stored.load = classmethod(timed)  # type: ignore[assignment]
+
+
+class HandOvers(logging.Handler):
+    """Adds up where key groups came from, as the driver logs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = np.zeros(len(Counts._fields), np.int64)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("key groups of a task"):
+            self.counts += record.args
+
+    def take(self) -> Counts:
+        """Return the counts since the last call."""
+        taken, self.counts = self.counts, np.zeros_like(self.counts)
+        return Counts(*taken.tolist())
+
+
+HAND_OVERS = HandOvers()
 
 
 def standing(events: DataFrame, log: Path) -> DataFrame:
@@ -107,7 +128,8 @@ class Batch:
     jvm: float
     python: float
     written: int
-    loads: list[dict[str, float]]
+    groups: Counts
+    load_seconds: float
 
 
 @dataclass
@@ -159,6 +181,7 @@ class Job:
         pq.write_table(pa.table({"key": keys, "at": at}), draft, row_group_size=AT_ONCE // PARTITIONS)
         self.steps += 1
         self.log.write_text("")
+        HAND_OVERS.take()
         written, used = set(self._changelogs()), cpu(self.jvm)
         draft.rename(self.work / "in" / draft.name)
         self._finish()
@@ -171,7 +194,8 @@ class Job:
             jvm=spent.jvm,
             python=spent.python,
             written=sum(path.stat().st_size for path in set(self._changelogs()) - written),
-            loads=[json.loads(line) for line in self.log.read_text().splitlines()],
+            groups=HAND_OVERS.take(),
+            load_seconds=sum(map(float, self.log.read_text().split())),
         )
 
     def _finish(self) -> None:
@@ -253,15 +277,17 @@ def measure(master: str, options: argparse.Namespace, scratch: Path) -> dict[str
     return result
 
 
-def cold_load(job: Job) -> dict[str, float]:
+def cold_load(job: Job) -> dict[str, Any]:
     """Restart a query in new workers; return the size of its state, and the seconds that loading it takes."""
     job.stop()
     kill_workers(job.jvm)
     job.start()
     batch = job.step()
-    size, seconds = (sum(load[name] for load in batch.loads) for name in ("bytes", "seconds"))
+    state = job.spark.read.format("statestore").option("stateVarName", "chunks")
+    chunks = state.load(str(job.work / "checkpoint")).select(F.sum(F.length("user_map_value.data")))
+    size, seconds = chunks.collect()[0][0], batch.load_seconds
     tell(f"cold load of {job.timers:,}: {size / 1e6:.1f} MB in {seconds:.2f} s of the workers")
-    return {"bytes": size, "seconds": seconds, "batch_seconds": batch.add, "groups": len(batch.loads)}
+    return {"bytes": size, "seconds": seconds, "groups": batch.groups.loaded}
 
 
 def restarts(job: Job, times: int) -> list[int]:
@@ -278,7 +304,7 @@ def restarts(job: Job, times: int) -> list[int]:
 def figures(job: Job, jobs: list[Job]) -> dict[str, Any]:
     """Return the medians of one query, and its ratio to the smallest of the same variant."""
     base = min((other for other in jobs if other.variant == job.variant), key=lambda other: other.timers)
-    groups = timerheap_groups(job)
+    groups = sum(job.batches[-1].groups) or session_timeout.KEY_GROUPS
     found = {name: median(job.batches, name) for name in ("add", "trigger", "jvm", "python", "written")}
     return {
         "variant": job.variant,
@@ -289,20 +315,12 @@ def figures(job: Job, jobs: list[Job]) -> dict[str, Any]:
         "ratio_trigger": found["trigger"] / median(base.batches, "trigger"),
         "groups": groups,
         "written_allowed": 6 * ROW * job.changed + 1024 * groups,
-        "loaded": sum(len(batch.loads) for batch in job.batches),
-        "loaded_after_idling": sum(len(batch.loads) for batch in job.idle),
+        "loaded": sum(batch.groups.loaded for batch in job.batches),
+        "loaded_after_idling": sum(batch.groups.loaded for batch in job.idle),
         "add_after_idling": median(job.idle, "add") if job.idle else None,
         "batches": [asdict(batch) for batch in job.batches],
         "idle": [asdict(batch) for batch in job.idle],
     }
-
-
-def timerheap_groups(job: Job) -> int:
-    """Return the number of key groups of a query."""
-    state = job.spark.read.format("statestore").option("stateVarName", "manifest")
-    if job.variant != "timerheap":
-        return session_timeout.KEY_GROUPS
-    return state.load(str(job.work / "checkpoint")).count()
 
 
 def median(batches: list[Batch], name: str) -> float:
@@ -343,7 +361,7 @@ def table(result: dict[str, Any]) -> str:
             )
     for master, found in result["masters"].items():
         for timers, cold in found["cold"].items():
-            hundred = cold["seconds"] / cold["bytes"] * 1e8 if cold["bytes"] else 0
+            hundred = cold["seconds"] / cold["bytes"] * 1e8
             lines.append(
                 f"{master}, cold load of {timers:.0e} timers, {cold['groups']} groups: "
                 f"{cold['bytes'] / 1e6:.1f} MB in {cold['seconds']:.2f} s, {hundred:.2f} s per 100 MB"
@@ -376,6 +394,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
     cloudpickle.register_pickle_by_value(session_timeout)
+    log = logging.getLogger("timerheap")
+    log.setLevel(logging.DEBUG)
+    log.addHandler(HAND_OVERS)
     result: dict[str, Any] = {"cores": os.cpu_count(), "masters": {}}
     for master in options.masters:
         with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:

@@ -101,7 +101,7 @@ LAYERS = {
         "__init__",
     ],
     "spark._group": [
-        "__init__ clock_bytes free_space manifest map_log memory offsets",
+        "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers timer_journal",
         "batch_log buffers chunks journalled_timers live_file value_columns",
         "array_layouts channels",
         "column",

@@ -38,7 +38,7 @@ MAP = pa.map_(pa.float64(), pa.string())
 def written(state: UserState, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield a batch as the chunks of a checkpoint return it."""
     for piece in pieces(batch, state.schema):
-        yield read_chunk(state.kind, write_chunk(state.kind, piece))
+        yield read_chunk(state.kind, write_chunk(state.kind, piece), state.schema)
 
 
 class Machine(RuleBasedStateMachine):
@@ -115,7 +115,7 @@ class Machine(RuleBasedStateMachine):
             start = data.draw(st.integers(0, len(chunks)))
             stop = data.draw(st.integers(start, len(chunks)))
             if start < stop:
-                merged = state.merge(chunks[start:stop], not start)
+                merged = state.merge(chunks[start:stop])
                 chunks[start:stop] = written(state, merged)
 
     @rule(whole=st.booleans())

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from timerheap.spark._group.chunks import KEYS, read_chunk, write_chunk
 from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.offsets import narrow, widen
 
 NAN = math.nan
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)
@@ -66,16 +67,27 @@ class Machine(RuleBasedStateMachine):
         changes = self.table.changes()
         if anew:
             snapshot = self.table.snapshot()
-            self.chunks = [write_chunk(KEYS, snapshot)] if snapshot.num_rows else []
+            self.chunks = [self.written(snapshot)] if snapshot.num_rows else []
         elif changes is not None:
-            self.chunks.append(write_chunk(KEYS, changes))
+            self.chunks.append(self.written(changes))
+
+    def written(self, batch: pa.RecordBatch) -> bytes:
+        return write_chunk(KEYS, narrow(batch, self.table.schema))
+
+    @rule(data=st.data())
+    def merge(self, data: st.DataObject) -> None:
+        start = data.draw(st.integers(0, len(self.chunks)))
+        stop = data.draw(st.integers(start, len(self.chunks)))
+        if start < stop:
+            batches = [read_chunk(KEYS, chunk, self.table.schema) for chunk in self.chunks[start:stop]]
+            self.chunks[start:stop] = [self.written(self.table.merge([*map(widen, batches)]))]
 
     @rule()
     def reload(self) -> None:
         self.save(anew=False)
         self.table = KeyTable(FIELDS)
         for chunk in self.chunks:
-            self.table.replay(read_chunk(KEYS, chunk))
+            self.table.replay(read_chunk(KEYS, chunk, self.table.schema))
         assert self.table.changes() is None
 
     @invariant()
@@ -170,7 +182,8 @@ def test_keys_of_any_type_are_resolved_and_restored(
     ids = resolve(table, keys, hashes, fields)
     assert len(set(ids)) == len(keys)
     restored = KeyTable(fields)
-    restored.replay(read_chunk(KEYS, write_chunk(KEYS, table.snapshot())))
+    stored = narrow(table.snapshot(), table.schema)
+    restored.replay(read_chunk(KEYS, write_chunk(KEYS, stored), table.schema))
     for one in (table, restored):
         assert resolve(one, keys[::-1], hashes[::-1], fields) == ids[::-1]
         assert one.keys(np.array(ids)).column(0).to_pylist() == values

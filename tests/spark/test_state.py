@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from chunk_store import MemoryStore, load, save
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -31,7 +32,7 @@ from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
-from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._group.tiers import Tiers
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.live_cache import Cache, Owner
 
@@ -58,50 +59,10 @@ TIMES = st.integers(0, 20)
 PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))
 
 
-class Store:
-    """Spark's state store in two variables."""
-
-    def __init__(self) -> None:
-        self.chunks: dict[tuple[int, int], bytes] = {}
-        self.manifest: bytes | None = None
-
-    def read(self, kind: int, id_: int) -> bytes | None:
-        return self.chunks.get((kind, id_))
-
-    def read_all(self) -> Any:
-        return [(kind, id_, data) for (kind, id_), data in self.chunks.items()][::-1]
-
-    def write(self, kind: int, id_: int, data: bytes) -> None:
-        self.chunks[kind, id_] = data
-
-    def remove(self, kind: int, id_: int) -> None:
-        del self.chunks[kind, id_]
-
-    def read_manifest(self) -> Manifest:
-        assert self.manifest is not None
-        return Manifest.from_bytes(self.manifest)
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        assert self.manifest is None or manifest.token != self.read_manifest().token
-        self.manifest = manifest.to_bytes()
-
-
-def save(group: KeyGroup, stored: Stored, store: Store) -> None:
-    stored.save(store, group.parts(), group.watermark_state.to_bytes())
-
-
-def load(store: Store, group: KeyGroup) -> Stored:
-    stored = Stored.load(store, store.read_manifest(), group.part, group.query.drop_state)
-    clock = stored.read_clock(store)
-    group.watermark_state = WatermarkState.from_bytes(clock, group.query.watermarks, group.query.channels)
-    group.loaded()
-    return stored
-
-
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.store = Store()
+        self.store = MemoryStore()
         self.group, self.stored = KeyGroup(QUERY), Stored(Manifest(4))
         self.ids: dict[str, int] = {}
         self.model: dict[str, dict[str, Any]] = {}
@@ -230,7 +191,32 @@ class Machine(RuleBasedStateMachine):
 
 
 TestKeyGroup = Machine.TestCase
-TestKeyGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestKeyGroup.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+class Merging(Tiers):
+    """Merges after every third save, but never the oldest segment, and rewrites nothing."""
+
+    def overgrown(self, stored: int, changed: int, live: int) -> bool:
+        return False
+
+    def merge_from(self, sizes: list[int]) -> int:
+        return 1 if len(sizes) > 3 else len(sizes) - 1
+
+
+class MergingMachine(Machine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored._tiers = Merging(bytes(8))
+
+    @rule(reload=st.booleans())
+    def end_batch(self, reload: bool) -> None:
+        super().end_batch(reload)
+        self.stored._tiers = Merging(bytes(8))
+
+
+TestMergedKeyGroup = MergingMachine.TestCase
+TestMergedKeyGroup.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 
 
 def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
@@ -238,10 +224,10 @@ def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
     machine.change_timer("a", 5, False)
     machine.end_batch(False)
     kind = next(kind for kind, _ in machine.store.chunks)
-    kept = machine.store.chunks.pop((kind, 0))
-    with pytest.raises(ValueError, match=f"the checkpoint lacks chunk 0 of kind {kind}"):
+    kept = machine.store.chunks.pop((kind, 1))
+    with pytest.raises(ValueError, match=f"the checkpoint lacks chunk 1 of kind {kind}"):
         Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY).part)
-    machine.store.chunks[kind, 0] = kept[:-1] + bytes([kept[-1] ^ 1])
+    machine.store.chunks[kind, 1] = kept[:-1] + bytes([kept[-1] ^ 1])
     with pytest.raises(ValueError, match=r"checksum|damaged|corrupt"):
         Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY).part)
 
@@ -250,12 +236,12 @@ ROWS = [pa.field("k", pa.string()), pa.field("n", pa.int64()), pa.field("at", pa
 HASHED = pa.field(ORDER, pa.int64())
 
 
-def saved_rows(watermark: int) -> Store:
+def saved_rows(watermark: int) -> MemoryStore:
     """Save a group with a watermark whose chunks hold rows of the times 5 and 6."""
     group, stored, store = (
         KeyGroup(replace(QUERY, rows=from_arrow_schema(pa.schema(ROWS)))),
         Stored(Manifest(4)),
-        Store(),
+        MemoryStore(),
     )
     for time in (5, 6):
         ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
@@ -268,7 +254,7 @@ def saved_rows(watermark: int) -> Store:
     return store
 
 
-def reloaded(store: Store, *fields: pa.Field) -> KeyGroup:
+def reloaded(store: MemoryStore, *fields: pa.Field) -> KeyGroup:
     order: RowOrder = "event_time" if HASHED in fields else "arrival"
     rows = from_arrow_schema(pa.schema([field for field in fields if field is not HASHED]))
     group = KeyGroup(replace(QUERY, rows=rows, order=order))
@@ -314,7 +300,7 @@ def test_waiting_rows_are_restored_if_the_columns_are_reordered() -> None:
     assert group.rows.release(6).rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
 
 
-def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
+def with_states(store: MemoryStore, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
     """Save a group whose function has these states, each set for a key of its own."""
     group = KeyGroup(replace(QUERY, drop_state=drop_state))
     stored = Stored(Manifest(4))
@@ -334,7 +320,7 @@ def with_states(store: Store, names: str, drop_state: tuple[str, ...] = ()) -> K
 
 
 def test_an_unused_state_is_reported_and_kept_until_it_is_dropped() -> None:
-    store = Store()
+    store = MemoryStore()
     assert not with_states(store, "abc").notices()
     group = with_states(store, "ad")  # b was renamed to d
     assert len(group.keys) == 4
@@ -350,12 +336,12 @@ def test_an_unused_state_is_reported_and_kept_until_it_is_dropped() -> None:
     kinds = [run.kind for run in runs]
     assert len(kinds) == len(set(kinds)), "a new state may reuse the kind of a dropped one"
     assert {kind for kind, _ in store.chunks} == set(kinds)
-    assert sum(run.count for run in runs) == len(store.chunks)
+    assert sum(1 + run.count for run in runs) == len(store.chunks)
     assert len(with_states(store, "ade", ("b",)).keys) == 3, "dropping a state again has no effect"
 
 
 def test_dropping_a_used_state_raises() -> None:
-    store = Store()
+    store = MemoryStore()
     with_states(store, "ab")
     before = dict(store.chunks)
     with pytest.raises(

@@ -1,9 +1,19 @@
 """The contents of a key group in the state store.
 
-A group consists of parts: its timers, keys, buffered rows, watermark and each user state. The store holds a
-part as a run of chunks, numbered from 0; replaying them in order rebuilds the part. A save appends the
-changes. It rewrites the part instead if the changes are as large as the part, or if the run has grown to
-twice the size of the part. The manifest lists the valid chunks.
+A group consists of parts: its timers, keys, buffered rows, windows and each user state. The store holds a
+part as a run: a stack of segments, each a few chunks, whose batches rebuild the part when they are replayed
+in order. The manifest says how many there are.
+
+A save pushes the changes of a part as a new segment; nothing is written for a part that has not changed.
+Segments have levels by their size, each level of 8 times the size of the one below. Once about 8 segments of
+a level are on top of the stack, they are merged into one (`Tiers`). So a part of n bytes has O(log n)
+segments, and a byte is written again a few times per level: O(log n) times. A merge reads only the segments
+that it merges, and none of the small ones that this process has written itself.
+
+A part is written anew from memory where that is less: if the changes are as large as the part, if a merge
+would take in the whole stack, or if the stack has grown to about twice the size of the part. The last costs
+O(1) for each byte written since, and keeps the checkpoint within a constant factor of the live state. These
+limits depend a little on the group's id, so that not all groups merge in the same micro-batch.
 """
 
 from __future__ import annotations
@@ -14,9 +24,19 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from timerheap._native._heap import seal, unseal
-from timerheap.spark._group.chunks import CLOCK, USER_STATE, pieces, read_chunk, write_chunk
-from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, digest
+from timerheap._native._heap import seal, unseal, xxh64
+from timerheap.spark._group.chunks import (
+    CLOCK,
+    USER_STATE,
+    pieces,
+    read_chunk,
+    read_schema,
+    write_chunk,
+    write_schema,
+)
+from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment, digest
+from timerheap.spark._group.offsets import widen
+from timerheap.spark._group.tiers import Tiers
 
 __all__ = [
     "CHUNKS_KEY",
@@ -33,7 +53,6 @@ __all__ = [
 CHUNKS_KEY = "kind smallint, id int"
 CHUNKS_VALUE = "data binary"
 MANIFEST = "data binary"
-_SLACK = 16 << 10
 
 
 class CheckpointedPart(Protocol):
@@ -58,7 +77,17 @@ class CheckpointedPart(Protocol):
         """Return the whole part; offsets may have 64 bits."""
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Apply a batch of `changes` or `snapshot`; raise ValueError if it belongs to another part."""
+        """Apply a batch of `changes`, `snapshot` or `merge`; raise ValueError if it belongs to another part.
+
+        A load calls this for each chunk, so it must not copy the part.
+        """
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return one batch whose replay has the effect of replaying these; the part does not change.
+
+        Batches have 64-bit offsets, and may be pieces of what `changes`, `snapshot` or `merge` returned.
+        There may be older ones, so what removes something must stay.
+        """
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot."""
@@ -69,9 +98,6 @@ class ChunkStore(Protocol):
 
     def read(self, kind: int, id_: int) -> bytes | None:
         """Return a chunk, or None if there is none."""
-
-    def read_all(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield all chunks as (kind, id, data), in any order."""
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
         """Write a chunk."""
@@ -114,38 +140,41 @@ def read_clock(manifest: Manifest, read: Callable[[int, int], bytes | None]) -> 
 
 
 class Stored:
-    """The runs of one group as they are in the store."""
+    """The runs of one group as they are in the store.
+
+    All that it has to know is in the manifest, so ``Stored(manifest)`` continues what another process saved.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._runs = {(run.kind, run.name): run for run in manifest.runs}
+        self._runs = {run.kind: run for run in manifest.runs}
+        self._tiers = Tiers(manifest.id)
         self._dropped: list[Run] = []
+        self._checked: set[int] = set()  # the kinds whose schema is known to be that of chunk 0
+        self._recent: dict[tuple[int, int], bytes] = {}  # small chunks that a merge will want soon
 
     @classmethod
     def load(
         cls,
         store: ChunkStore,
         manifest: Manifest,
-        make_part: Callable[[Run, pa.Schema], CheckpointedPart],
+        make_part: Callable[[int, str, pa.Schema], CheckpointedPart],
         drop_state: Collection[str] = (),
     ) -> Stored:
-        """Load a group: replay the chunks of each run into the part that `make_part` creates for it.
+        """Load a group: replay the chunks of each run into the part of this kind, name and schema.
 
         User states named in `drop_state` are not read, and the next save removes them.
         """
-        dropped = [run for run in manifest.runs if run.kind >= USER_STATE and run.name in drop_state]
+        dropped = []
+        for run in (run for run in manifest.runs if run.segments):
+            name, schema = read_schema(run.kind, _read(store, run.kind, 0, ""))
+            if run.kind >= USER_STATE and name in drop_state:
+                dropped.append(run)
+                continue
+            part = make_part(run.kind, name, schema)
+            for id_ in range(1, run.count + 1):
+                part.replay(read_chunk(run.kind, _read(store, run.kind, id_, name), schema))
         manifest.runs = [run for run in manifest.runs if run not in dropped]
-        chunks = {(kind, id_): data for kind, id_, data in store.read_all()}
-        for run in manifest.runs:
-            part: CheckpointedPart | None = None
-            for id_ in range(run.count):
-                data = chunks.get((run.kind, id_))
-                if data is None:
-                    raise ValueError(f"the checkpoint lacks chunk {id_} of kind {run.kind} {run.name!r}")
-                batch = read_chunk(run.kind, data)
-                part = part or make_part(run, batch.schema)
-                part.replay(batch)
-                run.nbytes += len(data)
         stored = cls(manifest)
         stored._dropped = dropped
         return stored
@@ -167,26 +196,12 @@ class Stored:
         self._save_clock(store, clock)
         manifest.late_rows, manifest.wake_up = late_rows, wake_up
         for run in self._dropped:  # first, since a new state may reuse their kind
-            for id_ in range(run.count):
+            for id_ in range(run.count + 1):
                 store.remove(run.kind, id_)
         self._dropped = []
         for part in parts:
-            run = self._runs.setdefault((part.kind, part.name), Run(part.kind, part.name))
-            changes = part.changes()
-            size = part.nbytes()
-            if run.nbytes > 2 * size + _SLACK or (changes is not None and changes.nbytes >= size):
-                for id_ in range(run.count):
-                    store.remove(run.kind, id_)
-                run.count, run.nbytes = 0, 0
-                changes = part.snapshot()
-            elif changes is None:
-                continue
-            for piece in pieces(changes, part.schema):
-                data = write_chunk(run.kind, piece)
-                store.write(run.kind, run.count, data)
-                run.count += 1
-                run.nbytes += len(data)
-        manifest.runs = [run for run in self._runs.values() if run.count]
+            self._save_part(store, part)
+        manifest.runs = list(self._runs.values())
         manifest.token = os.urandom(16)
         store.write_manifest(manifest)
 
@@ -200,3 +215,77 @@ class Stored:
         elif manifest.clock_apart and not apart:
             store.remove(CLOCK, 0)
         manifest.clock, manifest.clock_apart = short, apart
+
+    def _save_part(self, store: ChunkStore, part: CheckpointedPart) -> None:
+        changes = part.changes()
+        run = self._runs.get(part.kind) or Run(part.kind)
+        changed = 0 if changes is None else changes.nbytes
+        rewrite = self._tiers.overgrown(run.nbytes, changed, part.nbytes())
+        if not rewrite and changes is None:
+            return
+        self._runs[part.kind] = run
+        rewrite |= self._check_schema(store, part, run)
+        if changes is None or rewrite:
+            self._push(store, part, run, 0, part.snapshot())
+            return
+        sizes = [segment.nbytes for segment in run.segments]
+        start = self._tiers.merge_from([*sizes, changes.nbytes])
+        if start == 0:
+            changes = part.snapshot()
+        elif start < len(sizes):
+            changes = part.merge([*self._read_segments(store, part, run, start), changes])
+        self._push(store, part, run, start, changes)
+
+    def _check_schema(self, store: ChunkStore, part: CheckpointedPart, run: Run) -> bool:
+        """Write chunk 0 if the part's schema is not that of the run, and return whether it was not."""
+        if part.kind in self._checked:
+            return False
+        self._checked.add(part.kind)
+        data = write_schema(part.kind, part.name, part.schema)
+        fingerprint = xxh64(data) & 0xFFFFFFFF
+        if run.schema == fingerprint:
+            return False
+        store.write(part.kind, 0, data)
+        run.schema = fingerprint
+        return True
+
+    def _read_segments(
+        self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int
+    ) -> Iterator[pa.RecordBatch]:
+        first = 1 + sum(segment.count for segment in run.segments[:start])
+        for id_ in range(first, run.count + 1):
+            data = self._recent.get((run.kind, id_)) or _read(store, run.kind, id_, part.name)
+            yield widen(read_chunk(run.kind, data, part.schema))
+
+    def _push(
+        self, store: ChunkStore, part: CheckpointedPart, run: Run, start: int, batch: pa.RecordBatch
+    ) -> None:
+        """Replace the segments from `start` on by one that holds `batch`."""
+        kind, before = run.kind, run.count
+        del run.segments[start:]
+        id_, nbytes = run.count, 0
+        first = id_ + 1
+        for piece in pieces(batch, part.schema):
+            id_ += 1
+            data = write_chunk(kind, piece)
+            store.write(kind, id_, data)
+            nbytes += len(data)
+            self._keep(kind, id_, data)
+        for left in range(id_ + 1, before + 1):
+            store.remove(kind, left)
+            self._recent.pop((kind, left), None)
+        if id_ >= first:
+            run.segments.append(Segment(id_ - first + 1, nbytes))
+
+    def _keep(self, kind: int, id_: int, data: bytes) -> None:
+        if self._tiers.small(len(data)):
+            self._recent[kind, id_] = data
+        else:
+            self._recent.pop((kind, id_), None)
+
+
+def _read(store: ChunkStore, kind: int, id_: int, name: str) -> bytes:
+    data = store.read(kind, id_)
+    if data is None:
+        raise ValueError(f"the checkpoint lacks chunk {id_} of kind {kind} {name!r}")
+    return data

@@ -153,15 +153,10 @@ class GrowingState(ABC, Generic[L]):
             )
         self._chains.apply(_edits(batch).composed(self._compact))
 
-    @classmethod
-    def merge(cls, batches: Sequence[pa.RecordBatch], oldest: bool) -> pa.RecordBatch:
-        """Return one batch that replays like these; with `oldest`, no earlier one exists."""
-        edits = Edits.concatenated([_edits(batch) for batch in batches]).composed(cls._compact)
-        if oldest:
-            whole = np.ones(len(edits.ids), bool)
-            rows = cls._compact(edits.rows, whole)
-            edits = Edits(edits.ids, whole, rows).take(np.asarray(rows.value_lengths()) > 0)
-        return _batch(edits, batches[0].schema)
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
+        edits = Edits.concatenated([_edits(batch) for batch in batches]).composed(self._compact)
+        return _batch(edits, self.schema)
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot."""

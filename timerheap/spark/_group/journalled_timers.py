@@ -14,14 +14,12 @@ import pyarrow as pa
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.timer_journal import POP_DUE, PUSH, REMOVE, SCHEMA, TimerJournal, net_effect
 from timerheap.timer import TimerBatch
 
 __all__ = ["JournalledQueue", "JournalledTimers"]
 
-_PUSH, _REMOVE, _POP_DUE = 0, 1, 2
-_SCHEMA = pa.schema(
-    [("op", pa.int8()), ("timestamp", pa.int64()), ("key_hash", pa.int64()), ("namespace", pa.int64())]
-)
+_MANY_RUNS = 16
 
 
 class JournalledTimers:
@@ -37,7 +35,7 @@ class JournalledTimers:
         Where the heap is.
     """
 
-    schema = _SCHEMA
+    schema = SCHEMA
 
     def __init__(self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS) -> None:
         self.kind = kind
@@ -46,7 +44,7 @@ class JournalledTimers:
         self.name = type(self.heap).__name__
         self.losses = 0  # timers removed or fired
         self._single = array("q")  # the fields of changes by single calls
-        self._journal: list[np.ndarray] = []  # each of shape (4, n): op, timestamp, key hash, namespace
+        self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
@@ -63,7 +61,7 @@ class JournalledTimers:
     def push(self, timestamp: int, key_hash: int, namespace: int) -> bool:
         """Push one timer, like the heap's ``push``."""
         pushed = self.heap.push(timestamp, key_hash, namespace)
-        self._single.extend((_PUSH, timestamp, key_hash, namespace))
+        self._single.extend((PUSH, timestamp, key_hash, namespace))
         return pushed
 
     def remove(self, timestamp: int, key_hash: int, namespace: int) -> bool:
@@ -76,7 +74,7 @@ class JournalledTimers:
                 self.heap.remove(key_hash, namespace)
         if removed:
             self.losses += 1
-            self._single.extend((_REMOVE, timestamp, key_hash, namespace))
+            self._single.extend((REMOVE, timestamp, key_hash, namespace))
         return removed
 
     def push_many(
@@ -84,7 +82,7 @@ class JournalledTimers:
     ) -> np.ndarray:
         """Push many timers, like the heap's ``push_many``."""
         pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
-        self._record(_PUSH, len(pushed), timestamps, key_hashes, namespaces)
+        self._record(PUSH, len(pushed), timestamps, key_hashes, namespaces)
         return pushed
 
     def remove_many(
@@ -96,7 +94,7 @@ class JournalledTimers:
         else:
             removed = self.heap.remove_many(key_hashes, namespaces)
         self.losses += int(np.count_nonzero(removed))
-        self._record(_REMOVE, len(removed), timestamps, key_hashes, namespaces)
+        self._record(REMOVE, len(removed), timestamps, key_hashes, namespaces)
         return removed
 
     def pop_due(self, watermark: int, limit: int | None = None) -> TimerBatch:
@@ -104,9 +102,9 @@ class JournalledTimers:
         due = self.heap.pop_due(watermark, limit)
         self.losses += len(due)
         if len(due) and len(due) == limit:  # more may be due
-            self._record(_REMOVE, len(due), due.timestamps, due.key_hashes, due.namespaces)
+            self._record(REMOVE, len(due), due.timestamps, due.key_hashes, due.namespaces)
         elif len(due):
-            self._record(_POP_DUE, 1, watermark, 0, 0)
+            self._record(POP_DUE, 1, watermark, 0, 0)
         return due
 
     def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
@@ -117,20 +115,20 @@ class JournalledTimers:
         removed = heap.remove_keys(key_hashes)
         if removed:
             self.losses += removed
-            self._record(_REMOVE, removed, *gone)
+            self._record(REMOVE, removed, *gone)
         return removed
 
     def _record(
         self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> None:
         self._gather()
-        block = np.empty((4, n), np.int64)
-        block[0], block[1], block[2], block[3] = op, timestamps, key_hashes, namespaces
-        self._journal.append(block)
+        columns = (np.array(column, np.int64) for column in (timestamps, key_hashes, namespaces))
+        self._journal.append((n, TimerJournal(np.array(op, np.int8), *columns)))
 
     def _gather(self) -> None:
         if self._single:
-            self._journal.append(np.array(self._single).reshape(-1, 4).T)
+            ops, *columns = np.array(self._single).reshape(-1, 4).T
+            self._journal.append((len(ops), TimerJournal(ops.astype(np.int8), *columns)))
             self._single = array("q")
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
@@ -140,11 +138,10 @@ class JournalledTimers:
         self._gather()
         if not self._journal:
             return None
-        ops, *columns = np.concatenate(self._journal, axis=1)
+        records = ([np.broadcast_to(column, n) for column in columns] for n, columns in self._journal)
+        columns = map(np.concatenate, zip(*records, strict=True))
         self._journal = []
-        return pa.RecordBatch.from_arrays(
-            [pa.array(ops.astype(np.int8)), *map(pa.array, columns)], schema=_SCHEMA
-        )
+        return TimerJournal(*columns).to_arrow()
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all timers as a journal of pushes."""
@@ -152,40 +149,49 @@ class JournalledTimers:
         columns = [heap.timestamps, heap.key_hashes, heap.namespaces]
         return pa.RecordBatch.from_arrays(
             [pa.array(np.zeros(len(heap), np.int8)), *(pa.array(column.copy()) for column in columns)],
-            schema=_SCHEMA,
+            schema=SCHEMA,
         )
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Apply a journal of `changes` or `snapshot`."""
-        if batch.schema != _SCHEMA or any(column.null_count for column in batch.columns):
+        if batch.schema != SCHEMA or any(column.null_count for column in batch.columns):
             raise ValueError(
-                f"a chunk of kind {self.kind} must have the columns {_SCHEMA} without nulls, got "
+                f"a chunk of kind {self.kind} must have the columns {SCHEMA} without nulls, got "
                 f"{batch.schema}"
             )
-        ops, timestamps, key_hashes, namespaces = (column.to_numpy() for column in batch.columns)
-        for start, stop in _runs(ops):
-            run = slice(start, stop)
-            if ops[start] == _PUSH:
-                self.heap.push_many(timestamps[run], key_hashes[run], namespaces[run])
-            elif ops[start] == _POP_DUE:
-                self.heap.pop_due(int(timestamps[run].max()))
-            elif ops[start] != _REMOVE:
-                raise ValueError(f"a chunk of kind {self.kind} has the unknown operation {ops[start]}")
-            elif isinstance(self.heap, TimerHeap):
-                self.heap.remove_many(timestamps[run], key_hashes[run], namespaces[run])
-            else:
-                self.heap.remove_many(key_hashes[run], namespaces[run])
+        journal = TimerJournal.of(batch)
+        unknown = journal.ops[(journal.ops < PUSH) | (journal.ops > POP_DUE)]
+        if len(unknown):
+            raise ValueError(f"a chunk of kind {self.kind} has the unknown operation {unknown[0]}")
+        cuts = np.flatnonzero(np.diff(journal.ops)) + 1
+        if len(cuts) > _MANY_RUNS:  # of single calls: far faster in bulk
+            journal = self._merged(journal)
+            cuts = np.flatnonzero(np.diff(journal.ops)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(journal.ops)]):
+            if start < stop:
+                self._replay_run(journal.take(np.s_[start:stop]))
+
+    def _replay_run(self, run: TimerJournal) -> None:
+        op, (_, timestamps, key_hashes, namespaces) = run.ops[0], run
+        if op == PUSH:
+            self.heap.push_many(timestamps, key_hashes, namespaces)
+        elif op == POP_DUE:
+            self.heap.pop_due(int(timestamps.max()))
+        elif isinstance(self.heap, TimerHeap):
+            self.heap.remove_many(timestamps, key_hashes, namespaces)
+        else:
+            self.heap.remove_many(key_hashes, namespaces)
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Merge batches of `changes`."""
+        return self._merged(TimerJournal.of(pa.concat_batches(batches))).to_arrow()
+
+    def _merged(self, journal: TimerJournal) -> TimerJournal:
+        return net_effect(journal, isinstance(self.heap, KeyTimerHeap)).journal()
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""
         return 25 * len(self.heap)
-
-
-def _runs(ops: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the start and stop of each run of equal values."""
-    cuts = np.flatnonzero(np.diff(ops)) + 1
-    bounds = [0, *cuts.tolist(), len(ops)] if len(ops) else []
-    yield from pairwise(bounds)
 
 
 class JournalledQueue:

@@ -10,7 +10,6 @@ from timerheap.spark._group.checkpoint import CheckpointedPart
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.manifest import Run
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
@@ -63,34 +62,34 @@ class KeyGroup:
             yield self.slices
         yield from self.states.values()
 
-    def part(self, run: Run, schema: pa.Schema) -> CheckpointedPart:
-        """Return the part that a run of chunks belongs to; `schema` is that of its first chunk."""
-        if run.kind >= USER_STATE:
-            return self._restored_state(run, schema)
+    def part(self, kind: int, name: str, schema: pa.Schema) -> CheckpointedPart:
+        """Return the part that a run of chunks belongs to."""
+        if kind >= USER_STATE:
+            return self._restored_state(kind, name, schema)
         builtin: dict[int, CheckpointedPart] = {
             part.kind: part for part in self.parts() if part.kind < USER_STATE
         }
-        part = builtin.get(run.kind)
+        part = builtin.get(kind)
         if part is None:
             raise ValueError(
-                f"the checkpoint has chunks of kind {run.kind}, which this version cannot read; use the "
+                f"the checkpoint has chunks of kind {kind}, which this version cannot read; use the "
                 "version that wrote them, or start a new checkpoint"
             )
-        if part.name != run.name:
-            if run.kind == SLICES:
+        if part.name != name:
+            if kind == SLICES:
                 raise ValueError(
-                    f"the checkpoint has the windows {run.name}, and the query has {part.name}; keep the "
+                    f"the checkpoint has the windows {name}, and the query has {part.name}; keep the "
                     "windows and their aggregates as they were, or start a new checkpoint"
                 )
             raise ValueError(
-                f"one_timer_per_key must stay as it was: the checkpoint's timers are a {run.name}, the "
+                f"one_timer_per_key must stay as it was: the checkpoint's timers are a {name}, the "
                 f"query's a {part.name}; change it back, or start a new checkpoint"
             )
         return part
 
-    def _restored_state(self, run: Run, schema: pa.Schema) -> UserState:
-        table = restored_state(run.kind, run.name, schema, self.memory)
-        self.states[run.name] = table
+    def _restored_state(self, kind: int, name: str, schema: pa.Schema) -> UserState:
+        table = restored_state(kind, name, schema, self.memory)
+        self.states[name] = table
         return table
 
     def state(self, name: str, shape: str, type_: pa.DataType) -> UserState:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from timerheap.spark._group.chunks import KEYS
 from timerheap.spark._group.id_table import IdTable, members
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.merging import last_rows
 from timerheap.spark._group.offsets import narrow, wide_rows
 
 __all__ = ["KeyTable"]
@@ -223,6 +224,10 @@ class KeyTable:
         self._forget(ids)
         self.table.put(ids, rows)
         self._displace(ids, rows)
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
+        return last_rows(batches)
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""

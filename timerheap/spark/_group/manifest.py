@@ -1,9 +1,10 @@
 """The manifest of a key group: a small sealed value that says what its chunks mean.
 
 Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in a chunk), the
-group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, the wake-up i64, the lengths of
+group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, the wake-up i64, the length of
 the clock u16 and the number of runs u16; then the clock, or its digest; then for each run its kind u16, the
-length of its name u16 and the number of its chunks u32, and its name.
+fingerprint of its schema u32 and the number of its segments u16; then for each segment the number of its
+chunks and their size in bytes, both as LEB128.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 from timerheap._native._heap import seal, unseal, xxh64
 
-__all__ = ["FORMAT", "INLINE_CLOCK", "Manifest", "Run", "digest"]
+__all__ = ["FORMAT", "INLINE_CLOCK", "Manifest", "Run", "Segment", "digest"]
 
 FORMAT = 2
 """The version of the checkpoints' format."""
@@ -24,18 +25,53 @@ INLINE_CLOCK = 512
 
 _KIND = 32  # of the envelope
 _HEADER = struct.Struct("<HH8s16siqqHH")
-_RUN = struct.Struct("<HHI")
+_RUN = struct.Struct("<HIH")
 _WAKE_UP, _CLOCK_APART = 1, 2
 
 
 @dataclass(slots=True)
+class Segment:
+    """The chunks of one save, or of several that have been merged.
+
+    Parameters
+    ----------
+    count : int
+        Number of chunks.
+    nbytes : int
+        Their size.
+    """
+
+    count: int
+    nbytes: int
+
+
+@dataclass(slots=True)
 class Run:
-    """The chunks of one part, with the ids 0 to `count` - 1."""
+    """The chunks of one part: a stack of segments, the oldest first.
+
+    Chunk 0 has the name and the schema of the part; those of the segments follow, numbered from 1.
+
+    Parameters
+    ----------
+    kind : int
+    schema : int
+        The fingerprint of chunk 0; -1 before it is written.
+    segments : list of Segment
+    """
 
     kind: int
-    name: str
-    count: int = 0
-    nbytes: int = 0
+    schema: int = -1
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """The number of chunks, without chunk 0."""
+        return sum(segment.count for segment in self.segments)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of these chunks."""
+        return sum(segment.nbytes for segment in self.segments)
 
 
 @dataclass(slots=True)
@@ -93,8 +129,8 @@ class Manifest:
         )
         parts = [header, self.clock]
         for run in self.runs:
-            name = run.name.encode()
-            parts += [_RUN.pack(run.kind, len(name), run.count), name]
+            parts.append(_RUN.pack(run.kind, run.schema, len(run.segments)))
+            parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes)]
         return seal(_KIND, *parts)
 
     @classmethod
@@ -108,7 +144,7 @@ class Manifest:
             )
         try:
             return cls._parse(payload)
-        except struct.error as e:
+        except (struct.error, IndexError) as e:
             raise ValueError(f"a manifest is cut off: {e}") from None
 
     @classmethod
@@ -125,12 +161,37 @@ class Manifest:
             wake_up if flags & _WAKE_UP else None,
         )
         for _ in range(runs):
-            kind, name, count = _RUN.unpack_from(payload, at)
-            at += _RUN.size + name
-            manifest.runs.append(Run(kind, str(payload[at - name : at], "utf-8"), count))
+            kind, schema, segments = _RUN.unpack_from(payload, at)
+            at += _RUN.size
+            run = Run(kind, schema)
+            for _ in range(segments):
+                count, at = _parse_leb128(payload, at)
+                nbytes, at = _parse_leb128(payload, at)
+                run.segments.append(Segment(count, nbytes))
+            manifest.runs.append(run)
         if at != len(payload):
             raise ValueError(f"a manifest must end after its runs, at byte {at}, got {len(payload)} bytes")
         return manifest
+
+
+def _leb128(number: int) -> bytes:
+    data = bytearray()
+    while number >= 0x80:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
+
+
+def _parse_leb128(data: memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, at
 
 
 def digest(data: bytes) -> bytes:

@@ -158,6 +158,10 @@ class RowBuffer:
         rows = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
         return KeyedRows(rows, ids.to_numpy(), timestamps.to_numpy())
 
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
+        return pa.concat_batches(batches)
+
     def nbytes(self) -> int:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return int(self._waiting.rows.nbytes) + 16 * len(self._waiting)

@@ -10,6 +10,8 @@ import pyarrow as pa
 from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.chunks import SLICES
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.merging import latest_versions
+from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.window_slices import KEY_HASH, PartialColumns, WindowSpec
 from timerheap.tvf import Partials, SessionUnsliceAssigner, SessionWindowAggregate
 
@@ -43,8 +45,7 @@ class SessionsPart:
         self.columns = PartialColumns(spec)
         self.losses = 0  # the number of keys that have lost their last session
         self.schema = self.columns.schema.append(pa.field(_START, pa.int64()))
-        self._starts = np.empty(0, np.int64)  # while chunks are replayed
-        self._stored = self.windows.aggregation.empty()
+        self._replayed: list[pa.RecordBatch] = []
         self._log = BatchLog(self.schema, memory)
 
     def head(self) -> list[Any]:
@@ -59,7 +60,7 @@ class SessionsPart:
         part._log = BatchLog.attach(part.schema, memory, log)
         for batch in part._log:
             part.replay(batch)
-        part.windows.restore(part._starts, part._stored, watermark)
+        part._restore(watermark)
         return part
 
     def ids(self) -> np.ndarray:
@@ -68,8 +69,17 @@ class SessionsPart:
 
     def loaded(self, watermark: int) -> None:
         """Restore the sessions at the stored watermark, after all chunks have been replayed."""
-        self.windows.restore(self._starts, self._stored, watermark)
+        self._restore(watermark)
         self._log.append(snapshot := self.snapshot(), self.nbytes(), lambda: snapshot)
+
+    def _restore(self, watermark: int) -> None:
+        starts, stored = np.empty(0, np.int64), self.windows.aggregation.empty()
+        if self._replayed:
+            rows = latest_versions(self._replayed, KEY_HASH, _START)
+            rows = rows.filter(rows.column(_START).is_valid())
+            starts, stored = rows.column(_START).to_numpy(), self.columns.from_arrow(rows)
+        self._replayed = []
+        self.windows.restore(starts, stored, watermark)
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
@@ -88,18 +98,17 @@ class SessionsPart:
         return self._batch(*self.windows.snapshot(), np.empty(0, np.int64))
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Apply a batch that `changes` or `snapshot` returned."""
+        """See `CheckpointedPart`; `loaded` restores what was replayed."""
         if batch.schema != self.schema:
             raise ValueError(
                 f"the checkpoint's sessions must have the columns {self.schema}, got {batch.schema}; "
                 "use the aggregates that the checkpoint was written with, or start a new checkpoint"
             )
-        starts = batch.column(_START)
-        deleted = batch.filter(starts.is_null()).column(KEY_HASH).to_numpy()
-        kept = ~np.isin(self._stored.key_ids, deleted)
-        rows = self.columns.from_arrow(batch.filter(starts.is_valid()))
-        self._starts = np.concatenate([self._starts[kept], starts.drop_null().to_numpy()])
-        self._stored = self.windows.aggregation.concatenate([self._stored[kept], rows])
+        self._replayed.append(widen(batch))
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """See `CheckpointedPart`."""
+        return latest_versions(batches, KEY_HASH, _START)
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +10,8 @@ import pyarrow as pa
 
 from timerheap.spark._group.id_table import IdTable
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.offsets import wide_rows, widen
+from timerheap.spark._group.merging import last_rows
+from timerheap.spark._group.offsets import wide_rows
 
 __all__ = ["StateTable"]
 
@@ -134,14 +134,9 @@ class StateTable:
             )
         self._table.put(batch.column(0).to_numpy(), batch.column(1))
 
-    @classmethod
-    def merge(cls, batches: Sequence[pa.RecordBatch], oldest: bool) -> pa.RecordBatch:
-        """Return one batch that replays like these; with `oldest`, no earlier one exists."""
-        rows = pa.concat_batches([widen(batch) for batch in batches])
-        ids = rows.column(0).to_numpy()
-        _, last = np.unique(ids[::-1], return_index=True)
-        merged = rows.take(pa.array(len(ids) - 1 - last))
-        return merged.filter(merged.column(1).is_valid()) if oldest else merged
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
+        return last_rows(batches)
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot."""

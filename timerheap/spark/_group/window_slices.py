@@ -12,6 +12,8 @@ import pyarrow as pa
 from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.chunks import SLICES
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.merging import latest_versions
+from timerheap.spark._group.offsets import widen
 from timerheap.tvf import (
     Aggregate,
     Aggregation,
@@ -121,7 +123,7 @@ class SlicesPart:
         self.columns = PartialColumns(spec)
         self.schema = self.columns.schema
         self.losses = 0  # the number of slices that have been removed
-        self._stored = self.windows.aggregation.empty()  # while chunks are replayed
+        self._replayed: list[pa.RecordBatch] = []
         self._log = BatchLog(self.schema, memory)
 
     def head(self) -> list[Any]:
@@ -136,7 +138,7 @@ class SlicesPart:
         part._log = BatchLog.attach(part.schema, memory, log)
         for batch in part._log:
             part.replay(batch)
-        part.windows.restore(part._stored, watermark)
+        part._restore(watermark)
         return part
 
     def ids(self) -> np.ndarray:
@@ -145,8 +147,16 @@ class SlicesPart:
 
     def loaded(self, watermark: int) -> None:
         """Restore the windows at the stored watermark, after all chunks have been replayed."""
-        self.windows.restore(self._stored, watermark)
+        self._restore(watermark)
         self._log.append(snapshot := self.snapshot(), self.nbytes(), lambda: snapshot)
+
+    def _restore(self, watermark: int) -> None:
+        stored = self.windows.aggregation.empty()
+        if self._replayed:
+            rows = latest_versions(self._replayed, SLICE_END, KEY_HASH)
+            stored = self.columns.from_arrow(rows.filter(rows.column(KEY_HASH).is_valid()))
+        self._replayed = []
+        self.windows.restore(stored, watermark)
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
@@ -166,17 +176,17 @@ class SlicesPart:
         return self._batch(self.windows.snapshot(), np.empty(0, np.int64))
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Apply a batch that `changes` or `snapshot` returned."""
+        """See `CheckpointedPart`; `loaded` restores what was replayed."""
         if batch.schema != self.columns.schema:
             raise ValueError(
                 f"the checkpoint's windows must have the columns {self.columns.schema}, got {batch.schema}; "
                 "use the aggregates that the checkpoint was written with, or start a new checkpoint"
             )
-        keys = batch.column(KEY_HASH)
-        deleted = batch.filter(keys.is_null()).column(SLICE_END).to_numpy()
-        kept = self._stored[~np.isin(self._stored.slice_ends, deleted)]
-        rows = self.columns.from_arrow(batch.filter(keys.is_valid()))
-        self._stored = self.windows.aggregation.concatenate([kept, rows])
+        self._replayed.append(widen(batch))
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """See `CheckpointedPart`."""
+        return latest_versions(batches, SLICE_END, KEY_HASH)
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""

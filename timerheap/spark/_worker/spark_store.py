@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from timerheap.spark._group.checkpoint import CHUNKS_KEY, CHUNKS_VALUE, MANIFEST
@@ -22,10 +20,6 @@ class SparkStore:
     def read(self, kind: int, id_: int) -> bytes | None:
         row = self._chunks.getValue((kind, id_))
         return None if row is None else bytes(row[0])
-
-    def read_all(self) -> Iterator[tuple[int, int, bytes]]:
-        for (kind, id_), (data,) in self._chunks.iterator():
-            yield kind, id_, bytes(data)
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
         self._chunks.updateValue((kind, id_), (data,))

@@ -1,0 +1,60 @@
+"""The state variables of one key group, in memory."""
+
+from __future__ import annotations
+
+from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.watermark import WatermarkState
+
+
+class MemoryStore:
+    """Spark's state store in two variables; counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[tuple[int, int], bytes] = {}
+        self.manifest: bytes | None = None
+        self.calls = 0
+        self.written = 0  # bytes, with the manifest
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, kind: int, id_: int) -> bytes | None:
+        self.calls += 1
+        self.reads.append((kind, id_))
+        return self.chunks.get((kind, id_))
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        self.calls += 1
+        self.written += len(data)
+        self.chunks[kind, id_] = data
+
+    def remove(self, kind: int, id_: int) -> None:
+        self.calls += 1
+        del self.chunks[kind, id_]
+
+    def read_manifest(self) -> Manifest:
+        assert self.manifest is not None
+        self.calls += 1
+        return Manifest.from_bytes(self.manifest)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        assert self.manifest is None or manifest.token != Manifest.from_bytes(self.manifest).token
+        self.calls += 1
+        self.manifest = manifest.to_bytes()
+        self.written += len(self.manifest)
+
+
+def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
+    """Save a group as the operator does at the end of a micro-batch."""
+    stored.save(store, group.parts(), group.watermark_state.to_bytes(), group.late_rows, group.wake_up)
+
+
+def load(store: MemoryStore, group: KeyGroup) -> Stored:
+    """Load a new group as the operator does."""
+    query, manifest = group.query, store.read_manifest()
+    stored = Stored.load(store, manifest, group.part, query.drop_state)
+    clock = stored.read_clock(store)
+    group.watermark_state = WatermarkState.from_bytes(clock, query.watermarks, query.channels)
+    group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
+    group.loaded()
+    return stored

@@ -1,0 +1,44 @@
+"""Merging the batches of several saves into one, for parts that are checkpointed row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap._native._heap import KeyTimerHeap
+
+__all__ = ["last_rows", "latest_versions"]
+
+
+def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the last row for each value of the first column, which is int64; O(rows)."""
+    rows = pa.concat_batches(batches)
+    last = KeyTimerHeap()
+    last.push_many(np.arange(rows.num_rows), rows.column(0).to_numpy())
+    return rows if len(last) == rows.num_rows else rows.take(pa.array(np.sort(last.timestamps)))
+
+
+def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> pa.RecordBatch:
+    """Return the rows that later batches have not deleted, after the deletions.
+
+    Parameters
+    ----------
+    batches : list of pyarrow.RecordBatch
+        In each, the rows without a `version` delete the rows of earlier batches with the same `group`, which
+        is int64.
+    group, version : str
+        Names of columns.
+    """
+    kept: list[pa.RecordBatch] = []
+    gone = np.empty(0, np.int64)
+    for batch in reversed(batches):
+        deletions = batch.column(version).is_null()
+        rows = batch.filter(batch.column(version).is_valid()) if deletions.true_count else batch
+        if len(gone):
+            rows = rows.filter(pa.array(~np.isin(rows.column(group).to_numpy(), gone)))
+        kept.append(rows)
+        if deletions.true_count:
+            gone = np.union1d(gone, batch.column(group).filter(deletions).to_numpy())
+    schema = batches[0].schema
+    columns = [pa.array(gone) if f.name == group else pa.nulls(len(gone), f.type) for f in schema]
+    return pa.concat_batches([pa.RecordBatch.from_arrays(columns, schema=schema), *reversed(kept)])

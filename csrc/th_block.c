@@ -41,8 +41,16 @@ void th_heap_move(th_heap *h, void *block, size_t cap) {
     *h = to;
 }
 
+/* Returns whether lines of the index, which is that of an empty heap, are empty. */
+static bool lines_are_empty(const th_heap *h) {
+    for (size_t i = 0; i < h->lines; i += h->lines / TH_GROUP + 1)
+        if (h->line[i].passed || th_match(&h->line[i], 0) != (1 << TH_LANES) - 1) return false;
+    return true;
+}
+
 bool th_heap_plausible(const th_heap *h) {
     size_t step = h->len / TH_GROUP + 1;
+    if (!h->len) return lines_are_empty(h);
     for (size_t i = 0; i < h->len; i += step) {
         uint32_t line = h->slot[i] >> 4, lane = h->slot[i] & 15;
         if (line >= h->lines || lane >= TH_LANES || h->line[line].row[lane] != i) return false;

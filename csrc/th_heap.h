@@ -78,8 +78,8 @@ void th_heap_place(th_heap *h, void *block, size_t cap);
 /* Moves the heap from its memory to a block for `cap` timers, of which it must hold at most as many. */
 void th_heap_move(th_heap *h, void *block, size_t cap);
 
-/* Returns whether some rows are where their index entries say and in order. O(1). It tells a heap from other bytes, but
- * does not prove that the heap is intact. */
+/* Returns whether some rows are where their index entries say and in order, or some lines of an empty heap are empty.
+ * O(1). It tells a heap from other bytes, but does not prove that the heap is intact. */
 bool th_heap_plausible(const th_heap *h);
 
 /* Makes `to`, of the same cap and lines, a copy of h. */

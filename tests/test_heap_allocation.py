@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 
 from timerheap import KeyTimerHeap, TimerHeap
+from timerheap._native._heap import IdIndex
 
-KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap)}
+KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap, IdIndex)}
 N = 1000
 TS, KEY = np.random.default_rng(0).integers(10**6, 10**9, N), np.arange(N) * 1000 + 10**6
 NEW_TS, NEW_KEY = TS + 10**6, KEY + 10**9
@@ -30,15 +31,23 @@ SPLIT = int(np.sort(TS)[N // 2])
 
 
 def full(kind):
-    """Return a heap without unused capacity."""
+    """Return a heap or an index without unused capacity."""
     heap = kind()
+    if kind is IdIndex:
+        heap.put_many(KEY, TS)
+        return heap
     heap.push_many(TS, KEY, KEY)
     return kind.from_bytes(heap.to_bytes())
 
 
 def roomy(kind):
-    """Return a heap that releases memory when it loses one more timer."""
+    """Return a heap or an index that releases memory when it loses one more."""
     heap = kind()
+    if kind is IdIndex:
+        heap.put_many(np.append(np.arange(3 * N), KEY), 0)
+        heap.remove_many(np.arange(3 * N))
+        heap.put_many(KEY, TS)
+        return heap
     heap.push_many(np.arange(4 * N + 4), np.arange(4 * N + 4))
     heap.push_many(TS, KEY, KEY)
     heap.pop_due(4 * N)
@@ -115,12 +124,48 @@ ONE_OF_A_KIND = {
         "timestamps_of": lambda heap: heap.timestamps_of(KEY, KEY),
     },
 }
+OF_AN_INDEX = {
+    "()": lambda index: type(index)(),
+    "put_many": lambda index: index.put_many(NEW_KEY, KEY),
+    "put_many, there": lambda index: index.put_many(KEY, NEW_TS),
+    "put_many, half new": lambda index: index.put_many(np.append(KEY, NEW_KEY), 5),
+    "put_many, few new": lambda index: index.put_many(np.append(KEY, NEW_KEY // 10**6), 5),
+    "put_many, lists": lambda index: index.put_many(NEW_KEY[:9].tolist(), (5,) * 9),
+    "put_many, refused": lambda index: index.put_many(NEW_KEY, NEW_TS.astype(float)),
+    "remove_many": lambda index: index.remove_many(KEY),
+    "remove_many, one": lambda index: index.remove_many(KEY[:1]),
+    "find_many": lambda index: index.find_many(KEY + 1000),
+    "ids": lambda index: np.sort(index.ids()),  # in arbitrary order
+    "items": lambda index: rows(index),
+    "clear": lambda index: index.clear(),
+    "nbytes": lambda index: index.nbytes,
+    "len": len,
+    "repr": repr,
+    "_check": lambda index: index._check(),
+}
+
+
+def calls(kind):
+    return OF_AN_INDEX if kind is IdIndex else ANY | ONE_OF_A_KIND[kind]
+
+
 CASES = [
     (kind.__name__, name, start.__name__)
     for kind in KINDS.values()
-    for name in ANY | ONE_OF_A_KIND[kind]
+    for name in calls(kind)
     for start in (full, roomy)
 ]
+
+
+def rows(heap):
+    """Return the contents of a heap or an index."""
+    if type(heap) is IdIndex:
+        return sorted(zip(*(column.tolist() for column in heap.items()), strict=True))
+    return sorted(heap)
+
+
+def stored(heap):
+    return rows(heap) if type(heap) is IdIndex else heap.to_bytes()
 
 
 def outcome(call, heap):
@@ -131,7 +176,7 @@ def outcome(call, heap):
         raise
     except Exception as error:
         result = type(error)
-    return result, sorted(heap)
+    return result, rows(heap)
 
 
 def same(one, other):
@@ -139,19 +184,19 @@ def same(one, other):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other)
-    if isinstance(one, TimerHeap | KeyTimerHeap):
+    if isinstance(one, TimerHeap | KeyTimerHeap | IdIndex):
         one._check()
-        return sorted(one) == sorted(other)
+        return rows(one) == rows(other)
     return one == other
 
 
 def fail_one_by_one(kind, name, start, countdown, fired):
     """Return the number of allocations of a call; raise AssertionError if a failure changed the heap."""
-    call = (ANY | ONE_OF_A_KIND[kind])[name]
+    call = calls(kind)[name]
     expected = outcome(call, start(kind))
     for n in range(1, 10_000):
         heap = start(kind)
-        before, room = heap.to_bytes(), heap.nbytes
+        before, room = stored(heap), heap.nbytes
         fired.value = 0
         try:
             countdown.value = n
@@ -159,14 +204,14 @@ def fail_one_by_one(kind, name, start, countdown, fired):
         except (MemoryError, pickle.PicklingError):  # pickle raises it instead when it looks up the class
             countdown.value = 0
             heap._check()
-            assert heap.to_bytes() == before, f"allocation {n} fails: the heap has changed"
+            assert stored(heap) == before, f"allocation {n} fails: the heap has changed"
             assert heap.nbytes == room, f"allocation {n} fails: the heap has other room"
             continue
         except Exception as error:  # expected for an invalid call only
             result = type(error)
         countdown.value = 0
         heap._check()
-        assert same((result, sorted(heap)), expected), f"allocation {n} fails in silence: {result}"
+        assert same((result, rows(heap)), expected), f"allocation {n} fails in silence: {result}"
         if not fired.value:
             return n - 1
     raise AssertionError("no end")

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from timerheap._native._heap import IdIndex
 
-# Few ids, so that calls often use the same ones; also 0 and 1, which the table treats specially, and the limits.
+# Few ids, so that calls often use the same ones; also 0, which the table treats specially, and the limits.
 ids = st.one_of(st.integers(-2, 20), st.sampled_from([INT64_MIN, INT64_MIN + 1, -(2**32), 2**32, INT64_MAX]))
 values = st.integers(INT64_MIN, INT64_MAX)
 seeds = st.integers(0, 2**32 - 1)

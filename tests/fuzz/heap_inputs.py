@@ -1,4 +1,4 @@
-"""The inputs of the fuzzer: bytes that are interpreted as stored bytes for `from_bytes` or as bulk calls.
+"""The inputs of the fuzzer: bytes that are interpreted as stored bytes, as bulk calls, or as a head.
 
 `run` raises for every defect: an error of an undocumented class, or one that changes the heap; stored bytes
 that are accepted but not a heap, or the reverse; a bulk call that differs from single calls; a broken
@@ -11,12 +11,16 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+
 import numpy as np
+from arena import Arena
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import seal, xxh64
+from timerheap._native._heap import IdIndex, seal, xxh64
 
 REFUSALS = (TypeError, ValueError, OverflowError)
 KINDS = (TimerHeap, KeyTimerHeap)
@@ -132,13 +136,11 @@ BAD: list[Maker] = [
 ]
 
 
-class Program:
-    """Calls of one heap, which are repeated on a twin by single calls."""
+class Calls:
+    """The calls that bytes stand for."""
 
-    def __init__(self, kind: type, data: bytes) -> None:
-        self.kind, self.data, self.at = kind, data, 0
-        self.heap, self.twin = kind(), kind()
-        self.views: list[np.ndarray] = []
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
 
     def byte(self) -> int:
         self.at += 1
@@ -155,8 +157,7 @@ class Program:
         if form >= 248:
             return BAD[(form + step + n) % len(BAD)](values), None
         if form >= 240:
-            view = (self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces)[(own + form) % 3]
-            view = view[:: -1 if form % 2 else 1]
+            view = self.view(own + form)[:: -1 if form % 2 else 1]
             return view, view.tolist()
         argument = GOOD[form % len(GOOD) if form < 180 else 0](values)
         return argument, np.asarray(argument).tolist()
@@ -174,13 +175,38 @@ class Program:
         return list(arguments), list(zip(*rows, strict=True))
 
     def refused(self, call: Callable[..., Any], arguments: list[Any]) -> None:
-        before = self.heap.to_bytes()
+        before = self.contents()
         try:
             call(*arguments)
         except REFUSALS:
-            assert self.heap.to_bytes() == before, "an error changed the heap"
+            assert self.contents() == before, "an error changed the contents"
         else:
             raise AssertionError(f"{call.__name__} must reject {arguments}")
+
+    def view(self, number: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def contents(self) -> Any:
+        raise NotImplementedError
+
+
+class Program(Calls):
+    """Calls of one heap, which are repeated on a twin by single calls. Some heaps are on lent memory."""
+
+    def __init__(self, kind: type, data: bytes) -> None:
+        super().__init__(data)
+        self.kind = kind
+        self.heap, self.twin = kind(), kind()
+        self.memory = Arena(size=1 << 20) if self.byte() % 2 else None
+        if self.memory:
+            self.heap._lend(self.memory)
+        self.views: list[np.ndarray] = []
+
+    def view(self, number: int) -> np.ndarray:
+        return (self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces)[number % 3]
+
+    def contents(self) -> bytes:
+        return self.heap.to_bytes()
 
     def bulk(self, method: str, single: str, count: int) -> None:
         arguments, rows = self.columns(count)
@@ -219,7 +245,9 @@ class Program:
         """Move the heap to other memory, while views of the old memory stay."""
         self.views = [*self.views[-6:], self.heap.timestamps, self.heap.key_hashes, self.heap.namespaces]
         way = self.byte() % 5
-        if way == 0:
+        if self.memory and way not in (2, 3):
+            self.heap = self.kind._attach(self.memory, self.heap._head())
+        elif way == 0:
             self.heap = pickle.loads(pickle.dumps(self.heap))
         elif way == 1:
             self.heap = self.heap.copy()
@@ -265,7 +293,98 @@ def bulk_calls(kind: type, data: bytes) -> None:
     program.check()
 
 
-MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, bulk_calls)
+# ---- the index ----
+
+
+class IndexProgram(Calls):
+    """Calls of an index, which are repeated on a dict."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.memory = Arena(size=1 << 20) if self.byte() % 2 else None
+        self.index = IdIndex(self.memory)
+        self.twin: dict[int, int] = {}
+
+    def view(self, number: int) -> np.ndarray:
+        return self.index.items()[number % 2]
+
+    def contents(self) -> dict[int, int]:
+        ids, values = self.index.items()
+        return dict(zip(ids.tolist(), values.tolist(), strict=True))
+
+    def look_up(self, method: str, one: Callable[..., int]) -> None:
+        arguments, rows = self.columns(1)
+        call = getattr(self.index, method)
+        if rows is None or not np.ndim(arguments[0]):
+            self.refused(call, arguments)
+            return
+        values, found = call(*arguments)
+        for (id_,), value, was_found in zip(rows, values.tolist(), found.tolist(), strict=True):
+            assert was_found == (id_ in self.twin)
+            assert value == one(id_, 0)
+
+    def put(self) -> None:
+        arguments, rows = self.columns(2)
+        if rows is None:
+            self.refused(self.index.put_many, arguments)
+            return
+        added = self.index.put_many(*arguments)
+        for (id_, value), was_added in zip(rows, added.tolist(), strict=True):
+            assert was_added == (id_ not in self.twin)
+            self.twin[id_] = value
+
+    def elsewhere(self) -> None:
+        if self.memory:
+            self.index = IdIndex._attach(self.memory, self.index._head())
+        elif not self.byte() % 5:
+            self.index.clear()
+            self.twin.clear()
+
+    def step(self) -> None:
+        way = self.byte() % 6
+        if way < 3:
+            self.put()
+        elif way == 3:
+            self.look_up("find_many", self.twin.get)
+        elif way == 4:
+            self.look_up("remove_many", self.twin.pop)
+        else:
+            self.elsewhere()
+        self.index._check()
+        assert self.contents() == self.twin
+
+
+def index_calls(kind: type, data: bytes) -> None:
+    program = IndexProgram(data)
+    for _ in range(MOST_CALLS):
+        if program.at < len(data):
+            program.step()
+
+
+# ---- heads ----
+
+
+def heads(kind: type, data: bytes) -> None:
+    """Attach to a block with a head in which numbers are changed."""
+    memory = Arena(size=1 << 16)
+    heap = kind()
+    heap._lend(memory)
+    heap.push_many(np.arange(data[0] if data else 0), 7 * np.arange(data[0] if data else 0))
+    head = heap._head()
+    for field, change in zip(data[1::2], data[2::2], strict=False):
+        head[field % len(head)] += int(WIDE[change])
+    try:
+        other = kind._attach(memory, head)
+    except ValueError:
+        assert head != heap._head(), "a good head was rejected"
+        return
+    try:
+        other._check()
+    except AssertionError:  # not everything can be noticed
+        assert head != heap._head(), "a good head leads to a broken heap"
+
+
+MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, bulk_calls, index_calls, heads)
 
 
 def run(data: bytes) -> None:
@@ -290,6 +409,9 @@ def seeds() -> Iterator[bytes]:
             yield bytes([head | 3]) + columns
         for _ in range(20):
             yield bytes([head | 4]) + rng.bytes(100)
+            yield bytes([head | 6]) + rng.bytes(100)
+        for n in (0, 3, 200):
+            yield bytes([head | 7, n])
 
 
 if __name__ == "__main__":  # without a fuzzer: run the seeds and a number of random inputs

@@ -21,16 +21,16 @@ class Arena:
         A file to map; by default, memory of the process.
     top : int
         Where the first new block may start.
+    size : int
+        Number of bytes.
     """
 
-    SIZE = 1 << 23
-
-    def __init__(self, path=None, top=0):
+    def __init__(self, path=None, top=0, size=1 << 23):
         if path is None:
-            memory = np.empty(self.SIZE + 64, np.uint8)
-            self.bytes = memory[-memory.ctypes.data % 64 :][: self.SIZE]
+            memory = np.empty(size + 64, np.uint8)
+            self.bytes = memory[-memory.ctypes.data % 64 :][:size]
         else:
-            self.bytes = np.memmap(path, np.uint8, "r+" if top else "w+", shape=(self.SIZE,)).view(np.ndarray)
+            self.bytes = np.memmap(path, np.uint8, "r+" if top else "w+", shape=(size,)).view(np.ndarray)
         self.bytes[top:] = 0xA5
         self.top, self.sizes = top, {}
         self.calls, self.fails_at, self.error = 0, 0, MemoryError
@@ -40,7 +40,7 @@ class Arena:
         if self.calls == self.fails_at:
             raise self.error("no memory is left")
         at, self.top = self.top, self.top + (nbytes + 63) // 64 * 64
-        assert self.top <= self.SIZE
+        assert self.top <= len(self.bytes)
         self.sizes[at] = nbytes
         return Block(self.bytes[at : at + nbytes], at)
 
@@ -49,7 +49,7 @@ class Arena:
         block.bytes[:] = 0xA5
 
     def attach(self, at, nbytes):
-        if at % 64 or at + nbytes > self.SIZE:
+        if at % 64 or at + nbytes > len(self.bytes):
             raise ValueError(f"a block must lie within the memory, got {nbytes} bytes at {at}")
         self.sizes[at] = nbytes
         return Block(self.bytes[at : at + nbytes], at)

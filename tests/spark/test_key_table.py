@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.support.memories import Arena
 from timerheap.spark._group.chunks import KEYS, read_chunk, write_chunk
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.offsets import narrow, widen
@@ -44,7 +46,8 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = KeyTable(FIELDS)
+        self.memory = Arena()
+        self.table = KeyTable(FIELDS, self.memory)
         self.model: dict[tuple[str | None, int | None], int] = {}
         self.chunks: list[bytes] = []
 
@@ -83,9 +86,15 @@ class Machine(RuleBasedStateMachine):
             self.chunks[start:stop] = [self.written(self.table.merge([*map(widen, batches)]))]
 
     @rule()
+    def go_on_in_another_process(self) -> None:
+        self.save(anew=False)
+        self.table = KeyTable.attach(FIELDS, self.memory, json.loads(json.dumps(self.table.head())))
+
+    @rule()
     def reload(self) -> None:
         self.save(anew=False)
-        self.table = KeyTable(FIELDS)
+        self.memory = Arena()
+        self.table = KeyTable(FIELDS, self.memory)
         for chunk in self.chunks:
             self.table.replay(read_chunk(KEYS, chunk, self.table.schema))
         assert self.table.changes() is None
@@ -235,3 +244,25 @@ def test_dropped_keys_leave_no_memory_behind() -> None:
         assert table.changes() is None, "keys both added and dropped within a batch are not saved"
         assert len(table) == 0
     assert not table._displaced
+
+
+@pytest.mark.parametrize("hashes", [[1, 2, 3, 4], [1, 1, 1, 1]], ids=["apart", "colliding"])
+def test_a_failed_allocation_leaves_a_table_that_goes_on(hashes: list[int]) -> None:
+    known, keys = [("a", 1), ("b", 2)], [("a", 1), ("b", 2), ("c" * 99, 3), ("d" * 99, 4)]
+    for allowed in range(100):
+        memory = Arena()
+        table = KeyTable(FIELDS, memory)
+        ids = resolve(table, known, hashes[:2], FIELDS)
+        memory.allowed = allowed
+        try:
+            resolve(table, keys, hashes, FIELDS)
+        except MemoryError:
+            memory.allowed = None
+            assert resolve(table, known, hashes[:2], FIELDS) == ids
+            every = resolve(table, keys, hashes, FIELDS)
+            assert every[:2] == ids
+            assert len(set(every)) == 4
+            assert [tuple(row.values()) for row in table.keys(np.array(every)).to_pylist()] == keys
+        else:
+            break
+    assert allowed

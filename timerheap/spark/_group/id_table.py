@@ -140,7 +140,9 @@ class IdTable:
         elif self._slab.sparse(len(self._index)):
             with suppress(MemoryError):  # there is no room to make room: the next change tries again
                 ids, places = self._index.items()
-                self._index.put_many(ids, self._slab.compact(places)[places])
+                moved = self._slab.new_places(places)
+                self._slab.compact(places)
+                self._index.put_many(ids, moved)
 
 
 def _last(ids: np.ndarray, values: pa.Array) -> tuple[np.ndarray, pa.Array]:

@@ -27,14 +27,19 @@ _NO_IDS = np.empty(0, np.int64)
 class KeyTable:
     """Maps keys to key ids and back.
 
-    The id of a key is its hash, or the next free value if another live key has that id. The table holds one
-    row per id: the key columns, and the hash if it differs from the id (else null).
+    The id of a key is its hash, or the next free value if another live key has that id. The key is then
+    displaced. A chunk holds one row per id: the key columns, and the hash of a displaced key (else null).
 
     Parameters
     ----------
     fields : list of pyarrow.Field
         The key columns. Null is an ordinary value, which equals only null.
     memory : Memory
+
+    Attributes
+    ----------
+    table : IdTable
+        The key columns by id.
     """
 
     kind = KEYS
@@ -45,28 +50,28 @@ class KeyTable:
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
         stored = pa.struct([pa.field("hash", pa.int64()), *columns])
         self.schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", stored)])
-        self.table = IdTable(stored, memory)
-        self.type = self.table.type
+        self.type = pa.struct(columns)
+        self.table = IdTable(self.type, memory)
+        self._hashes = IdTable(pa.int64(), memory)  # the hashes of displaced keys by id
         self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
-        self._added: list[tuple[np.ndarray, pa.Array]] = []
+        self._added: list[np.ndarray] = []
         self._dropped: list[np.ndarray] = []
         self.losses = 0  # counts new keys, since a key may never get a timer, state or row
         self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
 
     @classmethod
     def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
-        """Return the table that `head` describes; O(1) and O(number of keys with equal hashes)."""
-        keys = cls(fields)
-        keys.losses, displaced, table = head
-        keys.table = IdTable.attach(keys.schema.field(1).type, memory, table)
-        ids = np.array(displaced, np.int64)
-        keys._displace(ids, keys.table.get(ids))
+        """Return the table that `head` describes; O(displaced keys), which are next to none."""
+        keys = cls(fields, memory)
+        keys.losses, table, hashes = head
+        keys.table = IdTable.attach(keys.type, memory, table)
+        keys._hashes = IdTable.attach(pa.int64(), memory, hashes)
+        keys._index_displaced(*keys._hashes.items())
         return keys
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
-        displaced = [id_ for keys in self._displaced.values() for id_ in keys.values()]
-        return [self.losses, displaced, self.table.head()]
+        return [self.losses, self.table.head(), self._hashes.head()]
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Return the id of the key of each row, shape (n,), and add the new keys.
@@ -86,9 +91,9 @@ class KeyTable:
             codes, distinct = pd.factorize(hashes[absent])
             first = np.empty(len(distinct), np.intp)
             first[codes[::-1]] = absent[::-1]
-            self._add(distinct, self._rows(pa.nulls(len(distinct), pa.int64()), columns, first))
+            self._add(distinct, self._rows(columns, first))
         holders = self.table.get(hashes)
-        same = _equal(columns, _columns(holders))
+        same = _equal(columns, holders.flatten())
         if holders.null_count:  # a missing key differs from a key of nulls
             same &= holders.is_valid().to_numpy(zero_copy_only=False)
         clash = np.flatnonzero(~same)
@@ -101,17 +106,16 @@ class KeyTable:
     def _resolve_singly(
         self, ids: np.ndarray, rows: np.ndarray, hashes: np.ndarray, columns: list[pa.Array]
     ) -> None:
-        added_ids: list[int] = []
-        added_hashes: list[int | None] = []
-        added_rows: list[int] = []
-        taken: dict[int, tuple[Any, ...] | None] = {}  # the holders of the ids looked up so far
+        added: dict[int, tuple[int, int, tuple[Any, ...]]] = {}  # id -> row, hash, key
+        displaced: dict[tuple[int, tuple[Any, ...]], int] = {}  # by this call
+        taken: dict[int, tuple[int, tuple[Any, ...]] | None] = {}  # the holders of the ids looked up so far
         subset = (column.take(pa.array(rows)).to_pylist() for column in columns)
         for row, values in zip(rows.tolist(), zip(*subset, strict=True), strict=True):
             key = _comparable(values)
             hash_ = int(hashes[row])
-            displaced = self._displaced.get(hash_, {})
-            if key in displaced:
-                ids[row] = displaced[key]
+            known = self._displaced.get(hash_, {}).get(key, displaced.get((hash_, key)))
+            if known is not None:
+                ids[row] = known
                 continue
             id_ = hash_
             while (holder := self._holder(id_, taken)) is not None and not (
@@ -121,26 +125,33 @@ class KeyTable:
             ids[row] = id_
             if holder is None:
                 taken[id_] = (hash_, key)
-                added_ids.append(id_)
-                added_hashes.append(None if id_ == hash_ else hash_)
-                added_rows.append(row)
+                added[id_] = (row, hash_, key)
                 if id_ != hash_:
-                    self._displaced.setdefault(hash_, {})[key] = id_
-        added = self._rows(pa.array(added_hashes, pa.int64()), columns, np.array(added_rows, np.intp))
-        self._add(np.array(added_ids, np.int64), added)
+                    displaced[hash_, key] = id_
+        moved = np.array([*displaced.values()], np.int64)
+        self._hashes.put(moved, pa.array([hash_ for hash_, _ in displaced], pa.int64()))
+        try:
+            new = np.fromiter(added, np.int64, len(added))
+            self._add(new, self._rows(columns, np.array([row for row, _, _ in added.values()], np.intp)))
+        except MemoryError:
+            self._hashes.remove(moved)
+            raise
+        for (hash_, key), id_ in displaced.items():
+            self._displaced.setdefault(hash_, {})[key] = id_
 
     def _add(self, ids: np.ndarray, rows: pa.Array) -> None:
         self.table.put(ids, rows)
-        self._added.append((ids, rows))
+        self._added.append(ids)
         self.losses += len(ids)
 
-    def _holder(self, id_: int, taken: dict[int, tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+    def _holder(
+        self, id_: int, taken: dict[int, tuple[int, tuple[Any, ...]] | None]
+    ) -> tuple[int, tuple[Any, ...]] | None:
+        """Return the hash and the key that an id belongs to, or None for a free id."""
         if id_ not in taken:
-            row = self.table.get(np.array([id_], np.int64))[0].as_py()
-            taken[id_] = None
-            if row is not None:
-                hash_ = row.pop("hash")
-                taken[id_] = (id_ if hash_ is None else hash_, _comparable(row.values()))
+            ids = np.array([id_], np.int64)
+            row = self.table.get(ids)[0].as_py()
+            taken[id_] = row and (int(self.hashes(ids)[0]), _comparable(row.values()))
         return taken[id_]
 
     def expect(self, key_hashes: npt.ArrayLike) -> None:
@@ -155,13 +166,14 @@ class KeyTable:
         rows = self.table.get(ids)
         if rows.null_count:
             _expect_all(ids, rows.is_valid().to_numpy(zero_copy_only=False))
-        keys = pa.RecordBatch.from_arrays(_columns(rows), schema=wide_rows(pa.schema(self._fields)))
+        keys = pa.RecordBatch.from_arrays(rows.flatten(), schema=wide_rows(pa.schema(self._fields)))
         return narrow(keys, pa.schema(self._fields))
 
     def hashes(self, ids: np.ndarray) -> np.ndarray:
         """Return the hashes of the keys of known `ids`: shape (n,), int64."""
-        rows = self.table.get(ids)
-        hashes: np.ndarray = pc.coalesce(rows.flatten()[0], pa.array(ids)).to_numpy()
+        if not self._displaced:
+            return ids
+        hashes: np.ndarray = pc.coalesce(self._hashes.get(ids), pa.array(ids)).to_numpy()
         return hashes
 
     def retain(self, holders: list[np.ndarray]) -> None:
@@ -173,6 +185,8 @@ class KeyTable:
             self._dropped.append(dead)
 
     def _forget(self, ids: np.ndarray) -> None:
+        """Forget where keys were displaced to."""
+        self._hashes.remove(ids)
         if self._displaced:
             gone = set(ids.tolist())
             left = {
@@ -180,12 +194,10 @@ class KeyTable:
             }
             self._displaced = {hash_: keys for hash_, keys in left.items() if keys}
 
-    def _displace(self, ids: np.ndarray, rows: pa.Array) -> None:
-        """Record the keys among `rows` whose id is not their hash."""
-        hashes = rows.flatten()[0]
-        for at in np.flatnonzero(hashes.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            row = rows[at].as_py()
-            self._displaced.setdefault(row.pop("hash"), {})[_comparable(row.values())] = int(ids[at])
+    def _index_displaced(self, ids: np.ndarray, hashes: pa.Array) -> None:
+        keys = self.table.get(ids).to_pylist()
+        for id_, hash_, key in zip(ids.tolist(), hashes.to_pylist(), keys, strict=True):
+            self._displaced.setdefault(hash_, {})[_comparable(key.values())] = id_
 
     def __len__(self) -> int:
         return len(self.table)
@@ -196,16 +208,12 @@ class KeyTable:
         """Return the keys added and dropped since the last call; a dropped key has a null row."""
         if not self._added and not self._dropped:
             return None
-        ids = np.concatenate([_NO_IDS, *(ids for ids, _ in self._added)])
-        rows = pa.concat_arrays([pa.array([], self.type), *(rows for _, rows in self._added)])
-        if self._dropped:
-            gone = np.concatenate(self._dropped)
+        ids, gone = (np.concatenate([_NO_IDS, *some]) for some in (self._added, self._dropped))
+        if len(gone):
             gone = gone[~members(gone, ids)]  # keys both added and dropped were never saved
-            stayed = self.table.find(ids)
-            ids = np.concatenate([ids[stayed], gone])
-            rows = pa.concat_arrays([rows.filter(pa.array(stayed)), pa.nulls(len(gone), self.type)])
+            ids = np.concatenate([ids[self.table.find(ids)], gone])
         self._added, self._dropped = [], []
-        return self._batch(ids, rows) if len(ids) else None
+        return self._batch(ids, self.table.get(ids)) if len(ids) else None
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all keys."""
@@ -221,9 +229,14 @@ class KeyTable:
             )
         ids, rows = batch.columns
         ids = ids.to_numpy()
+        hashes, *columns = rows.flatten()
         self._forget(ids)
-        self.table.put(ids, rows)
-        self._displace(ids, rows)
+        self.table.put(ids, self._structs(columns, rows.is_null()))
+        displaced = hashes.is_valid()
+        if displaced.true_count:
+            ids, hashes = ids[displaced.to_numpy(zero_copy_only=False)], hashes.filter(displaced)
+            self._hashes.put(ids, hashes)
+            self._index_displaced(ids, hashes)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
@@ -233,13 +246,18 @@ class KeyTable:
         """Return the approximate size of a snapshot in bytes."""
         return self.table.nbytes()
 
-    def _batch(self, ids: np.ndarray, rows: pa.Array) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.array(ids), rows], schema=wide_rows(self.schema))
+    def _batch(self, ids: np.ndarray, keys: pa.Array) -> pa.RecordBatch:
+        schema = wide_rows(self.schema)
+        columns = [self._hashes.get(ids), *keys.flatten()]
+        rows = pa.StructArray.from_arrays(columns, fields=list(schema.field(1).type), mask=keys.is_null())
+        return pa.RecordBatch.from_arrays([pa.array(ids), rows], schema=schema)
 
-    def _rows(self, hashes: pa.Array, columns: list[pa.Array], rows: np.ndarray) -> pa.Array:
-        _, *fields = self.type
-        picked = [c.take(pa.array(rows)).cast(f.type) for c, f in zip(columns, fields, strict=True)]
-        return pa.StructArray.from_arrays([hashes, *picked], fields=list(self.type))
+    def _rows(self, columns: list[pa.Array], rows: np.ndarray) -> pa.Array:
+        return self._structs([column.take(pa.array(rows)) for column in columns])
+
+    def _structs(self, columns: list[pa.Array], nulls: pa.Array | None = None) -> pa.Array:
+        fields = [field.with_type(c.type) for field, c in zip(self.type, columns, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=nulls)
 
 
 def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
@@ -254,10 +272,6 @@ def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
 def _comparable(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return a key as a tuple that equals itself, with the same object for every NaN."""
     return tuple(math.nan if value != value else value for value in values)
-
-
-def _columns(rows: pa.Array) -> list[pa.Array]:
-    return list(rows.flatten()[1:])
 
 
 def _equal(left: list[pa.Array], right: list[pa.Array]) -> np.ndarray:

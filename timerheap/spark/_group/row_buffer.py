@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timerheap._native._heap import TimerHeap
 from timerheap.spark._group.chunks import ROWS
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.offsets import wide_rows
+from timerheap.spark._group.slab import Slab
+from timerheap.timer import MIN_WATERMARK
 
 __all__ = ["ORDER", "KeyedRows", "RowBuffer", "RowOrder"]
 
@@ -56,64 +61,143 @@ class KeyedRows:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entries:
+    """Where rows are in the slab, with the ids of their keys and their event times: arrays of shape (n,)."""
+
+    places: np.ndarray
+    ids: np.ndarray
+    timestamps: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def take(self, rows: np.ndarray) -> _Entries:
+        return _Entries(self.places[rows], self.ids[rows], self.timestamps[rows])
+
+
 class RowBuffer:
     """The row buffer of one key group; its journal consists of the rows that remain in it.
 
-    Rows are released when the watermark reaches them, which costs O(buffered rows) per batch.
+    The rows are in a slab, and a heap orders them by timestamp, so that appending costs O(new rows), and
+    releasing O(due rows x log n).
 
     Parameters
     ----------
     schema : pyarrow.Schema
         Schema of the rows, with the column `ORDER` if rows wait for the watermark.
+    memory : Memory
     """
 
     kind = ROWS
     name = ""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, memory: Memory = PROCESS) -> None:
         self._schema = schema
+        self._wide = wide_rows(schema)
+        self._memory = memory
         self.schema = pa.schema([*schema, *_OWN])
+        self._slab = Slab(pa.struct(list(schema)), memory)
+        self._heap = self._new_heap()  # the namespace of a row is its place in the slab
+        self._unsaved: list[_Entries] = []
+        self._released = MIN_WATERMARK  # the largest watermark so far
         self._replayed: list[pa.RecordBatch] = []
-        empty = np.empty(0, np.int64)
-        self._waiting = KeyedRows(_empty(wide_rows(schema)), empty, empty)
         self.losses = 0  # rows released
-        self._saved = 0  # number of rows at the front that are in the checkpoint
+
+    @classmethod
+    def attach(cls, schema: pa.Schema, memory: Memory, head: list[Any]) -> RowBuffer:
+        """Return the buffer that `head` describes; O(1)."""
+        buffer = cls(schema, memory)
+        slab, heap, buffer._released, buffer.losses = head
+        buffer._slab = Slab.attach(pa.struct(list(schema)), memory, slab)
+        buffer._heap = TimerHeap._attach(memory, heap)
+        return buffer
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self._slab.head(), self._heap._head(), self._released, self.losses]
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def ids(self) -> np.ndarray:
-        """Return the ids of the keys of the buffered rows."""
-        return self._waiting.ids
+        """Return the ids of the keys of the buffered rows: shape (n,), a view until the next change."""
+        return self._heap.key_hashes
 
-    def append(self, *rows: KeyedRows) -> None:
-        """Buffer rows until the watermark reaches them."""
-        every = [self._waiting, *(part for part in rows if len(part))]
-        if len(every) > 1:
-            self._waiting = KeyedRows(
-                pa.concat_batches([part.rows for part in every]),
-                np.concatenate([part.ids for part in every]),
-                np.concatenate([part.timestamps for part in every]),
-            )
+    def append(self, rows: KeyedRows) -> None:
+        """Buffer rows until the watermark reaches them; a MemoryError leaves the buffer as it was."""
+        if len(rows):
+            values = self._slab.fitting(rows.rows.to_struct_array())
+            held = np.zeros(len(rows), bool)
+            places = self._slab.plan(values, np.zeros(len(rows), np.int64), held)
+            self._heap.push_many(rows.timestamps, rows.ids, places)
+            self._slab.write(values, places, held)
+            self._unsaved.append(_Entries(places, rows.ids, rows.timestamps))
 
     def release(self, watermark: int) -> KeyedRows:
         """Remove and return the rows up to `watermark`, ordered by timestamp, key id and row hash."""
-        due = self._waiting.timestamps <= watermark
-        if not due.any():
-            return self._waiting.slice(0, 0)
-        released = self._waiting.take(np.flatnonzero(due))
-        self.losses += len(released)
-        self._saved -= int(due[: self._saved].sum())
-        self._waiting = self._waiting.take(np.flatnonzero(~due))
-        order = released.rows.column(released.rows.schema.get_field_index(ORDER)).to_numpy()
-        return released.take(np.lexsort((order, released.ids, released.timestamps)))
+        self._released = max(self._released, watermark)
+        due = self._heap.pop_due(watermark)
+        entries = _Entries(due.namespaces, due.key_hashes, due.timestamps)
+        if not len(due):
+            return self._rows(entries)
+        self.losses += len(due)
+        order = self._slab.take_field(ORDER, entries.places).to_numpy()
+        released = self._rows(entries.take(np.lexsort((order, entries.ids, entries.timestamps))))
+        self._slab.drop(entries.places)
+        self._unsaved = [entries.take(entries.timestamps > watermark) for entries in self._unsaved]
+        self._sweep()
+        return released
+
+    def _rows(self, entries: _Entries) -> KeyedRows:
+        values = self._slab.take(entries.places)
+        columns = [values.field(i) for i in range(len(self._wide))]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)
+        return KeyedRows(rows, entries.ids, entries.timestamps)
+
+    def _entries(self) -> _Entries:
+        """Return all entries in the order of their places."""
+        heap = self._heap
+        return _Entries(heap.namespaces, heap.key_hashes, heap.timestamps).take(np.argsort(heap.namespaces))
+
+    def _sweep(self) -> None:
+        """Compact the slab if it is sparse."""
+        heap = self._heap
+        if not len(heap):
+            self._slab.clear()
+        elif self._slab.sparse(len(heap)):
+            with suppress(MemoryError):  # there is no room to make room: the next release tries again
+                compacted = self._new_heap()
+                try:
+                    compacted.push_many(
+                        heap.timestamps, heap.key_hashes, self._slab.new_places(heap.namespaces)
+                    )
+                    unsaved = [
+                        replace(entries, places=self._slab.new_places(entries.places))
+                        for entries in self._unsaved
+                    ]
+                    self._slab.compact(heap.namespaces)
+                except MemoryError:
+                    compacted.clear()
+                    raise
+                self._heap, self._unsaved = compacted, unsaved
+                heap.clear()
+
+    def _new_heap(self) -> TimerHeap:
+        heap = TimerHeap()
+        heap._lend(self._memory)
+        return heap
+
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
 
     def changes(self) -> pa.RecordBatch | None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
-        fresh = self._waiting.slice(self._saved, len(self._waiting))
-        self._saved = len(self._waiting)
-        return self._pack(fresh) if len(fresh) else None
+        """Return the rows that were appended since the last call and still wait."""
+        unsaved, self._unsaved = [entries for entries in self._unsaved if len(entries)], []
+        return self._pack(self._rows(_concatenated(unsaved))) if unsaved else None
 
     def snapshot(self) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
-        return self._pack(self._waiting)
+        """Return all rows that wait."""
+        return self._pack(self._rows(self._entries()))
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """See `CheckpointedPart`; `loaded` then buffers the rows that still wait."""
@@ -128,13 +212,21 @@ class RowBuffer:
 
         Rows up to `watermark` were released before the save. Only the others must fit the query.
         """
+        self._released = watermark
         replayed, self._replayed = self._replayed, []
-        waiting = [batch.filter(pc.greater(batch.column(_OWN.names[1]), watermark)) for batch in replayed]
-        waiting = [batch for batch in waiting if batch.num_rows]
-        for batch in waiting:
-            self._check_schema(pa.schema(list(batch.schema)[:-2]))
-        self.append(*map(self._unpack, waiting))
-        self._saved = len(self._waiting)
+        for batch in map(self._waiting, replayed):
+            if batch.num_rows:
+                self._check_schema(pa.schema(list(batch.schema)[:-2]))
+                self.append(self._unpack(batch))
+        self._unsaved = []
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return the rows of these batches that still wait."""
+        return pa.concat_batches([self._waiting(batch) for batch in batches])
+
+    def _waiting(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a chunk that have not been released."""
+        return batch.filter(pc.greater(batch.column(_OWN.names[1]), self._released))
 
     def _check_schema(self, stored: pa.Schema) -> None:
         rest = "until these rows have come, or start a new checkpoint"
@@ -158,21 +250,23 @@ class RowBuffer:
         rows = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
         return KeyedRows(rows, ids.to_numpy(), timestamps.to_numpy())
 
-    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
-        return pa.concat_batches(batches)
-
     def nbytes(self) -> int:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
-        return int(self._waiting.rows.nbytes) + 16 * len(self._waiting)
+        """Return the approximate size of a snapshot in bytes."""
+        return self._slab.nbytes() * len(self) // max(1, len(self._slab)) + 16 * len(self)
 
-    def _pack(self, waiting: KeyedRows) -> pa.RecordBatch:
-        columns = [*waiting.rows.columns, pa.array(waiting.ids), pa.array(waiting.timestamps)]
+    def _pack(self, rows: KeyedRows) -> pa.RecordBatch:
+        columns = [*rows.rows.columns, pa.array(rows.ids), pa.array(rows.timestamps)]
         return pa.RecordBatch.from_arrays(columns, schema=wide_rows(self.schema))
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+def _concatenated(entries: list[_Entries]) -> _Entries:
+    if len(entries) == 1:
+        return entries[0]
+    return _Entries(
+        np.concatenate([some.places for some in entries]),
+        np.concatenate([some.ids for some in entries]),
+        np.concatenate([some.timestamps for some in entries]),
+    )
 
 
 def _differences(was: Iterable[pa.Field], now: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:

@@ -110,6 +110,10 @@ class Slab:
         """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
         return self._column.take(places)
 
+    def take_field(self, name: str, places: np.ndarray) -> pa.Array:
+        """Return a copy of one field of the structs at `places`: shape (n,); O(n)."""
+        return self._column.field(name).take(places)
+
     def values(self) -> pa.Array:
         """Return the values at all places, dead ones included; valid until the next change."""
         return self._column.slice(0, len(self._column))
@@ -125,30 +129,26 @@ class Slab:
         """Return whether so many values are dead that a compaction pays, if `live` are not."""
         return len(self._column) - live > _FEW + self._patience * live
 
-    def compact(self, places: np.ndarray) -> np.ndarray:
-        """Keep only the values at `places`, in their order; a MemoryError leaves the slab as it was.
+    def compact(self, places: np.ndarray) -> None:
+        """Keep only the values at `places`, and move them to their `new_places`.
 
-        Costs O(places, dead ones included), which amortises if it is done when the slab is `sparse`.
-
-        Returns
-        -------
-        ndarray of int64, shape (number of places before,)
-            The new place by the old one, for values that were kept.
+        Costs O(places, dead ones included), which amortises if it is done when the slab is `sparse`. A
+        MemoryError leaves the slab as it was.
         """
-        kept = np.zeros(len(self._column), bool)
-        kept[places] = True
-        places = np.flatnonzero(kept)
-        moved = np.empty(len(self._column), np.int64)
-        moved[places] = np.arange(len(places))
+        kept = np.flatnonzero(_mask(places, len(self)))
         column = Column(self.type, self._memory)
         try:
-            for start in range(0, len(places), _PIECE):
-                column.append(self._column.take(places[start : start + _PIECE]))
+            for start in range(0, len(kept), _PIECE):
+                column.append(self._column.take(kept[start : start + _PIECE]))
         except MemoryError:
             column.clear()
             raise
         self.clear()
         self._column = column
+
+    def new_places(self, places: np.ndarray) -> np.ndarray:
+        """Return where a compaction moves the values at `places`, in their order: shape (n,), int64."""
+        moved: np.ndarray = (np.cumsum(_mask(places, len(self))) - 1)[places]
         return moved
 
     def nbytes(self) -> int:
@@ -159,3 +159,9 @@ class Slab:
         """Drop all values and release the memory."""
         self._column.clear()
         self._free.clear()
+
+
+def _mask(places: np.ndarray, n: int) -> np.ndarray:
+    mask = np.zeros(n, bool)
+    mask[places] = True
+    return mask

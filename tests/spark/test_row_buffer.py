@@ -1,0 +1,150 @@
+"""A RowBuffer equals a sorted list of rows, also when it is restored, and costs what comes and goes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tests.support.memories import Arena
+from timerheap.spark._group.offsets import narrow, widen
+from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowBuffer
+
+TEXTS = pa.schema([("text", pa.string()), (ORDER, pa.int64())])
+NUMBERS = pa.schema([("n", pa.int32()), (ORDER, pa.int64())])
+ENTRIES = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 3), st.integers(-3, 3)), max_size=30)
+Row = tuple[int, int, int, Any]  # timestamp, id, order, value
+
+
+def keyed(rows: list[Row], schema: pa.Schema) -> KeyedRows:
+    columns = [pa.array([row[3 - i] for row in rows], field.type) for i, field in enumerate(schema)]
+    ids, timestamps = (np.array([row[at] for row in rows], np.int64) for at in (1, 0))
+    return KeyedRows(widen(pa.RecordBatch.from_arrays(columns, schema=schema)), ids, timestamps)
+
+
+def rows_of(released: KeyedRows) -> list[Row]:
+    value, order = (column.to_pylist() for column in released.rows.columns)
+    return list(zip(released.timestamps.tolist(), released.ids.tolist(), order, value, strict=True))
+
+
+@pytest.mark.parametrize("schema", [TEXTS, NUMBERS], ids=["variable", "fixed"])
+def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
+    class Machine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory = Arena()
+            self.buffer = RowBuffer(schema, self.memory)
+            self.model: list[Row] = []
+            self.watermark = 0
+            self.count = 0
+            self.chunks: list[pa.RecordBatch] = []
+
+        @rule(entries=ENTRIES)
+        def append(self, entries: list[tuple[int, int, int]]) -> None:
+            rows: list[Row] = []
+            for later, id_, order in entries:
+                self.count += 1
+                value = self.count if schema is NUMBERS else "x" * (self.count % 7)
+                # Of rows that are equal in the order, either may come first.
+                rows.append((self.watermark + later, id_, order * 1000 + self.count, value))
+            self.buffer.append(keyed(rows, schema))
+            self.model += rows
+
+        @rule(by=st.integers(0, 20))
+        def release(self, by: int) -> None:
+            self.watermark += by
+            due = sorted(row for row in self.model if row[0] <= self.watermark)
+            assert rows_of(self.buffer.release(self.watermark)) == due
+            self.model = [row for row in self.model if row[0] > self.watermark]
+
+        @rule(anew=st.booleans())
+        def save(self, anew: bool) -> None:
+            changes = self.buffer.changes()
+            if anew:
+                self.chunks = [narrow(self.buffer.snapshot(), self.buffer.schema)]
+                assert self.chunks[0].num_rows == len(self.model)
+            elif changes is not None:
+                assert changes.num_rows > 0
+                assert min(changes.column(-1).to_pylist()) > self.watermark
+                self.chunks.append(narrow(changes, self.buffer.schema))
+
+        @rule()
+        def merge(self) -> None:
+            if self.chunks:
+                waiting = self.buffer.merge([widen(chunk) for chunk in self.chunks])
+                assert all(timestamp > self.watermark for timestamp in waiting.column(-1).to_pylist())
+                self.chunks = [narrow(waiting, self.buffer.schema)]
+
+        @rule()
+        def go_on_in_another_process(self) -> None:
+            self.save(anew=False)
+            head = json.loads(json.dumps(self.buffer.head()))
+            self.buffer = RowBuffer.attach(schema, self.memory, head)
+
+        @rule()
+        def reload(self) -> None:
+            self.save(anew=False)
+            self.memory = Arena()
+            self.buffer = RowBuffer(schema, self.memory)
+            for chunk in self.chunks:
+                self.buffer.replay(chunk)
+            self.buffer.loaded(self.watermark)
+            assert self.buffer.changes() is None
+
+        @invariant()
+        def knows_whose_rows_wait(self) -> None:
+            assert len(self.buffer) == len(self.model)
+            assert sorted(self.buffer.ids().tolist()) == sorted(row[1] for row in self.model)
+
+    Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+    Machine.TestCase("runTest").runTest()
+
+
+@pytest.mark.parametrize("schema", [TEXTS, NUMBERS], ids=["variable", "fixed"])
+def test_released_rows_leave_no_garbage_behind(schema: pa.Schema) -> None:
+    memory = Arena()
+    buffer = RowBuffer(schema, memory)
+    value: Any = 7 if schema is NUMBERS else "x" * 20
+    for time in range(1, 200):
+        buffer.append(keyed([(time + i % 10, i, i, value) for i in range(50)], schema))
+        buffer.release(time)
+        assert len(buffer._slab) <= 2.25 * len(buffer) + 64 + 50
+    largest = max(len(block.bytes) for block in memory.blocks.values())
+    assert largest < 64_000
+    buffer.release(1000)
+    assert len(buffer) == buffer.nbytes() == 0
+
+
+@pytest.mark.parametrize("schema", [TEXTS, NUMBERS], ids=["variable", "fixed"])
+def test_a_failed_allocation_leaves_the_buffer_as_it_was(schema: pa.Schema) -> None:
+    value: Any = None if schema is NUMBERS else "x" * 99
+    old = [(i, 1, 0, 1 if schema is NUMBERS else "y") for i in range(1, 9)]
+    new = [(i, 2, 0, value) for i in range(1, 99)]
+    for allowed in range(100):
+        memory = Arena()
+        buffer = RowBuffer(schema, memory)
+        buffer.append(keyed(old, schema))
+        buffer.release(2)
+        memory.allowed = allowed
+        try:
+            buffer.append(keyed(new, schema))
+        except MemoryError:
+            memory.allowed = None
+            assert rows_of(buffer._rows(buffer._entries())) == old[2:]
+            changes = buffer.changes()
+            assert changes is not None
+            assert changes.num_rows == 6
+            buffer.append(keyed(new, schema))
+        else:
+            break
+    assert allowed > 2
+    memory.allowed = 0
+    assert rows_of(buffer.release(95)) == sorted([*old[2:], *new[:95]]), "releasing needs no memory"
+    memory.allowed = None
+    assert rows_of(buffer.release(100)) == new[95:]

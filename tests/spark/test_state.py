@@ -1,9 +1,12 @@
-"""A key group equals a model of dicts after any operations, also when it is reloaded from the store."""
+"""A key group equals a model of dicts after any operations, also when it is loaded or handed over."""
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +31,7 @@ from timerheap.spark._exchange.observed import OBSERVED
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
@@ -59,11 +63,35 @@ TIMES = st.integers(0, 20)
 PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))
 
 
+def live_file() -> LiveFile:
+    """Return a file that goes with its object."""
+    path = tempfile.mktemp()  # noqa: S306 - the file is created exclusively
+    file = LiveFile.create(path)
+    os.unlink(path)
+    return file
+
+
+def handed_over(group: KeyGroup, store: MemoryStore) -> tuple[KeyGroup, Stored]:
+    """Return the saved group as another process continues it; what it does not attach is overwritten."""
+    file = cast(LiveFile, group.memory)
+    assert file.write_head(json.dumps(group.head()).encode())
+    file = file.anew()
+    head = json.loads(file.read_head())
+    stored = Stored(store.read_manifest())
+    clock = stored.read_clock(store)
+    watermark_state = WatermarkState.from_bytes(clock, group.query.watermarks, group.query.channels)
+    assert KeyGroup.fits(group.query, head)
+    group = KeyGroup.attach(group.query, file, head, watermark_state)
+    for start, stop in file._free:
+        file._map[start:stop] = 0xDD
+    return group, stored
+
+
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = MemoryStore()
-        self.group, self.stored = KeyGroup(QUERY), Stored(Manifest(4))
+        self.group, self.stored = KeyGroup(QUERY, live_file()), Stored(Manifest(4))
         self.ids: dict[str, int] = {}
         self.model: dict[str, dict[str, Any]] = {}
         self.timers: set[tuple[int, str]] = set()
@@ -159,16 +187,19 @@ class Machine(RuleBasedStateMachine):
         assert list(found) == due
         self.waiting = [row for row in self.waiting if row[0] > watermark]
 
-    @rule(reload=st.booleans())
-    def end_batch(self, reload: bool) -> None:
+    @rule(then=st.sampled_from(["keep", "load", "hand over"]))
+    def end_batch(self, then: str) -> None:
         self.group.forget_dead_keys()
         save(self.group, self.stored, self.store)
         live = {name for _, name in self.timers} | {name for _, name, _ in self.waiting}
         live |= {
             name for name, contents in self.model.items() if any(v or v == 0.0 for v in contents.values())
         }
-        if reload:
-            self.group = KeyGroup(QUERY)
+        if then == "hand over":
+            self.group, self.stored = handed_over(self.group, self.store)
+            self.context.bind(self.group)
+        if then == "load":
+            self.group = KeyGroup(QUERY, live_file())
             self.stored = load(self.store, self.group)
             self.group.forget_dead_keys()
             assert len(self.group.keys) == len(live), "a load leaves no dead key behind"
@@ -222,7 +253,7 @@ TestMergedKeyGroup.settings = settings(max_examples=40, stateful_step_count=60, 
 def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
     machine = Machine()
     machine.change_timer("a", 5, False)
-    machine.end_batch(False)
+    machine.end_batch("keep")
     kind = next(kind for kind, _ in machine.store.chunks)
     kept = machine.store.chunks.pop((kind, 1))
     with pytest.raises(ValueError, match=f"the checkpoint lacks chunk 1 of kind {kind}"):

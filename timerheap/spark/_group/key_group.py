@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.session_windows import SessionsPart
-from timerheap.spark._group.user_states import UserState, new_state, restored_state
+from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
 from timerheap.tvf import SliceAssigner
@@ -29,7 +30,7 @@ class KeyGroup:
     ----------
     query : Query
     memory : Memory
-        Where its timers are, and the changes of its windows.
+        Where everything is that another process needs to go on with the group.
 
     Attributes
     ----------
@@ -46,14 +47,59 @@ class KeyGroup:
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark_state = WatermarkState(query.watermarks, query.channels)
-        self.keys = KeyTable([query.schema.field(name) for name in query.key])
+        self.keys = KeyTable(_key_fields(query), memory)
         self.event_timers = JournalledTimers(EVENT_TIMERS, query.one_timer_per_key, memory)
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, query.one_timer_per_key, memory)
-        self.rows = RowBuffer(query.schema)
-        self.slices = None if query.windows is None else _windows_part(query.windows, memory)
+        self.rows = RowBuffer(query.schema, memory)
+        windows = query.windows
+        self.slices = None if windows is None else _windows_part(windows)(windows, memory)
         self.states: dict[str, UserState] = {}
         self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
+
+    def head(self) -> dict[str, Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return {
+            "shape": _shape(self.query),
+            "losses_seen": self._losses_seen,
+            "keys": self.keys.head(),
+            "event_timers": self.event_timers.head(),
+            "processing_timers": self.processing_timers.head(),
+            "rows": self.rows.head(),
+            "slices": None if self.slices is None else self.slices.head(),
+            "states": {name: head_of(state) for name, state in self.states.items()},
+        }
+
+    @classmethod
+    def attach(
+        cls, query: Query, memory: Memory, head: dict[str, Any], watermark_state: WatermarkState
+    ) -> KeyGroup:
+        """Return the group that `head` describes, on the bytes in `memory`; O(1), except for windows.
+
+        The query must be one that the group `fits`.
+        """
+        group = cls(query)
+        group.memory = memory
+        group.watermark_state = watermark_state
+        group._losses_seen = head["losses_seen"]
+        group.keys = KeyTable.attach(_key_fields(query), memory, head["keys"])
+        single = query.one_timer_per_key
+        group.event_timers = JournalledTimers.attach(EVENT_TIMERS, single, memory, head["event_timers"])
+        group.processing_timers = JournalledTimers.attach(
+            PROCESSING_TIMERS, single, memory, head["processing_timers"]
+        )
+        group.rows = RowBuffer.attach(query.schema, memory, head["rows"])
+        if query.windows is not None:
+            part = _windows_part(query.windows)
+            group.slices = part.attach(query.windows, memory, head["slices"], watermark_state.watermark)
+        states = (attached_state(memory, each) for each in head["states"].values())
+        group.states = {state.name: state for state in states}
+        return group
+
+    @staticmethod
+    def fits(query: Query, head: dict[str, Any]) -> bool:
+        """Return whether the query has the key, rows, timers and windows of `head`, and drops no state."""
+        return bool(head["shape"] == _shape(query)) and head["states"].keys().isdisjoint(query.drop_state)
 
     def parts(self) -> Iterator[CheckpointedPart]:
         """Yield the parts in the order in which they are saved."""
@@ -150,6 +196,15 @@ class KeyGroup:
         return self
 
 
-def _windows_part(spec: WindowSpec, memory: Memory) -> SlicesPart | SessionsPart:
-    part = SlicesPart if isinstance(spec.assigner, SliceAssigner) else SessionsPart
-    return part(spec, memory)
+def _windows_part(spec: WindowSpec) -> type[SlicesPart | SessionsPart]:
+    return SlicesPart if isinstance(spec.assigner, SliceAssigner) else SessionsPart
+
+
+def _key_fields(query: Query) -> list[pa.Field]:
+    return [query.schema.field(name) for name in query.key]
+
+
+def _shape(query: Query) -> list[Any]:
+    """Return JSON values that are equal for queries whose groups have the same parts."""
+    windows = None if query.windows is None else query.windows.name
+    return [query.key, str(query.schema), query.one_timer_per_key, windows]

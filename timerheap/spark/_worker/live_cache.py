@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import NamedTuple
 
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.live_file import LiveFile
+from timerheap.spark._group.live_store import LiveStore
 
 __all__ = ["Cache", "Held", "Owner"]
+
+_MOST = 128  # groups in files, since each keeps a few file descriptors
 
 
 class Owner(NamedTuple):
@@ -33,6 +38,7 @@ class _Turn(NamedTuple):
     run: str | None
     batch: int
     began: float
+    files: LiveStore | None
 
 
 class Cache:
@@ -51,13 +57,20 @@ class Cache:
         self._groups: dict[tuple[Owner, int], Held] = {}
         self._turns: dict[Owner, _Turn] = {}
 
-    def begin(self, owner: Owner, run: str | None, batch: int) -> None:
-        """Record that a micro-batch of an operator begins, and drop the groups that are out of date."""
+    def begin(self, owner: Owner, run: str | None, batch: int) -> LiveStore | None:
+        """Record that a micro-batch of an operator begins, and drop the groups that are out of date.
+
+        Returns
+        -------
+        LiveStore or None
+            The files of the query; None if the executor has told no local directory.
+        """
         before = self._turns.get(owner)
         if before is not None and (before.run, before.batch) == (run, batch):
-            return
+            return before.files
         now = time.monotonic()
-        self._turns[owner] = _Turn(run, batch, now)
+        files = _files_of(owner.query)
+        self._turns[owner] = _Turn(run, batch, now, files)
         self._turns = {
             other: turn
             for other, turn in self._turns.items()
@@ -68,6 +81,7 @@ class Cache:
             for at, held in self._groups.items()
             if at[0] in self._turns and held.batch >= self._turns[at[0]].batch - self._KEEP
         }
+        return files
 
     def take(self, owner: Owner, label: int) -> Held | None:
         """Remove the group of `label` and return it, whatever its token."""
@@ -76,3 +90,16 @@ class Cache:
     def put(self, owner: Owner, label: int, group: KeyGroup, stored: Stored) -> None:
         """Store a group that has just been saved."""
         self._groups[owner, label] = Held(stored.manifest.token, self._turns[owner].batch, group, stored)
+        if len(self._groups) > _MOST:
+            mapped = [at for at, held in self._groups.items() if isinstance(held.group.memory, LiveFile)]
+            for at in mapped[:-_MOST]:
+                del self._groups[at]
+
+
+def _files_of(query: str | None) -> LiveStore | None:
+    directories = os.environ.get("SPARK_LOCAL_DIRS")
+    if not directories or query is None:
+        return None
+    files = LiveStore(directories.split(","), query)
+    files.sweep()
+    return files

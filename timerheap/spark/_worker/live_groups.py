@@ -1,14 +1,22 @@
-"""The live key groups of an operator: from the last micro-batch, or from the state store."""
+"""The live key groups of an operator: from the last worker that had them, or from the state store."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+
 from timerheap.spark._group.checkpoint import ChunkStore, Stored
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.live_file import LiveFile
+from timerheap.spark._group.live_store import LiveStore
 from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.hand_overs import Counts, HandOvers
-from timerheap.spark._worker.live_cache import Cache, Owner
+from timerheap.spark._worker.live_cache import Cache, Held, Owner
+from timerheap.spark._worker.notices import Notices
 
 __all__ = ["LiveGroups", "Owner"]
 
@@ -16,7 +24,11 @@ _cache = Cache()
 
 
 class LiveGroups:
-    """The key groups of one operator: each is loaded for a micro-batch, saved, and kept for the next one.
+    """The key groups of one operator in a task: each is loaded, saved, and kept live for the next micro-batch.
+
+    A live group is in a file of the executor, which the next worker takes under the token of the save. The
+    worker also keeps the group's objects, for the case that it gets the group again. Without a file, it is
+    all there is: then a group that moves to another worker is loaded from the state store.
 
     Parameters
     ----------
@@ -26,17 +38,23 @@ class LiveGroups:
     owner : Owner
     hand_overs : HandOvers
         Receives where each group came from.
+    notices : Notices
+        Receives messages that the driver logs.
     """
 
-    def __init__(self, query: Query, store: ChunkStore, owner: Owner, hand_overs: HandOvers) -> None:
+    def __init__(
+        self, query: Query, store: ChunkStore, owner: Owner, hand_overs: HandOvers, notices: Notices
+    ) -> None:
         self._query = query
         self._store = store
         self._owner = owner
         self._hand_overs = hand_overs
+        self._notices = notices
+        self._files: LiveStore | None = None
 
     def begin(self, run: str | None, batch: int) -> None:
         """Begin a task of a micro-batch."""
-        _cache.begin(self._owner, run, batch)
+        self._files = _cache.begin(self._owner, run, batch)
 
     def load(self, label: int) -> tuple[KeyGroup, Stored]:
         """Return the current key group."""
@@ -44,27 +62,94 @@ class LiveGroups:
         manifest = self._store.read_manifest()
         if manifest is None:
             self._hand_overs.add(Counts(new=1))
-            return KeyGroup(self._query), Stored(Manifest(self._query.max_parallelism))
+            manifest = Manifest(self._query.max_parallelism)
+            return KeyGroup(self._query, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._query.max_parallelism)
-        if held is not None and held.token == manifest.token:
+        if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
             self._hand_overs.add(Counts(continued=1))
             return held.group, held.stored
-        del held
-        return self._loaded(manifest)
+        found = self._handed_over(held, manifest)
+        if found is None:
+            del held  # so that the group is not in memory twice
+            found = self._loaded(manifest)
+        return found
 
     def save(self, label: int, group: KeyGroup, stored: Stored) -> None:
         """Save the current key group, and keep it live."""
         clock = group.watermark_state.to_bytes()
         stored.save(self._store, group.parts(), clock, group.late_rows, group.wake_up)
+        file, manifest = group.memory, stored.manifest
+        if isinstance(file, LiveFile) and self._files is not None and file.failure is None:
+            if file.write_head(json.dumps(group.head()).encode()):
+                self._files.release(file, manifest.id, manifest.token)
+            if file.failure is not None:
+                self._report(file.failure)
         _cache.put(self._owner, label, group, stored)
+
+    def _handed_over(self, held: Held | None, manifest: Manifest) -> tuple[KeyGroup, Stored] | None:
+        """Take the file of a group; return None if it has none that can be used."""
+        if self._files is None:
+            return None
+        known = held.group.memory if held is not None and isinstance(held.group.memory, LiveFile) else None
+        file = self._files.take(manifest.id, manifest.token, known)
+        if file is None:
+            return None
+        if held is not None and file is known:
+            if held.token == manifest.token:
+                self._hand_overs.add(Counts(continued=1))
+                return held.group, held.stored
+            file = file.anew()  # other workers have had it since
+        try:
+            head = json.loads(file.read_head())
+            if not KeyGroup.fits(self._query, head):  # the query was restarted with changes
+                file.discard()
+                return None
+            stored = Stored(manifest)
+            watermark_state = self._watermark_state(stored)
+            group = KeyGroup.attach(self._query, file, head, watermark_state)
+        except Exception as e:  # whatever is wrong with a file, the state store has the same contents
+            file.discard()
+            self._notices.add(frozenset({f"live state was damaged, and is loaded from the checkpoint: {e!r}"}))
+            return None
+        group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
+        self._hand_overs.add(Counts(handed_over=1))
+        return group, stored
 
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         """Load a group from the state store."""
         self._hand_overs.add(Counts(loaded=1))
-        query = self._query
-        group = KeyGroup(query)
-        stored = Stored.load(self._store, manifest, group.part, query.drop_state)
-        clock = stored.read_clock(self._store)
-        group.watermark_state = WatermarkState.from_bytes(clock, query.watermarks, query.channels)
+        group = KeyGroup(self._query, self._memory(manifest.id))
+        stored = Stored.load(self._store, manifest, group.part, self._query.drop_state)
+        group.watermark_state = self._watermark_state(stored)
         group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
         return group.loaded(), stored
+
+    def _watermark_state(self, stored: Stored) -> WatermarkState:
+        clock = stored.read_clock(self._store)
+        return WatermarkState.from_bytes(clock, self._query.watermarks, self._query.channels)
+
+    def _memory(self, group: bytes) -> Memory:
+        """Return a file for a group, or the memory of the process."""
+        try:
+            if self._files is None:
+                raise OSError(errno.ENOENT, "SPARK_LOCAL_DIRS must name a directory", os.curdir)
+            return self._files.create(group)
+        except OSError as e:
+            self._report(e)
+            return PROCESS
+
+    def _report(self, failure: OSError) -> None:
+        directory = os.path.dirname(failure.filename or "") or "the executor's local directory"
+        self._notices.add(
+            frozenset(
+                {
+                    f"live state is kept in the memory of each Python worker, since a file in {directory} "
+                    f"cannot be used ({failure.strerror}); a key group that moves to another worker is "
+                    "loaded from the state store"
+                }
+            )
+        )
+
+
+def _in_process(memory: Memory) -> bool:
+    return not isinstance(memory, LiveFile) or memory.failure is not None

@@ -111,7 +111,7 @@ class StreamingOperator(StatefulProcessor):
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         self._check_partitions(task)
-        groups = LiveGroups(query, self._store, owner, hand_overs)
+        groups = LiveGroups(query, self._store, owner, hand_overs, notices)
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
         group, stored = groups.load(int(label))
         if self._runner is None:

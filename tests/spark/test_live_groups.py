@@ -1,0 +1,175 @@
+"""Workers of an executor continue each other's key groups, and load them where they cannot."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from test_live_store import files
+from test_state import QUERY, Store
+
+from timerheap.spark._group.live_file import LiveFile
+from timerheap.spark._group.query import Query
+from timerheap.spark._worker import live_groups
+from timerheap.spark._worker.hand_overs import Counts
+from timerheap.spark._worker.live_cache import Cache
+from timerheap.spark._worker.live_groups import LiveGroups, Owner
+
+OWNER = Owner("query", "operator")
+NEW, CONTINUED, HANDED_OVER, LOADED = Counts(1), Counts(0, 1), Counts(0, 0, 1), Counts(0, 0, 0, 1)
+
+
+class GroupStore(Store):
+    """The state of one group, of which a new one has no manifest."""
+
+    def read_manifest(self) -> Any:
+        return None if self.manifest is None else super().read_manifest()
+
+    def copy(self) -> GroupStore:
+        other = GroupStore()
+        other.chunks, other.manifest = dict(self.chunks), self.manifest
+        return other
+
+
+class Added(list[Any]):
+    """An accumulator."""
+
+    add = list.append
+
+
+class Executor:
+    """Workers that run micro-batches of one key group, which holds a timer for each of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.caches: dict[str, Cache] = {}
+        self.store = GroupStore()
+        self.number = 0
+        self.notices: Added = Added()
+
+    def batch(
+        self, worker: str, query: Query = QUERY, owner: Owner = OWNER, commits: bool = True
+    ) -> Counts:
+        """Run a micro-batch in a worker, and return where it had its group from."""
+        self._patch.setattr(live_groups, "_cache", self.caches.setdefault(worker, Cache()))
+        store, counts = self.store.copy(), Added()
+        groups = LiveGroups(query, store, owner, cast(Any, counts), cast(Any, self.notices))
+        groups.begin(owner.operator, self.number)
+        group, stored = groups.load(7)
+        timers = group.event_timers.heap.timestamps.tolist()
+        assert sorted(timers) == list(range(self.number)), "what was committed, and nothing else"
+        names = pa.array([f"k{self.number}"])
+        ids = group.keys.resolve(np.array([self.number]), [names])
+        assert group.keys.keys(group.event_timers.heap.key_hashes).column(0).to_pylist() == [
+            f"k{number}" for number in timers
+        ]
+        group.event_timers.push_many(np.array([self.number]), ids, 0)
+        groups.save(7, group, stored)
+        del group, stored
+        if commits:
+            self.store = store
+            self.number += 1
+        (found,) = counts
+        return cast(Counts, found)
+
+
+@pytest.fixture
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    yield Executor(monkeypatch)
+
+
+def test_any_worker_continues_the_group_without_a_load(executor: Executor, tmp_path: Path) -> None:
+    found = [executor.batch(worker) for worker in ["a", "a", "b", "a", "c", "c", "b", "new"]]
+    assert found == [NEW, CONTINUED, *[HANDED_OVER] * 3, CONTINUED, *[HANDED_OVER] * 2]
+    assert len(files(tmp_path)) == 1
+    assert not executor.notices
+
+
+def test_a_failed_attempt_is_loaded_by_its_retry(executor: Executor, tmp_path: Path) -> None:
+    executor.batch("a")
+    assert executor.batch("b", commits=False) == HANDED_OVER
+    assert executor.batch("b") == LOADED, "in the same worker, whose objects are those of the failed attempt"
+    assert executor.batch("a") == HANDED_OVER
+    assert executor.batch("c", commits=False) == HANDED_OVER
+    assert executor.batch("a") == LOADED
+    assert executor.batch("c") == HANDED_OVER
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_restarted_query_continues_its_groups(executor: Executor, tmp_path: Path) -> None:
+    executor.batch("a")
+    assert executor.batch("a", owner=Owner("query", "planned anew")) == HANDED_OVER
+    other = replace(QUERY, drop_state=("other",))
+    assert executor.batch("b", other, Owner("query", "third")) == HANDED_OVER, "it has no such state"
+    rows = QUERY.rows.add("more", "string")
+    assert executor.batch("b", replace(QUERY, rows=rows), Owner("query", "fourth")) == LOADED
+    assert len(files(tmp_path)) == 1
+    assert not executor.notices
+
+
+def test_a_damaged_file_is_loaded_from_the_store(executor: Executor, tmp_path: Path) -> None:
+    executor.batch("a")
+    (path,) = tmp_path.rglob("*.*")
+    path.write_bytes(os.urandom(path.stat().st_size))
+    assert executor.batch("b") == LOADED
+    assert "live state was damaged" in str(executor.notices)
+    assert executor.batch("a") == HANDED_OVER
+
+
+def test_a_removed_file_is_loaded_from_the_store(executor: Executor, tmp_path: Path) -> None:
+    executor.batch("a")
+    (path,) = tmp_path.rglob("*.*")
+    path.unlink()
+    assert executor.batch("a") == LOADED
+    assert executor.batch("a") == CONTINUED
+
+
+@pytest.mark.parametrize("directories", [None, "", "/proc/self", "/nowhere/at/all"])
+def test_without_a_usable_directory_a_worker_keeps_its_groups_in_memory(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch, directories: str | None
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    if directories is not None:
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", directories)
+    found = [executor.batch(worker) for worker in "aaabbaa"]
+    assert found == [NEW, CONTINUED, CONTINUED, LOADED, CONTINUED, LOADED, CONTINUED]
+    assert len(set(executor.notices)) == 1
+    assert "is loaded from the state store" in str(executor.notices)
+
+
+def test_a_full_disk_falls_back_to_memory_with_one_warning(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, start: int, nbytes: int) -> None:
+        if start:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    executor.batch("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        patch.setattr(LiveFile, "write_head", lambda self, head: self.allocate(1 << 20) and False)
+        assert executor.batch("b") == HANDED_OVER
+    assert files(tmp_path) == []
+    assert "No space left on device" in str(executor.notices)
+    assert executor.batch("b") == CONTINUED
+    assert executor.batch("c") == LOADED
+    assert executor.batch("b") == HANDED_OVER, "there is room again"
+    assert len(set(executor.notices)) == 1
+
+
+def test_memory_does_not_grow_with_restarts(executor: Executor, tmp_path: Path) -> None:
+    fds = []
+    for run in range(10):
+        executor.batch("a", owner=Owner("query", f"run {run}"))
+        fds.append(len(os.listdir("/proc/self/fd")))
+        assert len(executor.caches["a"]._groups) == 1
+    assert len(set(fds[1:])) == 1
+    assert len(files(tmp_path)) == 1

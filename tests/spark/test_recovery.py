@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from processes import kill, python_workers
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from streams import read_stream, run, sink, write_batches
@@ -22,6 +24,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap.spark._worker.hand_overs import Counts
 
 pytestmark = pytest.mark.spark
 
@@ -168,6 +171,32 @@ def test_a_restarted_query_drops_the_groups_of_its_earlier_runs(spark: SparkSess
     found = sink(spark, tmp_path)
     assert len(found) == 18
     assert max(most for _, most in found) <= 2, "two operators in the query, of one run"
+
+
+def test_new_workers_continue_the_groups_without_loading_them(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = BATCHES[:3]
+    write_batches(tmp_path / "in", batches, SCHEMA)
+    found: list[tuple[Any, ...]] = []
+    counts: list[Counts] = []
+
+    def batch(df: DataFrame, number: int) -> None:
+        caplog.clear()
+        found.extend(map(tuple, df.collect()))
+        tasks = [record.args for record in caplog.records if record.args and "key groups" in record.msg]
+        counts.append(Counts(*map(sum, zip(*cast(Any, tasks), strict=True))))
+        for worker in python_workers(jvm):  # they are idle; Spark itself does so after a minute
+            kill(worker)
+
+    jvm = cast(Any, spark.sparkContext._jvm).java.lang.ProcessHandle.current().pid()
+    with caplog.at_level(logging.DEBUG, "timerheap"):
+        query = sessions(read_stream(spark, tmp_path / "in"), Sessions()).writeStream.foreachBatch(batch)
+        query.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(found, key=repr) == expected(batches)
+    assert len(counts) >= len(batches)
+    assert counts[0].new == sum(counts[0]) > 1
+    assert all(count.handed_over == sum(count) > 1 for count in counts[1:]), counts
 
 
 def test_stops_between_batches_and_repeated_batches_do_not_change_the_output(

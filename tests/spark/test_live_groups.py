@@ -12,8 +12,9 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
+from chunk_store import MemoryStore
 from test_live_store import files
-from test_state import QUERY, Store
+from test_state import QUERY
 
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.query import Query
@@ -26,7 +27,7 @@ OWNER = Owner("query", "operator")
 NEW, CONTINUED, HANDED_OVER, LOADED = Counts(1), Counts(0, 1), Counts(0, 0, 1), Counts(0, 0, 0, 1)
 
 
-class GroupStore(Store):
+class GroupStore(MemoryStore):
     """The state of one group, of which a new one has no manifest."""
 
     def read_manifest(self) -> Any:

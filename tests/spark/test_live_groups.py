@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -55,9 +54,7 @@ class Executor:
         self.number = 0
         self.notices: Added = Added()
 
-    def batch(
-        self, worker: str, query: Query = QUERY, owner: Owner = OWNER, commits: bool = True
-    ) -> Counts:
+    def batch(self, worker: str, query: Query = QUERY, owner: Owner = OWNER, commits: bool = True) -> Counts:
         """Run a micro-batch in a worker, and return where it had its group from."""
         self._patch.setattr(live_groups, "_cache", self.caches.setdefault(worker, Cache()))
         store, counts = self.store.copy(), Added()
@@ -82,9 +79,9 @@ class Executor:
 
 
 @pytest.fixture
-def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
-    yield Executor(monkeypatch)
+    return Executor(monkeypatch)
 
 
 def test_any_worker_continues_the_group_without_a_load(executor: Executor, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
 from timerheap.spark._group.tiers import Tiers
+from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.live_cache import Cache, Owner
 
@@ -65,10 +66,8 @@ PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))
 
 def live_file() -> LiveFile:
     """Return a file that goes with its object."""
-    path = tempfile.mktemp()  # noqa: S306 - the file is created exclusively
-    file = LiveFile.create(path)
-    os.unlink(path)
-    return file
+    with tempfile.TemporaryDirectory() as directory:
+        return LiveFile.create(os.path.join(directory, "file"))
 
 
 def handed_over(group: KeyGroup, store: MemoryStore) -> tuple[KeyGroup, Stored]:

@@ -24,7 +24,7 @@ _cache = Cache()
 
 
 class LiveGroups:
-    """The key groups of one operator in a task: each is loaded, saved, and kept live for the next micro-batch.
+    """The key groups of one operator in a task: each is loaded, saved, and kept live for the next task.
 
     A live group is in a file of the executor, which the next worker takes under the token of the save. The
     worker also keeps the group's objects, for the case that it gets the group again. Without a file, it is
@@ -79,8 +79,8 @@ class LiveGroups:
         clock = group.watermark_state.to_bytes()
         stored.save(self._store, group.parts(), clock, group.late_rows, group.wake_up)
         file, manifest = group.memory, stored.manifest
-        if isinstance(file, LiveFile) and self._files is not None and file.failure is None:
-            if file.write_head(json.dumps(group.head()).encode()):
+        if isinstance(file, LiveFile) and self._files is not None:
+            if file.failure is None and file.write_head(json.dumps(group.head()).encode()):
                 self._files.release(file, manifest.id, manifest.token)
             if file.failure is not None:
                 self._report(file.failure)
@@ -109,7 +109,9 @@ class LiveGroups:
             group = KeyGroup.attach(self._query, file, head, watermark_state)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
-            self._notices.add(frozenset({f"live state was damaged, and is loaded from the checkpoint: {e!r}"}))
+            self._notices.add(
+                frozenset({f"live state was damaged, and is loaded from the checkpoint: {e!r}"})
+            )
             return None
         group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
         self._hand_overs.add(Counts(handed_over=1))

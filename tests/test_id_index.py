@@ -52,6 +52,10 @@ class Machine(RuleBasedStateMachine):
         columns = self.many(seed)
         self.put(columns, columns[::-1])
 
+    @rule(n=st.integers(0, 5000))
+    def reserve(self, n):
+        self.index.reserve(n)
+
     @rule(columns=st.lists(ids, max_size=40))
     def remove_few(self, columns):
         self.take(np.array(columns, np.int64))
@@ -201,3 +205,13 @@ def test_the_memory_is_freed_with_the_index():
     del index, cycle, memory
     gc.collect()
     assert freed() is None
+
+
+def test_a_reserved_index_does_not_move():
+    index = IdIndex()
+    index.reserve(10_000)
+    nbytes = index.nbytes
+    index.put_many(np.arange(10_000), 0)
+    assert index.nbytes == nbytes
+    with pytest.raises(ValueError, match="n must not be negative, got -1"):
+        index.reserve(-1)

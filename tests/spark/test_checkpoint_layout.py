@@ -16,6 +16,7 @@ from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, USER_STATE
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment
+from timerheap.spark._group.memory import PROCESS, Block, ProcessMemory
 from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._group.tiers import Tiers
 
@@ -25,9 +26,9 @@ SMALL_CLOCK = bytes(50)
 class Group:
     """A group of two parts: timers, and one value state."""
 
-    def __init__(self, one_timer_per_key: bool = False) -> None:
-        self.timers = JournalledTimers(EVENT_TIMERS, one_timer_per_key)
-        self.state = StateTable(USER_STATE, "last", pa.int64())
+    def __init__(self, memory: ProcessMemory = PROCESS) -> None:
+        self.timers = JournalledTimers(EVENT_TIMERS, False, memory)
+        self.state = StateTable(USER_STATE, "last", pa.int64(), memory)
 
     def parts(self) -> list[Any]:
         return [self.timers, self.state]
@@ -92,6 +93,30 @@ def test_one_changed_key_costs_few_bytes_and_calls() -> None:
         stored.save(store, group.parts(), SMALL_CLOCK)
     assert store.written <= 100 * 350
     assert store.calls <= 100 * 3
+
+
+class CountingMemory(ProcessMemory):
+    """Memory that counts its blocks."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+
+    def allocate(self, nbytes: int) -> Block:
+        self.blocks += 1
+        return super().allocate(nbytes)
+
+
+def test_a_load_makes_room_once() -> None:
+    group, store = Group(), MemoryStore()
+    group.timers.push_many(np.arange(100_000), np.arange(100_000), 0)
+    group.state.put_many(np.arange(100_000), pa.array(np.arange(100_000)))
+    Stored(Manifest(4)).save(store, group.parts(), SMALL_CLOCK)
+    assert len(store.chunks) > 10
+    memory = CountingMemory()
+    restored = Group(memory)
+    Stored.load(store, store.read_manifest(), restored.part)
+    assert restored.contents() == group.contents()
+    assert memory.blocks <= 8, "two for each of heap, index and column"
 
 
 def test_another_process_continues_and_merges_what_was_saved() -> None:

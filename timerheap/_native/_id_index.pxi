@@ -59,6 +59,22 @@ cdef class IdIndex(_Borrower):
         cap = 2 * cap + 9 if cap < _LARGE else min(cap + cap // 2, TH_TABLE_MAX)
         return self.resize(max(cap, need))
 
+    def reserve(self, n):
+        """Make room for `n` ids in all; O(len) if the index moves to new memory.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If `n` is not an integer, does not fit int64, or is negative.
+        MemoryError
+            If there is not enough memory. The index is unchanged.
+        """
+        cdef int64_t cap = _int64(n, "n")
+        if cap < 0:
+            raise ValueError(f"n must not be negative, got {cap}")
+        if <size_t>cap > self.t.cap:
+            self.resize(cap)
+
     cdef int shrink(self, size_t cap) except -1:
         """Move the index to less memory, unless allocating it fails."""
         if cap < self.t.cap:

@@ -52,6 +52,13 @@ class ArrayLayout:
         if self._validity.used or values.null_count:
             self._validity.reserve(nbytes_of_bits(self.n + len(values)) - self._validity.used)
 
+    def reserve(self, times: int) -> None:
+        """Make room for `times` the present values."""
+        for buffer in (self._validity, *self._buffers):
+            buffer.reserve((times - 1) * buffer.used)
+        for child in self.children:
+            child.reserve(times)
+
     def append(self, values: pa.Array) -> None:
         """Append `values`, for which there is room."""
         n = len(values)

@@ -82,6 +82,9 @@ class CheckpointedPart(Protocol):
         A load calls this for each chunk, so it must not copy the part.
         """
 
+    def reserve(self, times: int) -> None:
+        """Make room for `times` the present contents; a load knows from its first chunk how many will follow."""
+
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Return one batch whose replay has the effect of replaying these; the part does not change.
 
@@ -174,6 +177,8 @@ class Stored:
             part = make_part(run.kind, name, schema)
             for id_ in range(1, run.count + 1):
                 part.replay(read_chunk(run.kind, _read(store, run.kind, id_, name), schema))
+                if id_ == 1:
+                    part.reserve(run.segments[0].count)
         manifest.runs = [run for run in manifest.runs if run not in dropped]
         stored = cls(manifest)
         stored._dropped = dropped

@@ -62,6 +62,10 @@ class Column:
         if len(values):
             self._layout.grow(values)
 
+    def reserve(self, times: int) -> None:
+        """Make room for `times` the present values."""
+        self._layout.reserve(times)
+
     def append(self, values: pa.Array) -> None:
         """Append values; amortised O(len(values)). A MemoryError leaves the column as it was."""
         values = self.fitting(values)

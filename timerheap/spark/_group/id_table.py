@@ -81,6 +81,11 @@ class IdTable:
         places, found = self._index.find_many(ids)
         return self._slab.take(places if found.all() else pa.array(places, mask=~found))
 
+    def reserve(self, times: int) -> None:
+        """Make room for `times` the present ids and values."""
+        self._index.reserve(times * len(self._index))
+        self._slab.reserve(times)
+
     def put(self, ids: np.ndarray, values: pa.Array) -> None:
         """Set the values of `ids`; the last value of a repeated id counts, and a null removes the id.
 

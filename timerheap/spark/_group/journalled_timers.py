@@ -182,6 +182,10 @@ class JournalledTimers:
         else:
             self.heap.remove_many(key_hashes, namespaces)
 
+    def reserve(self, times: int) -> None:
+        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
+        self.heap.reserve(times * len(self.heap))
+
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Merge batches of `changes`."""
         return self._merged(TimerJournal.of(pa.concat_batches(batches))).to_arrow()

@@ -189,6 +189,8 @@ class KeyGroup:
 
     def loaded(self) -> KeyGroup:
         """Finish a load after all chunks have been replayed."""
+        for timers in (self.event_timers, self.processing_timers):
+            timers.heap.reserve(0)  # from now on the memory may shrink
         self.rows.loaded(self.watermark_state.watermark)
         if self.slices is not None:
             self.slices.loaded(self.watermark_state.watermark)

@@ -238,6 +238,10 @@ class KeyTable:
             self._hashes.put(ids, hashes)
             self._index_displaced(ids, hashes)
 
+    def reserve(self, times: int) -> None:
+        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
+        self.table.reserve(times)
+
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return last_rows(batches)

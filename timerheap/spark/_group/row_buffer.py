@@ -220,6 +220,9 @@ class RowBuffer:
                 self.append(self._unpack(batch))
         self._unsaved = []
 
+    def reserve(self, times: int) -> None:
+        """Do nothing: chunks are kept until `loaded`."""
+
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Return the rows of these batches that still wait."""
         return pa.concat_batches([self._waiting(batch) for batch in batches])

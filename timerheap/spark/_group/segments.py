@@ -128,6 +128,11 @@ class SegmentChains:
         """Return the approximate size of all contents in bytes."""
         return self._segments.nbytes()
 
+    def reserve(self, times: int) -> None:
+        """Make room for `times` the present contents."""
+        self._chains.reserve(times)
+        self._segments.reserve(times)
+
     def apply(self, edits: Edits) -> int:
         """Change the contents, and return how many keys have lost theirs.
 

@@ -106,6 +106,9 @@ class SessionsPart:
             )
         self._replayed.append(widen(batch))
 
+    def reserve(self, times: int) -> None:
+        """Do nothing: chunks are kept until `loaded`."""
+
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """See `CheckpointedPart`."""
         return latest_versions(batches, KEY_HASH, _START)

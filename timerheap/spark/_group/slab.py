@@ -62,6 +62,10 @@ class Slab:
         """Return the number of places, dead ones included."""
         return len(self._column)
 
+    def reserve(self, times: int) -> None:
+        """Make room for `times` the present values."""
+        self._column.reserve(times)
+
     def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
         """Return where `write` will put values, and make room; a MemoryError leaves the slab as it was.
 

@@ -184,6 +184,9 @@ class SlicesPart:
             )
         self._replayed.append(widen(batch))
 
+    def reserve(self, times: int) -> None:
+        """Do nothing: chunks are kept until `loaded`."""
+
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """See `CheckpointedPart`."""
         return latest_versions(batches, SLICE_END, KEY_HASH)

@@ -31,7 +31,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-windows bench-state soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-small bench-windows bench-state soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,10 @@ bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own win
 
 bench-state: $(venv)/bench/.installed ## What a micro-batch costs over 1e5, 1e6 and 1e7 standing timers
 	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/state.py --json out/state.json $(ARGS)
+
+bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows beside Spark's own groupBy().count()
+	mkdir -p out
+	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/small_batches.py --json out/small_batches.json $(ARGS)
 
 instructions: ## Fail if an operation of the heap takes 5 % more instructions than at the base commit (BASE=...)
 	$(PYTHON) bench/instructions.py $(BASE)

@@ -40,15 +40,14 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap._demo.replay import spark_session
-from timerheap.spark._exchange.labels import balanced_labels
-from timerheap.spark._exchange.pack import HASH, PACKED, Packer, unpack
+from timerheap.spark._exchange.observed import OBSERVED
+from timerheap.spark._exchange.pack import HASH, OBSERVATION, PACKED, Packer
 
 SCHEMA = "key string, at bigint"
 SPAN = 60_000  # event time of one batch, ms
 GAP = (
     150_000  # more than two spans, so that the next batch moves a key's timer before the watermark passes it
 )
-KEY_GROUPS = 128
 
 
 # ---- The data
@@ -158,16 +157,14 @@ def timerheap_process(
             event_time="at",
             watermark=WatermarkStrategy.for_monotonous_timestamps(),
             order=order,
-            max_parallelism=KEY_GROUPS,
         )
 
     return variant
 
 
 def packed(events: DataFrame) -> Any:
-    """Group the output of timerheap's pack stage by label."""
-    partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
-    packer = Packer([("key", "key")], "at", balanced_labels(KEY_GROUPS, partitions))
+    """Group the output of timerheap's pack stage by label, one for each shuffle partition."""
+    packer = Packer([("key", "key")], "at", None)
     hashed = events.withColumn(HASH, F.xxhash64("key"))
     return hashed.mapInArrow(lambda batches: packer(batches), PACKED).groupBy("label")
 
@@ -189,7 +186,7 @@ def no_op(events: DataFrame) -> DataFrame:
 
 
 def heapq_blob(events: DataFrame) -> DataFrame:
-    """Python's heapq and a dict, pickled into one blob of state per key group.
+    """Python's heapq and a dict, pickled into one blob of state per partition.
 
     A key has one entry in the heap. If its timer has been moved when the entry is due, the entry is pushed
     again. That is twice as fast as one entry per move, since the blob stays small.
@@ -200,8 +197,12 @@ def heapq_blob(events: DataFrame) -> DataFrame:
 def _heapq_group(label: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
     heap, timers = pickle.loads(state.get[0]) if state.exists else ([], {})
     seen = pd.concat(frames)
-    rows, observed = unpack(zip(seen["sequence"], seen["blob"], strict=True))
-    if rows is not None:
+    blobs: dict[bool, list[pa.RecordBatch]] = {True: [], False: []}
+    for sequence, blob in zip(seen["sequence"], seen["blob"], strict=True):
+        blobs[sequence == OBSERVATION].append(pa.ipc.open_stream(blob).read_next_batch())
+    observed = pa.Table.from_batches(blobs[True], OBSERVED)
+    if blobs[False]:
+        rows = pa.Table.from_batches(blobs[False])
         due = (rows["at"].to_numpy() + GAP).tolist()
         moved = dict(zip(rows["key"].to_pylist(), due, strict=True))
         heap += [(timer, key) for key, timer in moved.items() if key not in timers]

@@ -114,14 +114,15 @@ LAYERS = {
         "key_group",
     ],
     "spark._exchange": [
-        "__init__ labels observed",
+        "__init__ observed placement",
         "pack",
-        "slicing",
+        "slicing unpack",
     ],
     "spark._worker": [
         "__init__ endless group_state hand_overs live_cache notices output rows spark_store window_columns",
         "live_groups rehearsal row_runner runner window_runner",
         "batch_runner key_group_batch",
+        "partition_batch",
         "stateful_operator",
     ],
     "spark._plan": [

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["murmur_hash", "murmur_hashes", "spark_hashes"]
+__all__ = ["murmur_hash", "murmur_hashes", "spark_hashes", "spark_preimages"]
 
 _U32 = 0xFFFFFFFF
 
@@ -57,6 +57,30 @@ def spark_hashes(values: NDArray[Any]) -> NDArray[np.int32]:
     array([ 933211791, 1079293707], dtype=int32)
     """
     return _murmur3(values.astype(np.uint32), seed=42)
+
+
+def spark_preimages(hashes: NDArray[Any]) -> NDArray[np.int32]:
+    """Compute the int values whose `spark_hashes` these are: shape (n,). Each int is the hash of one int.
+
+    Examples
+    --------
+    >>> spark_hashes(spark_preimages(np.array([0, 7, -1])))
+    array([ 0,  7, -1], dtype=int32)
+    """
+    codes = hashes.astype(np.uint32)  # the steps of _murmur3, backwards
+    codes = (codes ^ codes >> np.uint32(16)) * _inverse(0xC2B2AE35)
+    codes ^= codes >> np.uint32(13) ^ codes >> np.uint32(26)
+    codes *= _inverse(0x85EBCA6B)
+    codes ^= codes >> np.uint32(16) ^ np.uint32(4)
+    codes = (codes - np.uint32(0xE6546B64)) * _inverse(5)
+    codes = (codes >> np.uint32(13) | codes << np.uint32(19)) ^ np.uint32(42)
+    codes *= _inverse(0x1B873593)
+    codes = codes >> np.uint32(15) | codes << np.uint32(17)
+    return (codes * _inverse(0xCC9E2D51)).view(np.int32)
+
+
+def _inverse(factor: int) -> np.uint32:
+    return np.uint32(pow(factor, -1, 1 << 32))
 
 
 def _murmur3(codes: NDArray[np.uint32], seed: int) -> NDArray[np.int32]:

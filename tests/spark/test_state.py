@@ -27,9 +27,9 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.spark._exchange.observed import OBSERVED
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
+from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.manifest import Manifest
@@ -37,7 +37,6 @@ from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
 from timerheap.spark._group.tiers import Tiers
-from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.live_cache import Cache, Owner
 
@@ -78,9 +77,8 @@ def handed_over(group: KeyGroup, store: MemoryStore) -> tuple[KeyGroup, Stored]:
     head = json.loads(file.read_head())
     stored = Stored(store.read_manifest())
     clock = stored.read_clock(store)
-    watermark_state = WatermarkState.from_bytes(clock, group.query.watermarks, group.query.channels)
     assert KeyGroup.fits(group.query, head)
-    group = KeyGroup.attach(group.query, file, head, watermark_state)
+    group = KeyGroup.attach(group.query, file, head, decode_clock(clock).watermark)
     for start, stop in file._free:
         file._map[start:stop] = 0xDD
     return group, stored
@@ -168,7 +166,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=NAMES, time=TIMES, n=st.integers(0, 99))
     def wait(self, name: str, time: int, n: int) -> None:
-        if time > self.group.watermark_state.watermark:
+        if time > self.group.watermark:
             self.at(name)
             row = pa.record_batch([[name], [n], [n]], schema=QUERY.schema)
             self.group.rows.append(KeyedRows(widen(row), np.array([self.ids[name]]), np.array([time])))
@@ -176,9 +174,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(watermark=TIMES)
     def release(self, watermark: int) -> None:
-        seen = pa.table([[0], [None], [watermark + 1], [1]], schema=OBSERVED)
-        released = self.group.rows.release(self.group.watermark_state.observe(seen, None, None))
-        watermark = self.group.watermark_state.watermark
+        self.group.watermark = watermark = max(watermark, self.group.watermark)
+        released = self.group.rows.release(watermark)
         due = sorted((time, self.ids[name], n) for time, name, n in self.waiting if time <= watermark)
         found = zip(
             released.timestamps.tolist(), released.ids.tolist(), released.rows["n"].to_pylist(), strict=True
@@ -278,7 +275,8 @@ def saved_rows(watermark: int) -> MemoryStore:
         row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.query.schema)
         group.rows.append(KeyedRows(widen(row), ids, np.array([time])))
         save(group, stored, store)
-    group.rows.release(group.watermark_state.follow(watermark))
+    group.watermark = watermark
+    group.rows.release(watermark)
     save(group, stored, store)
     assert any(kind == ROWS_KIND for kind, _ in store.chunks), "the released rows are still stored"
     return store

@@ -123,7 +123,7 @@ def write(folder: Path, batches: Sequence[Sequence[Row]]) -> Path:
 
 
 def process(
-    df: DataFrame, order: str, function: KeyedProcessFunction | None = None, max_parallelism: int = 4
+    df: DataFrame, order: str, function: KeyedProcessFunction | None = None, max_parallelism: int | None = 4
 ) -> DataFrame:
     """Run `Anything` on rows of `write`; the key is whatever comes before "at"."""
     return timerheap.spark.process(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.clock_bytes import StoredClock, decode_clock, encode_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.watermark import WatermarkState
 
 
 class MemoryStore:
@@ -46,15 +46,15 @@ class MemoryStore:
 
 def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
     """Save a group as the operator does at the end of a micro-batch."""
-    stored.save(store, group.parts(), group.watermark_state.to_bytes(), group.late_rows, group.wake_up)
+    clock = encode_clock(StoredClock(group.watermark, None, []))
+    stored.save(store, group.parts(), clock, group.late_rows, group.wake_up)
 
 
 def load(store: MemoryStore, group: KeyGroup) -> Stored:
     """Load a new group as the operator does."""
     query, manifest = group.query, store.read_manifest()
     stored = Stored.load(store, manifest, group.part, query.drop_state)
-    clock = stored.read_clock(store)
-    group.watermark_state = WatermarkState.from_bytes(clock, query.watermarks, query.channels)
+    group.watermark = decode_clock(stored.read_clock(store)).watermark
     group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
     group.loaded()
     return stored

@@ -40,14 +40,14 @@ def process(
     channel: str | None = None,
     late_by: bool = False,
     processing_time: bool = False,
-    max_parallelism: int = 128,
+    max_parallelism: int | None = None,
     output_event_time: str | None = None,
     drop_state: Sequence[str] = (),
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
-    Spark hashes the rows, packs them into one blob for each of `max_parallelism` key groups, and passes them
-    to a stateful operator. It keeps timers, keys and state in the worker, and writes what has changed to the
+    Spark hashes the rows, packs them into one blob for each shuffle partition, and passes them to a stateful
+    operator. It keeps timers, keys and state in the worker, by key group, and writes what has changed to the
     checkpoint of the query. The end of a batch DataFrame is a watermark that fires all event-time timers.
 
     Parameters
@@ -94,8 +94,9 @@ def process(
         have been read, set ``spark.sql.streaming.noDataMicroBatches.enabled`` to False before the start;
         later timers fire in the next run. After a clean stop Spark waits for a row before its first
         micro-batch.
-    max_parallelism : int
-        Number of key groups, 1 to 32768. A checkpoint keeps it.
+    max_parallelism : int, optional
+        Number of key groups, 1 to 32768: the most tasks that can share the keys. A checkpoint keeps it. By
+        default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 16 or more.
     output_event_time : str, optional
         Timestamp column of the result that becomes Spark's event time, with delay 0, for stateful operators
         that follow. By default the result has no event time.
@@ -120,8 +121,8 @@ def process(
     The semantics are those of Flink's timer service (`timerheap.flink.InternalTimerService`), except that the
     watermark is part of the state and survives a restart.
 
-    A checkpoint also keeps ``spark.sql.shuffle.partitions`` and the types of the key columns. Streams need
-    the RocksDB state store provider.
+    A checkpoint also keeps the types of the key columns, and Spark keeps ``spark.sql.shuffle.partitions`` in
+    it. Streams need the RocksDB state store provider.
     """
     data_frame("df", df)
     keys = key_columns(df, "key", key)

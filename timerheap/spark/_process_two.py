@@ -78,7 +78,7 @@ def process_two(
     right_channel: str | None = None,
     late_by: bool = False,
     processing_time: bool = False,
-    max_parallelism: int = 128,
+    max_parallelism: int | None = None,
     output_event_time: str | None = None,
     drop_state: Sequence[str] = (),
 ) -> DataFrame:

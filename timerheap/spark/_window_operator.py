@@ -62,7 +62,7 @@ def window_operator(
     order: str = "arrival",
     channel: str | None = None,
     processing_time: bool = False,
-    max_parallelism: int = 128,
+    max_parallelism: int | None = None,
     output_event_time: str | None = None,
 ) -> DataFrame:
     """Assign the rows of each key to windows, on a streaming or batch DataFrame, and return the results.

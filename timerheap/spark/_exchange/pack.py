@@ -1,23 +1,23 @@
-"""The pack stage: packs a task's rows into one blob per key group, and sends event times to all key groups.
+"""The pack stage: packs a task's rows into one blob per shuffle partition, and sends event times to all.
 
-A stateful operator in Python has a cost per group and per row, so it is fast with few, large rows. The stage
-has no state between micro-batches.
+A stateful operator in Python has a cost per group and per row of its input, so it is fast with few, large
+rows: Spark sees one group per partition. The stage has no state between micro-batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from timerheap.spark._exchange.observed import OBSERVED, merged
-from timerheap.spark._group.offsets import widen
+from timerheap.spark._exchange.observed import merged, observed
+from timerheap.spark._exchange.placement import Placement, key_groups_of, labels_of
 
-__all__ = ["AHEAD", "CHANNEL", "HASH", "INPUT", "KEPT", "PACKED", "Packer", "event_millis", "unpack"]
+__all__ = ["AHEAD", "CHANNEL", "HASH", "INPUT", "KEPT", "OBSERVATION", "PACKED", "Packer", "event_millis"]
 
 HASH = "__timerheap_hash"
 """Name of the column with Spark's xxhash64 of the key."""
@@ -35,18 +35,24 @@ INPUT = "__timerheap_input"
 """Name of the column with the number of a row's input, 0 or 1; present if there are two inputs."""
 
 PACKED = "label int, sequence bigint, blob binary"
-"""The stage's output: blobs of rows, each with its position in the input; at `_OBSERVED`, event times."""
+"""The stage's output: blobs of rows, each with its position in the input; at `OBSERVATION`, event times.
+
+The label of a partition is that of its first key group. The rows of a blob are ordered by key group.
+"""
+
+OBSERVATION = -1
+"""The position of event times, a table of `timerheap.spark._exchange.observed.OBSERVED`."""
 
 _SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
-_OBSERVED = -1
 _ROWS = 1 << 19
 _BYTES = 64 << 20
 
 
 def event_millis(column: pa.Array) -> np.ndarray:
     """Return a column of timestamp[us], or int64 in ms, as epoch ms, rounded down: int64, shape (n,)."""
-    values: np.ndarray = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return values // 1000 if pa.types.is_timestamp(column.type) else values
+    if pa.types.is_int64(column.type):
+        return cast(np.ndarray, column.to_numpy(zero_copy_only=False))
+    return cast(np.ndarray, column.view(pa.int64()).to_numpy(zero_copy_only=False)) // 1000
 
 
 @dataclass(frozen=True)
@@ -59,17 +65,17 @@ class Packer:
         The columns that must not be null, each with the argument that named it in the user's call.
     event_time : str or None
         The event time's column.
-    labels : ndarray of int32, shape (max_parallelism,)
-        The label of each key group.
+    max_parallelism : int or None
+        Number of key groups; None: the default for the number of partitions.
     broadcasts : bool, default True
-        Whether to send the event times to every key group; if not, only key groups with rows are called.
+        Whether to send the event times to every partition; if not, only partitions with rows are called.
     reduce : callable, optional
         Aggregates rows into fewer rows, which are sent instead.
     """
 
     columns: list[tuple[str, str]]
     event_time: str | None
-    labels: np.ndarray
+    max_parallelism: int | None
     broadcasts: bool = True
     reduce: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
 
@@ -77,32 +83,31 @@ class Packer:
         """Pack the rows of a task."""
         task = TaskContext.get()
         sequence = (task.partitionId() if task is not None else 0) << 32
+        placement = Placement.running(self.max_parallelism)
         seen: list[pa.Table] = []
         held: list[pa.RecordBatch] = []
+        rows = nbytes = 0
         for batch in batches:
             if not batch.num_rows:
                 continue
             self._check(batch)
-            seen.append(self._observe(batch))
+            if self.broadcasts:
+                seen.append(self._observe(batch))
             names = batch.schema.names
             if KEPT in names:
                 batch = batch.filter(batch.column(KEPT))
             if batch.num_rows:
                 held.append(batch.drop_columns([name for name in (CHANNEL, AHEAD, KEPT) if name in names]))
-            if sum(b.num_rows for b in held) >= _ROWS or sum(b.nbytes for b in held) >= _BYTES:
-                yield self._split(held, sequence)
-                held, sequence = [], sequence + 1
+                rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+            if rows >= _ROWS or nbytes >= _BYTES:
+                yield self._split(held, sequence, placement)
+                held, sequence, rows, nbytes = [], sequence + 1, 0, 0
         if held:
-            yield self._split(held, sequence)
-        if seen and self.broadcasts:
-            blob = _blob(merged(seen).combine_chunks().to_batches()[0])
-            n = len(self.labels)
-            columns = [
-                pa.array(self.labels),
-                pa.array(np.full(n, _OBSERVED)),
-                pa.array([blob] * n, pa.binary()),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+            yield self._split(held, sequence, placement)
+        if seen:
+            event_times = merged(seen).to_batches()
+            everywhere = np.arange(placement.used)
+            yield _packed(everywhere, OBSERVATION, _blobs(event_times * placement.used))
 
     def _check(self, batch: pa.RecordBatch) -> None:
         for argument, name in self.columns:
@@ -114,59 +119,50 @@ class Packer:
                 )
 
     def _observe(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the event times of a batch, a table of schema `OBSERVED`."""
-        n, names = batch.num_rows, batch.schema.names
-        times = pa.nulls(n, pa.int64())
-        if self.event_time is not None:
-            ahead = batch.column(AHEAD).to_numpy(zero_copy_only=False) if AHEAD in names else None
-            times = pa.array(event_millis(batch.column(self.event_time)), mask=ahead)
-        if INPUT not in names and CHANNEL not in names:
-            newest = pa.array([pc.max(times).as_py()], pa.int64())
-            columns = [pa.array([0], pa.int8()), pa.nulls(1, pa.string()), newest, pa.array([n], pa.int64())]
-            return pa.Table.from_arrays(columns, schema=OBSERVED)
-        inputs = batch.column(INPUT) if INPUT in names else pa.array(np.zeros(n, np.int8))
-        channels = batch.column(CHANNEL) if CHANNEL in names else pa.nulls(n, pa.string())
-        rows = [inputs, channels, times, pa.array(np.ones(n, np.int64))]
-        return merged([pa.Table.from_arrays(rows, schema=OBSERVED)])
+        names = batch.schema.names
+        return observed(
+            batch.num_rows,
+            None if self.event_time is None else event_millis(batch.column(self.event_time)),
+            ~batch.column(AHEAD).to_numpy(zero_copy_only=False) if AHEAD in names else None,
+            batch.column(INPUT).to_numpy() if INPUT in names else None,
+            batch.column(CHANNEL) if CHANNEL in names else None,
+        )
 
-    def _split(self, batches: list[pa.RecordBatch], sequence: int) -> pa.RecordBatch:
-        batch = pa.concat_batches(batches)
+    def _split(self, batches: list[pa.RecordBatch], sequence: int, placement: Placement) -> pa.RecordBatch:
+        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         if self.reduce is not None:
             batch = self.reduce(batch)
-        groups = np.mod(batch.column(HASH).to_numpy(), len(self.labels)).astype(np.uint16)
-        order = np.argsort(groups, kind="stable")
-        counts = np.bincount(groups, minlength=len(self.labels))
-        ordered = batch.take(pa.array(order))
+        key_groups = key_groups_of(batch.column(HASH).to_numpy(), placement.max_parallelism)
+        ranks = _ranks(placement)[key_groups]
+        counts = np.bincount(key_groups % np.uint16(placement.used), minlength=placement.used)
+        ordered = batch.take(pa.array(np.argsort(ranks, kind="stable")))
         present = np.flatnonzero(counts)
         starts = np.cumsum(counts) - counts
-        blobs = [_blob(ordered.slice(int(starts[g]), int(counts[g]))) for g in present]
-        columns = [
-            pa.array(self.labels[present]),
-            pa.array(np.full(len(present), sequence)),
-            pa.array(blobs, pa.binary()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+        slices = (ordered.slice(int(starts[p]), int(counts[p])) for p in present)
+        return _packed(present, sequence, _blobs(slices))
 
 
-def _blob(batch: pa.RecordBatch) -> bytes:
+def _ranks(placement: Placement) -> np.ndarray:
+    """Return the position of each key group in the order of partition and key group: uint16."""
+    key_groups = np.arange(placement.max_parallelism)
+    ranks = np.empty(placement.max_parallelism, np.uint16)  # a stable sort of 16 bits costs O(n)
+    ranks[np.lexsort((key_groups, key_groups % placement.partitions))] = key_groups
+    return ranks
+
+
+def _packed(partitions: np.ndarray, sequence: int, blobs: pa.Array) -> pa.RecordBatch:
+    """Return a row of `PACKED` for each partition; its first key group has its number."""
+    columns = [pa.array(labels_of(partitions)), pa.array(np.full(len(partitions), sequence)), blobs]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def _blobs(batches: Iterable[pa.RecordBatch]) -> pa.Array:
+    """Return each batch as an Arrow stream, written into one buffer."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
-
-
-def unpack(packed: Iterable[tuple[int, bytes]]) -> tuple[pa.RecordBatch | None, pa.Table]:
-    """Return a key group's rows in input order, or None, and the event times that all tasks have observed.
-
-    The rows have 64-bit offsets, since the text of all blobs may exceed 32-bit offsets.
-
-    Parameters
-    ----------
-    packed : iterable of (sequence, blob)
-        In any order.
-    """
-    ordered = sorted((int(sequence), blob) for sequence, blob in packed)
-    batches = [(sequence, pa.ipc.open_stream(blob).read_next_batch()) for sequence, blob in ordered]
-    rows = [batch for sequence, batch in batches if sequence != _OBSERVED]
-    seen = [pa.Table.from_batches([batch]) for sequence, batch in batches if sequence == _OBSERVED]
-    return (pa.concat_batches(map(widen, rows)) if rows else None), merged(seen)
+    ends = [0]
+    for batch in batches:
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        ends.append(sink.tell())
+    offsets = pa.py_buffer(np.array(ends, np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, offsets, sink.getvalue()])

@@ -39,20 +39,11 @@ from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.tiers import Tiers
 
 __all__ = [
-    "CHUNKS_KEY",
-    "CHUNKS_VALUE",
-    "MANIFEST",
     "CheckpointedPart",
     "ChunkStore",
     "Stored",
-    "partitions_changed",
     "read_clock",
 ]
-
-# Frozen: every checkpoint has these schemas.
-CHUNKS_KEY = "kind smallint, id int"
-CHUNKS_VALUE = "data binary"
-MANIFEST = "data binary"
 
 
 class CheckpointedPart(Protocol):
@@ -113,16 +104,6 @@ class ChunkStore(Protocol):
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest."""
-
-
-def partitions_changed(was: int, now: int) -> str:
-    """Return the error for a number of shuffle partitions other than `was`, which the query runs with."""
-    conf = "spark.sql.shuffle.partitions"
-    return (
-        f"{conf}: process() planned for {now} shuffle partitions, but the query runs with {was}; a "
-        f"checkpoint keeps the number it was started with: set {conf} to {was} before calling process(), or "
-        "start a new checkpoint"
-    )
 
 
 def read_clock(manifest: Manifest, read: Callable[[int, int], bytes | None]) -> bytes:

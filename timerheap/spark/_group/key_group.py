@@ -16,8 +16,8 @@ from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.session_windows import SessionsPart
 from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
-from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
+from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import SliceAssigner
 
 __all__ = ["KeyGroup"]
@@ -34,7 +34,8 @@ class KeyGroup:
 
     Attributes
     ----------
-    watermark_state : WatermarkState
+    watermark : int
+        The watermark that the group has been run up to.
     late_rows : int
         The number of late rows so far.
     wake_up : int or None
@@ -46,7 +47,7 @@ class KeyGroup:
         self.memory = memory
         self.late_rows = 0
         self.wake_up: int | None = None
-        self.watermark_state = WatermarkState(query.watermarks, query.channels)
+        self.watermark = MIN_WATERMARK
         self.keys = KeyTable(_key_fields(query), memory)
         self.event_timers = JournalledTimers(EVENT_TIMERS, query.one_timer_per_key, memory)
         self.processing_timers = JournalledTimers(PROCESSING_TIMERS, query.one_timer_per_key, memory)
@@ -71,16 +72,14 @@ class KeyGroup:
         }
 
     @classmethod
-    def attach(
-        cls, query: Query, memory: Memory, head: dict[str, Any], watermark_state: WatermarkState
-    ) -> KeyGroup:
+    def attach(cls, query: Query, memory: Memory, head: dict[str, Any], watermark: int) -> KeyGroup:
         """Return the group that `head` describes, on the bytes in `memory`; O(1), except for windows.
 
         The query must be one that the group `fits`.
         """
         group = cls(query)
         group.memory = memory
-        group.watermark_state = watermark_state
+        group.watermark = watermark
         group._losses_seen = head["losses_seen"]
         group.keys = KeyTable.attach(_key_fields(query), memory, head["keys"])
         single = query.one_timer_per_key
@@ -91,7 +90,7 @@ class KeyGroup:
         group.rows = RowBuffer.attach(query.schema, memory, head["rows"])
         if query.windows is not None:
             part = _windows_part(query.windows)
-            group.slices = part.attach(query.windows, memory, head["slices"], watermark_state.watermark)
+            group.slices = part.attach(query.windows, memory, head["slices"], watermark)
         states = (attached_state(memory, each) for each in head["states"].values())
         group.states = {state.name: state for state in states}
         return group
@@ -158,14 +157,12 @@ class KeyGroup:
         return table
 
     def notices(self) -> frozenset[str]:
-        """Return what the user should know about the loaded state, each message once."""
-        notices = self.watermark_state.notices | {
+        """Return what the user should know about the loaded state."""
+        return frozenset(
             f"state {name!r} is in the checkpoint, and the function has not asked for it; if it was renamed "
             f"or removed, pass drop_state=[{name!r}]: until then it stays in the checkpoint with its keys"
             for name in self.states.keys() - self._asked_for
-        }
-        self.watermark_state.notices.clear()
-        return frozenset(notices)
+        )
 
     def forget_dead_keys(self) -> None:
         """Drop the keys that have no timer, state, window or waiting row.
@@ -191,9 +188,9 @@ class KeyGroup:
         """Finish a load after all chunks have been replayed."""
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink
-        self.rows.loaded(self.watermark_state.watermark)
+        self.rows.loaded(self.watermark)
         if self.slices is not None:
-            self.slices.loaded(self.watermark_state.watermark)
+            self.slices.loaded(self.watermark)
         self._losses_seen = -len(self.keys)  # any of them may be dead
         return self
 

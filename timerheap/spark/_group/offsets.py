@@ -41,10 +41,13 @@ def wide_rows(schema: pa.Schema) -> pa.Schema:
     return pa.schema([_wide_field(field) for field in schema])
 
 
-def widen(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Convert rows to the schema `wide_rows`; text and bytes are not copied."""
-    schema = wide_rows(rows.schema)
-    columns = [c.cast(field.type) for c, field in zip(rows.columns, schema, strict=True)]
+def widen(rows: pa.RecordBatch, schema: pa.Schema | None = None) -> pa.RecordBatch:
+    """Convert rows to a schema of `wide_rows`, by default their own; text and bytes are not copied."""
+    schema = wide_rows(rows.schema) if schema is None else schema
+    columns = []
+    for field in schema:
+        column = rows.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -83,8 +83,8 @@ class Query:
         When rows reach the function.
     time_mode : {"None", "ProcessingTime", "EventTime"}
         Time mode of the stateful operator on a stream.
-    max_parallelism : int
-        Number of key groups.
+    max_parallelism : int or None
+        Number of key groups; None: the default for the running number of partitions.
     late_row : pyspark.sql.types.StructType, optional
         Type of ``late_row`` in the result. By default late rows are dropped.
     late_columns : tuple of str
@@ -102,7 +102,7 @@ class Query:
     channels: tuple[str | None, ...]
     order: RowOrder
     time_mode: TimeMode
-    max_parallelism: int
+    max_parallelism: int | None
     late_row: StructType | None = None
     late_columns: tuple[str, ...] = ()
     drop_state: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ import pyarrow as pa
 from timerheap.flink import Explanation, IndexedCombinedWatermarkStatus
 from timerheap.spark._group.channels import InputChannels
 from timerheap.spark._group.clock_bytes import StoredClock, decode_clock, encode_clock
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
 
 __all__ = ["WatermarkState"]
@@ -104,11 +104,6 @@ class WatermarkState:
     def follow(self, watermark: int) -> int:
         """Advance to a watermark from outside and return the result, which never falls."""
         self.watermark = max(self.watermark, watermark)
-        return self.watermark
-
-    def finish(self) -> int:
-        """Advance to the maximum watermark at the end of a bounded input, and return it."""
-        self.watermark = MAX_WATERMARK
         return self.watermark
 
     def to_bytes(self) -> bytes:

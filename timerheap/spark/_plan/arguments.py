@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkStrategy
 
@@ -45,7 +46,6 @@ __all__ = [
     "state_names",
 ]
 
-_MAX_GROUPS = 1 << 15
 _RESERVED = "__timerheap_"
 
 
@@ -56,12 +56,14 @@ def data_frame(argument: str, df: object) -> DataFrame:
     return df
 
 
-def key_groups(max_parallelism: object) -> int:
-    """Return `max_parallelism`, checked to be a valid number of key groups."""
+def key_groups(max_parallelism: object) -> int | None:
+    """Return `max_parallelism`, checked to be a valid number of key groups, or None for the default."""
+    if max_parallelism is None:
+        return None
     if not isinstance(max_parallelism, int) or isinstance(max_parallelism, bool):
-        raise TypeError(f"max_parallelism must be an int, got {max_parallelism!r}")
-    if not 1 <= max_parallelism <= _MAX_GROUPS:
-        raise ValueError(f"max_parallelism must be between 1 and {_MAX_GROUPS}, got {max_parallelism}")
+        raise TypeError(f"max_parallelism must be an int or None, got {max_parallelism!r}")
+    if not 1 <= max_parallelism <= MAX_KEY_GROUPS:
+        raise ValueError(f"max_parallelism must be between 1 and {MAX_KEY_GROUPS}, got {max_parallelism}")
     return max_parallelism
 
 

@@ -1,12 +1,12 @@
-"""Builds the DataFrame of a query: hashes and packs rows, groups them by key group, runs the operator."""
+"""Builds the DataFrame of a query: hashes and packs rows, groups them by partition, runs the operator."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from timerheap.spark._exchange.labels import balanced_labels
 from timerheap.spark._exchange.pack import PACKED, Packer
+from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._plan.arguments import arrow_schema, expect_state_store, named_column
@@ -19,7 +19,7 @@ from timerheap.spark._worker.rehearsal import rehearse
 from timerheap.spark._worker.stateful_operator import BatchOperator, StreamingOperator
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["build", "has_spark_watermark", "time_mode"]
+__all__ = ["build", "has_spark_watermark", "planned", "time_mode"]
 
 
 def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
@@ -55,10 +55,8 @@ def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) 
     if query.late_row is not None:
         result_type = _with_late_columns(query.result, query.late_row, output_event_time)
     if not isinstance(query.work, WindowWork):
-        rehearse(query.work, query)
-    spark = df.sparkSession
-    partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-    packer = _packer(query, partitions)
+        rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism)
+    packer = _packer(query)
     rows = hashed(df, query.key)
     names = rows.columns
     numbered = rows.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow() takes no dots in names
@@ -66,7 +64,8 @@ def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) 
         lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
     ).groupBy("label")
     if df.isStreaming:
-        operator = StreamingOperator(query, partitions, runs(spark), notices(spark), hand_overs(spark))
+        spark = df.sparkSession
+        operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
         result = groups.transformWithStateInPandas(operator, result_type, "Append", query.time_mode)
     else:
         on_batch = BatchOperator(query, result_type)
@@ -74,7 +73,13 @@ def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) 
     return result if output_event_time is None else _with_event_time(df, result, output_event_time)
 
 
-def _packer(query: Query, partitions: int) -> Packer:
+def planned(df: DataFrame, max_parallelism: int | None) -> Placement:
+    """Return the placement by the session's settings; a running query goes by its checkpoint's."""
+    partitions = df.sparkSession.conf.get("spark.sql.shuffle.partitions")
+    return Placement.of(max_parallelism, int(partitions or DEFAULT_PARTITIONS))
+
+
+def _packer(query: Query) -> Packer:
     work, event_time = query.work, query.event_time
     local = None
     if isinstance(work, WindowWork) and work.local == "arrow" and event_time is not None:
@@ -83,7 +88,7 @@ def _packer(query: Query, partitions: int) -> Packer:
     return Packer(
         columns=[] if event_time is None else [(argument, event_time)],
         event_time=event_time,
-        labels=balanced_labels(query.max_parallelism, partitions),
+        max_parallelism=query.max_parallelism,
         broadcasts=query.time_mode != "EventTime",
         reduce=local,
     )

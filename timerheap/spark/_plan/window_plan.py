@@ -23,7 +23,7 @@ from timerheap.spark._plan.arguments import (
     named_column,
     quoted,
 )
-from timerheap.spark._plan.build import build, has_spark_watermark, time_mode
+from timerheap.spark._plan.build import build, has_spark_watermark, planned, time_mode
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._plan.window_source import Source
 from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, columns_of_window
@@ -264,8 +264,9 @@ class WindowPlan:
             over = "the last window of its slice" if part == "slice" else "its session, all it touches,"
             late = f"Flink's: a row is late when {over} has fired; "
             late += "it is part of the result" if options["late_by"] else "it is dropped"
+        groups = planned(source.df, options["max_parallelism"]).max_parallelism
         merged = (
-            f"{options['max_parallelism']} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "
+            f"{groups} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "
             "Python workers, state in Spark's state store"
         )
         lines = {

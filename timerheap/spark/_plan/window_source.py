@@ -50,8 +50,8 @@ class WindowOptions(TypedDict, total=False):
         rows that are late by Spark's watermark. "arrow": in Python workers, with Flink's lateness. By default
         "jvm" where it supports the other arguments; `GroupedWindows.explain` prints which and why. A
         checkpoint keeps it: pass "arrow" if `channel` may be added or removed later.
-    max_parallelism : int, default 128
-        Number of key groups, 1 to 32768. A checkpoint keeps it.
+    max_parallelism : int, optional
+        Number of key groups, 1 to 32768, as in `timerheap.spark.process`. A checkpoint keeps it.
     """
 
     watermark: WatermarkStrategy | None
@@ -60,7 +60,7 @@ class WindowOptions(TypedDict, total=False):
     late_by: bool
     emit_every: int | timedelta | None
     local: str | None
-    max_parallelism: int
+    max_parallelism: int | None
 
 
 _DEFAULTS: WindowOptions = {
@@ -70,7 +70,7 @@ _DEFAULTS: WindowOptions = {
     "late_by": False,
     "emit_every": None,
     "local": None,
-    "max_parallelism": 128,
+    "max_parallelism": None,
 }
 
 

@@ -144,13 +144,14 @@ class BatchRunner:
     ----------
     function : BatchProcessFunction
     query : Query
+    max_parallelism : int
     """
 
-    def __init__(self, function: BatchProcessFunction, query: Query) -> None:
+    def __init__(self, function: BatchProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
         self._timed = query.event_time is not None
         self._current = _CurrentKey()
-        self._states = BatchGroupRuntimeContext(self._current, query.max_parallelism)
+        self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
         self._context = _Context(self._current)
 
     def open(self) -> None:
@@ -167,7 +168,7 @@ class BatchRunner:
         self._output = output
         self._tables = self._states.bind(group)
         self._context.group = group
-        self._context.timers = self._timers = _TimerService(group, group.watermark_state.watermark, now)
+        self._context.timers = self._timers = _TimerService(group, group.watermark, now)
 
     def replay(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in event-time order, with one call for each distinct timestamp."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
-from timerheap.spark._exchange.pack import HASH, event_millis
+from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import Runner
 from timerheap.tvf.results import lateness
@@ -26,16 +24,16 @@ def run_key_group(
     query: Query,
     runner: Runner,
     group: KeyGroup,
-    rows: pa.RecordBatch | None,
+    rows: HashedRows | None,
     now: int | None,
-    watermark_after: Callable[[WatermarkState], int],
-) -> pa.Table:
+    watermark: int,
+    output: ResultBuffer,
+) -> None:
     """Run one key group in one micro-batch: rows, then the watermark, then the clock."""
-    output = ResultBuffer(query.result_schema, query.late_type)
-    before = group.watermark_state.watermark
+    before = group.watermark
     runner.begin(group, now, output)
     admitted = _admit(query, group, rows, output) if rows is not None else None
-    watermark = watermark_after(group.watermark_state)
+    group.watermark = watermark
     if query.order == "event_time":
         if admitted is not None:
             group.rows.append(admitted)
@@ -47,20 +45,15 @@ def run_key_group(
             runner.advance(watermark)
     if now is not None:
         runner.advance_clock(now)
-    return output.table()
 
 
-def _admit(query: Query, group: KeyGroup, rows: pa.RecordBatch, output: ResultBuffer) -> KeyedRows:
+def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer) -> KeyedRows:
     """Return the rows that are not late."""
-    schema = query.wide_schema
-    timed = query.event_time in schema.names
-    columns = [rows.column(field.name).cast(field.type) for field in schema]
-    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-    hashes = rows.column(HASH).to_numpy()
-    timestamps = event_millis(batch.column(query.event_time)) if timed else np.zeros(len(hashes), np.int64)
+    batch, hashes, timestamps = rows.rows, rows.hashes, rows.timestamps
+    timed = query.event_time in query.wide_schema.names
     by_watermark = query.windows is None  # in windows a row is late when its slice is over
     if timed and by_watermark and (query.order == "event_time" or query.late_row is not None):
-        late = timestamps <= group.watermark_state.watermark
+        late = timestamps <= group.watermark
         if late.any():
             _drop_late(query, group, batch.filter(pa.array(late)), timestamps[late], output)
             batch, hashes, timestamps = batch.filter(pa.array(~late)), hashes[~late], timestamps[~late]
@@ -73,7 +66,7 @@ def _drop_late(
 ) -> None:
     group.late_rows += len(timestamps)
     if query.late_row is not None:
-        late_by = lateness(group.watermark_state.watermark, timestamps)
+        late_by = lateness(group.watermark, timestamps)
         output.late(late.select(list(query.late_columns)), late_by)
     else:
         _log.warning(

@@ -7,13 +7,13 @@ import json
 import os
 
 from timerheap.spark._group.checkpoint import ChunkStore, Stored
+from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.live_store import LiveStore
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
-from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.hand_overs import Counts, HandOvers
 from timerheap.spark._worker.live_cache import Cache, Held, Owner
 from timerheap.spark._worker.notices import Notices
@@ -36,6 +36,7 @@ class LiveGroups:
     store : ChunkStore
         The state of the group that Spark has made current.
     owner : Owner
+    max_parallelism : int
     hand_overs : HandOvers
         Receives where each group came from.
     notices : Notices
@@ -43,11 +44,18 @@ class LiveGroups:
     """
 
     def __init__(
-        self, query: Query, store: ChunkStore, owner: Owner, hand_overs: HandOvers, notices: Notices
+        self,
+        query: Query,
+        store: ChunkStore,
+        owner: Owner,
+        max_parallelism: int,
+        hand_overs: HandOvers,
+        notices: Notices,
     ) -> None:
         self._query = query
         self._store = store
         self._owner = owner
+        self._max_parallelism = max_parallelism
         self._hand_overs = hand_overs
         self._notices = notices
         self._files: LiveStore | None = None
@@ -62,9 +70,9 @@ class LiveGroups:
         manifest = self._store.read_manifest()
         if manifest is None:
             self._hand_overs.add(Counts(new=1))
-            manifest = Manifest(self._query.max_parallelism)
+            manifest = Manifest(self._max_parallelism)
             return KeyGroup(self._query, self._memory(manifest.id)), Stored(manifest)
-        manifest.check(self._query.max_parallelism)
+        manifest.check(self._max_parallelism)
         if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
             self._hand_overs.add(Counts(continued=1))
             return held.group, held.stored
@@ -74,9 +82,8 @@ class LiveGroups:
             found = self._loaded(manifest)
         return found
 
-    def save(self, label: int, group: KeyGroup, stored: Stored) -> None:
-        """Save the current key group, and keep it live."""
-        clock = group.watermark_state.to_bytes()
+    def save(self, label: int, group: KeyGroup, stored: Stored, clock: bytes) -> None:
+        """Save the current key group and its clock, and keep it live."""
         stored.save(self._store, group.parts(), clock, group.late_rows, group.wake_up)
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
@@ -105,8 +112,7 @@ class LiveGroups:
                 file.discard()
                 return None
             stored = Stored(manifest)
-            watermark_state = self._watermark_state(stored)
-            group = KeyGroup.attach(self._query, file, head, watermark_state)
+            group = KeyGroup.attach(self._query, file, head, self._watermark(stored))
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
             self._notices.add(
@@ -122,13 +128,12 @@ class LiveGroups:
         self._hand_overs.add(Counts(loaded=1))
         group = KeyGroup(self._query, self._memory(manifest.id))
         stored = Stored.load(self._store, manifest, group.part, self._query.drop_state)
-        group.watermark_state = self._watermark_state(stored)
+        group.watermark = self._watermark(stored)
         group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
         return group.loaded(), stored
 
-    def _watermark_state(self, stored: Stored) -> WatermarkState:
-        clock = stored.read_clock(self._store)
-        return WatermarkState.from_bytes(clock, self._query.watermarks, self._query.channels)
+    def _watermark(self, stored: Stored) -> int:
+        return decode_clock(stored.read_clock(self._store)).watermark
 
     def _memory(self, group: bytes) -> Memory:
         """Return a file for a group, or the memory of the process."""

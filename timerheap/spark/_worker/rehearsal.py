@@ -15,14 +15,14 @@ from timerheap.spark._worker.group_state import BatchGroupRuntimeContext, GroupR
 __all__ = ["rehearse"]
 
 
-def rehearse(function: Function, query: Query) -> None:
+def rehearse(function: Function, query: Query, max_parallelism: int) -> None:
     """Open a copy of the query's function on an empty key group, as a worker does, and close it.
 
     What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
     that says where it happened.
     """
     class_ = BatchGroupRuntimeContext if isinstance(function, BatchProcessFunction) else GroupRuntimeContext
-    context = class_(KeyContext(), query.max_parallelism)
+    context = class_(KeyContext(), max_parallelism)
     copy = cast(Function, loads(dumps(function)))  # type: ignore[no-untyped-call]
     try:
         copy.open(context)

@@ -93,9 +93,10 @@ class RowRunner:
     ----------
     function : KeyedProcessFunction
     query : Query
+    max_parallelism : int
     """
 
-    def __init__(self, function: KeyedProcessFunction, query: Query) -> None:
+    def __init__(self, function: KeyedProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
         self._row_type = query.rows
         self._key_of_row = itemgetter(*map(query.rows.names.index, query.key))
@@ -103,7 +104,7 @@ class RowRunner:
         self._key_type = StructType([query.rows[name] for name in query.key])
         self._timed = query.event_time is not None
         self._ids: KeyContext[int] = KeyContext()
-        self._states = GroupRuntimeContext(self._ids, query.max_parallelism)
+        self._states = GroupRuntimeContext(self._ids, max_parallelism)
         self._context = FunctionContext()
         self._keys: dict[int, Any] = {}
 
@@ -131,7 +132,7 @@ class RowRunner:
             processing_time_timers=JournalledQueue(group.processing_timers),
         )
         self._context.timers = SimpleTimerService(self._service)
-        self._service.advance_watermark(group.watermark_state.watermark)  # up to there all timers have fired
+        self._service.advance_watermark(group.watermark)  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in event-time order."""
@@ -215,7 +216,7 @@ class RowRunner:
         """Look up the keys of all timers that may fire; a lookup of one key costs as much."""
         due = [np.array([timer.key])]
         for timers, time in (
-            (self._group.event_timers, max(self._group.watermark_state.watermark, timer.timestamp)),
+            (self._group.event_timers, max(self._group.watermark, timer.timestamp)),
             (self._group.processing_timers, MAX_WATERMARK if self._clock is None else self._now()),
         ):
             due.append(timers.heap.key_hashes[timers.heap.timestamps <= time])

@@ -1,4 +1,4 @@
-"""The stateful operator: one call for each key group in each micro-batch."""
+"""The stateful operator: one call for each shuffle partition in each micro-batch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction
-from timerheap.spark._exchange.pack import unpack
-from timerheap.spark._group.checkpoint import partitions_changed
+from timerheap.spark._exchange.placement import Placement, key_group_of
+from timerheap.spark._exchange.unpack import HashedRows, unpack
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query, WindowWork
-from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.endless import Runs
 from timerheap.spark._worker.hand_overs import HandOvers
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.notices import Notices
-from timerheap.spark._worker.output import frame
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition_batch import PartitionBatch
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.spark_store import SparkStore
@@ -36,25 +36,21 @@ from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["BatchOperator", "StreamingOperator"]
 
-_DEFAULT_PARTITIONS = 200  # Spark's own default, which no local property shows
 
-
-def _runner_of(query: Query) -> Runner:
+def _runner_of(query: Query, placement: Placement) -> Runner:
     if isinstance(query.work, WindowWork):
         return WindowRunner(query.work, query)
     if isinstance(query.work, BatchProcessFunction):
-        return BatchRunner(query.work, query)
-    return RowRunner(query.work, query)
+        return BatchRunner(query.work, query, placement.max_parallelism)
+    return RowRunner(query.work, query, placement.max_parallelism)
 
 
 class StreamingOperator(StatefulProcessor):
-    """Runs key groups of a stream, whose state Spark keeps (``transformWithStateInPandas``).
+    """Runs the key groups of a stream, whose state Spark keeps (``transformWithStateInPandas``).
 
     Parameters
     ----------
     query : Query
-    partitions : int
-        Number of shuffle partitions that the labels of the key groups are made for.
     runs : Runs
         Receives the runs of a query with processing time.
     notices : Notices
@@ -63,114 +59,62 @@ class StreamingOperator(StatefulProcessor):
         Receives where the key groups came from.
     """
 
-    def __init__(
-        self, query: Query, partitions: int, runs: Runs, notices: Notices, hand_overs: HandOvers
-    ) -> None:
+    def __init__(self, query: Query, runs: Runs, notices: Notices, hand_overs: HandOvers) -> None:
         # Pickled apart: the worker that Spark starts on the driver calls only init(), and cannot import
         # modules that were sent with addPyFile().
         self._pickled = dumps((query, runs, notices, hand_overs))  # type: ignore[no-untyped-call]
         self._id = uuid.uuid4().hex
-        self._partitions = partitions
         self._runner: Runner | None = None
+        self._batch: PartitionBatch | None = None
 
     @cached_property
     def _unpickled(self) -> tuple[Query, Runs, Notices, HandOvers]:
         return cast(tuple[Query, Runs, Notices, HandOvers], loads(self._pickled))
 
-    @property
-    def _query(self) -> Query:
-        return self._unpickled[0]
-
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state; Spark calls this on the driver, too."""
-        self._handle = handle
         self._store = SparkStore(handle)
 
     def handleInputRows(  # type: ignore[override]  # which allows Rows, too
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
-        """Process what the pack stage has sent to a key group."""
+        """Process what the pack stage has sent to a partition, under the label of its first key group."""
+        query, *_ = self._unpickled
         packed = (pair for df in rows for pair in zip(df["sequence"], df["blob"], strict=True))
-        return self._micro_batch(key[0], *unpack(packed), timerValues)
+        return self._begun(timerValues).run(key_group_of(key[0]), *unpack(query, packed))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Process a key group whose wake-up, a timer of Spark's, has fired."""
-        return self._micro_batch(key[0], *unpack(()), timerValues)
+        return self._begun(timerValues).wake_up(key_group_of(key[0]))
 
     def close(self) -> None:
         """End the task."""
         if self._runner is not None:
             self._runner.close()
 
-    def _micro_batch(
-        self, label: int, rows: pa.RecordBatch | None, observed: pa.Table, timer_values: Any
-    ) -> Iterator[pd.DataFrame]:
+    def _begun(self, timer_values: Any) -> PartitionBatch:
+        """Return the micro-batch of this task; Spark has a new operator in each."""
+        if self._batch is not None:
+            return self._batch
         query, runs, notices, hand_overs = self._unpickled
-        clocked = query.time_mode == "ProcessingTime"
         task = cast(TaskContext, TaskContext.get())
+        placement = Placement.running(query.max_parallelism)
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
-        self._check_partitions(task)
-        groups = LiveGroups(query, self._store, owner, hand_overs, notices)
+        if query.time_mode == "ProcessingTime":
+            runs.add(frozenset({(owner.query, run)}))
+        groups = LiveGroups(query, self._store, owner, placement.max_parallelism, hand_overs, notices)
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
-        group, stored = groups.load(int(label))
-        if self._runner is None:
-            runner = _runner_of(query)
-            runner.open()
-            self._runner = runner
-            if clocked:
-                runs.add(frozenset({(owner.query, run)}))
-        now = timer_values.getCurrentProcessingTimeInMs() if clocked else None
-
-        def watermark_after(state: WatermarkState) -> int:
-            if query.time_mode != "EventTime":
-                return state.observe(observed, now, run)
-            # Rows at Spark's watermark may still come; rows at ours may not.
-            return state.follow(timer_values.getCurrentWatermarkInMs() - 1)
-
-        table = run_key_group(query, self._runner, group, rows, now, watermark_after)
-        if messages := group.notices():
-            notices.add(messages)
-        self._set_wake_up(group, now)
-        group.forget_dead_keys()
-        groups.save(int(label), group, stored)
-        for batch in table.to_batches():
-            yield frame(batch)
-
-    def _check_partitions(self, task: TaskContext) -> None:
-        """Raise a ValueError if the query runs with another number of partitions than the labels are for."""
-        # The task's partition id does not tell: behind a union it counts the partitions of all inputs.
-        running = int(task.getLocalProperty("spark.sql.shuffle.partitions") or _DEFAULT_PARTITIONS)
-        if running != self._partitions:
-            raise ValueError(partitions_changed(running, self._partitions))
-
-    def _set_wake_up(self, group: KeyGroup, now: int | None) -> None:
-        """Keep one Spark timer after now; Spark would drop one for the time that is firing."""
-        if self._query.time_mode == "None":
-            return
-        window = None if group.slices is None else group.slices.windows.next_timer()
-        if now is None:  # Spark fires a timer once its watermark is above it
-            times, after, over = [window], 0, group.watermark_state.watermark + 1
-        else:
-            head = group.processing_timers.heap.peek()
-            times = [group.watermark_state.next_idle(), None if head is None else head.timestamp]
-            times += [] if self._query.event_time is not None else [window]
-            after, over = 1, now
-        next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
-        wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
-        current = group.wake_up
-        if current is not None and current <= over:
-            current = None  # it has fired or fires in this batch; Spark deletes it
-        if wanted != current:
-            if current is not None:
-                self._handle.deleteTimer(current)
-            if wanted is not None:
-                self._handle.registerTimer(wanted)
-        group.wake_up = wanted
+        self._runner = runner = _runner_of(query, placement)
+        runner.open()
+        self._batch = PartitionBatch(
+            query, placement, runner, self._store, groups, notices, run, timer_values
+        )
+        return self._batch
 
 
 class BatchOperator:
-    """Runs key groups of a batch DataFrame (``applyInArrow``); at its end all timers fire.
+    """Runs the keys of one partition of a batch DataFrame as one key group (``applyInArrow``).
 
     Parameters
     ----------
@@ -184,12 +128,16 @@ class BatchOperator:
         self._result_type = result_type
 
     def __call__(self, packed: pa.Table) -> pa.Table:
-        """Process one key group."""
+        """Process one partition."""
+        query = self._query
         columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
-        rows, _ = unpack(zip(*columns, strict=True))
-        runner = _runner_of(self._query)
+        parts, _ = unpack(query, zip(*columns, strict=True))
+        rows = HashedRows.concatenated(parts) if parts else None
+        runner = _runner_of(query, Placement.running(query.max_parallelism))
+        output = ResultBuffer(query.result_schema, query.late_type)
         runner.open()
-        table = run_key_group(self._query, runner, KeyGroup(self._query), rows, None, WatermarkState.finish)
+        run_key_group(query, runner, KeyGroup(query), rows, None, MAX_WATERMARK, output)
         runner.close()
         large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
-        return table.cast(to_arrow_schema(self._result_type, timezone="UTC", prefers_large_types=large))
+        type_ = to_arrow_schema(self._result_type, timezone="UTC", prefers_large_types=large)
+        return output.table().cast(type_)

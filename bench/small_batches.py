@@ -1,0 +1,168 @@
+"""Small micro-batches: a timer a key in timerheap, beside Spark's own streaming groupBy().count().
+
+Run as ``python bench/small_batches.py [--rows N ...] [--batches N] [--partitions N] [--json FILE]``.
+
+The queries run in one session over directories of their own. Each micro-batch of each query is one new file,
+and the queries take turns, batch by batch, so what disturbs the machine disturbs all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from session_timeout import SCHEMA, SPAN, Columns, Rows
+
+import timerheap.spark
+from timerheap import WatermarkStrategy
+from timerheap._demo.replay import spark_session
+
+_WARM_UP = 5  # micro-batches: workers start, the JVM compiles
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _process(function: Any, order: str) -> Callable[[DataFrame], DataFrame]:
+    def variant(events: DataFrame) -> DataFrame:
+        return timerheap.spark.process(
+            events,
+            key="key",
+            function=function,
+            output_schema=SCHEMA,
+            event_time="at",
+            watermark=WatermarkStrategy.for_monotonous_timestamps(),
+            order=order,
+        )
+
+    return variant
+
+
+VARIANTS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
+    "groupBy": ("update", lambda events: events.groupBy("key").count()),
+    "columns": ("append", _process(Columns(), "event_time")),
+    "columns-arrival": ("append", _process(Columns(), "arrival")),
+    "rows": ("append", _process(Rows(), "event_time")),
+}
+
+
+def _cpu(pid: int) -> float:
+    """Return the processor seconds of a process, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _python(jvm: int) -> float:
+    """Return the processor seconds of the Python workers of this JVM that are alive."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:  # it has ended
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    total, found = 0.0, list(parents.get(jvm, ()))
+    while found:
+        pid = found.pop()
+        found += parents.get(pid, ())
+        try:
+            total += _cpu(pid)
+        except OSError:
+            continue
+    return total
+
+
+def _write(directory: Path, batch: int, rows: int) -> None:
+    rng = np.random.default_rng(batch)
+    keys = pa.array([f"user-{key:08}" for key in rng.integers(0, 10 * rows, rows).tolist()])
+    at = np.sort(rng.integers(batch * SPAN, (batch + 1) * SPAN, rows))
+    whole = directory / f".{batch:05}"
+    pq.write_table(pa.table({"key": keys, "at": at}), whole)
+    whole.rename(directory / f"{batch:05}.parquet")
+
+
+def measure(spark: SparkSession, rows: int, batches: int, scratch: Path) -> dict[str, Any]:
+    """Run all variants in turn, micro-batch by micro-batch; return their figures."""
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    queries = {}
+    for name, (mode, variant) in VARIANTS.items():
+        source = scratch / name
+        source.mkdir(parents=True)
+        events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+        writer = variant(events).writeStream.format("noop").outputMode(mode)
+        queries[name] = writer.option("checkpointLocation", str(scratch / f"{name}.checkpoint")).start()
+    figures: dict[str, list[tuple[float, float, float]]] = {name: [] for name in VARIANTS}
+    for batch in range(_WARM_UP + batches):
+        for name, query in queries.items():
+            _write(scratch / name, batch, rows)
+            before = _cpu(jvm), _python(jvm)
+            query.processAllAvailable()
+            after = _cpu(jvm), _python(jvm)
+            done = [p for p in query.recentProgress if p.numInputRows][-1]
+            seconds = done.durationMs["triggerExecution"] / 1000
+            if batch >= _WARM_UP:
+                figures[name].append((seconds, after[0] - before[0], after[1] - before[1]))
+    for query in queries.values():
+        query.stop()
+    return {
+        name: dict(zip(("seconds", "jvm", "python"), _medians(all_), strict=True))
+        for name, all_ in figures.items()
+    }
+
+
+def _medians(figures: list[tuple[float, ...]]) -> Iterator[float]:
+    return (statistics.median(column) for column in zip(*figures, strict=True))
+
+
+def table(result: dict[str, Any]) -> str:
+    """Return the report as text."""
+    lines = []
+    for rows, variants in result["rows"].items():
+        lines.append(
+            f"{int(rows):,} rows a micro-batch, {result['partitions']} shuffle partitions; medians of "
+            f"{result['batches']} micro-batches"
+        )
+        lines.append(f"{'':16}{'batch ms':>10}{'/ groupBy':>11}{'JVM cpu ms':>12}{'Python cpu ms':>15}")
+        for name, v in variants.items():
+            ratio = v["seconds"] / variants["groupBy"]["seconds"]
+            batch, jvm, python = (v[part] * 1000 for part in ("seconds", "jvm", "python"))
+            lines.append(f"{name:16}{batch:10,.0f}{ratio:11.2f}{jvm:12,.0f}{python:15,.0f}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[200, 10_000], help="rows a micro-batch")
+    parser.add_argument("--batches", type=int, default=30, help="measured micro-batches of each query")
+    parser.add_argument("--partitions", type=int, default=4, help="shuffle partitions")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {
+        "partitions": arguments.partitions,
+        "batches": arguments.batches,
+        "cores": os.cpu_count(),
+        "rows": {},
+    }
+    with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
+        scratch = Path(directory)
+        with spark_session(scratch / "spark.log") as spark:
+            spark.conf.set("spark.sql.shuffle.partitions", arguments.partitions)
+            for rows in arguments.rows:
+                result["rows"][str(rows)] = measure(spark, rows, arguments.batches, scratch / str(rows))
+    print(table(result))
+    if arguments.json is not None:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The other end of the exchange: the rows of a shuffle partition, by key group, and the event times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.spark._exchange.observed import merged
+from timerheap.spark._exchange.pack import HASH, OBSERVATION, event_millis
+from timerheap.spark._exchange.placement import key_groups_of
+from timerheap.spark._group.offsets import widen
+from timerheap.spark._group.query import Query
+
+__all__ = ["HashedRows", "by_key_group", "unpack"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HashedRows:
+    """Rows with the hashes of their keys and their event times.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch, n rows
+        By the `wide_schema` of the query: a partition's text may exceed 32-bit offsets.
+    hashes : ndarray of int64, shape (n,)
+    timestamps : ndarray of int64, shape (n,)
+        Epoch ms; zeros in a query without event time.
+    """
+
+    rows: pa.RecordBatch
+    hashes: np.ndarray
+    timestamps: np.ndarray
+
+    def slice(self, start: int, stop: int) -> HashedRows:
+        """Return the rows from `start` up to but not including `stop`, without copying."""
+        rows = self.rows.slice(start, stop - start)
+        return HashedRows(rows, self.hashes[start:stop], self.timestamps[start:stop])
+
+    @staticmethod
+    def concatenated(parts: list[HashedRows]) -> HashedRows:
+        """Return the rows of all parts, one or more."""
+        if len(parts) == 1:
+            return parts[0]
+        return HashedRows(
+            pa.concat_batches([part.rows for part in parts]),
+            np.concatenate([part.hashes for part in parts]),
+            np.concatenate([part.timestamps for part in parts]),
+        )
+
+
+def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[HashedRows], pa.Table]:
+    """Return a partition's rows in input order, in parts, and the event times that all tasks have observed.
+
+    Parameters
+    ----------
+    query : Query
+    packed : iterable of (sequence, blob)
+        Output of the pack stage, in any order.
+    """
+    rows, seen = [], []
+    for sequence, blob in sorted(packed, key=lambda pair: int(pair[0])):
+        batch = pa.ipc.open_stream(blob).read_next_batch()
+        if sequence == OBSERVATION:
+            seen.append(pa.Table.from_batches([batch]))
+        else:
+            rows.append(_fitted(query, batch))
+    return rows, merged(seen)
+
+
+def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:
+    rows = widen(batch, query.wide_schema)
+    timestamps = np.zeros(batch.num_rows, np.int64)
+    if query.event_time in rows.schema.names:
+        timestamps = event_millis(rows.column(query.event_time))
+    return HashedRows(rows, batch.column(HASH).to_numpy(), timestamps)
+
+
+def by_key_group(parts: list[HashedRows], max_parallelism: int) -> dict[int, HashedRows]:
+    """Return the rows of each key group that has some; the rows of a part are ordered by key group."""
+    found: dict[int, list[HashedRows]] = {}
+    for part in parts:
+        key_groups = key_groups_of(part.hashes, max_parallelism)
+        starts = [0, *(np.flatnonzero(np.diff(key_groups)) + 1).tolist()]
+        for start, stop in zip(starts, [*starts[1:], len(key_groups)], strict=True):
+            found.setdefault(int(key_groups[start]), []).append(part.slice(start, stop))
+    return {key_group: HashedRows.concatenated(slices) for key_group, slices in found.items()}

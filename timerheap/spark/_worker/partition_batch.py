@@ -1,0 +1,167 @@
+"""One shuffle partition in one micro-batch: all of its key groups, and Spark's timers that wake them up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+
+from timerheap.spark._exchange.observed import merged
+from timerheap.spark._exchange.placement import Placement, label_of
+from timerheap.spark._exchange.unpack import HashedRows, by_key_group
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
+from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._worker.key_group_batch import run_key_group
+from timerheap.spark._worker.live_groups import LiveGroups
+from timerheap.spark._worker.notices import Notices
+from timerheap.spark._worker.output import ResultBuffer, frame
+from timerheap.spark._worker.runner import Runner
+from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.timer import MAX_WATERMARK
+
+__all__ = ["PartitionBatch"]
+
+
+class _Clock(NamedTuple):
+    """The clock of key groups after a micro-batch: its watermark, when a channel becomes idle, its bytes."""
+
+    watermark: int
+    next_idle: int | None
+    data: bytes
+
+
+class PartitionBatch:
+    """Runs the key groups of one partition in one micro-batch, each at most once.
+
+    Parameters
+    ----------
+    query : Query
+    placement : Placement
+    runner : Runner
+    store : SparkStore
+    groups : LiveGroups
+    notices : Notices
+        Receives messages that the driver logs.
+    run : str or None
+        Run of the query.
+    timer_values : TimerValues
+        The times of the micro-batch.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        placement: Placement,
+        runner: Runner,
+        store: SparkStore,
+        groups: LiveGroups,
+        notices: Notices,
+        run: str | None,
+        timer_values: Any,
+    ) -> None:
+        self._query = query
+        self._placement = placement
+        self._runner = runner
+        self._store = store
+        self._groups = groups
+        self._notices = notices
+        self._run = run
+        self._follows = query.time_mode == "EventTime"
+        clocked = query.time_mode == "ProcessingTime"
+        self._now = timer_values.getCurrentProcessingTimeInMs() if clocked else None
+        # Rows at Spark's watermark may still come; rows at ours may not.
+        self._watermark = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
+        self._clocks: dict[bytes, _Clock] = {}  # of the groups with equal clocks: mostly there is one
+        self._done: set[int] = set()
+
+    def run(self, partition: int, rows: list[HashedRows], observed: pa.Table) -> Iterator[pd.DataFrame]:
+        """Run the key groups of a partition: all that its rows or the watermark may change.
+
+        Spark's own watermark changes a group only with a timer of Spark's, see `wake_up`. The first group is
+        always run, so that a partition tells the max_parallelism that its groups were made for.
+        """
+        by_group = by_key_group(rows, self._placement.max_parallelism)
+        key_groups = self._placement.key_groups(partition)
+        due = sorted({partition, *by_group}) if self._follows else key_groups
+        output = ResultBuffer(self._query.result_schema, self._query.late_type)
+        for key_group in due:
+            self._run_group(key_group, by_group.get(key_group), observed, output)
+        self._store.select(label_of(partition))  # as Spark had left it
+        return _frames(output)
+
+    def wake_up(self, key_group: int) -> Iterator[pd.DataFrame]:
+        """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
+        output = ResultBuffer(self._query.result_schema, self._query.late_type)
+        if key_group not in self._done:
+            self._run_group(key_group, None, merged([]), output)
+        return _frames(output)
+
+    def _run_group(
+        self, key_group: int, rows: HashedRows | None, observed: pa.Table, output: ResultBuffer
+    ) -> None:
+        label = label_of(key_group)
+        self._store.select(label)
+        group, stored = self._groups.load(label)
+        self._done.add(key_group)
+        clock = self._clocks.get(stored.manifest.clock)
+        if clock is None:
+            clock = self._advance(stored.read_clock(self._store), observed)
+            self._clocks[stored.manifest.clock] = clock
+        run_key_group(self._query, self._runner, group, rows, self._now, clock.watermark, output)
+        if messages := group.notices():
+            self._notices.add(messages)
+        self._set_wake_up(group, clock)
+        group.forget_dead_keys()
+        self._groups.save(label, group, stored, clock.data)
+
+    def _advance(self, data: bytes, observed: pa.Table) -> _Clock:
+        """Return the clock after this micro-batch, of the groups whose clock before it was `data`."""
+        query = self._query
+        if data:
+            state = WatermarkState.from_bytes(data, query.watermarks, query.channels)
+        else:  # of new groups
+            state = WatermarkState(query.watermarks, query.channels)
+        if self._watermark is not None:
+            state.follow(self._watermark)
+        else:
+            state.observe(observed, self._now, self._run)
+        if state.notices:
+            self._notices.add(frozenset(state.notices))
+        return _Clock(state.watermark, state.next_idle(), state.to_bytes())
+
+    def _set_wake_up(self, group: KeyGroup, clock: _Clock) -> None:
+        """Keep one timer of Spark's after now, at the time when the group has to run, or before it.
+
+        Spark would drop a timer for the time that is firing. A timer that is too early stays, since the time
+        of the next run often moves on in each micro-batch, and a run too many changes nothing.
+        """
+        if self._query.time_mode == "None":
+            return
+        now = self._now
+        window = None if group.slices is None else group.slices.windows.next_timer()
+        if now is None:  # Spark fires a timer once its watermark is above it
+            times, after, over = [window], 0, group.watermark + 1
+        else:
+            head = group.processing_timers.heap.peek()
+            times = [clock.next_idle, None if head is None else head.timestamp]
+            times += [] if self._query.event_time is not None else [window]
+            after, over = 1, now
+        next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
+        wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
+        current = group.wake_up
+        if current is not None and current <= over:
+            current = None  # it has fired or fires in this batch; Spark deletes it
+        if current is None or wanted is None or wanted < current:
+            if current is not None:
+                self._store.delete_timer(current)
+            if wanted is not None:
+                self._store.register_timer(wanted)
+            group.wake_up = wanted
+
+
+def _frames(output: ResultBuffer) -> Iterator[pd.DataFrame]:
+    for batch in output.table().to_batches():
+        yield frame(batch)

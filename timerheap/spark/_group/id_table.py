@@ -105,7 +105,8 @@ class IdTable:
             ids, gone, values = ids[mask], ids[~mask], values.filter(kept)
         places, held = self._index.find_many(ids)
         places = self._slab.plan(values, places, held)
-        self._index.put_many(ids, places)
+        moved = ~held if self._slab.fixed_width else slice(None)
+        self._index.put_many(ids[moved], places[moved])
         self._slab.write(values, places, held)
         if gone is not None:
             self._slab.drop(self._taken_out(gone))

@@ -87,7 +87,8 @@ class Slab:
         used_again = free[len(free) - min(len(new), len(free)) :]
         appended = new[len(used_again) :]
         self._column.allow_nulls(values, len(appended))
-        self._column.grow(values if len(appended) == n else values.take(pa.array(appended)))
+        if len(appended):
+            self._column.grow(values if len(appended) == n else values.take(pa.array(appended)))
         places = places.copy()
         places[new[: len(used_again)]] = used_again
         places[appended] = np.arange(end, end + len(appended))

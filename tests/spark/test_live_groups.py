@@ -15,6 +15,7 @@ from chunk_store import MemoryStore
 from test_live_store import files
 from test_state import QUERY
 
+from timerheap.spark._group.clock_bytes import StoredClock, encode_clock
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.query import Query
 from timerheap.spark._worker import live_groups
@@ -58,7 +59,7 @@ class Executor:
         """Run a micro-batch in a worker, and return where it had its group from."""
         self._patch.setattr(live_groups, "_cache", self.caches.setdefault(worker, Cache()))
         store, counts = self.store.copy(), Added()
-        groups = LiveGroups(query, store, owner, cast(Any, counts), cast(Any, self.notices))
+        groups = LiveGroups(query, store, owner, 4, cast(Any, counts), cast(Any, self.notices))
         groups.begin(owner.operator, self.number)
         group, stored = groups.load(7)
         timers = group.event_timers.heap.timestamps.tolist()
@@ -69,7 +70,7 @@ class Executor:
             f"k{number}" for number in timers
         ]
         group.event_timers.push_many(np.array([self.number]), ids, 0)
-        groups.save(7, group, stored)
+        groups.save(7, group, stored, encode_clock(StoredClock(group.watermark, None, [])))
         del group, stored
         if commits:
             self.store = store

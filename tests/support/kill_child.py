@@ -17,7 +17,8 @@ import kill_jobs
 import processes
 from local_spark import start_spark
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from streams import read_stream
 
 
@@ -35,16 +36,21 @@ def writer(folder: Path) -> Any:
     return write
 
 
-def main(spec: dict[str, Any]) -> None:
-    for module in (kill_jobs, processes):
-        cloudpickle.register_pickle_by_value(module)
+def start(spark: SparkSession, spec: dict[str, Any]) -> StreamingQuery:
+    """Start the query of a child in any session; its own settings are left out."""
     work = Path(spec["work"])
-    spark = start_spark(work / "spark", settings=spec["settings"])
-    print("up", spark.sparkContext._gateway.proc.pid, flush=True)
     killer = kill_jobs.Killer(*spec["killer"]) if spec["killer"] else None
     result = kill_jobs.QUERIES[spec["query"]](read_stream(spark, Path(spec["input"])), killer)
     out = result.writeStream.foreachBatch(writer(work / "out")).trigger(availableNow=True)
-    out.option("checkpointLocation", str(work / "checkpoint")).start().awaitTermination()
+    return out.option("checkpointLocation", str(work / "checkpoint")).start()
+
+
+def main(spec: dict[str, Any]) -> None:
+    for module in (kill_jobs, processes):
+        cloudpickle.register_pickle_by_value(module)
+    spark = start_spark(Path(spec["work"]) / "spark", settings=spec["settings"])
+    print("up", spark.sparkContext._gateway.proc.pid, flush=True)
+    start(spark, spec).awaitTermination()
     spark.stop()
 
 

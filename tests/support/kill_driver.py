@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import queue
 import random
 import subprocess
@@ -25,7 +26,7 @@ from kill_jobs import QUERIES, write_input
 from processes import below, command, kill, python_daemons, python_workers
 from standalone import Cluster, cluster
 
-__all__ = ["Child", "Outcome", "compared", "run"]
+__all__ = ["Child", "Outcome", "compared", "run", "settings_of"]
 
 CHILD = Path(__file__).with_name("kill_child.py")
 STORE = "spark.sql.streaming.stateStore"
@@ -66,6 +67,7 @@ class Child:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, CHILD, work / "spec.json"],
+                env=os.environ | {"PYTHONPATH": str(CHILD.parent)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -164,26 +166,30 @@ KINDS: dict[str, Callable[[Child, random.Random, Cluster | None], bool]] = {
 MOST = {"driver": 5, "worker": 12, "executor": 8}  # kills in one run
 
 
-def settings(draw: random.Random, where: Cluster | None) -> dict[str, Any]:
-    """Return settings of Spark, some of them by chance."""
-    chosen = {
-        "spark.sql.shuffle.partitions": draw.choice([2, 3, 4]),
-        "spark.python.worker.reuse": draw.choice(["true", "true", "false"]),
-        f"{STORE}.rocksdb.changelogCheckpointing.enabled": draw.choice(["true", "true", "false"]),
-        f"{STORE}.maintenanceInterval": draw.choice(["1s", "60s"]),
-        f"{STORE}.minDeltasForSnapshot": draw.choice([2, 10]),
-        f"{STORE}.checkpointFormatVersion": draw.choice([1, 1, 2]),
-    }
+def settings_of(where: Cluster | None) -> dict[str, Any]:
+    """Return settings of a Spark that survives kills: a local one, or one on a cluster."""
     if where is None:
-        return chosen | {"spark.master": "local[2,8]"}
-    return chosen | {
+        return {"spark.master": "local[2,8]"}
+    return {
         "spark.master": where.url,
         "spark.cores.max": 2,
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.task.maxFailures": 20,
         "spark.stage.maxConsecutiveAttempts": 20,
-        "spark.speculation": draw.choice(["true", "false"]),
+    }
+
+
+def settings_by_chance(draw: random.Random, where: Cluster | None) -> dict[str, Any]:
+    """Return further settings; with speculation most tasks have a twin on the other executor."""
+    return {
+        "spark.sql.shuffle.partitions": draw.choice([2, 3, 4]),
+        "spark.python.worker.reuse": draw.choice(["true", "true", "false"]),
+        f"{STORE}.rocksdb.changelogCheckpointing.enabled": draw.choice(["true", "true", "false"]),
+        f"{STORE}.maintenanceInterval": draw.choice(["1s", "60s"]),
+        f"{STORE}.minDeltasForSnapshot": draw.choice([2, 10]),
+        f"{STORE}.checkpointFormatVersion": draw.choice([1, 1, 2]),
+        "spark.speculation": draw.choice(["true", "false"]) if where is not None else "false",
         "spark.speculation.interval": "50ms",
         "spark.speculation.multiplier": 1.01,
         "spark.speculation.quantile": 0.1,
@@ -254,7 +260,7 @@ def _until_its_end(
         if told is not None:
             pace, heard = 0.7 * pace + 0.3 * min(now - heard, 20), now
             if due is None and found.kills < may_kill and (told == "wrote" or draw.randrange(2)):
-                due = now + draw.uniform(0, 6 * pace)
+                due = now + draw.uniform(0, 3 * pace)
 
 
 def compared(expected: Path, found: Path) -> Outcome:
@@ -317,10 +323,11 @@ class Soak:
         draw = random.Random(f"{self._seed} {kind} {number}")
         query = self._queries[number % len(self._queries)]
         right, work = self._undisturbed(query), self._scratch / f"{kind}-{number}"
-        chosen = settings(draw, where)
-        done = run(work, self._spec(query, chosen), kills, kind, draw, where)
+        chosen = settings_by_chance(draw, where)
+        done = run(work, self._spec(query, settings_of(where) | chosen), kills, kind, draw, where)
         done.add(compared(right, work / "out"))
         shown = ", ".join(f"{name.removeprefix('spark.')}={value}" for name, value in chosen.items())
+        shown = shown.replace("sql.streaming.stateStore.", "")
         tell(f"{line(kind, done)}  {query}; {shown}")
         for what in [*done.differences[:10], *(error[-3_000:] for error in done.errors)]:
             tell(f"  {what}")
@@ -330,7 +337,7 @@ class Soak:
         """Return the output of an undisturbed run."""
         work = self._scratch / f"undisturbed {query}"
         if not work.exists():
-            run(work, self._spec(query, {"spark.master": "local[2,8]"}))
+            run(work, self._spec(query, settings_of(None)))
         return work / "out"
 
     def _spec(self, query: str, settings: dict[str, Any]) -> dict[str, Any]:

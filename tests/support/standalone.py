@@ -48,7 +48,7 @@ def environment() -> dict[str, str]:
 @contextmanager
 def running(program: str, *arguments: object, directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of pyspark's programs in its own process group, until the end of the block."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             [SPARK / "bin" / program, *map(str, arguments)],

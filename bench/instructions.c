@@ -1,6 +1,7 @@
-/* Runs each operation of csrc/ once on fixed timers, and lets callgrind dump the instructions of each under the name of
- * the operation. instructions.py builds it, runs it and reads the dumps. */
+/* Runs each operation of csrc/ once on fixed timers or ids, and lets callgrind dump the instructions of each under the
+ * name of the operation. instructions.py builds it, runs it and reads the dumps. */
 #include "th_heap.h"
+#include "th_table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,36 @@ static void pop_due(th_heap *h, int64_t watermark) {
         free(h.ts), free(h.key), free(h.ns), free(h.slot), free(h.line);                                               \
     } while (0)
 
+static th_table an_index(void) {
+    th_table t;
+    th_table_init(&t, 1);
+    if (th_table_move(&t, memory(th_table_size(N)), N, 1) != TH_YES) abort();
+    return t;
+}
+
+static void put_ids(th_table *t, const int64_t *ids) {
+    size_t need;
+    if (th_table_put_many(t, column(ids), column(ts), N, done, (th_undo){where, out_ts}, &need) != TH_YES) abort();
+}
+
+static th_table filled_index(void) {
+    th_table t = an_index();
+    put_ids(&t, key);
+    return t;
+}
+
+#define COUNT_IDS(name, table, call)                                                                                   \
+    do {                                                                                                               \
+        th_table t = table;                                                                                            \
+        void *block = t.line;                                                                                          \
+        CALLGRIND_ZERO_STATS;                                                                                          \
+        call;                                                                                                          \
+        CALLGRIND_DUMP_STATS_AT(name);                                                                                 \
+        if (th_table_check(&t) != TH_YES) abort();                                                                     \
+        if (t.line != block) free(t.line);                                                                             \
+        free(block);                                                                                                   \
+    } while (0)
+
 #define EACH(call)                                                                                                     \
     for (size_t i = 0; i < N; i++) call
 
@@ -115,6 +146,12 @@ int main(void) {
     COUNT("pop_due, 1 % due", filled(false), pop_due(&h, SPAN / 100));
     COUNT("reindex", filled(false), (memset(h.line, 0, h.lines * sizeof *h.line), th_heap_reindex(&h)));
     COUNT("restore", filled(false), (memset(h.line, 0, h.lines * sizeof *h.line), th_heap_restore(&h)));
+    COUNT_IDS("ids, put_many", an_index(), put_ids(&t, key));
+    COUNT_IDS("ids, put_many that sets", filled_index(), put_ids(&t, old_key));
+    COUNT_IDS("ids, find_many", filled_index(), th_table_find_many(&t, column(old_key), N, out_ts, done));
+    COUNT_IDS("ids, find_many, absent", filled_index(), th_table_find_many(&t, column(ts), N, out_ts, done));
+    COUNT_IDS("ids, remove_many", filled_index(), th_table_remove_many(&t, column(old_key), N, out_ts, done));
+    COUNT_IDS("ids, grow", filled_index(), th_table_move(&t, memory(th_table_size(2 * N)), 2 * N, 1));
     th_xxh64 x;
     COUNT("xxh64", empty(false), (th_xxh64_begin(&x, 0), th_xxh64_add(&x, ts, sizeof ts), th_xxh64_end(&x)));
     return 0;

@@ -220,17 +220,22 @@ TH_INLINE int64_t id_of(const th_table *t, size_t line, unsigned lane) {
     return line < t->lines ? t->line[line].id[lane] : 0;
 }
 
-/* Entries whose new lines were fetched ahead. */
+/* Entries on their way to another block. */
 typedef struct movers {
     size_t n;
-    place to[AHEAD + TH_IDS];
-    int64_t value[AHEAD + TH_IDS];
+    int64_t id[AHEAD + TH_IDS], value[AHEAD + TH_IDS];
 } movers;
 
+/* Enters ids that are absent. */
 static void enter(th_table *t, movers *m) {
+    place places[AHEAD + TH_IDS];
     for (size_t k = 0; k < m->n; k++) {
-        spot s = search(t, m->to[k]);
-        t->line[s.line].id[s.lane] = m->to[k].id;
+        places[k] = place_of(t, m->id[k]);
+        TH_PREFETCH(&t->line[places[k].line]);
+    }
+    for (size_t k = 0; k < m->n; k++) {
+        spot s = search(t, places[k]);
+        t->line[s.line].id[s.lane] = places[k].id;
         t->line[s.line].value[s.lane] = m->value[k];
     }
     t->len += m->n;
@@ -245,10 +250,9 @@ th_status th_table_move(th_table *t, void *block, size_t cap, uint64_t seed) {
     if (cap) memset(block, 0, th_table_size(cap));
     for (size_t i = 0; i < all_lines(t); i++) {
         for (unsigned k = 0; k < TH_IDS; k++) { /* without a branch: a free entry is overwritten by the next one */
-            place p = m.to[m.n] = place_of(&to, id_of(t, i, k));
+            m.id[m.n] = id_of(t, i, k);
             m.value[m.n] = t->line[i].value[k];
             m.n += t->line[i].id[k] != 0;
-            TH_PREFETCH(&to.line[p.line]);
         }
         if (to.len + m.n > t->len) return TH_CORRUPT;
         if (m.n >= AHEAD) enter(&to, &m);

@@ -60,7 +60,14 @@ cdef class IdIndex(_Borrower):
         return self.resize(max(cap, need))
 
     def reserve(self, n):
-        """Make room for `n` ids in all; O(len) if the index moves to new memory.
+        """Make room for `n` ids in all, so that the index does not grow before it holds more.
+
+        O(len) if the index moves to new memory. Removals release the room.
+
+        Parameters
+        ----------
+        n : int
+            Total number of ids.
 
         Raises
         ------

@@ -102,8 +102,8 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers timer_journal",
-        "batch_log buffers chunks journalled_timers live_file value_columns",
-        "array_layouts channels",
+        "batch_log buffers chunks live_file timers_of_keys value_columns",
+        "array_layouts channels journalled_timers",
         "column",
         "slab",
         "id_table",

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from queue_model import QueueModel
 
+from timerheap import TimerHeap
 from timerheap.flink import InternalTimer, InternalTimerService, ManualProcessingTimeService
 from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.spark._group.journalled_timers import JournalledQueue, JournalledTimers
+from timerheap.spark._group.timers_of_keys import TimersOfKeys, due_keys
 
 timestamps = st.integers(-2, 12)
 key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])
@@ -82,6 +85,54 @@ class AgainstTheModel(RuleBasedStateMachine):
 
 
 TestAgainstTheModel = AgainstTheModel.TestCase
+
+
+@given(
+    heap=st.lists(st.tuples(timestamps, key_ids), max_size=300, unique=True),
+    time=timestamps,
+    limit=st.integers(1, 40),
+)
+def test_the_keys_of_the_first_due_timers_are_found(heap: list[Any], time: int, limit: int) -> None:
+    timers = TimerHeap()
+    for timestamp, key_id in heap:
+        timers.push(timestamp, key_id, 0)
+    due = sorted((timestamp, key_id) for timestamp, key_id in heap if timestamp <= time)
+    first, bound = due[:limit], [timestamp for timestamp, _ in due[:limit]][-1:]
+    found = due_keys(timers, time, limit).tolist()
+    assert len(found) == len(first)
+    assert {key for timestamp, key in first if [timestamp] != bound} <= set(found)
+    assert set(found) <= {key for timestamp, key in due if [timestamp] <= bound}
+
+
+class CountedHeap:
+    """A heap that counts how often its timers are looked at as a whole."""
+
+    def __init__(self, heap: TimerHeap) -> None:
+        self.heap = heap
+        self.scans = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.scans += name == "key_hashes"
+        return getattr(self.heap, name)
+
+    def __contains__(self, timer: Any) -> bool:
+        return timer in self.heap
+
+
+def test_the_timers_of_many_keys_are_found_without_a_scan_for_each() -> None:
+    journalled = JournalledTimers(kind=0, one_timer_per_key=False)
+    queue = JournalledQueue(journalled)
+    counted = CountedHeap(journalled.heap)
+    queue._of_keys = TimersOfKeys(counted)  # type: ignore[arg-type]
+    for key in range(1_000):
+        queue.add((key, key, None))
+    for key in range(1_000):
+        queue.add((key + 5, key, None))
+        assert [timer.timestamp for timer in queue.timers_of_key(key)] == [key, key + 5]
+        queue.remove((key, key, None))
+        assert queue.remove_keys([key]) == 1
+    assert not len(queue)
+    assert counted.scans < 50
 
 
 def test_a_function_sees_the_timers_of_its_key_only() -> None:

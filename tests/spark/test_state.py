@@ -31,6 +31,7 @@ from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.offsets import widen
@@ -400,3 +401,18 @@ def test_groups_of_only_one_run_of_a_query_are_live() -> None:
     for batch in range(3, 12):
         cache.begin(again, "2", batch)
     assert not cache.take(again, 7), "it has moved to another worker"
+
+
+def test_dead_keys_are_searched_for_once_a_good_part_of_the_group_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    monkeypatch.setattr(KeyTable, "retain", lambda keys, holders: searched.append(sum(map(len, holders))))
+    group = KeyGroup(QUERY)
+    key_id = group.keys.resolve(np.array([7]), [pa.array(["a"])])
+    n = 20_000
+    group.event_timers.push_many(np.arange(n), np.repeat(key_id, n), 0)
+    for watermark in range(0, n, 100):  # one key, whose timers fire over many micro-batches
+        group.event_timers.pop_due(watermark)
+        group.forget_dead_keys()
+    assert sum(searched) < 3 * n

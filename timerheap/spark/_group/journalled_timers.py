@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timerheap._arguments import int64
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.timer_journal import POP_DUE, PUSH, REMOVE, SCHEMA, TimerJournal, net_effect
+from timerheap.spark._group.timers_of_keys import TimersOfKeys
 from timerheap.timer import TimerBatch
 
 __all__ = ["JournalledQueue", "JournalledTimers"]
@@ -205,14 +207,18 @@ class JournalledQueue:
     """
 
     def __init__(self, timers: JournalledTimers) -> None:
+        assert isinstance(timers.heap, TimerHeap)
         self._timers = timers
         self._heap = timers.heap
+        self._of_keys = TimersOfKeys(timers.heap)
 
     def add(self, timer: tuple[int, int, None], /) -> bool:
         """See `KeyedTimerQueue.add`."""
         timestamp, key_id, _ = timer
         head = self._heap.peek()
-        return self._timers.push(timestamp, key_id, 0) and (head is None or timestamp < head.timestamp)
+        pushed = self._timers.push(timestamp, key_id, 0)
+        self._of_keys.push(timestamp, key_id)
+        return pushed and (head is None or timestamp < head.timestamp)
 
     def remove(self, timer: tuple[int, int, None], /) -> bool:
         """See `KeyedTimerQueue.remove`."""
@@ -238,6 +244,8 @@ class JournalledQueue:
         if rows:
             timestamps, key_ids = zip(*rows, strict=True)
             self._timers.push_many(timestamps, key_ids, 0)
+            for row in rows:
+                self._of_keys.push(*row)
 
     def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[int, None]]:
         """See `KeyedTimerQueue.poll_many`."""
@@ -246,12 +254,15 @@ class JournalledQueue:
 
     def remove_keys(self, keys: Iterable[int], /) -> int:
         """See `KeyedTimerQueue.remove_keys`."""
-        return self._timers.remove_keys(list(keys))
+        ids = [int64("key", key) for key in keys]
+        if len(ids) != 1:
+            return self._timers.remove_keys(ids)
+        removed = self._timers.remove_many(self._of_keys.timestamps(ids[0]), ids[0], 0)
+        return int(np.count_nonzero(removed))
 
     def timers_of_key(self, key: int, /) -> list[InternalTimer[int, None]]:
         """See `KeyedTimerQueue.timers_of_key`."""
-        timestamps = np.sort(self._heap.timestamps[self._heap.key_hashes == key])
-        return [InternalTimer(timestamp, key, None) for timestamp in timestamps.tolist()]
+        return [InternalTimer(timestamp, key, None) for timestamp in self._of_keys.timestamps(key)]
 
     def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[int, None]]:
         """See `KeyedTimerQueue.get_subset_for_key_group`; a queue holds one key group, so returns all."""
@@ -264,9 +275,7 @@ class JournalledQueue:
     def __contains__(self, timer: tuple[int, int, None], /) -> bool:
         """See `KeyedTimerQueue.__contains__`."""
         timestamp, key_id, _ = timer
-        if isinstance(self._heap, TimerHeap):
-            return (timestamp, key_id, 0) in self._heap
-        return self._heap.timestamp_of(key_id, 0) == timestamp
+        return (timestamp, key_id, 0) in self._heap
 
     def __len__(self) -> int:
         return len(self._heap)

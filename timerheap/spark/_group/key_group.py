@@ -167,15 +167,15 @@ class KeyGroup:
     def forget_dead_keys(self) -> None:
         """Drop the keys that have no timer, state, window or waiting row.
 
-        A search costs O(keys), so it starts only once half of the keys may be dead: the cost for each key is
-        amortised O(1), and the table holds at most twice the live keys.
+        A search costs O(keys + timers + waiting rows), so it starts only once half as many have gone: each
+        pays amortised O(1), and the dead keys take about as much memory as the rest at most.
         """
         parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | UserState]
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
         if self.slices is not None:
             parts.append(self.slices)
         losses = sum(part.losses for part in parts)
-        if 2 * (losses - self._losses_seen) < len(self.keys):
+        if 2 * (losses - self._losses_seen) < self._size():
             return
         self._losses_seen = losses
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
@@ -191,8 +191,13 @@ class KeyGroup:
         self.rows.loaded(self.watermark)
         if self.slices is not None:
             self.slices.loaded(self.watermark)
-        self._losses_seen = -len(self.keys)  # any of them may be dead
+        self._losses_seen = -self._size()  # any key may be dead
         return self
+
+    def _size(self) -> int:
+        return len(self.keys) + sum(
+            len(part) for part in (self.event_timers.heap, self.processing_timers.heap, self.rows)
+        )
 
 
 def _windows_part(spec: WindowSpec) -> type[SlicesPart | SessionsPart]:

@@ -20,6 +20,8 @@ LATE_BY = "late_by"
 LATE_ROW = "late_row"
 """Name of the result column with a late row, a struct."""
 
+_GATHERED = 1 << 16  # rows that become columns at once, which take far less memory
+
 
 class ResultBuffer:
     """Checks and collects what a function yields during one call of the operator.
@@ -47,6 +49,8 @@ class ResultBuffer:
                 self._rows.append(row)
             else:
                 self._rows.append(self._as_tuple(row, source))
+            if len(self._rows) == _GATHERED:
+                self._gather()
 
     def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
         names = self._schema.names

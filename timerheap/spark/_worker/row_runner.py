@@ -21,6 +21,7 @@ from timerheap.spark._group.journalled_timers import JournalledQueue
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._group.timers_of_keys import due_keys
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
@@ -29,6 +30,8 @@ from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["RowRunner", "no_processing_time"]
+
+_AHEAD = 1 << 16  # timers whose keys are looked up at once
 
 
 def no_processing_time() -> NoReturn:
@@ -106,7 +109,8 @@ class RowRunner:
         self._ids: KeyContext[int] = KeyContext()
         self._states = GroupRuntimeContext(self._ids, max_parallelism)
         self._context = FunctionContext()
-        self._keys: dict[int, Any] = {}
+        self._keys: dict[int, Any] = {}  # of the rows of the micro-batch
+        self._timer_keys: dict[int, Any] = {}  # of some timers that may fire
 
     def open(self) -> None:
         """Open the function."""
@@ -120,7 +124,7 @@ class RowRunner:
         """Begin a key group."""
         self._group = group
         self._output = output
-        self._keys = {}
+        self._keys, self._timer_keys = {}, {}
         self._state_tables: list[UserState] = self._states.bind(group)
         self._clock = _BatchClock(now) if now is not None else None
         clock: ProcessingTimeService = self._clock if self._clock is not None else _NoClock()
@@ -201,9 +205,12 @@ class RowRunner:
 
     def _on_timer(self, timer: InternalTimer[int, None], domain: TimeDomain) -> None:
         context = self._context
-        if timer.key not in self._keys:
-            self._learn_keys(timer)
-        context.key = self._keys[timer.key]
+        key = self._keys.get(timer.key)
+        if key is None:
+            if timer.key not in self._timer_keys:
+                self._learn_keys(timer)
+            key = self._timer_keys[timer.key]
+        context.key = key
         context.at = timer.timestamp
         context.domain = domain
         try:
@@ -213,17 +220,17 @@ class RowRunner:
             raise
 
     def _learn_keys(self, timer: InternalTimer[int, None]) -> None:
-        """Look up the keys of all timers that may fire; a lookup of one key costs as much."""
+        """Look up the keys of the next timers that may fire; a lookup of one key costs as much."""
         due = [np.array([timer.key])]
         for timers, time in (
             (self._group.event_timers, max(self._group.watermark, timer.timestamp)),
             (self._group.processing_timers, MAX_WATERMARK if self._clock is None else self._now()),
         ):
-            due.append(timers.heap.key_hashes[timers.heap.timestamps <= time])
+            due.append(due_keys(timers.heap, time, _AHEAD))
         ids = np.unique(np.concatenate(due))
         keys = pa.Table.from_batches([self._group.keys.keys(ids)])
         rows = rows_of(keys, self._key_type, self._key_type.names, as_tuples=True)
-        self._keys.update(zip(ids.tolist(), map(self._key_of_key, rows), strict=True))
+        self._timer_keys = dict(zip(ids.tolist(), map(self._key_of_key, rows), strict=True))
         self._announce(ids)
 
     def _now(self) -> int:

@@ -1,0 +1,66 @@
+"""Answers about some of the timers in a heap that do not cost a scan of all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from timerheap._native._heap import KeyTimerHeap, TimerHeap
+
+__all__ = ["TimersOfKeys", "due_keys"]
+
+_ARITY = 8  # of the heaps; the children of row i are the rows 8 * i + 1 to 8 * i + 8
+_SCANS = 32
+
+
+def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
+    """Return the key ids of the timers up to `time`, or of the first `limit` of them; O(due timers)."""
+    timestamps = heap.timestamps
+    found, level = [], np.zeros(min(1, len(heap)), np.int64)
+    while len(level):
+        level = level[timestamps[level] <= time]
+        found.append(level)
+        level = (_ARITY * level[:, None] + np.arange(1, _ARITY + 1)).ravel()
+        level = level[level < len(heap)]
+    rows = np.concatenate([np.empty(0, np.int64), *found])
+    if len(rows) > limit:
+        rows = rows[np.argpartition(timestamps[rows], limit - 1)[:limit]]
+    ids: np.ndarray = heap.key_hashes[rows]
+    return ids
+
+
+class TimersOfKeys:
+    """The timers of single keys in a `TimerHeap`.
+
+    The first questions scan the heap. Further ones sort it once, and then cost what they return; timers that
+    were pushed later are remembered.
+
+    Parameters
+    ----------
+    heap : TimerHeap
+    """
+
+    def __init__(self, heap: TimerHeap) -> None:
+        self._heap = heap
+        self._scans = 0
+        self._sorted: tuple[np.ndarray, np.ndarray] | None = None  # key ids and timestamps, by key id
+        self._pushed: dict[int, set[int]] = {}  # timestamps by key id, since then
+
+    def push(self, timestamp: int, key_id: int) -> None:
+        """Record a new timer."""
+        if self._sorted is not None:
+            self._pushed.setdefault(key_id, set()).add(timestamp)
+
+    def timestamps(self, key_id: int) -> list[int]:
+        """Return the timestamps of a key's timers, of namespace 0, in ascending order."""
+        if self._sorted is None and self._scans < _SCANS:
+            self._scans += 1
+            rows = (self._heap.key_hashes == key_id) & (self._heap.namespaces == 0)
+            scanned: list[int] = np.sort(self._heap.timestamps[rows]).tolist()
+            return scanned
+        if self._sorted is None:
+            order = np.argsort(self._heap.key_hashes)
+            self._sorted = self._heap.key_hashes[order], self._heap.timestamps[order]
+        ids, timestamps = self._sorted
+        start, stop = np.searchsorted(ids, key_id), np.searchsorted(ids, key_id, "right")
+        found = {*timestamps[start:stop].tolist(), *self._pushed.get(key_id, ())}
+        return sorted(timestamp for timestamp in found if (timestamp, key_id, 0) in self._heap)

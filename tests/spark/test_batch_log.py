@@ -48,7 +48,7 @@ def test_windows_that_are_handed_over_equal_windows_that_stay(part: Any, assigne
         assert repr(results[0]) == repr(results[1])
         fired += len(results[0].key_ids)
         head = json.loads(json.dumps(moves.head()))
-        moves = part.attach(spec, arena, head, watermark)
+        moves = part.attach(spec, arena, head)
         assert moves.snapshot().equals(stays.snapshot())
         assert moves.losses == stays.losses
     assert fired > 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,7 @@ class Column:
         self._layout.clear()
 
 
+@lru_cache(maxsize=256)
 def _without_maps(type_: pa.DataType) -> pa.DataType:
     """Return a wide type with lists of entries for maps, at every depth."""
     if pa.types.is_map(type_):

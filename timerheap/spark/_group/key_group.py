@@ -16,7 +16,7 @@ from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.session_windows import SessionsPart
 from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
-from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
+from timerheap.spark._group.window_slices import SlicesPart
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import SliceAssigner
 
@@ -30,7 +30,10 @@ class KeyGroup:
     ----------
     query : Query
     memory : Memory
-        Where everything is that another process needs to go on with the group.
+        Where everything is that another process needs to continue the group.
+    head : dict, optional
+        What `head` returned in that process: the group is then the one in `memory`, and the query must be
+        one that it `fits`. O(1), except for windows. By default the group is empty.
 
     Attributes
     ----------
@@ -42,58 +45,49 @@ class KeyGroup:
         The timestamp of the group's timer in Spark.
     """
 
-    def __init__(self, query: Query, memory: Memory = PROCESS) -> None:
+    def __init__(self, query: Query, memory: Memory = PROCESS, head: dict[str, Any] | None = None) -> None:
+        def part(cls: Any, name: str, *arguments: Any) -> Any:
+            if head is None:
+                return cls(*arguments, memory)
+            return cls.attach(*arguments, memory, head[name])
+
         self.query = query
         self.memory = memory
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
-        self.keys = KeyTable(_key_fields(query), memory)
-        self.event_timers = JournalledTimers(EVENT_TIMERS, query.one_timer_per_key, memory)
-        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, query.one_timer_per_key, memory)
-        self.rows = RowBuffer(query.schema, memory)
-        windows = query.windows
-        self.slices = None if windows is None else _windows_part(windows)(windows, memory)
-        self.states: dict[str, UserState] = {}
+        single, windows = query.one_timer_per_key, query.windows
+        self.keys: KeyTable = part(KeyTable, "keys", [query.schema.field(name) for name in query.key])
+        self.event_timers: JournalledTimers = part(JournalledTimers, "event", EVENT_TIMERS, single)
+        self.processing_timers: JournalledTimers = part(
+            JournalledTimers, "processing", PROCESSING_TIMERS, single
+        )
+        self.rows: RowBuffer = part(RowBuffer, "rows", query.schema)
+        self.slices: SlicesPart | SessionsPart | None = None
+        if windows is not None:
+            sliced = isinstance(windows.assigner, SliceAssigner)
+            self.slices = part(SlicesPart if sliced else SessionsPart, "slices", windows)
+        states = {} if head is None else head["states"]
+        self.states: dict[str, UserState] = {
+            name: attached_state(memory, each) for name, each in states.items()
+        }
         self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
+        if head is not None:
+            self.watermark, self.late_rows, self.wake_up, self._losses_seen = head["numbers"]
 
     def head(self) -> dict[str, Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return the JSON values from which another process continues; all changes must have been saved."""
         return {
             "shape": _shape(self.query),
-            "losses_seen": self._losses_seen,
             "keys": self.keys.head(),
-            "event_timers": self.event_timers.head(),
-            "processing_timers": self.processing_timers.head(),
+            "event": self.event_timers.head(),
+            "processing": self.processing_timers.head(),
             "rows": self.rows.head(),
             "slices": None if self.slices is None else self.slices.head(),
             "states": {name: head_of(state) for name, state in self.states.items()},
+            "numbers": [self.watermark, self.late_rows, self.wake_up, self._losses_seen],
         }
-
-    @classmethod
-    def attach(cls, query: Query, memory: Memory, head: dict[str, Any], watermark: int) -> KeyGroup:
-        """Return the group that `head` describes, on the bytes in `memory`; O(1), except for windows.
-
-        The query must be one that the group `fits`.
-        """
-        group = cls(query)
-        group.memory = memory
-        group.watermark = watermark
-        group._losses_seen = head["losses_seen"]
-        group.keys = KeyTable.attach(_key_fields(query), memory, head["keys"])
-        single = query.one_timer_per_key
-        group.event_timers = JournalledTimers.attach(EVENT_TIMERS, single, memory, head["event_timers"])
-        group.processing_timers = JournalledTimers.attach(
-            PROCESSING_TIMERS, single, memory, head["processing_timers"]
-        )
-        group.rows = RowBuffer.attach(query.schema, memory, head["rows"])
-        if query.windows is not None:
-            part = _windows_part(query.windows)
-            group.slices = part.attach(query.windows, memory, head["slices"], watermark)
-        states = (attached_state(memory, each) for each in head["states"].values())
-        group.states = {state.name: state for state in states}
-        return group
 
     @staticmethod
     def fits(query: Query, head: dict[str, Any]) -> bool:
@@ -198,14 +192,6 @@ class KeyGroup:
         return len(self.keys) + sum(
             len(part) for part in (self.event_timers.heap, self.processing_timers.heap, self.rows)
         )
-
-
-def _windows_part(spec: WindowSpec) -> type[SlicesPart | SessionsPart]:
-    return SlicesPart if isinstance(spec.assigner, SliceAssigner) else SessionsPart
-
-
-def _key_fields(query: Query) -> list[pa.Field]:
-    return [query.schema.field(name) for name in query.key]
 
 
 def _shape(query: Query) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
 
 
+@lru_cache(maxsize=256)
 def wide(type_: pa.DataType) -> pa.DataType:
     """Return the type with 64-bit offsets at every depth."""
     if pa.types.is_string(type_):

@@ -94,10 +94,12 @@ class SegmentChains:
     @classmethod
     def attach(cls, type_: pa.DataType, compact: Compact, memory: Memory, head: list[Any]) -> SegmentChains:
         """Return the chains that `head` describes; O(1)."""
-        chains = cls(type_, compact)
+        chains = cls.__new__(cls)
         links, segments, chains._next = head
+        chains._compact = compact
         chains._chains = IdTable.attach(_CHAIN, memory, links)
         chains._segments = IdTable.attach(type_, memory, segments)
+        chains.type = chains._segments.type
         return chains
 
     def head(self) -> list[Any]:

@@ -48,10 +48,12 @@ class Slab:
     @classmethod
     def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> Slab:
         """Return the slab that `head` describes; O(1)."""
-        slab = cls(type_, memory)
+        slab = cls.__new__(cls)
         column, free, slab._patience = head
+        slab._memory = memory
         slab._column = Column.attach(type_, memory, column)
         slab._free = Buffer.attach(memory, free)
+        slab.type, slab.fixed_width = slab._column.type, slab._column.fixed_width
         return slab
 
     def head(self) -> list[Any]:

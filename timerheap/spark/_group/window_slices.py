@@ -128,13 +128,13 @@ class SlicesPart:
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
-        return [self.losses, self._log.head()]
+        return [self.losses, self.windows.watermark, self._log.head()]
 
     @classmethod
-    def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any], watermark: int) -> SlicesPart:
+    def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any]) -> SlicesPart:
         """Return the part that `head` describes; O(size)."""
         part = cls(spec)
-        part.losses, log = head
+        part.losses, watermark, log = head
         part._log = BatchLog.attach(part.schema, memory, log)
         for batch in part._log:
             part.replay(batch)

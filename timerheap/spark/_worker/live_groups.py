@@ -111,29 +111,24 @@ class LiveGroups:
             if not KeyGroup.fits(self._query, head):  # the query was restarted with changes
                 file.discard()
                 return None
-            stored = Stored(manifest)
-            group = KeyGroup.attach(self._query, file, head, self._watermark(stored))
+            group = KeyGroup(self._query, file, head)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
             self._notices.add(
                 frozenset({f"live state was damaged, and is loaded from the checkpoint: {e!r}"})
             )
             return None
-        group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
         self._hand_overs.add(Counts(handed_over=1))
-        return group, stored
+        return group, Stored(manifest)
 
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         """Load a group from the state store."""
         self._hand_overs.add(Counts(loaded=1))
         group = KeyGroup(self._query, self._memory(manifest.id))
         stored = Stored.load(self._store, manifest, group.part, self._query.drop_state)
-        group.watermark = self._watermark(stored)
+        group.watermark = decode_clock(stored.read_clock(self._store)).watermark
         group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
         return group.loaded(), stored
-
-    def _watermark(self, stored: Stored) -> int:
-        return decode_clock(stored.read_clock(self._store)).watermark
 
     def _memory(self, group: bytes) -> Memory:
         """Return a file for a group, or the memory of the process."""

@@ -74,7 +74,7 @@ class CheckpointedPart(Protocol):
         """
 
     def reserve(self, times: int) -> None:
-        """Make room for `times` the present contents; a load knows from its first chunk how many will follow."""
+        """Make room for `times` the present contents; a load calls it after the first of several chunks."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Return one batch whose replay has the effect of replaying these; the part does not change.

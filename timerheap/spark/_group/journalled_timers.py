@@ -140,9 +140,9 @@ class JournalledTimers:
         self._gather()
         if not self._journal:
             return None
-        records = ([np.broadcast_to(column, n) for column in columns] for n, columns in self._journal)
-        columns = map(np.concatenate, zip(*records, strict=True))
+        records = [[c if c.ndim else np.full(n, c) for c in columns] for n, columns in self._journal]
         self._journal = []
+        (columns,) = records if len(records) == 1 else [map(np.concatenate, zip(*records, strict=True))]
         return TimerJournal(*columns).to_arrow()
 
     def snapshot(self) -> pa.RecordBatch:

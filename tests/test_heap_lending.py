@@ -195,8 +195,12 @@ def test_a_failed_reservation_changes_nothing(kind):
     memory = Arena()
     memory.error, memory.fails_at = DiskFull, 1
     heap = kind(100)
+    before = heap.nbytes
     with pytest.raises(DiskFull):
         heap._lend(memory)
+    assert heap.nbytes == before
+    heap._lend(memory)
+    assert memory.sizes
     heap.push(1, 2)
     with pytest.raises(MemoryError, match="at most"):
         heap.reserve(2**40)

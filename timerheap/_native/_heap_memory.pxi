@@ -35,7 +35,9 @@ cdef class _HeapMemory(_Borrower):
             self.give(room)
             return 0
         th_heap_move(&self.h, NULL if room is None else cnp.PyArray_DATA(room.array), cap)
-        old, self.room, self.ts, self.key, self.ns = self.room, room, room, room, room
+        old, self.room = self.room, room
+        self.ts = self.key = self.ns = room
+        self.slot = self.line = None
         self.give(old)
         return 0
 
@@ -120,11 +122,12 @@ cdef class _HeapMemory(_Borrower):
         """
         if self.h.len or self.memory is not None:
             raise ValueError(f"_lend() must be called once, on an empty heap, got {self!r}")
-        cdef size_t reserved = self.reserved
-        self.reserved = 0
-        self.resize(0)
         self.memory = memory
-        self.make_room(reserved, "capacity")
+        try:
+            self.resize(self.reserved)
+        except BaseException:
+            self.memory = None
+            raise
 
     def _head(self):
         """Return a list of integers with which `_attach` finds the heap again, in any process. O(1)."""

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.support.memories import Arena
 from timerheap.spark._group.id_table import IdTable, members
 from timerheap.spark._group.offsets import wide
+from timerheap.spark._group.slab import Slab
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 IDS = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]))
@@ -179,8 +180,39 @@ def test_garbage_is_bounded_and_is_not_removed_by_all_tables_at_once() -> None:
     for batch in range(40):
         before = [len(table._slab) for table in tables]
         for table in tables:
-            table.put(np.arange(batch % 4, 1000, 4), pa.array([str(batch)] * 250))
-            assert len(table._slab) <= 2.25 * len(table) + 64
+            table.put(np.arange(batch % 4, 1000, 4), pa.array([f"{batch:90}"] * 250))
+            assert table._slab.nbytes() <= 2.25 * 100 * len(table) + 1.25 * (64 << 10)
         swept.add(tuple(i for i, table in enumerate(tables) if len(table._slab) < before[i]))
     assert set(range(16)) <= {i for some in swept for i in some}, "each table is swept"
     assert len(swept) > 3
+
+
+def compactions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the bytes that each compaction from now on keeps."""
+    kept: list[int] = []
+    compact = Slab.compact
+
+    def counting(slab: Slab, places: np.ndarray) -> None:
+        compact(slab, places)
+        kept.append(slab.nbytes())
+
+    monkeypatch.setattr(Slab, "compact", counting)
+    return kept
+
+
+def test_replacing_a_large_value_keeps_few_dead_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, kept = IdTable(pa.binary()), compactions(monkeypatch)
+    table.put(np.arange(1_000), pa.array([b"x"] * 1_000))
+    for n in range(50):
+        table.put(np.array([1_000]), pa.array([bytes([n]) * 100_000]))
+        assert table._slab.nbytes() < 500_000
+    assert table.get(np.array([999, 1_000])).to_pylist() == [b"x", bytes([49]) * 100_000]
+    assert sum(kept) < 2 * 50 * 100_000
+
+
+def test_replacing_small_values_beside_a_large_one_seldom_copies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, kept = IdTable(pa.binary()), compactions(monkeypatch)
+    table.put(np.array([0]), pa.array([bytes(1_000_000)]))
+    for n in range(5_000):
+        table.put(np.array([1]), pa.array([b"%d" % n]))
+    assert sum(kept) < 2_000_000

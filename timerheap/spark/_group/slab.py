@@ -16,6 +16,7 @@ from timerheap.spark._group.memory import PROCESS, Memory
 __all__ = ["Slab"]
 
 _FEW = 64  # dead values that are never worth a compaction
+_SMALL = 64 << 10  # bytes that are never worth one
 _PIECE = 1 << 16
 
 
@@ -42,6 +43,8 @@ class Slab:
         self._free = Buffer(memory)  # int64: dropped places of a column of fixed width
         # Key groups fill up alike: with one threshold, all would be compacted in the same micro-batch.
         self._patience = random.uniform(0.75, 1.25)
+        self._kept = 0  # bytes after the last compaction
+        self._most = 0  # live values since then
         self.type = self._column.type
         self.fixed_width = self._column.fixed_width
 
@@ -49,7 +52,7 @@ class Slab:
     def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> Slab:
         """Return the slab that `head` describes; O(1)."""
         slab = cls.__new__(cls)
-        column, free, slab._patience = head
+        column, free, slab._patience, slab._kept, slab._most = head
         slab._memory = memory
         slab._column = Column.attach(type_, memory, column)
         slab._free = Buffer.attach(memory, free)
@@ -58,7 +61,7 @@ class Slab:
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs."""
-        return [self._column.head(), self._free.head(), self._patience]
+        return [self._column.head(), self._free.head(), self._patience, self._kept, self._most]
 
     def __len__(self) -> int:
         """Return the number of places, dead ones included."""
@@ -133,8 +136,17 @@ class Slab:
                 self._free.append(places)
 
     def sparse(self, live: int) -> bool:
-        """Return whether so many values are dead that a compaction pays, if `live` are not."""
-        return len(self._column) - live > _FEW + self._patience * live
+        """Return whether so much is dead that a compaction pays, if `live` values are not.
+
+        Values may differ in size, and a compaction copies what is live. So it has to wait until as many bytes
+        have been appended as the last one kept, or as many values have been dropped as are left.
+        """
+        dead = len(self._column) - live
+        if self.fixed_width:
+            return dead > _FEW + self._patience * live
+        self._most = max(self._most, live)
+        grown = self._column.nbytes() > self._patience * (_SMALL + self._kept) + self._kept
+        return dead > 0 and (grown or self._most - live > _FEW + self._patience * live)
 
     def compact(self, places: np.ndarray) -> None:
         """Keep only the values at `places`, and move them to their `new_places`.
@@ -152,6 +164,7 @@ class Slab:
             raise
         self.clear()
         self._column = column
+        self._kept, self._most = column.nbytes(), len(kept)
 
     def new_places(self, places: np.ndarray) -> np.ndarray:
         """Return where a compaction moves the values at `places`, in their order: shape (n,), int64."""
@@ -166,6 +179,7 @@ class Slab:
         """Drop all values and release the memory."""
         self._column.clear()
         self._free.clear()
+        self._kept = self._most = 0
 
 
 def _mask(places: np.ndarray, n: int) -> np.ndarray:

@@ -30,7 +30,7 @@ from timerheap import (
 __all__ = ["QUERIES", "Killer", "write_input"]
 
 SPAN = 1_000  # event time of a batch, ms
-GAP = 2_500
+GAP = 1_200
 WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(300)
 INPUT = pa.schema([("k", pa.string()), ("at", pa.int64()), ("n", pa.int64()), ("word", pa.string())])
 

@@ -29,7 +29,6 @@ from timerheap import (
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
-from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.live_file import LiveFile

@@ -79,6 +79,15 @@ def test_a_slow_channel_loses_no_rows(order: str, spark: SparkSession, tmp_path:
     assert [(channel.name, channel.behind) for channel in explanation.holders] == [("2", 1_000)]
 
 
+def test_many_channels_are_explained(spark: SparkSession, tmp_path: Path) -> None:
+    parts = [rows(*(("a", channel, 1_000 + channel) for channel in range(100)))]  # a clock in its own chunk
+    streams.write_batches(tmp_path / "input", parts, SCHEMA)
+    streams.stream(spark, lambda df: echoed(df, channel="channel"), tmp_path / "input", tmp_path)
+    (explanation,) = timerheap.spark.explain_watermark(spark, tmp_path / "checkpoint")
+    assert sorted(int(channel.name) for channel in explanation.channels) == list(range(100))
+    assert [channel.name for channel in explanation.holders] == ["0"]
+
+
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
 def test_late_rows_are_returned_and_counted(order: str, spark: SparkSession, tmp_path: Path) -> None:
     parts = list(batches())

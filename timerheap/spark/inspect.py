@@ -42,7 +42,8 @@ def explain_watermark(
     the state.
     """
     reader = spark.read.format("statestore").option("operatorId", operator_id)
-    row = reader.option("stateVarName", "manifest").load(str(checkpoint)).select("key", "value.data").first()
+    manifests = reader.option("stateVarName", "manifest").load(str(checkpoint))
+    row = manifests.select("key.label", "value.data").first()
     if row is None:
         return []
     label, data = row
@@ -52,7 +53,7 @@ def explain_watermark(
             reader.option("stateVarName", "chunks")
             .load(str(checkpoint))
             .where(
-                (F.col("key") == F.lit(label))
+                (F.col("key.label") == label)
                 & (F.col("user_map_key.kind") == kind)
                 & (F.col("user_map_key.id") == id_)
             )

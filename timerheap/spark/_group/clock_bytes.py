@@ -2,9 +2,12 @@
 
 Little-endian. The header is the version u8, the number of inputs u8, the watermark i64, and the run of the
 query. Each input has its channel column, its watermark i64, the number of channels u32 and whether their
-times of activity are stored u8; then, for all channels, the watermarks i64, the largest timestamps i64, the
-times of activity i64, whether they are active u8, the lengths of the names i32, and the names. A text is its
-length i32 and its UTF-8; the length -1 stands for None.
+times of activity are stored u8; then, for all channels, the watermarks, the largest timestamps, the times of
+activity, whether they are active u8, the lengths of the names i32, and the names.
+
+A text is its length i32 and its UTF-8; the length -1 stands for None. Times are stored as differences, so
+that large clocks compress well: from the input's watermark, and the largest timestamps from the channel's.
+They are in 8 planes: the first bytes of all numbers, then the second, and so on.
 """
 
 from __future__ import annotations
@@ -74,13 +77,18 @@ def encode_clock(clock: StoredClock) -> bytes:
         names = [None if name is None else name.encode() for name in input_.names]
         timed = input_.active_at is not None
         parts += [*_text(input_.column), _INPUT.pack(input_.watermark, len(names), timed)]
-        parts += [input_.watermarks.astype("<i8").tobytes(), input_.max_timestamps.astype("<i8").tobytes()]
+        base = np.int64(input_.watermark)
+        parts += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
         if input_.active_at is not None:
-            parts.append(input_.active_at.astype("<i8").tobytes())
+            parts.append(_planes(input_.active_at - base))
         parts.append(input_.active.astype(np.uint8).tobytes())
         lengths = [-1 if name is None else len(name) for name in names]
         parts += [np.array(lengths, "<i4").tobytes(), b"".join(name or b"" for name in names)]
     return b"".join(parts)
+
+
+def _planes(numbers: np.ndarray) -> bytes:
+    return numbers.astype("<i8").view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
 def _text(text: str | None) -> list[bytes]:
@@ -120,6 +128,9 @@ class _Reader:
     def array(self, dtype: npt.DTypeLike, n: int) -> np.ndarray:
         return np.frombuffer(self.bytes(np.dtype(dtype).itemsize * n), dtype)
 
+    def planes(self, n: int) -> np.ndarray:
+        return np.ascontiguousarray(self.array(np.uint8, 8 * n).reshape(8, n).T).view("<i8").reshape(n)
+
     def text(self) -> str | None:
         (length,) = self.struct(_LENGTH)
         return None if length == -1 else str(self.bytes(length), "utf-8")
@@ -127,8 +138,10 @@ class _Reader:
     def input(self) -> InputClock:
         column = self.text()
         watermark, n, timed = self.struct(_INPUT)
-        watermarks, max_timestamps = self.array("<i8", n), self.array("<i8", n)
-        active_at = self.array("<i8", n) if timed else None
+        base = np.int64(watermark)
+        watermarks = self.planes(n) + base
+        max_timestamps = self.planes(n) + watermarks
+        active_at = self.planes(n) + base if timed else None
         active, lengths = self.array(np.uint8, n), self.array("<i4", n)
         if (timed | active.max(initial=0)) > 1 or lengths.min(initial=0) < -1:
             raise ValueError("the watermark's state has an invalid flag or length")

@@ -54,6 +54,11 @@ class KeyedRows:
         """Return the rows at these positions."""
         return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows])
 
+    def where(self, mask: np.ndarray) -> KeyedRows:
+        """Return the rows where `mask` is True."""
+        rows = np.flatnonzero(mask)
+        return self.take(rows) if 0 < len(rows) < len(self) else self.slice(0, len(rows))
+
     def slice(self, start: int, stop: int) -> KeyedRows:
         """Return the rows from `start` up to but not including `stop`, without copying."""
         return KeyedRows(
@@ -80,7 +85,8 @@ class RowBuffer:
     """The row buffer of one key group; its journal consists of the rows that remain in it.
 
     The rows are in a slab, and a heap orders them by timestamp, so that appending costs O(new rows), and
-    releasing O(due rows x log n).
+    releasing O(due rows x log n). Rows that are released before anything else happens to the buffer are not
+    even copied into it.
 
     Parameters
     ----------
@@ -95,10 +101,13 @@ class RowBuffer:
     def __init__(self, schema: pa.Schema, memory: Memory = PROCESS) -> None:
         self._schema = schema
         self._wide = wide_rows(schema)
+        self._none = pa.RecordBatch.from_pylist([], self._wide)
         self._memory = memory
         self.schema = pa.schema([*schema, *_OWN])
+        self._stored = wide_rows(self.schema)
         self._slab = Slab(pa.struct(list(schema)), memory)
         self._heap = self._new_heap()  # the namespace of a row is its place in the slab
+        self._new: list[KeyedRows] = []  # not yet in the slab
         self._unsaved: list[_Entries] = []
         self._released = MIN_WATERMARK  # the largest watermark so far
         self._replayed: list[pa.RecordBatch] = []
@@ -115,41 +124,69 @@ class RowBuffer:
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
+        self._settle()
         return [self._slab.head(), self._heap._head(), self._released, self.losses]
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + sum(map(len, self._new))
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys of the buffered rows: shape (n,), a view until the next change."""
+        self._settle()
         return self._heap.key_hashes
 
     def append(self, rows: KeyedRows) -> None:
-        """Buffer rows until the watermark reaches them; a MemoryError leaves the buffer as it was."""
+        """Buffer rows until the watermark reaches them."""
         if len(rows):
+            self._new.append(rows)
+
+    def release(self, watermark: int) -> KeyedRows:
+        """Remove and return the rows up to `watermark`, ordered by timestamp, key id and row hash.
+
+        A MemoryError leaves the buffer as it was.
+        """
+        due = [rows.timestamps <= watermark for rows in self._new]
+        passing = [rows.where(now) for rows, now in zip(self._new, due, strict=True)]
+        self._new = [rows.where(~now) for rows, now in zip(self._new, due, strict=True)]
+        try:
+            self._settle()
+        except MemoryError:
+            self._new += passing
+            raise
+        self._released = max(self._released, watermark)
+        released = _concatenated([*passing, self._popped(watermark)])
+        self.losses += len(released)
+        if not len(released):
+            return released
+        order = released.rows.column(self._wide.get_field_index(ORDER)).to_numpy()
+        return released.take(np.lexsort((order, released.ids, released.timestamps)))
+
+    def _settle(self) -> None:
+        """Put the new rows, of which most never get here, into the slab; all of them or none."""
+        new = [rows for rows in self._new if len(rows)]
+        if new:
+            rows = _concatenated(new)
             values = self._slab.fitting(rows.rows.to_struct_array())
             held = np.zeros(len(rows), bool)
             places = self._slab.plan(values, np.zeros(len(rows), np.int64), held)
             self._heap.push_many(rows.timestamps, rows.ids, places)
             self._slab.write(values, places, held)
             self._unsaved.append(_Entries(places, rows.ids, rows.timestamps))
+        self._new = []
 
-    def release(self, watermark: int) -> KeyedRows:
-        """Remove and return the rows up to `watermark`, ordered by timestamp, key id and row hash."""
-        self._released = max(self._released, watermark)
+    def _popped(self, watermark: int) -> KeyedRows:
+        """Remove and return the due rows of the slab."""
         due = self._heap.pop_due(watermark)
-        entries = _Entries(due.namespaces, due.key_hashes, due.timestamps)
-        if not len(due):
-            return self._rows(entries)
-        self.losses += len(due)
-        order = self._slab.take_field(ORDER, entries.places).to_numpy()
-        released = self._rows(entries.take(np.lexsort((order, entries.ids, entries.timestamps))))
-        self._slab.drop(entries.places)
-        self._unsaved = [entries.take(entries.timestamps > watermark) for entries in self._unsaved]
-        self._sweep()
-        return released
+        rows = self._rows(_Entries(due.namespaces, due.key_hashes, due.timestamps))
+        if len(due):
+            self._slab.drop(due.namespaces)
+            self._unsaved = [entries.take(entries.timestamps > watermark) for entries in self._unsaved]
+            self._sweep()
+        return rows
 
     def _rows(self, entries: _Entries) -> KeyedRows:
+        if not len(entries):
+            return KeyedRows(self._none, entries.ids, entries.timestamps)
         values = self._slab.take(entries.places)
         columns = [values.field(i) for i in range(len(self._wide))]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)
@@ -157,6 +194,7 @@ class RowBuffer:
 
     def _entries(self) -> _Entries:
         """Return all entries in the order of their places."""
+        self._settle()
         heap = self._heap
         return _Entries(heap.namespaces, heap.key_hashes, heap.timestamps).take(np.argsort(heap.namespaces))
 
@@ -192,8 +230,9 @@ class RowBuffer:
 
     def changes(self) -> pa.RecordBatch | None:
         """Return the rows that were appended since the last call and still wait."""
+        self._settle()
         unsaved, self._unsaved = [entries for entries in self._unsaved if len(entries)], []
-        return self._pack(self._rows(_concatenated(unsaved))) if unsaved else None
+        return self._pack(self._rows(_joined(unsaved))) if unsaved else None
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all rows that wait."""
@@ -218,6 +257,7 @@ class RowBuffer:
             if batch.num_rows:
                 self._check_schema(pa.schema(list(batch.schema)[:-2]))
                 self.append(self._unpack(batch))
+                self._settle()
         self._unsaved = []
 
     def reserve(self, times: int) -> None:
@@ -248,9 +288,9 @@ class RowBuffer:
     def _unpack(self, batch: pa.RecordBatch) -> KeyedRows:
         *columns, ids, timestamps = (
             batch.column(field.name).cast(field.type)  # the order of the columns may differ
-            for field in wide_rows(self.schema)
+            for field in self._stored
         )
-        rows = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)
         return KeyedRows(rows, ids.to_numpy(), timestamps.to_numpy())
 
     def nbytes(self) -> int:
@@ -259,16 +299,28 @@ class RowBuffer:
 
     def _pack(self, rows: KeyedRows) -> pa.RecordBatch:
         columns = [*rows.rows.columns, pa.array(rows.ids), pa.array(rows.timestamps)]
-        return pa.RecordBatch.from_arrays(columns, schema=wide_rows(self.schema))
+        return pa.RecordBatch.from_arrays(columns, schema=self._stored)
 
 
-def _concatenated(entries: list[_Entries]) -> _Entries:
+def _joined(entries: list[_Entries]) -> _Entries:
     if len(entries) == 1:
         return entries[0]
     return _Entries(
         np.concatenate([some.places for some in entries]),
         np.concatenate([some.ids for some in entries]),
         np.concatenate([some.timestamps for some in entries]),
+    )
+
+
+def _concatenated(parts: list[KeyedRows]) -> KeyedRows:
+    """Return the rows of all parts, of which there must be one."""
+    parts = [rows for rows in parts if len(rows)] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    return KeyedRows(
+        pa.concat_batches([rows.rows for rows in parts]),
+        np.concatenate([rows.ids for rows in parts]),
+        np.concatenate([rows.timestamps for rows in parts]),
     )
 
 

@@ -141,11 +141,13 @@ class Slab:
         Values may differ in size, and a compaction copies what is live. So it has to wait until as many bytes
         have been appended as the last one kept, or as many values have been dropped as are left.
         """
-        dead = len(self._column) - live
+        dead, nbytes = len(self._column) - live, self._column.nbytes()
+        if nbytes <= _SMALL:
+            return False
         if self.fixed_width:
             return dead > _FEW + self._patience * live
         self._most = max(self._most, live)
-        grown = self._column.nbytes() > self._patience * (_SMALL + self._kept) + self._kept
+        grown = nbytes > self._patience * (_SMALL + self._kept) + self._kept
         return dead > 0 and (grown or self._most - live > _FEW + self._patience * live)
 
     def compact(self, places: np.ndarray) -> None:

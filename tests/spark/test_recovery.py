@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -191,12 +192,17 @@ def test_new_workers_continue_the_groups_without_loading_them(
 
     jvm = cast(Any, spark.sparkContext._jvm).java.lang.ProcessHandle.current().pid()
     with caplog.at_level(logging.DEBUG, "timerheap"):
-        query = sessions(read_stream(spark, tmp_path / "in"), Sessions()).writeStream.foreachBatch(batch)
-        query.trigger(availableNow=True).start().awaitTermination()
+        writer = sessions(read_stream(spark, tmp_path / "in"), Sessions()).writeStream.foreachBatch(batch)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
     assert sorted(found, key=repr) == expected(batches)
     assert len(counts) >= len(batches)
     assert counts[0].new == sum(counts[0]) > 1
     assert all(count.handed_over == sum(count) > 1 for count in counts[1:]), counts
+    local = Path(cast(str, spark.conf.get("spark.local.dir")))
+    files = list(local.glob(f"blockmgr-*/timerheap/query-{query.id}/*"))
+    assert len(files) == counts[0].new
+    assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in files)
 
 
 def test_stops_between_batches_and_repeated_batches_do_not_change_the_output(

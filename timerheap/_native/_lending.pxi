@@ -74,7 +74,8 @@ cdef _Memory _lent(object block, size_t size):
     """Check that a block can hold `size` bytes."""
     cdef _Memory room = _Memory.__new__(_Memory)
     room.block, room.array = block, np.asarray(block.bytes)
-    if cnp.PyArray_TYPE(room.array) != cnp.NPY_UINT8 or room.array.ndim != 1 or <size_t>cnp.PyArray_SIZE(room.array) < size:
+    cdef bint of_bytes = cnp.PyArray_TYPE(room.array) == cnp.NPY_UINT8 and room.array.ndim == 1
+    if not of_bytes or <size_t>cnp.PyArray_SIZE(room.array) < size:
         raise ValueError(f"a block must be an array of {size} bytes or more, got {_shown(block.bytes)}")
     if not cnp.PyArray_ISCARRAY(room.array) or <size_t>cnp.PyArray_DATA(room.array) % _LINE:
         raise ValueError(f"a block must be writable, contiguous and aligned to {_LINE} bytes")

@@ -112,6 +112,7 @@ LAYERS = {
         "list_state map_state",
         "user_states",
         "key_group",
+        "resplit",
     ],
     "spark._exchange": [
         "__init__ observed placement",
@@ -121,12 +122,12 @@ LAYERS = {
     "spark._worker": [
         "__init__ endless group_state hand_overs live_cache notices output rows spark_store window_columns",
         "live_groups rehearsal row_runner runner window_runner",
-        "batch_runner key_group_batch",
+        "batch_runner initial_state key_group_batch",
         "partition_batch",
         "stateful_operator",
     ],
     "spark._plan": [
-        "__init__ arguments flink_nodes",
+        "__init__ arguments checkpoint_state flink_nodes",
         "aggregates flink_grouping flink_ranks marks window_source",
         "build flink_sql",
         "window_plan",

@@ -123,7 +123,11 @@ def write(folder: Path, batches: Sequence[Sequence[Row]]) -> Path:
 
 
 def process(
-    df: DataFrame, order: str, function: KeyedProcessFunction | None = None, max_parallelism: int | None = 4
+    df: DataFrame,
+    order: str,
+    function: KeyedProcessFunction | None = None,
+    max_parallelism: int | None = 4,
+    **options: Any,
 ) -> DataFrame:
     """Run `Anything` on rows of `write`; the key is whatever comes before "at"."""
     return timerheap.spark.process(
@@ -135,6 +139,7 @@ def process(
         order=order,
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
         max_parallelism=max_parallelism,
+        **options,
     )
 
 

@@ -11,6 +11,7 @@ except ImportError as error:
 
 from timerheap.spark._async_map import async_map
 from timerheap.spark._plan.aggregates import aggregate
+from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpoint
 from timerheap.spark._process import process
 from timerheap.spark._process_two import process_two
 from timerheap.spark._sql import sql
@@ -21,6 +22,7 @@ from timerheap.spark.processor_timers import ProcessorTimers
 from timerheap.spark.windows import cumulate, hop, session, tumble
 
 __all__ = [
+    "CheckpointState",
     "GroupTimers",
     "ProcessorTimers",
     "aggregate",
@@ -30,6 +32,7 @@ __all__ = [
     "hop",
     "process",
     "process_two",
+    "read_checkpoint",
     "session",
     "sql",
     "tumble",

@@ -22,6 +22,7 @@ from timerheap.spark._plan.arguments import (
     state_names,
 )
 from timerheap.spark._plan.build import build, time_mode
+from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.watermarks import WatermarkStrategy
 
@@ -43,6 +44,7 @@ def process(
     max_parallelism: int | None = None,
     output_event_time: str | None = None,
     drop_state: Sequence[str] = (),
+    initial_state: CheckpointState | None = None,
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
@@ -104,6 +106,10 @@ def process(
         Names of states in the checkpoint that the function no longer has. They are dropped and keep no key
         alive. A name that the function still uses is an error; a name that is not in the checkpoint is
         ignored. A state that is neither used in ``open`` nor named here stays, and the driver logs a warning.
+    initial_state : CheckpointState, optional
+        State of another query to start from, on a stream with a new checkpoint, as
+        `timerheap.spark.read_checkpoint` returns it: keys, timers, states, waiting rows and watermarks.
+        `max_parallelism` may differ.
 
     Returns
     -------
@@ -149,4 +155,4 @@ def process(
         drop_state=state_names(drop_state),
     )
     rows = marked(Input(df, event_time, strategy, channel), order=rows_order)
-    return build(query, rows, output_event_time=output_event_time)
+    return build(query, rows, output_event_time=output_event_time, initial_state=initial_state)

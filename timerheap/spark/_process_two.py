@@ -30,6 +30,7 @@ from timerheap.spark._plan.arguments import (
     state_names,
 )
 from timerheap.spark._plan.build import build, time_mode
+from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.watermarks import WatermarkStrategy
 
@@ -81,6 +82,7 @@ def process_two(
     max_parallelism: int | None = None,
     output_event_time: str | None = None,
     drop_state: Sequence[str] = (),
+    initial_state: CheckpointState | None = None,
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.
 
@@ -104,7 +106,7 @@ def process_two(
         As in `process`, over the rows of both inputs. The default is "event_time", except for an
         `IntervalJoin`, which finds the same pairs in any order: with "arrival" it emits each pair when its
         second row arrives, and passes late rows to ``late_left`` and ``late_right``.
-    processing_time, max_parallelism, output_event_time, drop_state : optional
+    processing_time, max_parallelism, output_event_time, drop_state, initial_state : optional
         As in `process`.
     late_by : bool
         As in `process`; ``late_row`` has the fields ``left`` and ``right``, one of which is null.
@@ -162,7 +164,7 @@ def process_two(
         late_columns=_SIDES,
         drop_state=state_names(drop_state),
     )
-    return build(query, both, output_event_time=output_event_time)
+    return build(query, both, output_event_time=output_event_time, initial_state=initial_state)
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,9 @@ class Stored:
         clock: bytes,
         late_rows: int = 0,
         wake_up: int | None = None,
+        whole: bool = False,
     ) -> None:
-        """Write the changes, then the manifest with a new token."""
+        """Write the changes, or all parts as a `whole`, then the manifest with a new token."""
         manifest = self.manifest
         self._save_clock(store, clock)
         manifest.late_rows, manifest.wake_up = late_rows, wake_up
@@ -186,7 +187,7 @@ class Stored:
                 store.remove(run.kind, id_)
         self._dropped = []
         for part in parts:
-            self._save_part(store, part)
+            self._save_part(store, part, whole)
         manifest.runs = list(self._runs.values())
         manifest.token = os.urandom(16)
         store.write_manifest(manifest)
@@ -202,11 +203,11 @@ class Stored:
             store.remove(CLOCK, 0)
         manifest.clock, manifest.clock_apart = short, apart
 
-    def _save_part(self, store: ChunkStore, part: CheckpointedPart) -> None:
+    def _save_part(self, store: ChunkStore, part: CheckpointedPart, whole: bool) -> None:
         changes = part.changes()
         run = self._runs.get(part.kind) or Run(part.kind)
         changed = 0 if changes is None else changes.nbytes
-        rewrite = self._tiers.overgrown(run.nbytes, changed, part.nbytes())
+        rewrite = whole or self._tiers.overgrown(run.nbytes, changed, part.nbytes())
         if not rewrite and changes is None:
             return
         self._runs[part.kind] = run

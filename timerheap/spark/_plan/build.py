@@ -8,8 +8,10 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from timerheap.spark._exchange.pack import PACKED, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
+from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._plan.arguments import arrow_schema, expect_state_store, named_column
+from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import hashed
 from timerheap.spark._worker.endless import runs
 from timerheap.spark._worker.hand_overs import hand_overs
@@ -33,7 +35,13 @@ def has_spark_watermark(df: DataFrame) -> bool:
     return "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString()
 
 
-def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) -> DataFrame:
+def build(
+    query: Query,
+    df: DataFrame,
+    *,
+    output_event_time: str | None = None,
+    initial_state: CheckpointState | None = None,
+) -> DataFrame:
     """Return the result of a query.
 
     Parameters
@@ -43,6 +51,8 @@ def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) 
         The input rows with their marks; see `timerheap.spark._plan.marks.marked`.
     output_event_time : str, optional
         Column of the result that becomes Spark's event time.
+    initial_state : CheckpointState, optional
+        State of another query, on a stream.
     """
     if df.isStreaming:
         expect_state_store(df)
@@ -50,12 +60,15 @@ def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) 
         raise ValueError(
             "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
         )
+    if initial_state is not None:
+        _expect_initial_state(df, initial_state)
     arrow_schema("output_schema", query.result)
     result_type = query.result
     if query.late_row is not None:
         result_type = _with_late_columns(query.result, query.late_row, output_event_time)
     if not isinstance(query.work, WindowWork):
-        rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism)
+        group = KeyGroup(query) if initial_state is None else initial_state.group(query)
+        rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism, group)
     packer = _packer(query)
     rows = hashed(df, query.key)
     names = rows.columns
@@ -66,11 +79,24 @@ def build(query: Query, df: DataFrame, *, output_event_time: str | None = None) 
     if df.isStreaming:
         spark = df.sparkSession
         operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
-        result = groups.transformWithStateInPandas(operator, result_type, "Append", query.time_mode)
+        initial = None if initial_state is None else initial_state.by_partition(query)
+        result = groups.transformWithStateInPandas(operator, result_type, "Append", query.time_mode, initial)
     else:
         on_batch = BatchOperator(query, result_type)
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
     return result if output_event_time is None else _with_event_time(df, result, output_event_time)
+
+
+def _expect_initial_state(df: DataFrame, initial_state: object) -> None:
+    if not isinstance(initial_state, CheckpointState):
+        raise TypeError(
+            "initial_state must be what timerheap.spark.read_checkpoint(spark, checkpoint) returns, got "
+            f"{initial_state!r}"
+        )
+    if not df.isStreaming:
+        raise ValueError(
+            f"initial_state must be None for a batch DataFrame, got that of {initial_state.checkpoint!r}"
+        )
 
 
 def planned(df: DataFrame, max_parallelism: int | None) -> Placement:

@@ -82,9 +82,9 @@ class LiveGroups:
             found = self._loaded(manifest)
         return found
 
-    def save(self, label: int, group: KeyGroup, stored: Stored, clock: bytes) -> None:
-        """Save the current key group and its clock, and keep it live."""
-        stored.save(self._store, group.parts(), clock, group.late_rows, group.wake_up)
+    def save(self, label: int, group: KeyGroup, stored: Stored, clock: bytes, whole: bool = False) -> None:
+        """Save the changes of the current key group, or the whole, and its clock, and keep it live."""
+        stored.save(self._store, group.parts(), clock, group.late_rows, group.wake_up, whole)
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
             if file.failure is None and file.write_head(json.dumps(group.head()).encode()):

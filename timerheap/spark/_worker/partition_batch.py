@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -13,6 +13,7 @@ from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, by_key_group
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
+from timerheap.spark._group.resplit import restore
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups
@@ -92,6 +93,24 @@ class PartitionBatch:
         self._store.select(label_of(partition))  # as Spark had left it
         return _frames(output)
 
+    def restore(self, rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
+        """Give key groups the state of another query: their clocks, and contents of `split`."""
+        by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+        for key_group, clock, contents in rows:
+            by_group.setdefault(key_group, []).append((clock, contents))
+        for key_group, pairs in sorted(by_group.items()):
+            label = label_of(key_group)
+            self._store.select(label)
+            group, stored = self._groups.load(label)
+            data = next((clock for clock, _ in pairs if clock), stored.read_clock(self._store))
+            for _, contents in pairs:
+                if contents:
+                    restore(group, contents)
+            state = self._clock_state(data)
+            group.watermark = state.watermark
+            self._set_wake_up(group.loaded(), _Clock(state.watermark, state.next_idle(), data))
+            self._groups.save(label, group, stored, state.to_bytes(), whole=True)
+
     def wake_up(self, key_group: int) -> Iterator[pd.DataFrame]:
         """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
         output = ResultBuffer(self._query.result_schema, self._query.late_type)
@@ -119,11 +138,7 @@ class PartitionBatch:
 
     def _advance(self, data: bytes, observed: pa.Table) -> _Clock:
         """Return the clock after this micro-batch, of the groups whose clock before it was `data`."""
-        query = self._query
-        if data:
-            state = WatermarkState.from_bytes(data, query.watermarks, query.channels)
-        else:  # of new groups
-            state = WatermarkState(query.watermarks, query.channels)
+        state = self._clock_state(data)
         if self._watermark is not None:
             state.follow(self._watermark)
         else:
@@ -131,6 +146,12 @@ class PartitionBatch:
         if state.notices:
             self._notices.add(frozenset(state.notices))
         return _Clock(state.watermark, state.next_idle(), state.to_bytes())
+
+    def _clock_state(self, data: bytes) -> WatermarkState:
+        query = self._query
+        if data:
+            return WatermarkState.from_bytes(data, query.watermarks, query.channels)
+        return WatermarkState(query.watermarks, query.channels)  # of new groups
 
     def _set_wake_up(self, group: KeyGroup, clock: _Clock) -> None:
         """Keep one timer of Spark's after now, at the time when the group has to run, or before it.

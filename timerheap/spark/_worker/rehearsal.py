@@ -15,8 +15,8 @@ from timerheap.spark._worker.group_state import BatchGroupRuntimeContext, GroupR
 __all__ = ["rehearse"]
 
 
-def rehearse(function: Function, query: Query, max_parallelism: int) -> None:
-    """Open a copy of the query's function on an empty key group, as a worker does, and close it.
+def rehearse(function: Function, query: Query, max_parallelism: int, group: KeyGroup) -> None:
+    """Open a copy of the query's function on a key group without keys, as a worker does, and close it.
 
     What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
     that says where it happened.
@@ -26,7 +26,7 @@ def rehearse(function: Function, query: Query, max_parallelism: int) -> None:
     copy = cast(Function, loads(dumps(function)))  # type: ignore[no-untyped-call]
     try:
         copy.open(context)
-        context.bind(KeyGroup(query))
+        context.bind(group)
         copy.close()
     except Exception as e:
         e.add_note(

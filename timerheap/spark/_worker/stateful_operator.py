@@ -75,6 +75,11 @@ class StreamingOperator(StatefulProcessor):
         """Declare the state; Spark calls this on the driver, too."""
         self._store = SparkStore(handle)
 
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        """Start with what `timerheap.spark._worker.initial_state.Splitter` has made for a partition."""
+        columns = (initialState[name] for name in ("key_group", "clock", "contents"))
+        self._begun(timerValues).restore(zip(*columns, strict=True))
+
     def handleInputRows(  # type: ignore[override]  # which allows Rows, too
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:

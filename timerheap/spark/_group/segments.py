@@ -89,13 +89,15 @@ class SegmentChains:
         self._chains = IdTable(_CHAIN, memory)
         self._segments = IdTable(type_, memory)
         self._next = 0  # the id of the next segment
+        self._entries = 0  # in all segments
+        self._nbytes = 0.0  # of these; what a removed entry took is known on average
         self.type = self._segments.type
 
     @classmethod
     def attach(cls, type_: pa.DataType, compact: Compact, memory: Memory, head: list[Any]) -> SegmentChains:
         """Return the chains that `head` describes; O(1)."""
         chains = cls.__new__(cls)
-        links, segments, chains._next = head
+        links, segments, chains._next, chains._entries, chains._nbytes = head
         chains._compact = compact
         chains._chains = IdTable.attach(_CHAIN, memory, links)
         chains._segments = IdTable.attach(type_, memory, segments)
@@ -104,7 +106,7 @@ class SegmentChains:
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs."""
-        return [self._chains.head(), self._segments.head(), self._next]
+        return [self._chains.head(), self._segments.head(), self._next, self._entries, self._nbytes]
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have contents: shape (n,), int64, valid until the next change."""
@@ -128,7 +130,7 @@ class SegmentChains:
 
     def nbytes(self) -> int:
         """Return the approximate size of all contents in bytes."""
-        return self._segments.nbytes()
+        return round(self._nbytes)
 
     def reserve(self, times: int) -> None:
         """Make room for `times` the present contents."""
@@ -146,15 +148,15 @@ class SegmentChains:
         known = self.find(edits.ids)
         whole = edits.replaces | ~known
         chains = [[] for _ in range(len(whole))] if not known.any() else self._old_chains(edits.ids)
-        dropped = [
-            segment
+        old = [  # segments to remove, with their lengths
+            link
             for chain, replaced in zip(chains, edits.replaces.tolist(), strict=True)
             if replaced
-            for segment, _ in chain
+            for link in chain
         ]
         rows = self._compact(edits.rows, whole)
         lengths = np.asarray(rows.value_lengths()).tolist()
-        sources: list[int] = []  # segments to join with new rows, before them
+        sources: list[tuple[int, int]] = []  # segments to join with new rows, before them
         counts = np.zeros(len(lengths), np.int64)  # how many for each row
         for at, (chain, alone) in enumerate(zip(chains, whole.tolist(), strict=True)):
             if alone:
@@ -165,12 +167,15 @@ class SegmentChains:
                 first -= 1
                 length += chain[first][1]
             counts[at] = len(chain) - first
-            sources += [segment for segment, _ in chain[first:]]
+            sources += chain[first:]
             whole[at] = not first
             del chain[first:]
         if sources:
-            rows = self._compact(_prefixed(self._segments.get(np.array(sources)), counts, rows), whole)
-        return self._put(edits.ids, chains, rows, np.array(dropped + sources, np.int64), known)
+            segments = self._segments.get(np.array([segment for segment, _ in sources]))
+            rows = self._compact(_prefixed(segments, counts, rows), whole)
+        old += sources
+        gone = sum(length for _, length in old)
+        return self._put(edits.ids, chains, rows, np.array([s for s, _ in old], np.int64), gone, known)
 
     def _old_chains(self, ids: np.ndarray) -> list[list[tuple[int, int]]]:
         flat, bounds = self._chains_of(ids)
@@ -189,15 +194,19 @@ class SegmentChains:
         chains: list[list[tuple[int, int]]],
         rows: pa.Array,
         old: np.ndarray,
+        gone: int,
         known: np.ndarray,
     ) -> int:
-        """Put `rows` at the ends of `chains`, and remove the segments `old`."""
+        """Put `rows` at the ends of `chains`, and remove the segments `old`, which have `gone` entries."""
         lengths = np.asarray(rows.value_lengths())
         new = np.arange(self._next, self._next + len(ids))
         self._next += len(ids)
         filled = lengths > 0
         self._segments.remove(old)
-        self._segments.put(new[filled], rows.filter(pa.array(filled)))
+        rows = rows.filter(pa.array(filled))
+        self._segments.put(new[filled], rows)
+        self._nbytes += rows.nbytes - gone * self._nbytes / max(1, self._entries)
+        self._entries += int(lengths.sum()) - gone
         for chain, segment, length in zip(chains, new.tolist(), lengths.tolist(), strict=True):
             if length:
                 chain.append((segment, length))

@@ -197,7 +197,7 @@ class Program(Calls):
         super().__init__(data)
         self.kind = kind
         self.heap, self.twin = kind(), kind()
-        self.memory = Arena(size=1 << 20) if self.byte() % 2 else None
+        self.memory = Arena(size=1 << 18) if self.byte() % 2 else None
         if self.memory:
             self.heap._lend(self.memory)
         self.views: list[np.ndarray] = []
@@ -301,7 +301,7 @@ class IndexProgram(Calls):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
-        self.memory = Arena(size=1 << 20) if self.byte() % 2 else None
+        self.memory = Arena(size=1 << 18) if self.byte() % 2 else None
         self.index = IdIndex(self.memory)
         self.twin: dict[int, int] = {}
 

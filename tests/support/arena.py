@@ -13,7 +13,7 @@ class Block(NamedTuple):
 
 
 class Arena:
-    """Blocks one after the other, of which each is used once; what is not lent is full of junk.
+    """Blocks one after the other, of which each is used once, full of junk before and after.
 
     Parameters
     ----------
@@ -31,7 +31,6 @@ class Arena:
             self.bytes = memory[-memory.ctypes.data % 64 :][:size]
         else:
             self.bytes = np.memmap(path, np.uint8, "r+" if top else "w+", shape=(size,)).view(np.ndarray)
-        self.bytes[top:] = 0xA5
         self.top, self.sizes = top, {}
         self.calls, self.fails_at, self.error = 0, 0, MemoryError
 
@@ -42,7 +41,9 @@ class Arena:
         at, self.top = self.top, self.top + (nbytes + 63) // 64 * 64
         assert self.top <= len(self.bytes)
         self.sizes[at] = nbytes
-        return Block(self.bytes[at : at + nbytes], at)
+        block = Block(self.bytes[at : at + nbytes], at)
+        block.bytes[:] = 0xA5
+        return block
 
     def release(self, block):
         assert self.sizes.pop(block.at) == len(block.bytes)

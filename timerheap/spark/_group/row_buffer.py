@@ -253,11 +253,16 @@ class RowBuffer:
         """
         self._released = watermark
         replayed, self._replayed = self._replayed, []
+        count = sum(
+            int(np.count_nonzero(batch.column(_OWN.names[1]).to_numpy() > watermark)) for batch in replayed
+        )
+        self._heap.reserve(count)  # growing step by step takes four times as long
         for batch in map(self._waiting, replayed):
             if batch.num_rows:
                 self._check_schema(pa.schema(list(batch.schema)[:-2]))
                 self.append(self._unpack(batch))
                 self._settle()
+        self._heap.reserve(0)  # from now on the memory may shrink
         self._unsaved = []
 
     def reserve(self, times: int) -> None:
@@ -286,12 +291,11 @@ class RowBuffer:
             )
 
     def _unpack(self, batch: pa.RecordBatch) -> KeyedRows:
-        *columns, ids, timestamps = (
-            batch.column(field.name).cast(field.type)  # the order of the columns may differ
-            for field in self._stored
-        )
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)
-        return KeyedRows(rows, ids.to_numpy(), timestamps.to_numpy())
+        # The order of the columns may differ. `_settle` widens the offsets.
+        columns = [batch.column(field.name) for field in self._schema]
+        rows = pa.RecordBatch.from_arrays(columns, names=self._schema.names)
+        ids, timestamps = (batch.column(name).to_numpy() for name in _OWN.names)
+        return KeyedRows(rows, ids, timestamps)
 
     def nbytes(self) -> int:
         """Return the approximate size of a snapshot in bytes."""

@@ -31,7 +31,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-small bench-windows bench-state soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-small bench-windows bench-state bench-skew soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -97,6 +97,9 @@ bench-peers: $(venv)/bench/.installed ## The heaps beside heapq, sortedcontainer
 
 bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
 	$(call installed,bench) bench/windows.py --json out/windows.json $(ARGS)
+
+bench-skew: $(venv)/bench/.installed ## Key groups under skew and storms: a key of 1M timers, lists of 1e5, 10,000 channels
+	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/skew.py --json out/skew.json $(ARGS)
 
 bench-state: $(venv)/bench/.installed ## What a micro-batch costs over 1e5, 1e6 and 1e7 standing timers
 	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/state.py --json out/state.json $(ARGS)

@@ -173,26 +173,46 @@ def timers(case: str, function: Any, n: int, keys: int, instants: int) -> Iterat
 
 
 def states(
-    case: str, n: int, do: Callable[[States, int], None], each: int, keys: int = 1
+    case: str, n: int, do: Callable[[States, int], None], rows: int = 1, before: int = 0
 ) -> Iterator[Figure]:
-    """Process n micro-batches in which `do` is called for `each` rows; the first and the last tenth apart."""
+    """Process n micro-batches, each with a row for each of some keys; the first and the last tenth apart.
+
+    Parameters
+    ----------
+    case : str
+    n : int
+    do : callable
+        What the function does with its states, given a number that rises from micro-batch to micro-batch.
+    rows : int
+        The rows of a micro-batch, each of a key of its own.
+    before : int
+        How often `do` is called in one micro-batch before the n.
+    """
     function = States()
     group = Group(case, function)
-    tenth = max(1, n // 10)
-    row = rows_of(np.arange(each) % keys, np.zeros(each, np.int64))
     count = 0
 
-    def some(batches: int) -> None:
+    def batches(n: int, row: HashedRows) -> None:
         nonlocal count
-        for _ in range(batches):
-            function.do = lambda function, number=count: do(function, number)
+        for _ in range(n):
             group.batch(row, -1)
             count += 1
 
-    for step, batches in (("first tenth", tenth), ("between", n - 2 * tenth), ("last tenth", tenth)):
-        if batches > 0:
-            yield group.measure(step, batches, lambda batches=batches: some(batches))
-    yield group.measure("load", n, group.load)
+    def each(function: States) -> None:
+        nonlocal count
+        do(function, count)
+        count += 1
+
+    if before:
+        function.do = each
+        every = rows_of(np.zeros(before, np.int64), np.zeros(before, np.int64))
+        yield group.measure("before", before, lambda: batches(1, every))
+    function.do = lambda function: do(function, count)
+    some = rows_of(np.arange(rows), np.zeros(rows, np.int64))
+    tenth = max(1, n // 10)
+    for step, part in (("first tenth", tenth), ("between", n - 2 * tenth), ("last tenth", tenth)):
+        yield group.measure(step, part, lambda part=part: batches(part, some))
+    yield group.measure("load", before + n, group.load)
 
 
 def append_many(case: str, n: int) -> Iterator[Figure]:
@@ -246,18 +266,24 @@ def cases(scale: float) -> Iterator[tuple[str, Callable[[str], Iterator[Figure]]
     yield "one group of 100x", lambda case: neighbours(case, million)
     yield (
         "values of 1 MB, 10 keys",
-        lambda case: states(case, many(30), lambda f, n: f.value.update(f"{n}{large}"), 10, 10),
+        lambda case: states(case, many(30), lambda f, n: f.value.update(f"{n}{large}"), rows=10),
     )
     yield "a list, one batch", lambda case: append_many(case, hundred)
-    yield "a list, one a batch", lambda case: states(case, hundred, lambda f, n: f.log.add(n), 1)
+    yield (
+        "a list, one a batch",
+        lambda case: states(case, many(3_000), lambda f, n: f.log.add(n), before=hundred),
+    )
     yield (
         "a map, one put a batch",
-        lambda case: states(case, hundred, lambda f, n: f.book.put(f"key {n}", n), 1),
+        lambda case: states(case, many(3_000), lambda f, n: f.book.put(f"key {n}", n), before=hundred),
     )
     yield (
         "a map, get and put",
         lambda case: states(
-            case, many(1e4), lambda f, n: f.book.put(f"key {n}", f.book.get(f"key {n // 2}") or 0), 1
+            case,
+            many(1_000),
+            lambda f, n: f.book.put(f"key {n}", f.book.get(f"key {n // 2}") or 0),
+            before=hundred,
         ),
     )
     yield "channels", lambda case: channels(case, many(1e4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -94,6 +95,40 @@ def test_released_space_is_used_again(tmp_path: Path) -> None:
         for block in blocks[::2] + blocks[1::2]:
             file.release(block)
     assert (tmp_path / "file").stat().st_blocks * 512 < 1_000_000
+
+
+def test_space_that_is_free_at_the_end_is_returned_to_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    file = LiveFile.create(str(path))
+    for _ in range(3):
+        kept, large = file.allocate(5000), [file.allocate(3_000_000) for _ in range(4)]
+        fill(kept, 1)
+        for block in large:
+            fill(block, 2)
+            file.release(block)
+        assert path.stat().st_blocks * 512 > 12_000_000
+        assert file.write_head(b"head")
+        assert path.stat().st_blocks * 512 < 5_000_000, "the page cache may keep a large page"
+        assert (kept.bytes == 1).all()
+    file = file.anew()
+    assert file.read_head() == b"head"
+    fill(file.allocate(3_000_000), 3)
+
+
+def test_limited_address_space_is_used(tmp_path: Path) -> None:
+    def work() -> None:
+        file = LiveFile.create(str(tmp_path / "file"))
+        status = Path("/proc/self/status").read_text()
+        used = int(status[status.index("VmSize:") + 7 :].split()[0]) << 10
+        resource.setrlimit(resource.RLIMIT_AS, (used + (60 << 20), used + (60 << 20)))
+        fill(file.allocate(10 << 20), 1)
+        fill(file.allocate(10 << 20), 2)
+        assert file.failure is None, "a mapping of four times the size would not fit"
+        while file.failure is None:
+            file.allocate(1 << 20)
+        assert file.failure.strerror == os.strerror(errno.ENOMEM)
+
+    in_another_process(work)
 
 
 def test_a_growing_file_needs_few_file_descriptors(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_a_group_that_has_left_the_executor_is_removed(
     put(tmp_path, T1, "gone")
     put(tmp_path, T1, "here", OTHER)
     gone = tmp_path / "timerheap" / "query-q" / f"{GROUP.hex()}.{T1.hex()}"
-    monkeypatch.setattr(sys.modules[LiveStore.__module__], "_changed", age(gone, 4000))
+    monkeypatch.setattr(sys.modules[LiveStore.__module__], "_changed", age(gone, 90_000))
     assert contents(store(tmp_path).take(OTHER, T1)) == "here"
     assert not gone.exists()
 

@@ -136,6 +136,7 @@ class LiveFile:
         """Write what describes the structures in the file; return False if the file is given up."""
         sealed = seal(_HEAD, head)
         block = self.allocate(len(sealed))
+        self._trim()
         if self.failure is not None:
             return False
         block.bytes[: len(sealed)] = np.frombuffer(sealed, np.uint8)
@@ -235,12 +236,31 @@ class LiveFile:
         """
         end = _rounded(self._end + max(nbytes, self._end // 4, _LEAST), _PAGE)
         if end > len(self._map):
-            size = max(end, 4 * len(self._map), _MAPPED)
-            os.ftruncate(self._fd, size)
-            self._map = self._mapped(size)
+            try:
+                self._extend(max(end, 4 * len(self._map), _MAPPED))
+            except OSError:  # the address space or the size of files may be limited
+                self._extend(end)
         os.posix_fallocate(self._fd, self._end, end - self._end)
         self._free.add(self._end, end)
         self._end = end
+
+    def _extend(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._map = self._mapped(size)
+
+    def _trim(self) -> None:
+        """Return free space at the end to the disk if it is most of the file."""
+        free = self._free.before(self._end)
+        if self.failure is None and free > max(self._end // 2, _MAPPED):
+            end = _rounded(self._end - free + _LEAST, _PAGE)
+            try:
+                os.ftruncate(self._fd, end)
+                os.ftruncate(self._fd, len(self._map))  # no mapping may reach beyond the end of the file
+            except OSError as e:
+                self.give_up(e)
+                return
+            self._free.claim(end, self._end)
+            self._end = end
 
     def _mapped(self, size: int) -> np.ndarray:
         # Through another file descriptor: the mapping keeps a copy of it, which a process that the user's

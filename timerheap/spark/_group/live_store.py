@@ -16,7 +16,7 @@ from timerheap.spark._group.live_file import LiveFile
 __all__ = ["LiveStore"]
 
 _NAME = re.compile(r"([0-9a-f]{8,64})\.([0-9a-f]{8,64})(\.taken)?")
-_IDLE = 3600.0  # seconds
+_IDLE, _LEFT = 3600.0, 86400.0  # seconds
 
 
 class LiveStore:
@@ -127,7 +127,7 @@ class LiveStore:
                 self._found.setdefault(bytes.fromhex(name[1]), []).append(file.path)
         newest = max((changed for changed, _ in released), default=0.0)
         for changed, path in released:
-            if changed < newest - _IDLE:  # Spark has given the group to another executor
+            if changed < newest - _LEFT:  # Spark has given the group to another executor
                 _remove_unless_locked(path)
 
     def _directory(self, group: bytes) -> str:

@@ -157,9 +157,12 @@ class Stored:
                 continue
             part = make_part(run.kind, name, schema)
             for id_ in range(1, run.count + 1):
-                part.replay(read_chunk(run.kind, _read(store, run.kind, id_, name), schema))
+                data = _read(store, run.kind, id_, name)
+                batch = read_chunk(run.kind, data, schema)
+                part.replay(batch)
                 if id_ == 1:
-                    part.reserve(run.segments[0].count)
+                    whole = run.segments[0]
+                    part.reserve(min(whole.rows // max(1, batch.num_rows), whole.nbytes // len(data)))
         manifest.runs = [run for run in manifest.runs if run not in dropped]
         stored = cls(manifest)
         stored._dropped = dropped
@@ -262,7 +265,7 @@ class Stored:
             store.remove(kind, left)
             self._recent.pop((kind, left), None)
         if id_ >= first:
-            run.segments.append(Segment(id_ - first + 1, nbytes))
+            run.segments.append(Segment(id_ - first + 1, nbytes, batch.num_rows))
 
     def _keep(self, kind: int, id_: int, data: bytes) -> None:
         if self._tiers.small(len(data)):

@@ -4,7 +4,7 @@ Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2:
 group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, the wake-up i64, the length of
 the clock u16 and the number of runs u16; then the clock, or its digest; then for each run its kind u16, the
 fingerprint of its schema u32 and the number of its segments u16; then for each segment the number of its
-chunks and their size in bytes, both as LEB128.
+chunks, their size in bytes and the number of their rows, each as LEB128.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ class Segment:
         Number of chunks.
     nbytes : int
         Their size.
+    rows : int
+        The number of their rows.
     """
 
     count: int
     nbytes: int
+    rows: int
 
 
 @dataclass(slots=True)
@@ -130,7 +133,7 @@ class Manifest:
         parts = [header, self.clock]
         for run in self.runs:
             parts.append(_RUN.pack(run.kind, run.schema, len(run.segments)))
-            parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes)]
+            parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes, s.rows)]
         return seal(_KIND, *parts)
 
     @classmethod
@@ -167,7 +170,8 @@ class Manifest:
             for _ in range(segments):
                 count, at = _parse_leb128(payload, at)
                 nbytes, at = _parse_leb128(payload, at)
-                run.segments.append(Segment(count, nbytes))
+                rows, at = _parse_leb128(payload, at)
+                run.segments.append(Segment(count, nbytes, rows))
             manifest.runs.append(run)
         if at != len(payload):
             raise ValueError(f"a manifest must end after its runs, at byte {at}, got {len(payload)} bytes")

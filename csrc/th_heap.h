@@ -75,7 +75,7 @@ size_t th_heap_size(size_t cap);
 /* Points h to a block for `cap` timers, which a heap with the same seed has written; the caller sets `len`. */
 void th_heap_place(th_heap *h, void *block, size_t cap);
 
-/* Moves the heap from its memory to a block for `cap` timers, of which it must hold at most as many. */
+/* Moves the heap from its memory to a block for `cap` timers; it must not hold more. */
 void th_heap_move(th_heap *h, void *block, size_t cap);
 
 /* Returns whether some rows are where their index entries say and in order, or some lines of an empty heap are empty.

@@ -37,9 +37,9 @@ void th_table_place(th_table *t, void *block, size_t cap);
  * prove that the table is intact. */
 bool th_table_plausible(const th_table *t);
 
-/* Moves the table to another block, for `cap` ids, of which it must hold at most as many, with the hash function of
- * `seed`. The bytes of the block may have any value. Returns TH_YES; or TH_CORRUPT, with the table unchanged, if it
- * does not have `len` entries, which can happen only if others have written to its block.
+/* Moves the table to another block for `cap` ids, with the hash function of `seed`; it must not hold more ids. The
+ * bytes of the block may have any value. Returns TH_YES; or TH_CORRUPT, with the table unchanged, if it does not have
+ * `len` entries, which can happen only if others have written to its block.
  *
  * A table that moves to less memory must change its seed. The order of the entries follows their hashes, so the ids
  * that remain may be those of a small range of hashes, which would crowd a small part of the new block. */

@@ -1,8 +1,8 @@
 # The memory of the heaps: arrays from NumPy, or one block of a Memory.
 
 cdef enum:
-    _SMALL = 48  # a heap never shrinks below this capacity
-    _LARGE = 4096  # heaps double up to this capacity, then grow by a third: at most 47 bytes a timer
+    _SMALL = 48  # heaps and indexes do not shrink below this capacity, unless they are cleared
+    _LARGE = 4096  # they double up to this capacity; then a heap grows by a third: at most 47 bytes a timer
 
 
 cdef class _HeapMemory(_Borrower):

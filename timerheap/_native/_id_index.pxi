@@ -5,7 +5,8 @@
 cdef class IdIndex(_Borrower):
     """A map from int64 ids to int64 values, read and changed many at a time.
 
-    Each call is atomic under the GIL. All int64 are valid ids and values. An id takes 22 to 43 bytes.
+    Each call is atomic under the GIL. All int64 are valid ids and values. An id takes 26 to 39 bytes
+    in a large index that grows.
 
     Parameters
     ----------

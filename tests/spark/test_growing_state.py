@@ -30,6 +30,7 @@ from timerheap.spark._group.user_states import (
 
 KEYS = st.integers(0, 3)
 ENTRIES = st.sampled_from([math.nan, 0.5, *(float(i) for i in range(20))])
+MAP_KEYS = {pa.float64(): lambda entry: entry, pa.string(): str}
 VALUES = st.none() | st.text("ab", max_size=2)
 LIST = pa.list_(pa.field("element", pa.struct([("n", pa.int64()), ("s", pa.string())])))
 MAP = pa.map_(pa.float64(), pa.string())
@@ -44,18 +45,20 @@ def written(state: UserState, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]
 class Machine(RuleBasedStateMachine):
     """Three states whose chunks are merged and replayed at any time."""
 
+    key_type = pa.float64()
+
     def __init__(self) -> None:
         super().__init__()
         self.memory = Arena()
         self.states: list[UserState] = [
             new_state(64, "value", "value", pa.string(), self.memory),
             new_state(65, "log", "list", LIST, self.memory),
-            new_state(66, "book", "map", MAP, self.memory),
+            new_state(66, "book", "map", pa.map_(self.key_type, pa.string()), self.memory),
         ]
         self.chunks: list[list[pa.RecordBatch]] = [[], [], []]
         self.values: dict[int, str] = {}
         self.lists: dict[int, list[Any]] = {}
-        self.maps: dict[int, dict[float, Any]] = {}
+        self.maps: dict[int, dict[Any, Any]] = {}
 
     @rule(key=KEYS, value=VALUES)
     def update(self, key: int, value: str | None) -> None:
@@ -75,13 +78,14 @@ class Machine(RuleBasedStateMachine):
             self.lists[key] = self.lists.get(key, []) + elements
 
     @rule(key=KEYS, entries=st.dictionaries(ENTRIES, VALUES))
-    def put(self, key: int, entries: dict[float, Any]) -> None:
+    def put(self, key: int, entries: dict[Any, Any]) -> None:
+        entries = {MAP_KEYS[self.key_type](entry): value for entry, value in entries.items()}
         self.states[2].put(key, entries)
         self.maps.setdefault(key, {}).update(entries)
 
     @rule(key=KEYS, entries=st.lists(ENTRIES, unique=True))
     def remove(self, key: int, entries: list[float]) -> None:
-        for entry in entries:
+        for entry in map(MAP_KEYS[self.key_type], entries):
             self.states[2].remove(key, entry)
             self.maps.get(key, {}).pop(entry, None)
 
@@ -100,6 +104,7 @@ class Machine(RuleBasedStateMachine):
     @rule(key=KEYS, entry=ENTRIES)
     def find(self, key: int, entry: float) -> None:
         entries = self.maps.get(key, {})
+        entry = MAP_KEYS[self.key_type](entry)
         assert self.states[2].find(key, entry) == (entry in entries, entries.get(entry))
 
     @rule()
@@ -153,8 +158,17 @@ def short_rows() -> Iterator[None]:
         yield
 
 
+class TextMachine(Machine):
+    """With text as the key of the map, which is searched for without loading the map."""
+
+    key_type = pa.string()
+
+
+SETTINGS = settings(max_examples=15, stateful_step_count=40, deadline=None)
 TestStates = Machine.TestCase
-TestStates.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestStates.settings = SETTINGS
+TestTextStates = TextMachine.TestCase
+TestTextStates.settings = SETTINGS
 
 
 @pytest.fixture
@@ -173,7 +187,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_appends_in_as_many_batches_copy_n_log_n_elements(copied: list[int]) -> None:
-    state, n = ListTable(64, "log", pa.list_(pa.field("element", pa.int64()))), 500
+    state, n = ListTable(64, "log", pa.list_(pa.field("element", pa.int64()))), 200
     rows = []
     for i in range(n):
         state.append(7, [i])
@@ -188,18 +202,18 @@ def test_appends_in_as_many_batches_copy_n_log_n_elements(copied: list[int]) -> 
 
 
 def test_a_map_is_copied_n_log_n_times_and_its_chunks_hold_the_changes(copied: list[int]) -> None:
-    state, n = MapTable(64, "book", MAP), 500
+    state, n = MapTable(64, "book", MAP), 200
     for i in range(n):
-        state.put(7, {float(i % 400): str(i)})
-        state.remove(7, float(i % 400 - 2))
+        state.put(7, {float(i % 150): str(i)})
+        state.remove(7, float(i % 150 - 2))
         changes = state.changes()
         assert changes is not None
         assert changes.nbytes < 100
     assert sum(copied) < 2 * n * (math.log2(n) + 2)
     model: dict[float, str] = {}
     for i in range(n):
-        model[float(i % 400)] = str(i)
-        model.pop(float(i % 400 - 2), None)
+        model[float(i % 150)] = str(i)
+        model.pop(float(i % 150 - 2), None)
     assert [*state.load(7).items()] == [*model.items()]
 
 
@@ -227,3 +241,14 @@ def test_changes_are_made_without_loading(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(log.load(1)) == 101
     del many[1.0]
     assert book.load(1) == many | {0.0: "y"}
+
+
+def test_a_large_map_is_loaded_only_for_many_lookups() -> None:
+    state = MapTable(64, "book", pa.map_(pa.string(), pa.int64()))
+    state.put(7, {f"key {i}": i for i in range(1_000)})
+    state.changes()
+    for i in range(1_000):
+        state.put(7, {f"key {i + 5}": -i})
+        assert state.find(7, f"key {i}") == (True, 5 - i if i >= 5 else i)
+        assert state.find(7, f"no {i}") == (False, None)
+        assert bool(state._loaded) == (i >= 59), "after 64 searches in the log"

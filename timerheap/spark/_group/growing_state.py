@@ -13,7 +13,7 @@ from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.offsets import wide, wide_rows, widen
 from timerheap.spark._group.segments import Edits, SegmentChains
 
-__all__ = ["GrowingState", "rows_of"]
+__all__ = ["SMALL", "GrowingState", "rows_of"]
 
 SMALL = 256
 """The contents of all keys at hand are loaded at once, except those with more entries than this."""

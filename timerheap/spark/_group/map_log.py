@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["compact", "log_type", "map_type"]
+__all__ = ["compact", "find", "log_type", "map_type", "searchable"]
 
 
 def log_type(type_: pa.MapType) -> pa.ListType:
@@ -55,6 +58,21 @@ def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     return pa.LargeListArray.from_arrays(
         pa.array(np.concatenate([[0], np.cumsum(counts)])), kept, type=rows.type
     )
+
+
+def searchable(type_: pa.DataType) -> bool:
+    """Return whether `find` can look for keys of this type: not for floats, because of NaN, nor structs."""
+    return not (pa.types.is_nested(type_) or pa.types.is_floating(type_))
+
+
+def find(log: pa.Array, key: Any) -> tuple[bool, Any]:
+    """Return whether the map of a single log has a key, and its value; O(n) in Arrow."""
+    entries = log.flatten()
+    keys = entries.field("key")
+    at = np.flatnonzero(pc.equal(keys, pa.scalar(key, keys.type)))
+    if not len(at) or entries.field("removed")[at[-1]].as_py():
+        return False, None
+    return True, entries.field("value")[at[-1]].as_py()
 
 
 def _codes(keys: pa.Array) -> np.ndarray:

@@ -9,12 +9,14 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from timerheap._values import ArrowCodec
-from timerheap.spark._group import map_log
+from timerheap.spark._group import growing_state, map_log
 from timerheap.spark._group.growing_state import GrowingState, rows_of
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.segments import Edits
 
 __all__ = ["MapTable"]
+
+_SEARCHES = 64  # of one map in a batch before it is loaded, which costs as much as about this many
 
 
 class _Changes:
@@ -45,6 +47,8 @@ class MapTable(GrowingState[dict[Any, Any]]):
         super().__init__(kind, name, type_, memory)
         self._key = ArrowCodec(type_.key_type, f"state {name!r}, a key", Row)
         self._pending: dict[int, _Changes] = {}
+        self._searchable = map_log.searchable(type_.key_type)
+        self._searched: dict[int, tuple[int, pa.Array | None]] = {}  # how often, and the log
 
     @staticmethod
     def _row_type(type_: pa.DataType) -> pa.DataType:
@@ -70,8 +74,25 @@ class MapTable(GrowingState[dict[Any, Any]]):
                 return True, changes.puts[entry]
             if changes.replaces or entry in changes.removed:
                 return False, None
+        if key_id not in self._loaded and (log := self._large_log(key_id)) is not None:
+            return map_log.find(log, entry)
         entries = self.load(key_id)
         return entry in entries, entries.get(entry)
+
+    def _large_log(self, key_id: int) -> pa.Array | None:
+        """Return the log of a map that is too large to load for a few lookups; None if it is to be loaded."""
+        found = self._searched.get(key_id)
+        if found is None:
+            ids = np.array([key_id])
+            large = self._searchable and int(self._chains.lengths(ids)[0]) > growing_state.SMALL
+            found = 0, self._chains.get(ids) if large else None
+        searches, log = found
+        self._searched[key_id] = searches + 1, log
+        return log if searches < _SEARCHES else None
+
+    def _settle(self) -> None:
+        super()._settle()
+        self._searched.clear()
 
     def put(self, key_id: int, entries: dict[Any, Any]) -> None:
         """Set entries of a key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import KeyTimerHeap
+from timerheap._native._heap import IdIndex
 
 __all__ = ["last_rows", "latest_versions"]
 
@@ -13,9 +13,9 @@ __all__ = ["last_rows", "latest_versions"]
 def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the last row for each value of the first column, which is int64; O(rows)."""
     rows = pa.concat_batches(batches)
-    last = KeyTimerHeap()
-    last.push_many(np.arange(rows.num_rows), rows.column(0).to_numpy())
-    return rows if len(last) == rows.num_rows else rows.take(pa.array(np.sort(last.timestamps)))
+    last = IdIndex()
+    last.put_many(rows.column(0).to_numpy(), np.arange(rows.num_rows))
+    return rows if len(last) == rows.num_rows else rows.take(pa.array(np.sort(last.items()[1])))
 
 
 def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> pa.RecordBatch:

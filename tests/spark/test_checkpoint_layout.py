@@ -213,7 +213,7 @@ def test_a_large_segment_is_not_merged_with_small_ones() -> None:
 
 def manifest() -> Manifest:
     runs = [
-        Run(USER_STATE, 2**32 - 1, [Segment(3, 10**6, 10**5), Segment(1, 64, 1)]),
+        Run(USER_STATE, 2**32 - 1, [Segment(3, 10**6, 10**5, 2**32 - 1), Segment(1, 64, 1, 0)]),
         Run(EVENT_TIMERS, 0, []),
     ]
     return Manifest(16, bytes(range(8)), bytes(range(16)), b"clock", False, 10**12, -1, runs)
@@ -242,6 +242,21 @@ def test_a_sealed_invalid_manifest_raises(payload: bytes) -> None:
         Manifest.from_bytes(seal(32, payload))
     with pytest.raises(ValueError, match="manifest"):
         Manifest.from_bytes(seal(32, b"\x02\x00" + payload))
+
+
+def test_chunks_of_two_attempts_of_a_task_raise() -> None:
+    """Spark keeps the changes of one attempt and hands the next task the state of the other."""
+    group, stored, store = Group(), Stored(Manifest(4)), MemoryStore()
+    group.timers.push_many(np.arange(100), np.arange(100), 0)
+    stored.save(store, group.parts(), SMALL_CLOCK)
+    group.timers.push(200, 1, 0)
+    stored.save(store, group.parts(), SMALL_CLOCK)
+    other_group, other = Group(), MemoryStore()
+    other_group.timers.push_many(np.arange(1, 101), np.arange(100), 0)
+    Stored(Manifest(4)).save(other, other_group.parts(), SMALL_CLOCK)
+    store.chunks[EVENT_TIMERS, 1] = other.chunks[EVENT_TIMERS, 1]
+    with pytest.raises(ValueError, match=r"mixes chunks of kind 16 'TimerHeap' from two attempts of a"):
+        Stored.load(store, store.read_manifest(), Group().part)
 
 
 def test_another_format_raises() -> None:

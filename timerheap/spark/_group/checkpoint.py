@@ -34,7 +34,7 @@ from timerheap.spark._group.chunks import (
     write_chunk,
     write_schema,
 )
-from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment, digest
+from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment, digest, joint_digest
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.tiers import Tiers
 
@@ -156,13 +156,20 @@ class Stored:
                 dropped.append(run)
                 continue
             part = make_part(run.kind, name, schema)
-            for id_ in range(1, run.count + 1):
-                data = _read(store, run.kind, id_, name)
-                batch = read_chunk(run.kind, data, schema)
-                part.replay(batch)
-                if id_ == 1:
-                    whole = run.segments[0]
-                    part.reserve(min(whole.rows // max(1, batch.num_rows), whole.nbytes // len(data)))
+            first = 1
+            for segment in run.segments:
+                joint = 0
+                for id_ in range(first, first + segment.count):
+                    data = _read(store, run.kind, id_, name)
+                    joint = joint_digest(data, joint)
+                    batch = read_chunk(run.kind, data, schema)
+                    part.replay(batch)
+                    if id_ == 1:
+                        rows = max(1, batch.num_rows)
+                        part.reserve(min(segment.rows // rows, segment.nbytes // len(data)))
+                if joint != segment.digest:
+                    raise ValueError(_mixed(run.kind, name))
+                first += segment.count
         manifest.runs = [run for run in manifest.runs if run not in dropped]
         stored = cls(manifest)
         stored._dropped = dropped
@@ -253,19 +260,20 @@ class Stored:
         """Replace the segments from `start` on by one that holds `batch`."""
         kind, before = run.kind, run.count
         del run.segments[start:]
-        id_, nbytes = run.count, 0
+        id_, nbytes, joint = run.count, 0, 0
         first = id_ + 1
         for piece in pieces(batch, part.schema):
             id_ += 1
             data = write_chunk(kind, piece)
             store.write(kind, id_, data)
             nbytes += len(data)
+            joint = joint_digest(data, joint)
             self._keep(kind, id_, data)
         for left in range(id_ + 1, before + 1):
             store.remove(kind, left)
             self._recent.pop((kind, left), None)
         if id_ >= first:
-            run.segments.append(Segment(id_ - first + 1, nbytes, batch.num_rows))
+            run.segments.append(Segment(id_ - first + 1, nbytes, batch.num_rows, joint))
 
     def _keep(self, kind: int, id_: int, data: bytes) -> None:
         if self._tiers.small(len(data)):
@@ -279,3 +287,12 @@ def _read(store: ChunkStore, kind: int, id_: int, name: str) -> bytes:
     if data is None:
         raise ValueError(f"the checkpoint lacks chunk {id_} of kind {kind} {name!r}")
     return data
+
+
+def _mixed(kind: int, name: str) -> str:
+    """Return the error for chunks that another attempt of a task has written."""
+    return (
+        f"the checkpoint mixes chunks of kind {kind} {name!r} from two attempts of a task, as may come of "
+        "spark.speculation; start from an older version of the checkpoint, or a new one, and set "
+        "spark.sql.streaming.stateStore.checkpointFormatVersion to 2"
+    )

@@ -4,7 +4,7 @@ Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2:
 group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, the wake-up i64, the length of
 the clock u16 and the number of runs u16; then the clock, or its digest; then for each run its kind u16, the
 fingerprint of its schema u32 and the number of its segments u16; then for each segment the number of its
-chunks, their size in bytes and the number of their rows, each as LEB128.
+chunks, their size in bytes, the number of their rows and their digest, each as LEB128.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from timerheap._native._heap import seal, unseal, xxh64
 
-__all__ = ["FORMAT", "INLINE_CLOCK", "Manifest", "Run", "Segment", "digest"]
+__all__ = ["FORMAT", "INLINE_CLOCK", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
 FORMAT = 2
 """The version of the checkpoints' format."""
@@ -41,11 +41,14 @@ class Segment:
         Their size.
     rows : int
         The number of their rows.
+    digest : int
+        The `joint_digest` of all of them, unsigned, 32 bits.
     """
 
     count: int
     nbytes: int
     rows: int
+    digest: int
 
 
 @dataclass(slots=True)
@@ -133,7 +136,7 @@ class Manifest:
         parts = [header, self.clock]
         for run in self.runs:
             parts.append(_RUN.pack(run.kind, run.schema, len(run.segments)))
-            parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes, s.rows)]
+            parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes, s.rows, s.digest)]
         return seal(_KIND, *parts)
 
     @classmethod
@@ -171,7 +174,8 @@ class Manifest:
                 count, at = _parse_leb128(payload, at)
                 nbytes, at = _parse_leb128(payload, at)
                 rows, at = _parse_leb128(payload, at)
-                run.segments.append(Segment(count, nbytes, rows))
+                joint, at = _parse_leb128(payload, at)
+                run.segments.append(Segment(count, nbytes, rows, joint))
             manifest.runs.append(run)
         if at != len(payload):
             raise ValueError(f"a manifest must end after its runs, at byte {at}, got {len(payload)} bytes")
@@ -196,6 +200,11 @@ def _parse_leb128(data: memoryview, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return number, at
+
+
+def joint_digest(chunk: bytes, before: int = 0) -> int:
+    """Return 32 bits that tell whether a sealed chunk, or one of those `before` it, is another one."""
+    return xxh64(chunk[:24], before) & 0xFFFFFFFF  # the envelope begins with a checksum of the rest
 
 
 def digest(data: bytes) -> bytes:

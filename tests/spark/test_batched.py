@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from timerheap import BatchProcessFunction, ListStateDescriptor, ValueStateDescriptor, WatermarkStrategy
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._worker import row_runner
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.output import ResultBuffer
 
@@ -61,7 +69,7 @@ def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> 
     group = group or new_group()
     rows = pa.record_batch([pa.array(["a", "b", "c"])], schema=SCHEMA)
     ids = group.keys.resolve(np.array([5, 6, 7]), rows.columns)
-    runner = BatchRunner(function, query_of(function))
+    runner = BatchRunner(function, query_of(function), 2)
     runner.open()
     runner.begin(group, 1_000, ResultBuffer(SCHEMA))
     for call in calls:
@@ -145,3 +153,35 @@ def test_reading_the_start_of_a_list_state_does_not_copy_the_list() -> None:
         assert list(seen) == []
 
     run(call)
+
+
+class Fires(KeyedProcessFunction):
+    """Emits the key of each timer."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        pass
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[str]:
+        yield ctx.get_current_key()
+
+
+def test_the_keys_of_timers_that_fire_at_once_are_looked_up_in_a_few_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    function = Fires()
+    query = replace(query_of(Does()), work=function)
+    group = KeyGroup(query)
+    names = [f"key {i}" for i in range(100)]
+    ids = group.keys.resolve(np.arange(100) * 12345 % 101, [pa.array(names)])
+    group.event_timers.push_many(0, ids, 0)
+    lookups: list[int] = []
+    keys_of = group.keys.keys
+    monkeypatch.setattr(group.keys, "keys", lambda ids: lookups.append(len(ids)) or keys_of(ids))
+    monkeypatch.setattr(row_runner, "_AHEAD", 10)
+    group.watermark = 5
+    runner, output = row_runner.RowRunner(function, query, 2), ResultBuffer(SCHEMA)
+    runner.open()
+    runner.begin(group, None, output)
+    runner.advance(5)
+    assert sorted(output.table()["k"].to_pylist()) == sorted(names)
+    assert len(lookups) == 10

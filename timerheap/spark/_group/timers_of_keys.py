@@ -13,7 +13,7 @@ _SCANS = 32
 
 
 def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
-    """Return the key ids of the timers up to `time`, or of the first `limit` of them; O(due timers)."""
+    """Return the key ids of the timers up to `time`, or of the first `limit` to fire; O(due timers)."""
     timestamps = heap.timestamps
     found, level = [], np.zeros(min(1, len(heap)), np.int64)
     while len(level):
@@ -22,9 +22,12 @@ def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarra
         level = (_ARITY * level[:, None] + np.arange(1, _ARITY + 1)).ravel()
         level = level[level < len(heap)]
     rows = np.concatenate([np.empty(0, np.int64), *found])
-    if len(rows) > limit:
-        rows = rows[np.argpartition(timestamps[rows], limit - 1)[:limit]]
     ids: np.ndarray = heap.key_hashes[rows]
+    if len(rows) > limit:  # timers of one timestamp fire in the order of their keys
+        times = timestamps[rows]
+        last = np.partition(times, limit - 1)[limit - 1]
+        before, among = ids[times < last], ids[times == last]
+        ids = np.concatenate([before, np.partition(among, limit - len(before) - 1)[: limit - len(before)]])
     return ids
 
 

@@ -52,7 +52,7 @@ def labels_of(key_groups: np.ndarray) -> np.ndarray:
     Examples
     --------
     >>> labels_of(np.arange(3))
-    array([1885913533, -872692436,  -87136369], dtype=int32)
+    array([-1693959553, -1910889132, -1382833682], dtype=int32)
     """
     return spark_preimages(key_groups)
 

@@ -265,7 +265,7 @@ def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureF
     assert "Hopping windows, size 20 ms, slice 5 ms, offset 0 ms, time zone UTC" in said
     assert "local   jvm" in said
     assert "Spark's, per slice" in said
-    assert "global  128 key groups of (k)" in said
+    assert "global  16 key groups of (k)" in said
     timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY).group_by("k").explain(F.sum("v"))
     assert "global  none: a window is one slice" in capsys.readouterr().out
     windows.group_by("k").explain(F.count_distinct("v"))

@@ -46,7 +46,8 @@ class KeyTable:
     name = ""
 
     def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS) -> None:
-        self._fields = fields
+        self._columns = pa.schema(fields)
+        self._wide = wide_rows(self._columns)
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
         stored = pa.struct([pa.field("hash", pa.int64()), *columns])
         self.schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", stored)])
@@ -166,8 +167,7 @@ class KeyTable:
         rows = self.table.get(ids)
         if rows.null_count:
             _expect_all(ids, rows.is_valid().to_numpy(zero_copy_only=False))
-        keys = pa.RecordBatch.from_arrays(rows.flatten(), schema=wide_rows(pa.schema(self._fields)))
-        return narrow(keys, pa.schema(self._fields))
+        return narrow(pa.RecordBatch.from_arrays(rows.flatten(), schema=self._wide), self._columns)
 
     def hashes(self, ids: np.ndarray) -> np.ndarray:
         """Return the hashes of the keys of known `ids`: shape (n,), int64."""

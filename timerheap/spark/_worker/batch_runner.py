@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -172,24 +173,31 @@ class BatchRunner:
 
     def replay(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in event-time order, with one call for each distinct timestamp."""
-        starts = np.flatnonzero(np.diff(waiting.timestamps, prepend=waiting.timestamps[:1] - 1)).tolist()
-        for start, stop in pairwise([*starts, len(waiting)]):
-            self._step_to(int(waiting.timestamps[start]) - 1)
-            self.process(waiting.slice(start, stop))
+        for part in self._narrowed(waiting):
+            starts = np.flatnonzero(np.diff(part.timestamps, prepend=part.timestamps[:1] - 1)).tolist()
+            for start, stop in pairwise([*starts, len(part)]):
+                self._step_to(int(part.timestamps[start]) - 1)
+                self._process(part.slice(start, stop))
         self._step_to(watermark)
 
     def process(self, waiting: KeyedRows) -> None:
         """Process rows in the order of arrival, in one call unless they exceed an Arrow column."""
-        for start, stop in fitting(waiting.rows):
-            self._process(waiting.slice(start, stop))
+        for part in self._narrowed(waiting):
+            self._process(part)
 
-    def _process(self, waiting: KeyedRows) -> None:
-        rows = narrow(waiting.rows, self._group.query.schema)
-        if rows.schema.get_field_index(ORDER) >= 0:
-            rows = rows.drop_columns([ORDER])
-        self._begin_call(waiting.ids)
-        self._context.timestamps = waiting.timestamps if self._timed else None
-        self._emit(self._function.process_batch(rows, self._context), "process_batch")
+    def _narrowed(self, waiting: KeyedRows) -> Iterator[KeyedRows]:
+        """Yield the rows as the function sees them, in parts if they exceed an Arrow column."""
+        for start, stop in fitting(waiting.rows):
+            part = waiting.slice(start, stop)
+            rows = narrow(part.rows, self._group.query.schema)
+            if rows.schema.get_field_index(ORDER) >= 0:
+                rows = rows.drop_columns([ORDER])
+            yield KeyedRows(rows, part.ids, part.timestamps)
+
+    def _process(self, part: KeyedRows) -> None:
+        self._begin_call(part.ids)
+        self._context.timestamps = part.timestamps if self._timed else None
+        self._emit(self._function.process_batch(part.rows, self._context), "process_batch")
 
     def advance(self, watermark: int) -> None:
         """Advance the watermark, and fire event-time timers."""

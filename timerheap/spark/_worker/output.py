@@ -75,10 +75,11 @@ class ResultBuffer:
                 f"{source} yielded the columns {batch.schema.names}; output_schema has {self._schema.names}"
             )
         self._gather()
-        table = pa.table(
-            [_fitting(batch.column(f.name), f, source) for f in self._schema], schema=self._schema
-        )
-        self._batches += table.to_batches()
+        columns = [_fitting(batch.column(field.name), field, source) for field in self._schema]
+        if isinstance(batch, pa.Table):
+            self._batches += pa.Table.from_arrays(columns, schema=self._schema).to_batches()
+        else:
+            self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _gather(self) -> None:
         if self._rows:
@@ -133,7 +134,7 @@ def _fitting(column: Any, field: pa.Field, source: str) -> Any:
     try:
         if pa.types.is_string(field.type) and not (_is_text(column.type) or column.null_count == len(column)):
             raise TypeError("yield strings")  # Arrow would convert numbers to text
-        fitting = cast(column, field.type)
+        fitting = column if column.type == field.type else cast(column, field.type)
     except (pa.ArrowException, TypeError) as e:
         raise ValueError(
             f"{source} yielded column {field.name!r} as {column.type}, which does not fit output_schema's "

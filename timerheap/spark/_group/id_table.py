@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from timerheap._native._heap import IdIndex
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.merging import last_of_each
 from timerheap.spark._group.slab import Slab
 
 __all__ = ["IdTable", "members"]
@@ -98,7 +99,9 @@ class IdTable:
         """
         values, gone = self._slab.fitting(values), None
         if self._slab.fixed_width or values.null_count:
-            ids, values = _last(ids, values)
+            last = last_of_each(ids)
+            if not last.all():
+                ids, values = ids[last], values.filter(pa.array(last))
         if values.null_count:
             kept = values.is_valid()
             mask = kept.to_numpy(zero_copy_only=False)
@@ -149,13 +152,3 @@ class IdTable:
                 moved = self._slab.new_places(places)
                 self._slab.compact(places)
                 self._index.put_many(ids, moved)
-
-
-def _last(ids: np.ndarray, values: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """Return the last value of each id."""
-    rows = np.arange(len(ids))
-    last = IdIndex()
-    if last.put_many(ids, rows).all():
-        return ids, values
-    kept = last.find_many(ids)[0] == rows
-    return ids[kept], values.filter(pa.array(kept))

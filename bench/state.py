@@ -200,15 +200,15 @@ class Job:
 
     def _finish(self) -> None:
         """Wait for the end of the batch; on a busy machine a Python worker may not be there in time."""
-        assert self.query is not None
-        try:
-            self.query.processAllAvailable()
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-            tell("a Python worker has not connected in time: the query starts again")
-            self.start()
-            self._finish()
+        while True:
+            assert self.query is not None
+            try:
+                return self.query.processAllAvailable()
+            except StreamingQueryException as error:
+                if "failed to connect back" not in str(error):
+                    raise
+                tell("a Python worker has not connected in time: the query starts again")
+                self.start()
 
     def _changelogs(self) -> Iterator[Path]:
         return (self.work / "checkpoint" / "state").glob("0/*/*.changelog")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from timerheap import MIN_WATERMARK, WatermarkStrategy
 from timerheap.spark._exchange.observed import OBSERVED, merged
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.watermarks import BoundedOutOfOrdernessWatermarks
 
 DELAY, TIMEOUT = 5, 30
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)
@@ -224,3 +225,14 @@ def test_channels_without_rows_cost_no_call() -> None:
         return count
 
     assert calls(10_000) == calls(10)
+
+
+def test_a_generator_for_each_channel_has_the_watermarks_of_a_common_delay() -> None:
+    own = WatermarkStrategy.for_generator(lambda: BoundedOutOfOrdernessWatermarks(DELAY))
+    clocks = [WatermarkState((strategy,), ("airport",)) for strategy in (own, STRATEGY)]
+    for at in (100, 50, 90, 300):
+        rows = observed((0, "a", at), (0, "b", at + 7))
+        assert len({clock.observe(rows, None, None) for clock in clocks}) == 1
+        first, second = (clock.to_bytes() for clock in clocks)
+        assert first == second
+        clocks[0] = WatermarkState.from_bytes(first, (own,), ("airport",))

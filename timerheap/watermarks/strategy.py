@@ -90,6 +90,7 @@ class WatermarkStrategy:
     def __init__(self, create_watermark_generator: Callable[[], WatermarkGenerator]) -> None:
         self._create_watermark_generator = create_watermark_generator
         self._factory = f"for_generator({_name_of(create_watermark_generator)})"
+        self._delay: int | None = None  # of BoundedOutOfOrdernessWatermarks, which need no object a channel
         self.timestamp_assigner: TimestampAssigner | None = None
         self.idle_timeout: int | None = None
         self.max_ahead: int | None = None
@@ -99,14 +100,13 @@ class WatermarkStrategy:
         """Return a strategy for rows at most `max_out_of_orderness` behind the largest timestamp so far."""
         ms = not_negative("max_out_of_orderness", max_out_of_orderness)
         strategy = WatermarkStrategy(lambda: BoundedOutOfOrdernessWatermarks(ms))
-        return strategy._with("_factory", f"for_bounded_out_of_orderness({ms})")
+        return strategy._with("_factory", f"for_bounded_out_of_orderness({ms})")._with("_delay", ms)
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
         """Return a strategy for rows whose timestamps never decrease."""
-        return WatermarkStrategy(AscendingTimestampsWatermarks)._with(
-            "_factory", "for_monotonous_timestamps()"
-        )
+        strategy = WatermarkStrategy(AscendingTimestampsWatermarks)
+        return strategy._with("_factory", "for_monotonous_timestamps()")._with("_delay", 0)
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:

@@ -7,18 +7,11 @@ import numpy as np
 from timerheap.flink import StatusWatermarkValve
 from timerheap.spark._group.clock_bytes import InputClock
 from timerheap.timer import MIN_WATERMARK
-from timerheap.watermarks import (
-    AscendingTimestampsWatermarks,
-    BoundedOutOfOrdernessWatermarks,
-    WatermarkGenerator,
-    WatermarkStatus,
-    WatermarkStrategy,
-)
+from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
 
 __all__ = ["InputChannels"]
 
 _NEVER = MIN_WATERMARK  # the time of activity of a channel that is idle or has no clock
-_NEW = -1
 
 
 class InputChannels:
@@ -143,12 +136,11 @@ class InputChannels:
 
 
 class _Generators:
-    """The generators of channels, each made when it is first used; those of Flink work in columns."""
+    """The generators of channels: a delay for all of them, or one for each, made when it is first used."""
 
     def __init__(self, strategy: WatermarkStrategy) -> None:
         self._strategy = strategy
-        self._delays = np.empty(0, np.int64)  # of Flink's generators; _NEW where none has been made
-        self._custom: dict[int, WatermarkGenerator] = {}
+        self._of_channels: dict[int, WatermarkGenerator] = {}
 
     def watermarks(
         self,
@@ -159,32 +151,29 @@ class _Generators:
         now: int | None,
     ) -> np.ndarray:
         """Return the watermarks of channels, shape (n,); `before` are their largest timestamps until now."""
-        missing = int(channels.max(initial=-1)) + 1 - len(self._delays)
-        if missing > 0:
-            self._delays = np.append(self._delays, np.full(missing, _NEW))
-        for at in np.flatnonzero(self._delays[channels] == _NEW).tolist():
-            if int(channels[at]) not in self._custom:
-                self._make(int(channels[at]), int(before[at]))
-        delays = np.maximum(self._delays[channels], 0)
-        furthest = np.maximum(np.maximum(before, max_timestamps), MIN_WATERMARK + delays + 1)
-        watermarks: np.ndarray = furthest - delays - 1
-        if self._custom:
-            for at, channel in enumerate(channels.tolist()):
-                generator = self._custom.get(channel)
-                if generator is not None:
-                    watermarks[at] = generator.on_batch(int(max_timestamps[at]), int(counts[at]), now)
+        delay = self._strategy._delay
+        watermarks: np.ndarray
+        if delay is not None:
+            furthest = np.maximum(np.maximum(before, max_timestamps), MIN_WATERMARK + delay + 1)
+            watermarks = furthest - delay - 1
+            return watermarks
+        rows = zip(*(c.tolist() for c in (channels, before, max_timestamps, counts)), strict=True)
+        watermarks = np.array(
+            [
+                self._generator(channel, first).on_batch(most, count, now)
+                for channel, first, most, count in rows
+            ],
+            np.int64,
+        )
         return watermarks
 
-    def _make(self, channel: int, before: int) -> None:
-        generator = self._strategy.create_watermark_generator()
-        exactly = type(generator)  # a subclass may do anything
-        if exactly is BoundedOutOfOrdernessWatermarks or exactly is AscendingTimestampsWatermarks:
-            assert isinstance(generator, BoundedOutOfOrdernessWatermarks)
-            self._delays[channel] = generator.max_out_of_orderness
-            return
-        self._custom[channel] = generator
-        if before > MIN_WATERMARK:
-            generator.on_batch(before, 1, None)
+    def _generator(self, channel: int, before: int) -> WatermarkGenerator:
+        generator = self._of_channels.get(channel)
+        if generator is None:
+            generator = self._of_channels[channel] = self._strategy.create_watermark_generator()
+            if before > MIN_WATERMARK:
+                generator.on_batch(before, 1, None)
+        return generator
 
 
 def _describe(column: str | None) -> str:

@@ -106,6 +106,21 @@ def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
     Machine.TestCase("runTest").runTest()
 
 
+def test_the_rows_of_a_save_are_the_new_ones_even_if_the_buffer_was_compacted() -> None:
+    buffer, rewritten = RowBuffer(TEXTS), 0
+    for time in range(1, 100):
+        new = [(time + 1 + i % 10, i, 100 * time + i, f"{i}-{time} ".ljust(400)) for i in range(50)]
+        before = len(buffer._slab)
+        buffer.append(keyed([(time, 99, 99, "due"), *new], TEXTS))
+        buffer.release(time)
+        rewritten += len(buffer._slab) < before
+        changes = buffer.changes()
+        assert changes is not None
+        columns = (changes.column(name).to_pylist() for name in ("__timestamp", "__id", ORDER, "text"))
+        assert list(zip(*columns, strict=True)) == new
+    assert rewritten
+
+
 @pytest.mark.parametrize("schema", [TEXTS, NUMBERS], ids=["variable", "fixed"])
 def test_released_rows_leave_no_garbage_behind(schema: pa.Schema) -> None:
     memory = Arena()

@@ -207,13 +207,10 @@ class RowBuffer:
             with suppress(MemoryError):  # there is no room to make room: the next release tries again
                 compacted = self._new_heap()
                 try:
-                    compacted.push_many(
-                        heap.timestamps, heap.key_hashes, self._slab.new_places(heap.namespaces)
-                    )
-                    unsaved = [
-                        replace(entries, places=self._slab.new_places(entries.places))
-                        for entries in self._unsaved
-                    ]
+                    moved = np.empty(len(self._slab), np.int64)
+                    moved[heap.namespaces] = self._slab.new_places(heap.namespaces)
+                    compacted.push_many(heap.timestamps, heap.key_hashes, moved[heap.namespaces])
+                    unsaved = [replace(entries, places=moved[entries.places]) for entries in self._unsaved]
                     self._slab.compact(heap.namespaces)
                 except MemoryError:
                     compacted.clear()

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memories import Arena
 
-from tests.support.memories import Arena
 from timerheap.spark._group.column import Column
 from timerheap.spark._group.offsets import wide
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from memories import Arena
 
-from tests.support.memories import Arena
 from timerheap.spark._group.chunks import KEYS, read_chunk, write_chunk
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.offsets import narrow, widen

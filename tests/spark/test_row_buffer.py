@@ -11,8 +11,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from memories import Arena
 
-from tests.support.memories import Arena
 from timerheap.spark._group.offsets import narrow, widen
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowBuffer
 

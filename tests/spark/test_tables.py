@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from memories import Arena
 
-from tests.support.memories import Arena
 from timerheap.spark._group.id_table import IdTable, members
 from timerheap.spark._group.offsets import wide
 from timerheap.spark._group.slab import Slab

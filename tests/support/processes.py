@@ -13,11 +13,12 @@ __all__ = ["below", "children", "command", "kill", "python_daemons", "python_wor
 
 def children(process: int) -> list[int]:
     """Return the ids of the children of a process; none if it has ended."""
-    try:
-        tasks = list(Path(f"/proc/{process}/task").iterdir())
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            with suppress(OSError):  # it has ended since
+                found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def below(process: int) -> Iterator[int]:

@@ -112,7 +112,7 @@ class ArrayLayout:
         return [self.n, self._nulls, buffers, [child.head() for child in self.children]]
 
     def attach(self, head: list[Any]) -> None:
-        """Take over the array that `head` describes; O(1)."""
+        """Attach the array that `head` describes; O(1)."""
         self.n, self._nulls, buffers, children = head
         self._validity, *self._buffers = (Buffer.attach(self._memory, buffer) for buffer in buffers)
         for child, described in zip(self.children, children, strict=True):

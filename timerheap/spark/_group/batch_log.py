@@ -39,8 +39,18 @@ class BatchLog:
             return
         data = changes.serialize()
         if self._nbytes + data.size > 2 * nbytes + _SLACK:
+            self.replace(snapshot)
+        else:
+            self._add(data)
+
+    def replace(self, snapshot: Callable[[], pa.RecordBatch]) -> None:
+        """Replace the log by a snapshot."""
+        if self._memory is not PROCESS:
             data = snapshot().serialize()
             self.clear()
+            self._add(data)
+
+    def _add(self, data: pa.Buffer) -> None:
         block = self._memory.allocate(data.size)
         block.bytes[: data.size] = np.frombuffer(data, np.uint8)
         self._blocks.append((block, data.size))

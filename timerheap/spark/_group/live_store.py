@@ -59,7 +59,7 @@ class LiveStore:
         return LiveFile.create(_taken(directory, group))
 
     def take(self, group: bytes, token: bytes, known: LiveFile | None = None) -> LiveFile | None:
-        """Take the released file of a group, or return None; remove the group's other files without owner.
+        """Claim and return the released file of a group, or None; remove its other files without an owner.
 
         Parameters
         ----------

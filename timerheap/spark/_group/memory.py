@@ -40,7 +40,7 @@ class Memory(Protocol):
         """Return a block of at least `nbytes` bytes, whose contents are undefined; raise MemoryError."""
 
     def release(self, block: Block) -> None:
-        """Take a block back; its bytes may be handed out again."""
+        """Release a block, whose bytes may then be allocated again."""
 
     def attach(self, at: int, nbytes: int) -> Block:
         """Return a block that was allocated before; raise ValueError if it lies outside of the memory."""

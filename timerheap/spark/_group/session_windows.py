@@ -70,7 +70,7 @@ class SessionsPart:
     def loaded(self, watermark: int) -> None:
         """Restore the sessions at the stored watermark, after all chunks have been replayed."""
         self._restore(watermark)
-        self._log.append(snapshot := self.snapshot(), self.nbytes(), lambda: snapshot)
+        self._log.replace(self.snapshot)
 
     def _restore(self, watermark: int) -> None:
         starts, stored = np.empty(0, np.int64), self.windows.aggregation.empty()

@@ -148,7 +148,7 @@ class SlicesPart:
     def loaded(self, watermark: int) -> None:
         """Restore the windows at the stored watermark, after all chunks have been replayed."""
         self._restore(watermark)
-        self._log.append(snapshot := self.snapshot(), self.nbytes(), lambda: snapshot)
+        self._log.replace(self.snapshot)
 
     def _restore(self, watermark: int) -> None:
         stored = self.windows.aggregation.empty()

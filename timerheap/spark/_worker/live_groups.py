@@ -94,7 +94,7 @@ class LiveGroups:
         _cache.put(self._owner, label, group, stored)
 
     def _handed_over(self, held: Held | None, manifest: Manifest) -> tuple[KeyGroup, Stored] | None:
-        """Take the file of a group; return None if it has none that can be used."""
+        """Continue a group in its file; return None if it has none that can be used."""
         if self._files is None:
             return None
         known = held.group.memory if held is not None and isinstance(held.group.memory, LiveFile) else None

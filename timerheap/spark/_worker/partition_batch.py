@@ -94,7 +94,7 @@ class PartitionBatch:
         return _frames(output)
 
     def restore(self, rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
-        """Give key groups the state of another query: their clocks, and contents of `split`."""
+        """Load the state of another query into key groups: their clocks, and contents of `split`."""
         by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
         for key_group, clock, contents in rows:
             by_group.setdefault(key_group, []).append((clock, contents))

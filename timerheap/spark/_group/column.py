@@ -109,13 +109,6 @@ class Column:
             return array
         return self.take(np.arange(start, stop))
 
-    def field(self, name: str) -> Column:
-        """Return one field of a column of structs, without copying; valid until the next change."""
-        at = self.type.get_field_index(name)
-        column = Column(self.type.field(at).type)
-        column._layout = self._layout.children[at]
-        return column
-
     def nbytes(self) -> int:
         """Return the number of bytes in use."""
         return self._layout.nbytes()

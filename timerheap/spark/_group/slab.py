@@ -120,10 +120,6 @@ class Slab:
         """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
         return self._column.take(places)
 
-    def take_field(self, name: str, places: np.ndarray) -> pa.Array:
-        """Return a copy of one field of the structs at `places`: shape (n,); O(n)."""
-        return self._column.field(name).take(places)
-
     def values(self) -> pa.Array:
         """Return the values at all places, dead ones included; valid until the next change."""
         return self._column.slice(0, len(self._column))

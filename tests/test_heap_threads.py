@@ -1,5 +1,6 @@
 """Calls are atomic: eight threads use one heap with all methods, and signals interrupt long calls."""
 
+import gc
 import itertools
 import pickle
 import random
@@ -186,6 +187,31 @@ def test_a_heap_stays_valid_if_arguments_change_during_a_call(kind):
     finally:
         done.set()
         writer.join()
+
+
+@both
+def test_a_snapshot_is_of_one_moment(kind):
+    """A finalizer, or another thread while one runs, may use the heap during any allocation of `to_bytes`."""
+    heap = kind()
+    unique = itertools.count()
+
+    def change(phase, info):
+        if phase == "start":
+            heap.pop_due(END)  # the memory stays the same
+            heap.push_many(number := next(unique), range(50 - number % 9), 0)
+
+    heap.push(1, 2, 3)
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(change)
+    gc.set_threshold(1)
+    try:
+        snapshots = [heap.to_bytes() for _ in range(100)]
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(change)
+    assert next(unique) > 50  # the heap changed
+    for data in snapshots:
+        assert len({timestamp for timestamp, *_ in kind.from_bytes(data)}) == 1
 
 
 def test_threads_share_a_heap_without_the_gil():

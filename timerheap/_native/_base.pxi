@@ -295,8 +295,17 @@ cdef class _Heap(_HeapMemory):
         bytes
             The columns in heap order, little-endian int64, in the envelope of `seal`.
         """
-        return seal(1 + self.h.by_key, np.asarray(self.timestamps, "<i8"), np.asarray(self.key_hashes, "<i8"),
-                    np.asarray(self.namespaces, "<i8"))
+        cdef size_t n = self.h.len
+        cdef cnp.ndarray columns = np.empty(3 * n, np.int64)
+        while n != self.h.len:  # another thread may change it in the meantime
+            n = self.h.len
+            columns = np.empty(3 * n, np.int64)
+        cdef int64_t *rows = <int64_t *>cnp.PyArray_DATA(columns)
+        if n:
+            memcpy(rows, self.h.ts, n * sizeof(int64_t))
+            memcpy(rows + n, self.h.key, n * sizeof(int64_t))
+            memcpy(rows + 2 * n, self.h.ns, n * sizeof(int64_t))
+        return seal(1 + self.h.by_key, columns.astype("<i8", copy=False))
 
     @classmethod
     def from_bytes(cls, data):

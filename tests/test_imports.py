@@ -102,7 +102,7 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers timer_journal",
-        "batch_log buffers chunks live_file timers_of_keys value_columns",
+        "array_views batch_log buffers chunks live_file timers_of_keys value_columns",
         "array_layouts channels journalled_timers",
         "column",
         "slab",

@@ -599,6 +599,7 @@ int main(int count, char **arguments) {
     restore_notices();
     copies();
     test_table(steps);
+    test_array(steps);
     for (int keyed = 0; keyed < 2; keyed++) {
         use_blocks = false;
         check_notices(keyed);

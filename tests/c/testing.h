@@ -1,4 +1,4 @@
-/* What both tests use. */
+/* What the tests share. */
 #ifndef TESTING_H
 #define TESTING_H
 
@@ -28,5 +28,7 @@ void *memory(size_t size);
 void *lines(size_t size);
 
 void test_table(size_t steps);
+
+void test_array(size_t steps);
 
 #endif

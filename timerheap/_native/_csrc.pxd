@@ -1,4 +1,4 @@
-# The declarations of csrc/th_heap.h and th_table.h, where the contracts are documented.
+# The declarations of csrc/th_heap.h, th_table.h and th_array.h, where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -104,3 +104,23 @@ cdef extern from "th_table.h" nogil:
     void th_table_remove_many(th_table *t, th_column id, size_t n, int64_t *value, uint8_t *removed)
     size_t th_table_items(const th_table *t, int64_t *id, int64_t *value)
     th_status th_table_check(const th_table *t)
+
+
+cdef extern from "th_array.h" nogil:
+    ctypedef enum th_kind:
+        TH_BITS
+        TH_FIXED
+        TH_FLOAT
+        TH_TEXT
+
+    ctypedef struct th_array:
+        th_kind kind
+        unsigned width
+        size_t start
+        size_t n
+        const uint8_t *valid
+        const uint8_t *offset
+        const uint8_t *data
+        size_t size
+
+    th_status th_array_compare(const th_array *stored, const int64_t *place, const th_array *value, uint8_t *same)

@@ -9,7 +9,24 @@ from timerheap.timer import Timer, TimerBatch
 # Any C-contiguous buffer; typing_extensions' Buffer would be a dependency before Python 3.12.
 _Buffer = bytes | bytearray | memoryview | NDArray[Any]
 
-__all__ = ["IdIndex", "KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64"]
+__all__ = [
+    "BITS",
+    "FIXED",
+    "FLOAT",
+    "TEXT",
+    "ArrayView",
+    "IdIndex",
+    "KeyTimerHeap",
+    "TimerHeap",
+    "seal",
+    "unseal",
+    "xxh64",
+]
+
+BITS: int
+FIXED: int
+FLOAT: int
+TEXT: int
 
 def xxh64(data: _Buffer, seed: int = 0) -> int: ...
 def seal(kind: int, *parts: _Buffer) -> bytes: ...
@@ -102,3 +119,18 @@ class IdIndex:
     def _head(self) -> list[int]: ...
     @staticmethod
     def _attach(memory: Any, head: object) -> IdIndex: ...
+
+@final
+class ArrayView:
+    def __new__(
+        cls,
+        kind: SupportsIndex,
+        width: SupportsIndex,
+        start: SupportsIndex,
+        n: SupportsIndex,
+        validity: _Buffer | None,
+        offsets: _Buffer | None,
+        data: _Buffer | None,
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    def compare(self, stored: ArrayView, places: NDArray[np.int64], same: NDArray[np.bool_]) -> None: ...

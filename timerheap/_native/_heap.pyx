@@ -27,7 +27,9 @@ import numpy as np
 
 from timerheap.timer import Timer, TimerBatch
 
-__all__ = ["IdIndex", "KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64"]
+__all__ = [
+    "BITS", "FIXED", "FLOAT", "TEXT", "ArrayView", "IdIndex", "KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64",
+]
 
 cnp.import_array()
 
@@ -38,6 +40,7 @@ include "_seal.pxi"
 include "_heap_memory.pxi"
 include "_base.pxi"
 include "_id_index.pxi"
+include "_arrays.pxi"
 
 
 cdef class TimerHeap(_Heap):

@@ -9,11 +9,15 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import IdIndex
+from timerheap.spark._group.array_views import clear_unequal
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.merging import last_of_each
 from timerheap.spark._group.slab import Slab
 
 __all__ = ["IdTable", "members"]
+
+
+_ALL = slice(None)
 
 
 def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -76,6 +80,22 @@ class IdTable:
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Return which ids are in the table: shape (n,), bool."""
         return self._index.find_many(ids)[1]
+
+    def match(
+        self, ids: np.ndarray, fields: list[pa.Array], rows: np.ndarray | slice = _ALL
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which ids are in the table, and which have a value with these fields: bool, shape (n,).
+
+        The values must be structs of flat types. NaN equals NaN, and null equals null. Only `rows` are looked
+        up; the others are False.
+        """
+        places, found = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
+        places[rows], found[rows] = self._index.find_many(ids[rows])
+        same = found.copy()
+        stored = self._slab.values()
+        for i, field in enumerate(fields):
+            clear_unequal(stored.field(i), places, field, same)
+        return found, same
 
     def get(self, ids: np.ndarray) -> pa.Array:
         """Return the values of `ids`, null for a missing id: shape (n,)."""

@@ -85,18 +85,15 @@ class KeyTable:
         columns : list of pyarrow.Array, each of shape (n,)
             The key columns.
         """
-        holders = self.table.get(hashes)
-        if holders.null_count:
-            absent = np.flatnonzero(holders.is_null().to_numpy(zero_copy_only=False))
+        found, same = self.table.match(hashes, columns)
+        if not found.all():
+            absent = np.flatnonzero(~found)
             if self._displaced:  # a key stays displaced even if its hash is free by now
                 absent = absent[~members(hashes[absent], np.fromiter(self._displaced, np.int64))]
             if len(absent):
                 first = absent[IdIndex().put_many(hashes[absent], 0)]
                 self._add(hashes[first], self._rows(columns, first))
-                holders = self.table.get(hashes)
-        same = _equal(columns, holders.flatten())
-        if holders.null_count:  # a missing key differs from a key of nulls
-            same &= holders.is_valid().to_numpy(zero_copy_only=False)
+                same |= self.table.match(hashes, columns, absent)[1]
         clash = np.flatnonzero(~same)
         if not len(clash):
             return hashes
@@ -276,18 +273,3 @@ def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
 def _comparable(values: Iterable[Any]) -> tuple[Any, ...]:
     """Return a key as a tuple that equals itself, with the same object for every NaN."""
     return tuple(math.nan if value != value else value for value in values)
-
-
-def _equal(left: list[pa.Array], right: list[pa.Array]) -> np.ndarray:
-    """Return which rows are equal in all columns; NaN equals NaN and null equals null, as in Spark."""
-    equal = np.ones(len(left[0]), bool)
-    for one, other in zip(left, right, strict=True):
-        if one.equals(other):  # a fraction of the time, and the usual case
-            continue
-        same = pc.equal(one, other)
-        if pa.types.is_floating(one.type):
-            same = pc.or_(same, pc.and_(pc.is_nan(one), pc.is_nan(other)))
-        if same.null_count:
-            same = pc.coalesce(same, pc.and_(one.is_null(), other.is_null()))
-        equal &= same.to_numpy(zero_copy_only=False)
-    return equal

@@ -1,0 +1,59 @@
+"""Values of Arrow arrays are compared with stored ones as a plain loop over Python's values does."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from timerheap.spark._group.array_views import clear_unequal, is_flat
+from timerheap.spark._group.offsets import wide
+
+VALUES: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.null(), [None, None]),
+    (pa.bool_(), [True, False]),
+    (pa.int8(), [-1, 5]),
+    (pa.int16(), [-(2**15), 5]),
+    (pa.int32(), [1, 2]),
+    (pa.int64(), [-(2**63), 2**63 - 1]),
+    (pa.float32(), [0.0, -0.0, math.nan, 1.5]),
+    (pa.float64(), [0.0, -0.0, math.nan, 1.5]),
+    (pa.string(), ["", "a", "user-00000001", "user-00000002", "x" * 40]),
+    (pa.binary(), [b"", b"\0", b"\0\0"]),
+    (pa.date32(), [datetime.date(2020, 1, 1), datetime.date(1, 1, 1)]),
+    (pa.timestamp("us", "UTC"), [datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)]),
+    (pa.timestamp("us"), [datetime.datetime(2020, 1, 1), datetime.datetime(1, 1, 1)]),
+    (pa.duration("us"), [datetime.timedelta(1), datetime.timedelta(-1)]),
+    (pa.decimal128(38, 2), [decimal.Decimal("1.23"), decimal.Decimal("-9.99")]),
+    (pa.binary(3), [b"abc", b"abd"]),
+]
+
+
+@pytest.mark.parametrize(("type_", "values"), VALUES, ids=str)
+@pytest.mark.parametrize("nulls", [False, True])
+def test_values_of_all_types_are_compared(type_: pa.DataType, values: list[Any], nulls: bool) -> None:
+    rng = np.random.default_rng(0)
+    some = [*values, None] if nulls else values
+    whole = pa.array([some[i] for i in rng.integers(0, len(some), 60)], type_)
+    stored = pa.array([some[i] for i in rng.integers(0, len(some), 30)], type_).slice(7).cast(wide(type_))
+    for array in (whole, whole.slice(9, 11), whole.slice(60)):
+        places = rng.integers(0, len(stored), len(array))
+        same = rng.random(len(array)) < 0.8
+        asked = same.copy()
+        clear_unequal(stored, places, array, same)
+        for i, (one, other) in enumerate(zip(array, stored.take(pa.array(places)), strict=True)):
+            a, b = one.as_py(), other.as_py()
+            assert same[i] == (asked[i] and (a == b or (a != a and b != b)))
+
+
+def test_types_with_children_are_not_flat() -> None:
+    flat = [is_flat(type_) for type_, _ in VALUES]
+    assert flat == [False, *[True] * (len(VALUES) - 1)]
+    assert all(map(is_flat, [pa.large_string(), pa.large_binary()]))
+    nested = [pa.list_(pa.int8()), pa.struct([]), pa.map_(pa.int8(), pa.int8())]
+    assert not any(map(is_flat, nested))

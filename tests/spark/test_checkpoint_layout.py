@@ -15,7 +15,9 @@ from timerheap._native._heap import seal
 from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, USER_STATE
 from timerheap.spark._group.journalled_timers import JournalledTimers
+from timerheap.spark._group.list_state import ListTable
 from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment
+from timerheap.spark._group.map_state import MapTable
 from timerheap.spark._group.memory import PROCESS, Block, ProcessMemory
 from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._group.tiers import Tiers
@@ -99,25 +101,51 @@ class CountingMemory(ProcessMemory):
     """Memory that counts its blocks."""
 
     def __init__(self) -> None:
-        self.blocks = self.nbytes = 0
+        self.blocks = self.live = self.nbytes = 0
 
     def allocate(self, nbytes: int) -> Block:
         self.blocks += 1
+        self.live += 1
         self.nbytes += nbytes
         return super().allocate(nbytes)
 
+    def release(self, block: Block) -> None:
+        self.live -= 1
 
-def test_a_load_makes_room_once() -> None:
-    group, store = Group(), MemoryStore()
-    group.timers.push_many(np.arange(100_000), np.arange(100_000), 0)
-    group.state.put_many(np.arange(100_000), pa.array(np.arange(100_000)))
-    Stored(Manifest(4)).save(store, group.parts(), SMALL_CLOCK)
-    assert len(store.chunks) > 10
+
+def of_keys(memory: ProcessMemory) -> list[Any]:
+    """Return empty parts: timers, and a state of each shape."""
+    entries = pa.list_(pa.field("element", pa.int64())), pa.map_(pa.string(), pa.int64())
+    return [
+        JournalledTimers(EVENT_TIMERS, False, memory),
+        StateTable(USER_STATE, "last", pa.int64(), memory),
+        ListTable(USER_STATE + 1, "all", entries[0], memory),
+        MapTable(USER_STATE + 2, "by name", entries[1], memory),
+    ]
+
+
+@pytest.mark.parametrize("saves", [1, 5])
+def test_a_load_makes_room_once(saves: int) -> None:
+    parts, stored, store = of_keys(PROCESS), Stored(Manifest(4)), MemoryStore()
+    timers, last, lists, maps = parts
+    n = 50_000 // saves
+    for first in range(0, n * saves, n):
+        keys = np.arange(first, first + n)
+        timers.push_many(keys, keys, 0)
+        last.put_many(keys, pa.array(keys))
+        for key in keys.tolist():
+            lists.append(key, [key, 1])
+            maps.put(key, {"a": key})
+        stored.save(store, parts, SMALL_CLOCK)
+    assert len(store.chunks) > 15
     memory = CountingMemory()
-    restored = Group(memory)
-    Stored.load(store, store.read_manifest(), restored.part)
-    assert restored.contents() == group.contents()
-    assert memory.blocks <= 8, "two for each of heap, index and column"
+    restored = of_keys(memory)
+    Stored.load(store, store.read_manifest(), lambda kind, *_: next(p for p in restored if p.kind == kind))
+    assert sorted(restored[0].heap) == sorted(timers.heap)
+    for one, other in zip(restored[1:], parts[1:], strict=True):
+        found, wanted = (part.snapshot().sort_by("key_hash") for part in (one, other))
+        assert found.equals(wanted)
+    assert memory.blocks <= 2 * memory.live, "one for the first chunk of a part, and one for the others"
 
 
 @pytest.mark.parametrize("first", ["small", "large"])

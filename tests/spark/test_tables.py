@@ -46,7 +46,7 @@ def test_an_id_table_behaves_like_a_dict(name: str) -> None:
     type_, values = TYPES[name]
     if name == "map":
         values = values.map(lambda value: list(value.items()))
-    entries = st.lists(st.tuples(IDS, st.none() | values), max_size=20)
+    entries = st.lists(st.tuples(IDS, st.none() | values), max_size=20, unique_by=lambda entry: entry[0])
 
     class Machine(RuleBasedStateMachine):
         def __init__(self) -> None:

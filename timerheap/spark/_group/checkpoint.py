@@ -165,8 +165,8 @@ class Stored:
                     batch = read_chunk(run.kind, data, schema)
                     part.replay(batch)
                     if id_ == 1:
-                        rows = max(1, batch.num_rows)
-                        part.reserve(min(segment.rows // rows, segment.nbytes // len(data)))
+                        times = min(run.rows // max(1, batch.num_rows), run.nbytes // len(data))
+                        part.reserve(times + times // 16 + 1)  # the other chunks may be a little larger
                 if joint != segment.digest:
                     raise ValueError(_mixed(run.kind, name))
                 first += segment.count

@@ -11,7 +11,6 @@ import pyarrow as pa
 from timerheap._native._heap import IdIndex
 from timerheap.spark._group.array_views import clear_unequal
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.merging import last_of_each
 from timerheap.spark._group.slab import Slab
 
 __all__ = ["IdTable", "members"]
@@ -108,7 +107,7 @@ class IdTable:
         self._slab.reserve(times)
 
     def put(self, ids: np.ndarray, values: pa.Array) -> None:
-        """Set the values of `ids`; the last value of a repeated id counts, and a null removes the id.
+        """Set the values of distinct `ids`; a null removes the id.
 
         A MemoryError leaves the table as it was.
 
@@ -118,18 +117,16 @@ class IdTable:
         values : pyarrow.Array of `type_` or `type`, shape (n,)
         """
         values, gone = self._slab.fitting(values), None
-        if self._slab.fixed_width or values.null_count:
-            last = last_of_each(ids)
-            if not last.all():
-                ids, values = ids[last], values.filter(pa.array(last))
         if values.null_count:
             kept = values.is_valid()
             mask = kept.to_numpy(zero_copy_only=False)
             ids, gone, values = ids[mask], ids[~mask], values.filter(kept)
-        places, held = self._index.find_many(ids)
+        if self._slab.fixed_width:
+            places, held = self._index.find_many(ids)
+        else:  # each value gets a new place
+            places, held = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
         places = self._slab.plan(values, places, held)
-        moved = ~held if self._slab.fixed_width else slice(None)
-        self._index.put_many(ids[moved], places[moved])
+        self._index.put_many(ids[~held], places[~held])
         self._slab.write(values, places, held)
         if gone is not None:
             self._slab.drop(self._taken_out(gone))
@@ -137,8 +134,9 @@ class IdTable:
 
     def remove(self, ids: np.ndarray) -> None:
         """Remove `ids`; missing ones are ignored."""
-        self._slab.drop(self._taken_out(ids))
-        self._sweep()
+        if len(ids):  # else room that is reserved stays
+            self._slab.drop(self._taken_out(ids))
+            self._sweep()
 
     def clear(self) -> None:
         """Remove all ids and release the memory."""

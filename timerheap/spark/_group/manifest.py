@@ -79,6 +79,11 @@ class Run:
         """The size of these chunks."""
         return sum(segment.nbytes for segment in self.segments)
 
+    @property
+    def rows(self) -> int:
+        """The number of their rows."""
+        return sum(segment.rows for segment in self.segments)
+
 
 @dataclass(slots=True)
 class Manifest:

@@ -9,6 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timerheap._native._heap import IdIndex
+
 __all__ = ["compact", "find", "log_type", "map_type", "searchable"]
 
 
@@ -39,9 +41,10 @@ def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     removed = entries.field("removed").to_numpy(zero_copy_only=False)
     owners = np.repeat(np.arange(len(rows)), rows.value_lengths())
     keys = _codes(entries.field("key"))
-    codes, distinct = pd.factorize(owners * (keys.max(initial=0) + 1) + keys)
-    if len(distinct) == len(codes) and not (removed & whole[owners]).any():
+    codes = owners * (keys.max(initial=0) + 1) + keys
+    if IdIndex().put_many(codes, 0).all() and not (removed & whole[owners]).any():
         return rows
+    codes, distinct = pd.factorize(codes)
     at = np.arange(len(codes))
     removal = np.full(len(distinct), -1)
     removal[codes[removed]] = at[removed]  # of a repeated index, the last value stays

@@ -7,24 +7,17 @@ import pyarrow as pa
 
 from timerheap._native._heap import IdIndex
 
-__all__ = ["last_of_each", "last_rows", "latest_versions"]
-
-
-def last_of_each(ids: np.ndarray) -> np.ndarray:
-    """Return which elements are the last with their value: shape (n,), bool; O(n), without sorting."""
-    rows = np.arange(len(ids))
-    last = IdIndex()
-    if last.put_many(ids, rows).all():
-        return np.ones(len(ids), bool)
-    kept: np.ndarray = last.find_many(ids)[0] == rows
-    return kept
+__all__ = ["last_rows", "latest_versions"]
 
 
 def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the last row for each value of the first column, which is int64; O(rows)."""
+    """Return the last row for each value of the first column, which is int64; O(rows), without sorting."""
     rows = pa.concat_batches(batches)
-    kept = last_of_each(rows.column(0).to_numpy())
-    return rows if kept.all() else rows.filter(pa.array(kept))
+    ids, numbers = rows.column(0).to_numpy(), np.arange(rows.num_rows)
+    last = IdIndex()
+    if last.put_many(ids, numbers).all():
+        return rows
+    return rows.filter(pa.array(last.find_many(ids)[0] == numbers))
 
 
 def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> pa.RecordBatch:

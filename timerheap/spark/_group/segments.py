@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from timerheap._native._heap import IdIndex
 from timerheap.spark._group.id_table import IdTable
 from timerheap.spark._group.memory import PROCESS, Memory
 
@@ -56,9 +56,9 @@ class Edits:
 
     def composed(self, compact: Compact) -> Edits:
         """Return edits with the same effect and one row for each key."""
-        codes, ids = pd.factorize(self.ids)
-        if len(ids) == len(self.ids):
+        if IdIndex().put_many(self.ids, 0).all():
             return self
+        codes, ids = pd.factorize(self.ids)
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
         replacing = np.where(self.replaces[order], np.arange(len(order)), -1)
@@ -145,42 +145,21 @@ class SegmentChains:
         edits : Edits
             One row for each key.
         """
-        known = self.find(edits.ids)
-        whole = edits.replaces | ~known
-        chains = [[] for _ in range(len(whole))] if not known.any() else self._old_chains(edits.ids)
-        old = [  # segments to remove, with their lengths
-            link
-            for chain, replaced in zip(chains, edits.replaces.tolist(), strict=True)
-            if replaced
-            for link in chain
-        ]
-        rows = self._compact(edits.rows, whole)
-        lengths = np.asarray(rows.value_lengths()).tolist()
-        sources: list[tuple[int, int]] = []  # segments to join with new rows, before them
-        counts = np.zeros(len(lengths), np.int64)  # how many for each row
-        for at, (chain, alone) in enumerate(zip(chains, whole.tolist(), strict=True)):
-            if alone:
-                chain.clear()
-                continue
-            length, first = lengths[at], len(chain)
-            while first and chain[first - 1][1] <= 2 * length:
-                first -= 1
-                length += chain[first][1]
-            counts[at] = len(chain) - first
-            sources += chain[first:]
-            whole[at] = not first
-            del chain[first:]
-        if sources:
-            segments = self._segments.get(np.array([segment for segment, _ in sources]))
-            rows = self._compact(_prefixed(segments, counts, rows), whole)
-        old += sources
-        gone = sum(length for _, length in old)
-        return self._put(edits.ids, chains, rows, np.array([s for s, _ in old], np.int64), gone, known)
-
-    def _old_chains(self, ids: np.ndarray) -> list[list[tuple[int, int]]]:
-        flat, bounds = self._chains_of(ids)
-        pairs = list(zip(flat.field("segment").to_pylist(), flat.field("length").to_pylist(), strict=True))
-        return [pairs[start:stop] for start, stop in pairwise(bounds.tolist())]
+        links, bounds = self._chains_of(edits.ids)
+        held, lengths = (links.field(name).to_numpy() for name in ("segment", "length"))
+        start, end = bounds[:-1], bounds[1:]  # of the links of each key
+        stop = np.where(edits.replaces, start, end)
+        rows = self._compact(edits.rows, stop == start)
+        kept = _unjoined(lengths, start, stop, np.asarray(rows.value_lengths()))
+        if (kept < stop).any():  # join the links from `kept` to `stop` with the new rows, before them
+            segments = self._segments.get(held[_ranges(kept, stop)])
+            rows = self._compact(_prefixed(segments, stop - kept, rows), kept == start)
+        old = _ranges(kept, end)
+        self._nbytes -= int(lengths[old].sum()) * self._nbytes / max(1, self._entries)
+        self._entries -= int(lengths[old].sum())
+        self._segments.remove(held[old])
+        links = links.take(pa.array(_ranges(start, kept)))
+        return self._put(edits.ids, links, kept - start, rows, end > start)
 
     def _chains_of(self, ids: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
         """Return the chains of keys one after the other, and the bounds of each: shape (n + 1,)."""
@@ -189,38 +168,28 @@ class SegmentChains:
         return chains.flatten(), np.concatenate([[0], np.cumsum(counts)])
 
     def _put(
-        self,
-        ids: np.ndarray,
-        chains: list[list[tuple[int, int]]],
-        rows: pa.Array,
-        old: np.ndarray,
-        gone: int,
-        known: np.ndarray,
+        self, ids: np.ndarray, links: pa.StructArray, counts: np.ndarray, rows: pa.Array, known: np.ndarray
     ) -> int:
-        """Put `rows` at the ends of `chains`, and remove the segments `old`, which have `gone` entries."""
+        """Put `rows` behind chains of `counts` `links`, and return how many `known` keys have no chain."""
         lengths = np.asarray(rows.value_lengths())
-        new = np.arange(self._next, self._next + len(ids))
-        self._next += len(ids)
         filled = lengths > 0
-        self._segments.remove(old)
-        rows = rows.filter(pa.array(filled))
-        self._segments.put(new[filled], rows)
-        self._nbytes += rows.nbytes - gone * self._nbytes / max(1, self._entries)
-        self._entries += int(lengths.sum()) - gone
-        for chain, segment, length in zip(chains, new.tolist(), lengths.tolist(), strict=True):
-            if length:
-                chain.append((segment, length))
-        emptied = known & np.array([not chain for chain in chains], bool)
-        self._chains.remove(ids[emptied])
-        kept = np.array([bool(chain) for chain in chains], bool)
-        flat = [pair for chain in chains for pair in chain]
-        entries = pa.StructArray.from_arrays(
-            [pa.array([s for s, _ in flat], pa.int64()), pa.array([n for _, n in flat], pa.int64())],
-            fields=list(self._chains.type.value_type),
+        new = np.arange(self._next, self._next + len(ids))[filled]
+        self._next += len(ids)
+        if not filled.all():
+            rows = rows.filter(pa.array(filled))
+        self._segments.put(new, rows)
+        self._nbytes += rows.nbytes
+        self._entries += int(lengths.sum())
+        columns = [pa.array(new), pa.array(lengths[filled], pa.int64())]
+        link = pa.StructArray.from_arrays(columns, fields=list(links.type))
+        sizes = counts + filled
+        offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)])[np.append(True, sizes > 0)])
+        chains = pa.LargeListArray.from_arrays(
+            offsets, _interleaved(links, counts, link, filled), type=self._chains.type
         )
-        offsets = np.concatenate([[0], np.cumsum([len(chain) for chain in chains])]).astype(np.int64)
-        lists = pa.LargeListArray.from_arrays(pa.array(offsets), entries, type=self._chains.type)
-        self._chains.put(ids[kept], lists.filter(pa.array(kept)))
+        self._chains.put(ids[sizes > 0], chains)
+        emptied = known & (sizes == 0)
+        self._chains.remove(ids[emptied])
         return int(np.count_nonzero(emptied))
 
 
@@ -236,11 +205,38 @@ def _regrouped(rows: pa.Array, bounds: np.ndarray) -> pa.Array:
 
 def _prefixed(segments: pa.Array, counts: np.ndarray, rows: pa.Array) -> pa.Array:
     """Join each of `rows` with its count of `segments`, which come before it."""
-    ends = np.cumsum(counts + 1)
-    order = np.empty(len(segments) + len(rows), np.int64)
-    own = np.zeros(len(order), bool)
-    own[ends - 1] = True
-    order[own] = np.arange(len(segments), len(order))
-    order[~own] = np.arange(len(segments))
-    both = pa.concat_arrays([segments, rows]).take(pa.array(order))
-    return joined(both, ends - counts - 1)
+    both = _interleaved(segments, counts, rows, np.ones(len(rows), bool))
+    return joined(both, np.cumsum(counts + 1) - counts - 1)
+
+
+def _interleaved(old: pa.Array, counts: np.ndarray, new: pa.Array, has_new: np.ndarray) -> pa.Array:
+    """Return, row by row, a count of `old` elements, and the next of the `new` ones where it `has_new`."""
+    ends = np.cumsum(counts + has_new)
+    own = np.zeros(len(old) + len(new), bool)
+    own[ends[has_new] - 1] = True
+    order = np.empty(len(own), np.int64)
+    order[own] = np.arange(len(old), len(own))
+    order[~own] = np.arange(len(old))
+    return pa.concat_arrays([old, new]).take(pa.array(order)) if len(old) else new
+
+
+def _unjoined(lengths: np.ndarray, start: np.ndarray, stop: np.ndarray, added: np.ndarray) -> np.ndarray:
+    """Return, for each chain, the end of the links that its new segment is not joined with.
+
+    `lengths` are those of all segments, chain by chain; each chain is from `start` to `stop`, and gets a
+    segment of the length `added`.
+    """
+    ends, totals = stop.copy(), added.astype(np.int64)
+    at = np.flatnonzero(ends > start)
+    while len(at := at[lengths[ends[at] - 1] <= 2 * totals[at]]):
+        ends[at] -= 1
+        totals[at] += lengths[ends[at]]
+        at = at[ends[at] > start[at]]
+    return ends
+
+
+def _ranges(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """Return the numbers of all ranges, one range after the other."""
+    counts = stops - starts
+    ends = np.cumsum(counts)
+    return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())

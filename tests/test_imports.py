@@ -115,7 +115,7 @@ LAYERS = {
         "resplit",
     ],
     "spark._exchange": [
-        "__init__ observed placement",
+        "__init__ garbage observed placement",
         "pack",
         "slicing unpack",
     ],

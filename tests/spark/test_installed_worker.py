@@ -1,7 +1,8 @@
-"""Spark's Python workers import the installed wheel even if they start in the source directory."""
+"""Spark's Python workers import the installed wheel, and keep what they import out of garbage collections."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sysconfig
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import timerheap
+from timerheap.spark._exchange.pack import Packer
 
 pytestmark = pytest.mark.spark
 
@@ -31,3 +33,21 @@ def test_workers_import_from_site_packages(spark: SparkSession) -> None:
     assert timerheap.__file__ in found
     site_packages = Path(sysconfig.get_path("platlib")).resolve()
     assert all(site_packages in Path(file).resolve().parents for file in found), found
+
+
+def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    packer = Packer(columns=[], event_time=None, max_parallelism=None)
+    counts = []
+    for _ in range(2):
+        list(packer(iter(())))
+        counts.append(gc.get_freeze_count())
+    list(batches)
+    yield pa.record_batch([counts], names=["frozen"])
+
+
+def test_the_first_task_of_a_worker_exempts_its_modules_from_garbage_collections(spark: SparkSession) -> None:
+    first, second = (
+        row.frozen for row in spark.range(1).repartition(1).mapInArrow(frozen, "frozen long").collect()
+    )
+    assert first == second > 10_000
+    assert gc.get_freeze_count() == 0  # not in this process

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.observed import merged, observed
 from timerheap.spark._exchange.placement import Placement, key_groups_of, labels_of
 
@@ -81,6 +82,7 @@ class Packer:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the rows of a task."""
+        freeze_modules()
         task = TaskContext.get()
         sequence = (task.partitionId() if task is not None else 0) << 32
         placement = Placement.running(self.max_parallelism)

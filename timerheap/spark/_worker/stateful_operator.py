@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction
+from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.unpack import HashedRows, unpack
 from timerheap.spark._group.key_group import KeyGroup
@@ -101,6 +102,7 @@ class StreamingOperator(StatefulProcessor):
         """Return the micro-batch of this task; Spark has a new operator in each."""
         if self._batch is not None:
             return self._batch
+        freeze_modules()
         query, runs, notices, hand_overs = self._unpickled
         task = cast(TaskContext, TaskContext.get())
         placement = Placement.running(query.max_parallelism)

@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -278,16 +279,30 @@ def measure(master: str, options: argparse.Namespace, scratch: Path) -> dict[str
 
 
 def cold_load(job: Job) -> dict[str, Any]:
-    """Restart a query in new workers; return the size of its state, and the seconds that loading it takes."""
+    """Restart a query in new workers; return the size of its state, and the seconds that loading it takes.
+
+    The live key groups are removed, as they are with an executor, since the new workers would continue them.
+    """
+    assert job.query is not None
     job.stop()
     kill_workers(job.jvm)
+    live = list((job.work.parent / "local").glob(f"**/timerheap/query-{job.query.id}"))
+    assert live, "the live files of a query must be where they were"
+    for directory in live:
+        shutil.rmtree(directory)
     job.start()
     batch = job.step()
     state = job.spark.read.format("statestore").option("stateVarName", "chunks")
     chunks = state.load(str(job.work / "checkpoint")).select(F.sum(F.length("user_map_value.data")))
     size, seconds = chunks.collect()[0][0], batch.load_seconds
     tell(f"cold load of {job.timers:,}: {size / 1e6:.1f} MB in {seconds:.2f} s of the workers")
-    return {"bytes": size, "seconds": seconds, "groups": batch.groups.loaded}
+    return {
+        "bytes": size,
+        "seconds": seconds,
+        "groups": batch.groups.loaded,
+        "add": batch.add,
+        "add_before": median(job.batches, "add"),
+    }
 
 
 def restarts(job: Job, times: int) -> list[int]:
@@ -364,7 +379,8 @@ def table(result: dict[str, Any]) -> str:
             hundred = cold["seconds"] / cold["bytes"] * 1e8
             lines.append(
                 f"{master}, cold load of {timers:.0e} timers, {cold['groups']} groups: "
-                f"{cold['bytes'] / 1e6:.1f} MB in {cold['seconds']:.2f} s, {hundred:.2f} s per 100 MB"
+                f"{cold['bytes'] / 1e6:.1f} MB in {cold['seconds']:.2f} s, {hundred:.2f} s per 100 MB; "
+                f"addBatch {cold['add']:.2f} s instead of {cold['add_before']:.2f} s"
             )
         if after := found["memory_after_restarts"]:
             lines.append(

@@ -121,6 +121,34 @@ def test_results_equal_those_of_the_operator_without_spark(spark: SparkSession, 
     ]
 
 
+PAIRS = IntervalJoin(
+    -20,
+    30,
+    lambda order, visit: (order["item"], order["at"], visit["page"], visit["seen"]),
+    left_type="struct<customer string, item bigint, at bigint>",
+    right_type="struct<who string, page string, seen bigint>",
+)
+PAIRS_OUTPUT = "item bigint, at bigint, page string, seen bigint"
+
+
+def pairs(left: Any, right: Any, end: int) -> list[Any]:
+    """Return the pairs of `PAIRS` up to a watermark, sorted."""
+    found = [
+        (order["item"], order["at"], visit["page"], visit["seen"])
+        for order in chain(*left)
+        for visit in chain(*right)
+        if order["customer"] == visit["who"] and -20 <= visit["seen"] - order["at"] <= 30
+        if max(order["at"], visit["seen"]) <= end
+    ]
+    assert len(found) > 20
+    return sorted(found, key=repr)
+
+
+def end_of(right: Any) -> int:
+    """Return the last watermark, which is that of the right side."""
+    return max(row["seen"] for batch in right for row in batch) - 41
+
+
 @pytest.mark.parametrize("order", ["event_time", None, "batch"])
 def test_the_interval_join_finds_every_pair_once(
     order: str | None, spark: SparkSession, tmp_path: Path
@@ -129,31 +157,27 @@ def test_the_interval_join_finds_every_pair_once(
     left, right = make(2, 25)
     streams.write_batches(tmp_path / "left", left, ORDERS)
     streams.write_batches(tmp_path / "right", right, VISITS)
-    join = IntervalJoin(
-        -20,
-        30,
-        lambda order, visit: (order["item"], order["at"], visit["page"], visit["seen"]),
-        left_type="struct<customer string, item bigint, at bigint>",
-        right_type="struct<who string, page string, seen bigint>",
-    )
-    output = "item bigint, at bigint, page string, seen bigint"
     if order != "batch":
-        found = streamed(spark, tmp_path, join, output, order=order)
+        found = streamed(spark, tmp_path, PAIRS, PAIRS_OUTPUT, order=order)
     else:
         files = [spark.read.parquet(str(tmp_path / side)) for side in ("left", "right")]
-        found = streams.rows(joined(*files, join, output))
-    end = (
-        max(row["seen"] for batch in right for row in batch) - 41 if order == "event_time" else MAX_WATERMARK
-    )
-    pairs = [
-        (order["item"], order["at"], visit["page"], visit["seen"])
-        for order in chain(*left)
-        for visit in chain(*right)
-        if order["customer"] == visit["who"] and -20 <= visit["seen"] - order["at"] <= 30
-        if max(order["at"], visit["seen"]) <= end
-    ]
-    assert len(pairs) > 20
-    assert found == sorted(pairs, key=repr)
+        found = streams.rows(joined(*files, PAIRS, PAIRS_OUTPUT))
+    assert found == pairs(left, right, end_of(right) if order == "event_time" else MAX_WATERMARK)
+
+
+def test_a_query_goes_on_from_the_state_of_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    left, right = make(4, 25)
+    old, new = tmp_path / "old", tmp_path / "new"
+    for work, batches in ((old, slice(0, 2)), (new, slice(2, None))):
+        streams.write_batches(work / "left", left[batches], ORDERS)
+        streams.write_batches(work / "right", right[batches], VISITS)
+    options: dict[str, Any] = {"order": "event_time"}
+    before = streamed(spark, old, PAIRS, PAIRS_OUTPUT, **options)
+    state = timerheap.spark.read_checkpoint(spark, old / "checkpoint")
+    options |= {"initial_state": state, "max_parallelism": 5}
+    after = streamed(spark, new, PAIRS, PAIRS_OUTPUT, **options)
+    assert before
+    assert sorted(before + after, key=repr) == pairs(left, right, end_of(right))
 
 
 def test_late_rows_are_returned_with_their_side(spark: SparkSession, tmp_path: Path) -> None:

@@ -226,11 +226,12 @@ class GlobalWindowAggregate:
         gone : ndarray of int64
             The ends of the slices that have been removed.
         """
-        slices = self._slices[np.isin(self._slices.slice_ends, np.array(sorted(self._changed), np.int64))]
-        present = np.unique(self._slices.slice_ends)
+        present = self._present()
+        sizes = np.diff(np.append(np.searchsorted(self._slices.slice_ends, present), len(self._slices)))
+        changed = np.isin(present, np.fromiter(self._changed, np.int64, len(self._changed)))
         gone = np.setdiff1d(self._reported, present)
         self._changed, self._reported = set(), present
-        return slices, gone
+        return self._slices[np.repeat(changed, sizes)], gone
 
     def restore(self, slices: Partials, watermark: int, late_rows: int = 0) -> None:
         """Replace the state with that of an operator with the same windows and aggregates.
@@ -245,9 +246,14 @@ class GlobalWindowAggregate:
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
         self._fired = self.assigner.last_passed(self.watermark)
         self._slices = self.aggregation.merge([slices])
-        self._changed, self._reported = set(), np.unique(self._slices.slice_ends)
+        self._changed, self._reported = set(), self._present()
         self._timers.clear()
         self._timers.push_many(*self._next_timers(self._slices, self._fired))
+
+    def _present(self) -> NDArray[np.int64]:
+        """Return the ends of the slices in the state, sorted."""
+        ends = self._slices.slice_ends  # sorted
+        return ends[np.append(True, ends[1:] != ends[:-1])] if len(ends) else ends
 
     def _late(self, slice_ends: NDArray[np.int64]) -> LateRows:
         """Return the slices whose last window has ended, and by how much."""
@@ -299,9 +305,12 @@ class GlobalWindowAggregate:
         self, slices: Partials, passed: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the timer of the next window over each slice, once per key, for `TimerHeap.push_many`."""
-        ends = np.maximum(slices.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
-        groups = group_by(ends, slices.key_ids)
-        ends, keys = ends[groups.firsts], slices.key_ids[groups.firsts]
+        ends, keys = slices.slice_ends, slices.key_ids
+        first = min(passed + self.assigner.interval, MAX_WATERMARK)
+        if len(ends) and ends.min() < first:  # several slices of a key may have the same next window
+            ends = np.maximum(ends, first)
+            groups = group_by(ends, keys)
+            ends, keys = ends[groups.firsts], keys[groups.firsts]
         return self.assigner.timers(ends), keys, ends
 
     def _evaluate(self, slices: Partials, first: int, last: int) -> WindowResults:

@@ -35,7 +35,7 @@ def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> 
     gone = np.empty(0, np.int64)
     for batch in reversed(batches):
         deletions = batch.column(version).is_null()
-        rows = batch.filter(batch.column(version).is_valid()) if deletions.true_count else batch
+        rows = _versions(batch, version)
         if len(gone):
             rows = rows.filter(pa.array(~np.isin(rows.column(group).to_numpy(), gone)))
         kept.append(rows)
@@ -44,3 +44,12 @@ def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> 
     schema = batches[0].schema
     columns = [pa.array(gone) if f.name == group else pa.nulls(len(gone), f.type) for f in schema]
     return pa.concat_batches([pa.RecordBatch.from_arrays(columns, schema=schema), *reversed(kept)])
+
+
+def _versions(batch: pa.RecordBatch, version: str) -> pa.RecordBatch:
+    """Return the rows that have a version; without a copy if the others come first, as they usually do."""
+    column = batch.column(version)
+    nulls = column.null_count
+    if column.slice(0, nulls).null_count == nulls:
+        return batch.slice(nulls)
+    return batch.filter(column.is_valid())

@@ -101,8 +101,8 @@ LAYERS = {
         "__init__",
     ],
     "spark._group": [
-        "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers timer_journal",
-        "array_views batch_log buffers chunks live_file timers_of_keys value_columns",
+        "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers",
+        "array_views batch_log buffers chunks live_file timer_journal timers_of_keys value_columns",
         "array_layouts channels journalled_timers",
         "column",
         "slab",

@@ -47,7 +47,7 @@ class MemoryStore:
 def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
     """Save a group as the operator does at the end of a micro-batch."""
     clock = encode_clock(StoredClock(group.watermark, None, []))
-    stored.save(store, group.parts(), clock, group.late_rows, group.wake_up)
+    stored.save(store, group.parts(), clock, group.losses, group.late_rows, group.wake_up)
 
 
 def load(store: MemoryStore, group: KeyGroup) -> Stored:
@@ -56,5 +56,5 @@ def load(store: MemoryStore, group: KeyGroup) -> Stored:
     stored = Stored.load(store, manifest, group.part, query.drop_state)
     group.watermark = decode_clock(stored.read_clock(store)).watermark
     group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
-    group.loaded()
+    group.loaded(None if stored.drops else manifest.losses)
     return stored

@@ -196,9 +196,12 @@ def _collect(
     """Build multisets from entries, without those whose counts add up to 0."""
     found = group_by(groups, _comparable(values))
     totals = np.add.reduceat(counts[found.order], found.starts)
-    kept = found.firsts[totals != 0]
+    kept, totals = found.firsts[totals != 0], totals[totals != 0]
+    if values.dtype == object:  # in the order of their arrival, since their numbers depend on other rows
+        order = np.lexsort((kept, groups[kept]))
+        kept, totals = kept[order], totals[order]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(groups[kept], minlength=length))])
-    return Multisets(offsets.astype(np.int64), values[kept], totals[totals != 0])
+    return Multisets(offsets.astype(np.int64), values[kept], totals)
 
 
 def _comparable(values: NDArray[Any]) -> NDArray[np.int64]:

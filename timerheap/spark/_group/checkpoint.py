@@ -12,8 +12,13 @@ that it merges, and none of the small ones that this process has written itself.
 
 A part is written anew from memory where that is less: if the changes are as large as the part, if a merge
 would take in the whole stack, or if the stack has grown to about twice the size of the part. The last costs
-O(1) for each byte written since, and keeps the checkpoint within a constant factor of the live state. These
-limits depend a little on the group's id, so that not all groups merge in the same micro-batch.
+O(1) for each byte written since, and keeps the checkpoint within a constant factor of the live state, as long
+as entries are about as large as they were in the last snapshot. These limits depend a little on the group's
+id, so that not all groups merge in the same micro-batch.
+
+What a save writes is a function of the stored state and the input: it does not depend on buffers, orders and
+thresholds of the process that happens to have the group. So all attempts of a task write the same chunks, and
+what Spark puts together from several attempts (speculation, checkpoint format 1) is whole.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from timerheap.spark._group.chunks import (
     write_schema,
 )
 from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment, digest, joint_digest
-from timerheap.spark._group.offsets import widen
+from timerheap.spark._group.offsets import size_of, widen
 from timerheap.spark._group.tiers import Tiers
 
 __all__ = [
@@ -83,8 +88,8 @@ class CheckpointedPart(Protocol):
         There may be older ones, so what removes something must stay.
         """
 
-    def nbytes(self) -> int:
-        """Return the approximate size of a snapshot."""
+    def __len__(self) -> int:
+        """Return the number of entries, from which the size of a snapshot is estimated."""
 
 
 class ChunkStore(Protocol):
@@ -150,7 +155,9 @@ class Stored:
         User states named in `drop_state` are not read, and the next save removes them.
         """
         dropped = []
-        for run in (run for run in manifest.runs if run.segments):
+        for run in manifest.runs:
+            if not run.segments and run.kind < USER_STATE:
+                continue
             name, schema = read_schema(run.kind, _read(store, run.kind, 0, ""))
             if run.kind >= USER_STATE and name in drop_state:
                 dropped.append(run)
@@ -175,6 +182,11 @@ class Stored:
         stored._dropped = dropped
         return stored
 
+    @property
+    def drops(self) -> bool:
+        """Whether the next save removes a state."""
+        return bool(self._dropped)
+
     def read_clock(self, store: ChunkStore) -> bytes:
         """Return the clock of the last save."""
         return read_clock(self.manifest, store.read)
@@ -184,11 +196,15 @@ class Stored:
         store: ChunkStore,
         parts: Iterable[CheckpointedPart],
         clock: bytes,
+        losses: Callable[[], int] = int,
         late_rows: int = 0,
         wake_up: int | None = None,
         whole: bool = False,
     ) -> None:
-        """Write the changes, or all parts as a `whole`, then the manifest with a new token."""
+        """Write the changes, or all parts as a `whole`, then the manifest with a new token.
+
+        `losses` is called after the parts, which may count some when they are written.
+        """
         manifest = self.manifest
         self._save_clock(store, clock)
         manifest.late_rows, manifest.wake_up = late_rows, wake_up
@@ -198,7 +214,8 @@ class Stored:
         self._dropped = []
         for part in parts:
             self._save_part(store, part, whole)
-        manifest.runs = list(self._runs.values())
+        manifest.losses = losses()
+        manifest.runs = sorted(self._runs.values(), key=lambda run: run.kind)
         manifest.token = os.urandom(16)
         store.write_manifest(manifest)
 
@@ -215,23 +232,35 @@ class Stored:
 
     def _save_part(self, store: ChunkStore, part: CheckpointedPart, whole: bool) -> None:
         changes = part.changes()
-        run = self._runs.get(part.kind) or Run(part.kind)
-        changed = 0 if changes is None else changes.nbytes
-        rewrite = whole or self._tiers.overgrown(run.nbytes, changed, part.nbytes())
+        run = self._runs.get(part.kind)
+        if run is None:
+            run = Run(part.kind)
+            if run.kind >= USER_STATE:  # even an empty one, so that its name keeps its kind
+                self._runs[run.kind] = run
+                self._check_schema(store, part, run)
+        changed = 0 if changes is None else size_of(changes)
+        live = run.size * len(part) // max(1, run.entries)
+        rewrite = whole or self._tiers.overgrown(run.nbytes, changed, live)
         if not rewrite and changes is None:
             return
         self._runs[part.kind] = run
         rewrite |= self._check_schema(store, part, run)
         if changes is None or rewrite:
-            self._push(store, part, run, 0, part.snapshot())
+            self._rewrite(store, part, run)
             return
         sizes = [segment.nbytes for segment in run.segments]
-        start = self._tiers.merge_from([*sizes, changes.nbytes])
+        start = self._tiers.merge_from([*sizes, changed])
         if start == 0:
-            changes = part.snapshot()
-        elif start < len(sizes):
+            self._rewrite(store, part, run)
+            return
+        if start < len(sizes):
             changes = part.merge([*self._read_segments(store, part, run, start), changes])
         self._push(store, part, run, start, changes)
+
+    def _rewrite(self, store: ChunkStore, part: CheckpointedPart, run: Run) -> None:
+        snapshot = part.snapshot()
+        run.size, run.entries = size_of(snapshot), len(part)
+        self._push(store, part, run, 0, snapshot)
 
     def _check_schema(self, store: ChunkStore, part: CheckpointedPart, run: Run) -> bool:
         """Write chunk 0 if the part's schema is not that of the run, and return whether it was not."""

@@ -80,13 +80,28 @@ def write_chunk(kind: int, batch: pa.RecordBatch) -> bytes:
     return seal(kind, header, packed if smaller else raw)
 
 
-def _buffers(column: pa.Array) -> list[pa.Buffer | None]:
-    """Return the buffers of an array, without what lies outside of it."""
+def _buffers(column: pa.Array) -> Iterator[pa.Buffer | None]:
+    """Yield the buffers of an array, which depend on its values alone."""
     type_, n = column.type, len(column)
     if not column.null_count and pa.types.is_primitive(type_) and not pa.types.is_boolean(type_):
         width = type_.bit_width // 8
-        return [None, column.buffers()[1].slice(column.offset * width, n * width)]
-    return list(pa.concat_arrays([column]).buffers())
+        yield None
+        yield column.buffers()[1].slice(column.offset * width, n * width)
+    else:  # a copy by Arrow begins at 0 and has nothing behind its end
+        array = pa.concat_arrays([column])
+        if any(each.null_count for each in _arrays(array)):  # `take` writes zeros for nulls
+            array = pa.concat_arrays([column.take(pa.array(np.arange(n)))])
+        for each in _arrays(array):
+            validity, *rest = each.buffers()[: each.type.num_buffers]
+            yield validity if each.null_count else None
+            yield from rest
+
+
+def _arrays(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield an array and those nested in it, in the order of their buffers."""
+    yield array
+    for i in range(array.type.num_fields):
+        yield from _arrays(array.field(i) if pa.types.is_struct(array.type) else array.values)
 
 
 def read_chunk(kind: int, data: bytes, schema: pa.Schema) -> pa.RecordBatch:

@@ -141,7 +141,7 @@ class GrowingState(ABC, Generic[L]):
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all contents."""
-        ids = self.ids().copy()
+        ids = np.sort(self.ids())
         whole = np.ones(len(ids), bool)
         return _batch(Edits(ids, whole, self._compact(self._chains.get(ids), whole)), self.schema)
 
@@ -162,9 +162,9 @@ class GrowingState(ABC, Generic[L]):
         edits = Edits.concatenated([_edits(batch) for batch in batches]).composed(self._compact)
         return _batch(edits, self.schema)
 
-    def nbytes(self) -> int:
-        """Return the approximate size of a snapshot."""
-        return self._chains.nbytes()
+    def __len__(self) -> int:
+        """Return the number of keys that have contents."""
+        return len(self.ids())
 
 
 def rows_of(entries: pa.Array, lengths: Sequence[int], type_: pa.DataType) -> pa.Array:

@@ -69,12 +69,10 @@ class IdTable:
         return self._index.ids()
 
     def items(self) -> tuple[np.ndarray, pa.Array]:
-        """Return all ids and their values, each of shape (n,); the values are valid until the next change."""
+        """Return all ids in ascending order and their values, each of shape (n,)."""
         ids, places = self._index.items()
-        if len(ids) < len(self._slab):
-            return ids, self._slab.take(places)
-        ids[places] = ids.copy()
-        return ids, self._slab.values()
+        order = np.argsort(ids)
+        return ids[order], self._slab.take(places[order])
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Return which ids are in the table: shape (n,), bool."""
@@ -151,10 +149,6 @@ class IdTable:
             held[places[found]] = True
         ids, places = self._index.items()
         return ids[~held[places]]
-
-    def nbytes(self) -> int:
-        """Return the approximate size of ids and values in bytes, without dead values."""
-        return self._slab.nbytes() * len(self) // max(1, len(self._slab)) + 8 * len(self)
 
     def _taken_out(self, ids: np.ndarray) -> np.ndarray:
         places, found = self._index.remove_many(ids)

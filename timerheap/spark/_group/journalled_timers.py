@@ -15,7 +15,15 @@ from timerheap._arguments import int64
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.timer_journal import POP_DUE, PUSH, REMOVE, SCHEMA, TimerJournal, net_effect
+from timerheap.spark._group.timer_journal import (
+    POP_DUE,
+    PUSH,
+    REMOVE,
+    SCHEMA,
+    TimerJournal,
+    in_order,
+    net_effect,
+)
 from timerheap.spark._group.timers_of_keys import TimersOfKeys
 from timerheap.timer import TimerBatch
 
@@ -112,8 +120,8 @@ class JournalledTimers:
     def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
         """Remove all timers of keys, like the heap's ``remove_keys``."""
         heap = self.heap
-        rows = np.isin(heap.key_hashes, key_hashes)
-        gone = heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
+        rows = np.flatnonzero(np.isin(heap.key_hashes, key_hashes))
+        gone = in_order(heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows])
         removed = heap.remove_keys(key_hashes)
         if removed:
             self.losses += removed
@@ -148,11 +156,8 @@ class JournalledTimers:
     def snapshot(self) -> pa.RecordBatch:
         """Return all timers as a journal of pushes."""
         heap = self.heap
-        columns = [heap.timestamps, heap.key_hashes, heap.namespaces]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(np.zeros(len(heap), np.int8)), *(pa.array(column.copy()) for column in columns)],
-            schema=SCHEMA,
-        )
+        columns = in_order(heap.timestamps, heap.key_hashes, heap.namespaces)
+        return TimerJournal(np.full(len(heap), PUSH, np.int8), *columns).to_arrow()
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """Apply a journal of `changes` or `snapshot`."""
@@ -195,9 +200,9 @@ class JournalledTimers:
     def _merged(self, journal: TimerJournal) -> TimerJournal:
         return net_effect(journal, isinstance(self.heap, KeyTimerHeap)).journal()
 
-    def nbytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
-        return 25 * len(self.heap)
+    def __len__(self) -> int:
+        """Return the number of timers."""
+        return len(self.heap)
 
 
 class JournalledQueue:

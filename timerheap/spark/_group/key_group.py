@@ -164,28 +164,38 @@ class KeyGroup:
         A search costs O(keys + timers + waiting rows), so it starts only once half as many have gone: each
         pays amortised O(1), and the dead keys take about as much memory as the rest at most.
         """
-        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | UserState]
-        parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
-        if self.slices is not None:
-            parts.append(self.slices)
-        losses = sum(part.losses for part in parts)
-        if 2 * (losses - self._losses_seen) < self._size():
+        if 2 * self.losses() < self._size():
             return
-        self._losses_seen = losses
+        self._losses_seen += self.losses()
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
         holders += [table.ids() for table in self.states.values()]
         if self.slices is not None:
             holders.append(self.slices.ids())
         self.keys.retain(holders)
 
-    def loaded(self) -> KeyGroup:
-        """Finish a load after all chunks have been replayed."""
+    def losses(self) -> int:
+        """Return what has gone since the last search for dead keys."""
+        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | UserState]
+        parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
+        if self.slices is not None:
+            parts.append(self.slices)
+        return sum(part.losses for part in parts) - self._losses_seen
+
+    def loaded(self, losses: int | None = None) -> KeyGroup:
+        """Finish a load after all chunks have been replayed.
+
+        Parameters
+        ----------
+        losses : int, optional
+            What `losses` returned after the save. By default, any key may be dead.
+        """
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink
         self.rows.loaded(self.watermark)
         if self.slices is not None:
             self.slices.loaded(self.watermark)
-        self._losses_seen = -self._size()  # any key may be dead
+        self._losses_seen = 0
+        self._losses_seen = self.losses() - (self._size() if losses is None else losses)
         return self
 
     def _size(self) -> int:

@@ -175,7 +175,7 @@ class KeyTable:
 
     def retain(self, holders: list[np.ndarray]) -> None:
         """Drop all keys whose ids are in none of the arrays `holders`; O(1) per element."""
-        dead = self.table.unreferenced(holders)
+        dead = np.sort(self.table.unreferenced(holders))
         self._forget(dead)
         self.table.remove(dead)
         if len(dead):
@@ -242,10 +242,6 @@ class KeyTable:
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return last_rows(batches)
-
-    def nbytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
-        return self.table.nbytes()
 
     def _batch(self, ids: np.ndarray, keys: pa.Array) -> pa.RecordBatch:
         schema = wide_rows(self.schema)

@@ -1,15 +1,15 @@
 """The manifest of a key group: a small sealed value that says what its chunks mean.
 
 Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in a chunk), the
-group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, the wake-up i64, the length of
-the clock u16 and the number of runs u16; then the clock, or its digest; then for each run its kind u16, the
-fingerprint of its schema u32 and the number of its segments u16; then for each segment the number of its
-chunks, their size in bytes, the number of their rows and their digest, each as LEB128.
+group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, losses i64, the wake-up i64, the
+length of the clock u16 and the number of runs u16; then the clock, or its digest; then for each run its kind
+u16, the fingerprint of its schema u32, the number of its segments u16, and as LEB128 the size and the number
+of entries of its last snapshot; then for each segment the number of its chunks, their size in bytes, the
+number of their rows and their digest, each as LEB128.
 """
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass, field
 
@@ -17,14 +17,14 @@ from timerheap._native._heap import seal, unseal, xxh64
 
 __all__ = ["FORMAT", "INLINE_CLOCK", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
-FORMAT = 2
+FORMAT = 3
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 512
 """The size of a clock, in bytes, up to which it is in the manifest."""
 
 _KIND = 32  # of the envelope
-_HEADER = struct.Struct("<HH8s16siqqHH")
+_HEADER = struct.Struct("<HH8s16siqqqHH")
 _RUN = struct.Struct("<HIH")
 _WAKE_UP, _CLOCK_APART = 1, 2
 
@@ -62,11 +62,15 @@ class Run:
     kind : int
     schema : int
         The fingerprint of chunk 0; -1 before it is written.
+    size, entries : int
+        The size in bytes of the last snapshot that was written, and the number of entries of the part then.
     segments : list of Segment
     """
 
     kind: int
     schema: int = -1
+    size: int = 0
+    entries: int = 0
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -93,7 +97,7 @@ class Manifest:
     ----------
     max_parallelism : int
     id : bytes
-        8 random bytes, which the group keeps for life.
+        8 bytes, which the group keeps for life, and which the attempts of its first task agree on.
     token : bytes
         16 random bytes, which every save, even a retried one, sets anew.
     clock : bytes
@@ -102,17 +106,20 @@ class Manifest:
         Whether `clock` is a digest.
     late_rows : int
         The number of late rows so far.
+    losses : int
+        What has gone from the group since its dead keys were last looked for.
     wake_up : int or None
         The timestamp of the group's timer in Spark.
     runs : list of Run
     """
 
     max_parallelism: int
-    id: bytes = field(default_factory=lambda: os.urandom(8))
+    id: bytes = bytes(8)
     token: bytes = b""
     clock: bytes = b""
     clock_apart: bool = False
     late_rows: int = 0
+    losses: int = 0
     wake_up: int | None = None
     runs: list[Run] = field(default_factory=list)
 
@@ -134,6 +141,7 @@ class Manifest:
             self.token,
             self.max_parallelism,
             self.late_rows,
+            self.losses,
             self.wake_up or 0,
             len(self.clock),
             len(self.runs),
@@ -141,6 +149,7 @@ class Manifest:
         parts = [header, self.clock]
         for run in self.runs:
             parts.append(_RUN.pack(run.kind, run.schema, len(run.segments)))
+            parts += [_leb128(run.size), _leb128(run.entries)]
             parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes, s.rows, s.digest)]
         return seal(_KIND, *parts)
 
@@ -160,7 +169,9 @@ class Manifest:
 
     @classmethod
     def _parse(cls, payload: memoryview) -> Manifest:
-        _, flags, id_, token, max_parallelism, late_rows, wake_up, clock, runs = _HEADER.unpack_from(payload)
+        _, flags, id_, token, max_parallelism, late_rows, losses, wake_up, clock, runs = _HEADER.unpack_from(
+            payload
+        )
         at = _HEADER.size + clock
         manifest = cls(
             max_parallelism,
@@ -169,12 +180,15 @@ class Manifest:
             bytes(payload[_HEADER.size : at]),
             bool(flags & _CLOCK_APART),
             late_rows,
+            losses,
             wake_up if flags & _WAKE_UP else None,
         )
         for _ in range(runs):
             kind, schema, segments = _RUN.unpack_from(payload, at)
             at += _RUN.size
-            run = Run(kind, schema)
+            size, at = _parse_leb128(payload, at)
+            entries, at = _parse_leb128(payload, at)
+            run = Run(kind, schema, size, entries)
             for _ in range(segments):
                 count, at = _parse_leb128(payload, at)
                 nbytes, at = _parse_leb128(payload, at)

@@ -101,12 +101,13 @@ class MapTable(GrowingState[dict[Any, Any]]):
             self._loaded[key_id].update(entries)
 
     def remove(self, key_id: int, entry: Any) -> None:
-        """Remove an entry of a key, if it has it."""
-        loaded = self._loaded.get(key_id)
-        if loaded is not None:
-            if entry not in loaded:
-                return
-            del loaded[entry]
+        """Remove an entry of a key, if it has it.
+
+        It is recorded even if the entry is known to be missing: whether that is known depends on what is
+        loaded, and all attempts of a task must write the same.
+        """
+        if key_id in self._loaded:
+            self._loaded[key_id].pop(entry, None)
         self._changes(key_id).remove(entry)
 
     def remove_all(self, key_id: int) -> None:

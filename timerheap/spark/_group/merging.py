@@ -7,7 +7,25 @@ import pyarrow as pa
 
 from timerheap._native._heap import IdIndex
 
-__all__ = ["last_rows", "latest_versions"]
+__all__ = ["last_rows", "latest_versions", "row_order"]
+
+
+def row_order(*columns: np.ndarray) -> np.ndarray:
+    """Return the order of rows by columns: shape (n,); fast if few rows are equal in the first column.
+
+    Parameters
+    ----------
+    *columns : ndarray, shape (n,)
+        Rows that are equal in all of them come in any order.
+    """
+    order = np.argsort(columns[0])
+    ordered = columns[0][order]
+    repeats = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if len(repeats):
+        at = np.union1d(repeats, repeats + 1)
+        rows = order[at]
+        order[at] = rows[np.lexsort([column[rows] for column in reversed(columns)])]
+    return order
 
 
 def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

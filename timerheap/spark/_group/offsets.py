@@ -11,8 +11,9 @@ from contextlib import suppress
 from functools import lru_cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["FITS", "fitting", "narrow", "narrow_column", "wide", "wide_rows", "widen"]
+__all__ = ["FITS", "fitting", "narrow", "narrow_column", "size_of", "wide", "wide_rows", "widen"]
 
 FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
@@ -77,6 +78,26 @@ def narrow_column(column: pa.Array, type_: pa.DataType) -> pa.Array:
         ) from None
 
 
+def size_of(rows: pa.RecordBatch) -> int:
+    """Return a size in bytes that depends on the values alone, at most ``rows.nbytes``."""
+    return sum(map(_size, rows.columns))
+
+
+def _size(column: pa.Array) -> int:
+    type_, n = column.type, len(column)
+    if pa.types.is_struct(type_):
+        return sum(map(_size, column.flatten()))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
+        return 4 * n + _size(column.flatten())
+    if pa.types.is_null(type_):
+        return 0
+    if pa.types.is_boolean(type_):
+        return -(-n // 8)
+    if pa.types.is_primitive(type_) or pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_):
+        return n * int(type_.bit_width) // 8
+    return 4 * n + (pc.sum(pc.binary_length(column)).as_py() or 0)
+
+
 def fitting(rows: pa.RecordBatch, aim: int = FITS >> 2, most: int = FITS) -> Iterator[tuple[int, int]]:
     """Split rows larger than `most` bytes into spans of about `aim` bytes, of at least one row.
 
@@ -86,8 +107,8 @@ def fitting(rows: pa.RecordBatch, aim: int = FITS >> 2, most: int = FITS) -> Ite
 
 
 def _cut(rows: pa.RecordBatch, at: int, aim: int, most: int) -> Iterator[tuple[int, int]]:
-    n, nbytes = rows.num_rows, rows.nbytes
-    if nbytes <= most or n <= 1:
+    n = rows.num_rows
+    if n <= 1 or rows.nbytes <= most or (nbytes := size_of(rows)) <= most:
         if n:
             yield at, at + n
         return

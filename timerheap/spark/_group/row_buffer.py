@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from timerheap._native._heap import TimerHeap
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.merging import row_order
 from timerheap.spark._group.offsets import wide_rows
 from timerheap.spark._group.slab import Slab
 from timerheap.timer import MIN_WATERMARK
@@ -158,8 +159,11 @@ class RowBuffer:
         self.losses += len(released)
         if not len(released):
             return released
-        order = released.rows.column(self._wide.get_field_index(ORDER)).to_numpy()
-        return released.take(np.lexsort((order, released.ids, released.timestamps)))
+        return released.take(np.lexsort((self._hashes(released), released.ids, released.timestamps)))
+
+    def _hashes(self, rows: KeyedRows) -> np.ndarray:
+        hashes: np.ndarray = rows.rows.column(self._wide.get_field_index(ORDER)).to_numpy()
+        return hashes
 
     def _settle(self) -> None:
         """Put the new rows, of which most never get here, into the slab; all of them or none."""
@@ -191,12 +195,6 @@ class RowBuffer:
         columns = [values.field(i) for i in range(len(self._wide))]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)
         return KeyedRows(rows, entries.ids, entries.timestamps)
-
-    def _entries(self) -> _Entries:
-        """Return all entries in the order of their places."""
-        self._settle()
-        heap = self._heap
-        return _Entries(heap.namespaces, heap.key_hashes, heap.timestamps).take(np.argsort(heap.namespaces))
 
     def _sweep(self) -> None:
         """Compact the slab if it is sparse."""
@@ -233,7 +231,13 @@ class RowBuffer:
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all rows that wait."""
-        return self._pack(self._rows(self._entries()))
+        self._settle()
+        heap = self._heap
+        entries = _Entries(heap.namespaces, heap.key_hashes, heap.timestamps)
+        rows = self._rows(entries.take(np.argsort(heap.namespaces)))
+        if len(rows) and self._slab.fixed_width:  # it uses places again; else their order is that of arrival
+            rows = rows.take(row_order(self._hashes(rows), rows.ids, rows.timestamps))
+        return self._pack(rows)
 
     def replay(self, batch: pa.RecordBatch) -> None:
         """See `CheckpointedPart`; `loaded` then buffers the rows that still wait."""
@@ -293,10 +297,6 @@ class RowBuffer:
         rows = pa.RecordBatch.from_arrays(columns, names=self._schema.names)
         ids, timestamps = (batch.column(name).to_numpy() for name in _OWN.names)
         return KeyedRows(rows, ids, timestamps)
-
-    def nbytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
-        return self._slab.nbytes() * len(self) // max(1, len(self._slab)) + 16 * len(self)
 
     def _pack(self, rows: KeyedRows) -> pa.RecordBatch:
         columns = [*rows.rows.columns, pa.array(rows.ids), pa.array(rows.timestamps)]

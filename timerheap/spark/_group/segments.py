@@ -89,15 +89,13 @@ class SegmentChains:
         self._chains = IdTable(_CHAIN, memory)
         self._segments = IdTable(type_, memory)
         self._next = 0  # the id of the next segment
-        self._entries = 0  # in all segments
-        self._nbytes = 0.0  # of these; what a removed entry took is known on average
         self.type = self._segments.type
 
     @classmethod
     def attach(cls, type_: pa.DataType, compact: Compact, memory: Memory, head: list[Any]) -> SegmentChains:
         """Return the chains that `head` describes; O(1)."""
         chains = cls.__new__(cls)
-        links, segments, chains._next, chains._entries, chains._nbytes = head
+        links, segments, chains._next = head
         chains._compact = compact
         chains._chains = IdTable.attach(_CHAIN, memory, links)
         chains._segments = IdTable.attach(type_, memory, segments)
@@ -106,7 +104,7 @@ class SegmentChains:
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs."""
-        return [self._chains.head(), self._segments.head(), self._next, self._entries, self._nbytes]
+        return [self._chains.head(), self._segments.head(), self._next]
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have contents: shape (n,), int64, valid until the next change."""
@@ -127,10 +125,6 @@ class SegmentChains:
         """Return the contents of each key, from the oldest entry to the newest: shape (n,), never null."""
         chains, bounds = self._chains_of(ids)
         return _regrouped(self._segments.get(np.asarray(chains.field("segment"))), bounds)
-
-    def nbytes(self) -> int:
-        """Return the approximate size of all contents in bytes."""
-        return round(self._nbytes)
 
     def reserve(self, times: int) -> None:
         """Make room for `times` the present contents."""
@@ -155,8 +149,6 @@ class SegmentChains:
             segments = self._segments.get(held[_ranges(kept, stop)])
             rows = self._compact(_prefixed(segments, stop - kept, rows), kept == start)
         old = _ranges(kept, end)
-        self._nbytes -= int(lengths[old].sum()) * self._nbytes / max(1, self._entries)
-        self._entries -= int(lengths[old].sum())
         self._segments.remove(held[old])
         links = links.take(pa.array(_ranges(start, kept)))
         return self._put(edits.ids, links, kept - start, rows, end > start)
@@ -178,8 +170,6 @@ class SegmentChains:
         if not filled.all():
             rows = rows.filter(pa.array(filled))
         self._segments.put(new, rows)
-        self._nbytes += rows.nbytes
-        self._entries += int(lengths.sum())
         columns = [pa.array(new), pa.array(lengths[filled], pa.int64())]
         link = pa.StructArray.from_arrays(columns, fields=list(links.type))
         sizes = counts + filled

@@ -117,6 +117,9 @@ class SessionsPart:
         """Return the approximate size of a snapshot in bytes."""
         return self.windows.snapshot()[1].nbytes
 
+    def __len__(self) -> int:
+        return len(self.windows.snapshot()[1])
+
     def _batch(self, starts: np.ndarray, sessions: Partials, deleted: np.ndarray) -> pa.RecordBatch:
         deletions = [pa.nulls(len(deleted), field.type) for field in self.schema]
         deletions[0] = pa.array(deleted)

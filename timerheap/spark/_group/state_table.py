@@ -42,7 +42,7 @@ class StateTable:
         self._table = IdTable(type_, memory)
         self._at_hand: list[np.ndarray] = []
         self._cache: dict[int, Any] = {}
-        self._dirty: set[int] = set()
+        self._dirty: dict[int, None] = {}
         self._unsaved: list[np.ndarray] = []
         self.losses = 0  # times that a key's value was cleared
 
@@ -80,7 +80,7 @@ class StateTable:
         """Set the value of one key; None removes it."""
         self.losses += value is None
         self._cache[key_id] = value
-        self._dirty.add(key_id)
+        self._dirty[key_id] = None
 
     def get_many(self, ids: np.ndarray) -> pa.Array:
         """Return the values of many keys, null for a key without one: shape (n,), with 64-bit offsets."""
@@ -124,6 +124,7 @@ class StateTable:
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all values."""
+        self._settle()
         return self._batch(*self._table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
@@ -142,9 +143,10 @@ class StateTable:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return last_rows(batches)
 
-    def nbytes(self) -> int:
-        """Return the approximate size of a snapshot."""
-        return self._table.nbytes()
+    def __len__(self) -> int:
+        """Return the number of values."""
+        self._settle()
+        return len(self._table)
 
     def _batch(self, ids: np.ndarray, values: pa.Array) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array(ids), values], schema=wide_rows(self.schema))

@@ -17,7 +17,7 @@ class Tiers:
     Parameters
     ----------
     id_ : bytes
-        The group's random id, which shifts the limits, so that groups do not all merge at the same time.
+        The group's id, which shifts the limits, so that groups do not all merge at the same time.
     """
 
     def __init__(self, id_: bytes) -> None:

@@ -8,13 +8,32 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import KeyTimerHeap
+from timerheap.spark._group.merging import row_order
 
-__all__ = ["POP_DUE", "PUSH", "REMOVE", "SCHEMA", "NetEffect", "TimerJournal", "net_effect"]
+__all__ = ["POP_DUE", "PUSH", "REMOVE", "SCHEMA", "NetEffect", "TimerJournal", "in_order", "net_effect"]
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark
 SCHEMA = pa.schema(
     [("op", pa.int8()), ("timestamp", pa.int64()), ("key_hash", pa.int64()), ("namespace", pa.int64())]
 )
+
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads integers over the high bits
+
+
+def in_order(
+    timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return timers by timestamp, in an order that depends on them alone: three arrays, shape (n,)."""
+    columns = timestamps, key_hashes, namespaces
+    if len(timestamps):
+        # Sorting one number for each is several times as fast as sorting by three columns.
+        since = (timestamps - timestamps.min()).view(np.uint64)
+        bits = int(since.max()).bit_length()
+        mixed = (key_hashes.view(np.uint64) + namespaces.view(np.uint64) * _ODD) * _ODD
+        order = row_order(since << np.uint64(64 - bits) | mixed >> np.uint64(bits), *columns)
+        columns = timestamps[order], key_hashes[order], namespaces[order]
+    return columns
 
 
 class TimerJournal(NamedTuple):
@@ -100,8 +119,8 @@ def _last_of_each(journal: TimerJournal, one_timer_per_key: bool) -> np.ndarray:
     last = KeyTimerHeap()
     last.push_many(rows, *key)
     if one_timer_per_key:
-        return last.timestamps.copy()
+        return np.sort(last.timestamps)
     number, _ = last.timestamps_of(*key)  # of the key and the namespace
     last = KeyTimerHeap()
     last.push_many(rows, journal.timestamps, number)
-    return last.timestamps.copy()
+    return np.sort(last.timestamps)

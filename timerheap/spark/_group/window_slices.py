@@ -195,6 +195,9 @@ class SlicesPart:
         """Return the approximate size of a snapshot in bytes."""
         return self.windows.snapshot().nbytes
 
+    def __len__(self) -> int:
+        return len(self.windows.snapshot())
+
     def _batch(self, slices: Partials, deleted: np.ndarray) -> pa.RecordBatch:
         schema, n = self.columns.schema, len(deleted)
         deletions = [pa.nulls(n, field.type) for field in schema]

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 
+from timerheap._native._heap import xxh64
 from timerheap.spark._group.checkpoint import ChunkStore, Stored
 from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
@@ -70,7 +71,7 @@ class LiveGroups:
         manifest = self._store.read_manifest()
         if manifest is None:
             self._hand_overs.add(Counts(new=1))
-            manifest = Manifest(self._max_parallelism)
+            manifest = Manifest(self._max_parallelism, _id_of(self._owner.operator, label))
             return KeyGroup(self._query, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._max_parallelism)
         if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
@@ -84,7 +85,7 @@ class LiveGroups:
 
     def save(self, label: int, group: KeyGroup, stored: Stored, clock: bytes, whole: bool = False) -> None:
         """Save the changes of the current key group, or the whole, and its clock, and keep it live."""
-        stored.save(self._store, group.parts(), clock, group.late_rows, group.wake_up, whole)
+        stored.save(self._store, group.parts(), clock, group.losses, group.late_rows, group.wake_up, whole)
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
             if file.failure is None and file.write_head(json.dumps(group.head()).encode()):
@@ -128,7 +129,7 @@ class LiveGroups:
         stored = Stored.load(self._store, manifest, group.part, self._query.drop_state)
         group.watermark = decode_clock(stored.read_clock(self._store)).watermark
         group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
-        return group.loaded(), stored
+        return group.loaded(None if stored.drops else manifest.losses), stored
 
     def _memory(self, group: bytes) -> Memory:
         """Return a file for a group, or the memory of the process."""
@@ -151,6 +152,11 @@ class LiveGroups:
                 }
             )
         )
+
+
+def _id_of(operator: str, label: int) -> bytes:
+    """Return the id of a new group, which is the same in all attempts of a task."""
+    return xxh64(f"{operator} {label}".encode()).to_bytes(8, "little")
 
 
 def _in_process(memory: Memory) -> bool:

@@ -1,6 +1,7 @@
 /* Runs each operation of csrc/ once on fixed timers or ids, and lets callgrind dump the instructions of each under the
  * name of the operation. instructions.py builds it, runs it and reads the dumps. */
 #include "th_heap.h"
+#include "th_pack.h"
 #include "th_table.h"
 
 #include <stdio.h>
@@ -121,6 +122,70 @@ static th_table filled_index(void) {
         free(block);                                                                                                   \
     } while (0)
 
+/* Texts of 13 bytes, such as "user-00000042", and two places for each: its own, and that of another one. */
+static uint8_t letters[13 * N];
+static int64_t offsets[N + 1], place[N];
+static const th_array texts = {TH_TEXT, 8, 0, N, NULL, (const uint8_t *)offsets, letters, sizeof letters};
+static const th_array times = {TH_FIXED, 8, 0, N, NULL, NULL, (const uint8_t *)ts, sizeof ts};
+
+#define RANKS 16
+static uint16_t rank_of[RANKS], rank[N];
+static th_need need[2][RANKS];
+static uint8_t lengths[N], moved_letters[sizeof letters], short_times[4 * N];
+
+static void draw_texts(void) {
+    for (size_t i = 0; i < sizeof letters; i++) letters[i] = (uint8_t)next();
+    for (size_t i = 0; i <= N; i++) offsets[i] = (int64_t)(13 * i);
+    for (size_t i = 0; i < N; i++) {
+        size_t j = next() % (i + 1);
+        place[i] = place[j];
+        place[j] = (int64_t)i;
+    }
+    for (size_t r = 0; r < RANKS; r++) rank_of[r] = (uint16_t)(r * 7 % RANKS);
+}
+
+static void resolve(void) {
+    memset(done, 1, sizeof done);
+    if (th_array_compare(&texts, place, &texts, done) != TH_YES) abort();
+}
+
+static void hash_texts(void) {
+    if (th_pack_hash(&texts, out_key) != TH_YES) abort();
+}
+
+static uint64_t count[RANKS];
+
+static void measure(void) {
+    memset(count, 0, sizeof count);
+    th_pack_rank(out_key, N, RANKS, rank_of, rank, count);
+    for (size_t r = 0; r < RANKS; r++) need[0][r] = need[1][r] = (th_need){.low = INT64_MAX, .high = INT64_MIN};
+    if (th_pack_measure(&texts, rank, need[0]) != TH_YES || th_pack_measure(&times, rank, need[1]) != TH_YES) abort();
+}
+
+static void put_rows(void) {
+    th_target target[2][RANKS];
+    uint8_t *length = lengths, *text = moved_letters, *time = short_times;
+    for (size_t r = 0; r < RANKS; r++) {
+        target[0][r] = (th_target){.value = length, .text = text, .end = text + need[0][r].size, .width = 1};
+        target[1][r] = (th_target){.value = time, .width = 4};
+        length += count[r], text += need[0][r].size, time += 4 * count[r];
+    }
+    if (th_pack_put(&texts, rank, false, target[0]) != TH_YES) abort();
+    if (th_pack_put(&times, rank, false, target[1]) != TH_YES) abort();
+}
+
+static void read_rows(void) {
+    th_pack_widen(short_times, 4, 0, N, out_ts);
+    if (th_pack_offsets(lengths, 1, N, sizeof letters, offsets) != TH_YES) abort();
+}
+
+#define COUNT_ROWS(name, call)                                                                                         \
+    do {                                                                                                               \
+        CALLGRIND_ZERO_STATS;                                                                                          \
+        call;                                                                                                          \
+        CALLGRIND_DUMP_STATS_AT(name);                                                                                 \
+    } while (0)
+
 #define EACH(call)                                                                                                     \
     for (size_t i = 0; i < N; i++) call
 
@@ -152,6 +217,12 @@ int main(void) {
     COUNT_IDS("ids, find_many, absent", filled_index(), th_table_find_many(&t, column(ts), N, out_ts, done));
     COUNT_IDS("ids, remove_many", filled_index(), th_table_remove_many(&t, column(old_key), N, out_ts, done));
     COUNT_IDS("ids, grow", filled_index(), th_table_move(&t, memory(th_table_size(2 * N)), 2 * N, 1));
+    draw_texts();
+    COUNT_ROWS("rows, resolve", resolve());
+    COUNT_ROWS("rows, hash", hash_texts());
+    COUNT_ROWS("rows, measure", measure());
+    COUNT_ROWS("rows, put", put_rows());
+    COUNT_ROWS("rows, read", read_rows());
     th_xxh64 x;
     COUNT("xxh64", empty(false), (th_xxh64_begin(&x, 0), th_xxh64_add(&x, ts, sizeof ts), th_xxh64_end(&x)));
     return 0;

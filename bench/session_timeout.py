@@ -40,8 +40,9 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap._demo.replay import spark_session
+from timerheap.spark._exchange.frames import rows_of
 from timerheap.spark._exchange.observed import OBSERVED
-from timerheap.spark._exchange.pack import HASH, OBSERVATION, PACKED, Packer
+from timerheap.spark._exchange.pack import OBSERVATION, PACKED, Packer
 
 SCHEMA = "key string, at bigint"
 SPAN = 60_000  # event time of one batch, ms
@@ -164,9 +165,8 @@ def timerheap_process(
 
 def packed(events: DataFrame) -> Any:
     """Group the output of timerheap's pack stage by label, one for each shuffle partition."""
-    packer = Packer([("key", "key")], "at", None)
-    hashed = events.withColumn(HASH, F.xxhash64("key"))
-    return hashed.mapInArrow(lambda batches: packer(batches), PACKED).groupBy("label")
+    packer = Packer("key", [("key", "key")], "at", None)
+    return events.mapInArrow(lambda batches: packer(batches), PACKED).groupBy("label")
 
 
 class Nothing(StatefulProcessor):
@@ -199,7 +199,10 @@ def _heapq_group(label: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iter
     seen = pd.concat(frames)
     blobs: dict[bool, list[pa.RecordBatch]] = {True: [], False: []}
     for sequence, blob in zip(seen["sequence"], seen["blob"], strict=True):
-        blobs[sequence == OBSERVATION].append(pa.ipc.open_stream(blob).read_next_batch())
+        observation = sequence == OBSERVATION
+        blobs[observation].append(
+            pa.ipc.open_stream(blob).read_next_batch() if observation else rows_of(blob)[0]
+        )
     observed = pa.Table.from_batches(blobs[True], OBSERVED)
     if blobs[False]:
         rows = pa.Table.from_batches(blobs[False])

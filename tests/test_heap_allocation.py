@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import IdIndex
+from timerheap._native._heap import FIXED, TEXT, ArrayView, IdIndex, Packing, read_frame
 
 KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap, IdIndex)}
 N = 1000
@@ -62,6 +62,17 @@ def identities(heap, n=N):
 
 def round_trip(heap):
     return pickle.loads(pickle.dumps(heap))
+
+
+def framed(_):
+    """Pack rows, and read the first frame."""
+    texts = ArrayView(TEXT, 8, 0, N, np.full(N // 8 + 1, 0x7F, np.uint8), np.arange(N + 1) * 3, bytes(3 * N))
+    packing = Packing([KEY], 16, 2)
+    data, ends = packing.frames(
+        b"about", [[ArrayView(FIXED, 8, 0, N, None, None, TS)], [texts], [b"a", b"b"]]
+    )
+    rows, _, groups, counts, columns = read_frame(data[: ends[0]])
+    return data, rows, groups, counts, *(column[4] for column in columns), packing.order()
 
 
 ANY = {
@@ -135,6 +146,7 @@ OF_AN_INDEX = {
     "remove_many": lambda index: index.remove_many(KEY),
     "remove_many, one": lambda index: index.remove_many(KEY[:1]),
     "find_many": lambda index: index.find_many(KEY + 1000),
+    "frames": framed,
     "ids": lambda index: np.sort(index.ids()),  # in arbitrary order
     "items": lambda index: rows(index),
     "clear": lambda index: index.clear(),

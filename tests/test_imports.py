@@ -116,6 +116,7 @@ LAYERS = {
     ],
     "spark._exchange": [
         "__init__ garbage observed placement",
+        "frames",
         "pack",
         "slicing unpack",
     ],

@@ -600,6 +600,7 @@ int main(int count, char **arguments) {
     copies();
     test_table(steps);
     test_array(steps);
+    test_pack(steps);
     for (int keyed = 0; keyed < 2; keyed++) {
         use_blocks = false;
         check_notices(keyed);

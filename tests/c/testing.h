@@ -31,4 +31,6 @@ void test_table(size_t steps);
 
 void test_array(size_t steps);
 
+void test_pack(size_t steps);
+
 #endif

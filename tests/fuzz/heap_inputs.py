@@ -1,4 +1,4 @@
-"""The inputs of the fuzzer: bytes that are interpreted as stored bytes, as bulk calls, or as a head.
+"""The inputs of the fuzzer: bytes that are interpreted as stored bytes, bulk calls, a head, or a frame.
 
 `run` raises for every defect: an error of an undocumented class, or one that changes the heap; stored bytes
 that are accepted but not a heap, or the reverse; a bulk call that differs from single calls; a broken
@@ -16,6 +16,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
+import frame_inputs
 import numpy as np
 from arena import Arena
 
@@ -384,7 +385,12 @@ def heads(kind: type, data: bytes) -> None:
         assert head != heap._head(), "a good head leads to a broken heap"
 
 
-MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, bulk_calls, index_calls, heads)
+def frames(kind: type, data: bytes) -> None:
+    """Read or pack a frame."""
+    frame_inputs.run(data)
+
+
+MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, frames, index_calls, heads)
 
 
 def run(data: bytes) -> None:
@@ -412,6 +418,8 @@ def seeds() -> Iterator[bytes]:
             yield bytes([head | 6]) + rng.bytes(100)
         for n in (0, 3, 200):
             yield bytes([head | 7, n])
+    for seed in frame_inputs.seeds():
+        yield bytes([5]) + seed
 
 
 if __name__ == "__main__":  # without a fuzzer: run the seeds and a number of random inputs

@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from timerheap.spark._exchange.placement import Placement, key_group_of, key_groups_of, labels_of
+from timerheap.spark._exchange.placement import Placement, key_group_of, labels_of
 
 pytestmark = pytest.mark.spark
 
@@ -20,12 +20,6 @@ def test_a_key_group_is_on_the_partition_of_its_number_however_many_there_are(sp
         assert all(partition == group % partitions for group, partition in hashed)
     placed = df.repartition(7, "label").select("g", F.spark_partition_id()).collect()
     assert all(partition == group % 7 for group, partition in placed)
-
-
-@pytest.mark.parametrize("max_parallelism", [1, 3, 16, 1000, 1 << 15])
-def test_the_key_group_of_a_key_is_its_hash_modulo_their_number(max_parallelism: int) -> None:
-    hashes = np.random.default_rng(0).integers(-(1 << 63), (1 << 63) - 1, 1000)
-    assert key_groups_of(hashes, max_parallelism).tolist() == (hashes % max_parallelism).tolist()
 
 
 @pytest.mark.parametrize(

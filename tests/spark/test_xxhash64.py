@@ -12,6 +12,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from timerheap import spark_xxhash64
+from timerheap.spark._exchange.frames import hashes_of
+from timerheap.spark._plan.marks import hashed_when_packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +62,19 @@ def test_hashes_of_every_type_equal_those_of_spark(spark: SparkSession) -> None:
         for value, spark_type, hash_ in zip(row, types, alone, strict=True):
             assert spark_xxhash64([value], [spark_type]) == hash_, (value, spark_type)
         assert spark_xxhash64(row, types) == together
+
+
+def test_hashes_in_the_pack_stage_equal_those_of_spark(spark: SparkSession) -> None:
+    hashed = 0
+    for spark_type, values in VALUES.items():
+        df = spark.createDataFrame([(value,) for value in values], f"v {spark_type}").select(
+            "v", F.xxhash64("v")
+        )
+        if hashed_when_packed([df.schema["v"].dataType]):
+            rows = df.toArrow()
+            assert hashes_of(rows.column(0).combine_chunks()).tolist() == rows.column(1).to_pylist()
+            hashed += 1
+    assert hashed == 6
 
 
 def test_different_rows_can_have_the_same_hash(spark: SparkSession) -> None:

@@ -16,6 +16,7 @@ cdef inline const uint8_t *_front(const unsigned char[::1] data) noexcept:
 
 
 @cython.final
+@cython.auto_pickle(False)
 cdef class ArrayView:
     """A part of an Arrow array whose values have bits, a fixed number of bytes, or offsets.
 
@@ -68,6 +69,16 @@ cdef class ArrayView:
         if buffer.shape[0] < size:
             raise ValueError(f"{name} must have {size} bytes or more, got {buffer.shape[0]}")
         return 0
+
+    @property
+    def kind(self):
+        """int: kind of the values."""
+        return self.a.kind
+
+    @property
+    def width(self):
+        """int: number of bytes of a value or an offset, 0 for BITS."""
+        return self.a.width
 
     def __len__(self):
         return self.a.n

@@ -1,6 +1,6 @@
-# The declarations of csrc/th_heap.h, th_table.h and th_array.h, where the contracts are documented.
+# The declarations of csrc/th_heap.h, th_table.h, th_array.h and th_pack.h, where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "th_heap.h" nogil:
@@ -124,3 +124,31 @@ cdef extern from "th_array.h" nogil:
         size_t size
 
     th_status th_array_compare(const th_array *stored, const int64_t *place, const th_array *value, uint8_t *same)
+
+
+cdef extern from "th_pack.h" nogil:
+    const size_t TH_MAX_GROUPS
+
+    ctypedef struct th_need:
+        uint64_t nulls
+        uint64_t size
+        uint64_t longest
+        int64_t low
+        int64_t high
+
+    ctypedef struct th_target:
+        uint8_t *valid
+        size_t row
+        uint8_t *value
+        uint8_t *text
+        uint8_t *end
+        int64_t base
+        unsigned width
+
+    th_status th_pack_hash(const th_array *a, int64_t *hash)
+    void th_pack_rank(const int64_t *hash, size_t n, size_t groups, const uint16_t *rank_of, uint16_t *rank,
+                      uint64_t *count)
+    th_status th_pack_measure(const th_array *a, const uint16_t *rank, th_need *need)
+    th_status th_pack_put(const th_array *a, const uint16_t *rank, bint nulls, th_target *target)
+    void th_pack_widen(const uint8_t *from_, unsigned width, int64_t base, size_t n, int64_t *to)
+    th_status th_pack_offsets(const uint8_t *from_, unsigned width, size_t n, uint64_t size, int64_t *to)

@@ -13,12 +13,16 @@ __all__ = [
     "BITS",
     "FIXED",
     "FLOAT",
+    "NESTED",
     "TEXT",
     "ArrayView",
     "IdIndex",
     "KeyTimerHeap",
+    "Packing",
     "TimerHeap",
+    "read_frame",
     "seal",
+    "spark_hashes",
     "unseal",
     "xxh64",
 ]
@@ -26,6 +30,7 @@ __all__ = [
 BITS: int
 FIXED: int
 FLOAT: int
+NESTED: int
 TEXT: int
 
 def xxh64(data: _Buffer, seed: int = 0) -> int: ...
@@ -132,5 +137,30 @@ class ArrayView:
         offsets: _Buffer | None,
         data: _Buffer | None,
     ) -> Self: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def width(self) -> int: ...
     def __len__(self) -> int: ...
     def compare(self, stored: ArrayView, places: NDArray[np.int64], same: NDArray[np.bool_]) -> None: ...
+
+_Column = tuple[int, int, _Buffer | None, NDArray[np.int64] | None, _Buffer]
+
+def spark_hashes(values: ArrayView) -> NDArray[np.int64]: ...
+def read_frame(
+    data: _Buffer,
+) -> tuple[int, memoryview, NDArray[np.int64], NDArray[np.int64], list[_Column]]: ...
+
+@final
+class Packing:
+    def __init__(
+        self, hashes: list[NDArray[np.int64]], max_parallelism: SupportsIndex, partitions: SupportsIndex
+    ) -> None: ...
+    @property
+    def partitions(self) -> NDArray[np.int64]: ...
+    @property
+    def rows(self) -> NDArray[np.int64]: ...
+    def order(self) -> NDArray[np.int64]: ...
+    def frames(
+        self, description: _Buffer, columns: list[list[Any]]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]: ...

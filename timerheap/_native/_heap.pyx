@@ -13,8 +13,8 @@ from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.version cimport PY_VERSION_HEX
-from libc.stdint cimport INT64_MAX, SIZE_MAX, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport INT64_MAX, INT64_MIN, SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from timerheap._native._csrc cimport *
 
@@ -28,7 +28,8 @@ import numpy as np
 from timerheap.timer import Timer, TimerBatch
 
 __all__ = [
-    "BITS", "FIXED", "FLOAT", "TEXT", "ArrayView", "IdIndex", "KeyTimerHeap", "TimerHeap", "seal", "unseal", "xxh64",
+    "BITS", "FIXED", "FLOAT", "NESTED", "TEXT", "ArrayView", "IdIndex", "KeyTimerHeap", "Packing", "TimerHeap",
+    "read_frame", "seal", "spark_hashes", "unseal", "xxh64",
 ]
 
 cnp.import_array()
@@ -41,6 +42,8 @@ include "_heap_memory.pxi"
 include "_base.pxi"
 include "_id_index.pxi"
 include "_arrays.pxi"
+include "_frames.pxi"
+include "_packing.pxi"
 
 
 cdef class TimerHeap(_Heap):

@@ -6,7 +6,7 @@ rows: Spark sees one group per partition. The stage has no state between micro-b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,14 +14,26 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from timerheap.spark._exchange.frames import blobs_of, frames_of, hashes_of
 from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.observed import merged, observed
-from timerheap.spark._exchange.placement import Placement, key_groups_of, labels_of
+from timerheap.spark._exchange.placement import Placement, labels_of
 
-__all__ = ["AHEAD", "CHANNEL", "HASH", "INPUT", "KEPT", "OBSERVATION", "PACKED", "Packer", "event_millis"]
+__all__ = [
+    "AHEAD",
+    "CHANNEL",
+    "HASH",
+    "INPUT",
+    "KEPT",
+    "OBSERVATION",
+    "PACKED",
+    "Packer",
+    "event_millis",
+    "key_hashes",
+]
 
 HASH = "__timerheap_hash"
-"""Name of the column with Spark's xxhash64 of the key."""
+"""Name of the column with Spark's xxhash64 of the key; present if the key is not hashed in the pack stage."""
 
 CHANNEL = "__timerheap_channel"
 """Name of the column with a row's channel, a string; present if watermarks are generated per channel."""
@@ -38,7 +50,7 @@ INPUT = "__timerheap_input"
 PACKED = "label int, sequence bigint, blob binary"
 """The stage's output: blobs of rows, each with its position in the input; at `OBSERVATION`, event times.
 
-The label of a partition is that of its first key group. The rows of a blob are ordered by key group.
+The label of a partition is that of its first key group. Rows are in frames, ordered by key group.
 """
 
 OBSERVATION = -1
@@ -62,6 +74,8 @@ class Packer:
 
     Parameters
     ----------
+    key : str
+        The key column, if the rows come without `HASH`.
     columns : list of (argument, column)
         The columns that must not be null, each with the argument that named it in the user's call.
     event_time : str or None
@@ -71,14 +85,15 @@ class Packer:
     broadcasts : bool, default True
         Whether to send the event times to every partition; if not, only partitions with rows are called.
     reduce : callable, optional
-        Aggregates rows into fewer rows, which are sent instead.
+        Aggregates rows and the hashes of their keys into fewer rows, with `HASH`, which are sent instead.
     """
 
+    key: str
     columns: list[tuple[str, str]]
     event_time: str | None
     max_parallelism: int | None
     broadcasts: bool = True
-    reduce: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    reduce: Callable[[pa.RecordBatch, np.ndarray], pa.RecordBatch] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the rows of a task."""
@@ -107,9 +122,9 @@ class Packer:
         if held:
             yield self._split(held, sequence, placement)
         if seen:
-            event_times = merged(seen).to_batches()
+            (event_times,) = merged(seen).to_batches()
             everywhere = np.arange(placement.used)
-            yield _packed(everywhere, OBSERVATION, _blobs(event_times * placement.used))
+            yield _packed(everywhere, OBSERVATION, _streams(event_times, placement.used))
 
     def _check(self, batch: pa.RecordBatch) -> None:
         for argument, name in self.columns:
@@ -131,25 +146,20 @@ class Packer:
         )
 
     def _split(self, batches: list[pa.RecordBatch], sequence: int, placement: Placement) -> pa.RecordBatch:
-        batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        hashes = [key_hashes(batch, self.key) for batch in batches]
         if self.reduce is not None:
-            batch = self.reduce(batch)
-        key_groups = key_groups_of(batch.column(HASH).to_numpy(), placement.max_parallelism)
-        ranks = _ranks(placement)[key_groups]
-        counts = np.bincount(key_groups % np.uint16(placement.used), minlength=placement.used)
-        ordered = batch.take(pa.array(np.argsort(ranks, kind="stable")))
-        present = np.flatnonzero(counts)
-        starts = np.cumsum(counts) - counts
-        slices = (ordered.slice(int(starts[p]), int(counts[p])) for p in present)
-        return _packed(present, sequence, _blobs(slices))
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            batches = [self.reduce(batch, np.concatenate(hashes))]
+            hashes = [key_hashes(batches[0], self.key)]
+        present, blobs = frames_of(batches, hashes, placement)
+        return _packed(present, sequence, blobs)
 
 
-def _ranks(placement: Placement) -> np.ndarray:
-    """Return the position of each key group in the order of partition and key group: uint16."""
-    key_groups = np.arange(placement.max_parallelism)
-    ranks = np.empty(placement.max_parallelism, np.uint16)  # a stable sort of 16 bits costs O(n)
-    ranks[np.lexsort((key_groups, key_groups % placement.partitions))] = key_groups
-    return ranks
+def key_hashes(rows: pa.RecordBatch, key: str) -> np.ndarray:
+    """Return the hash of each row's key, from `HASH` or from the key itself: int64, shape (n,)."""
+    if HASH in rows.schema.names:
+        return cast(np.ndarray, rows.column(HASH).to_numpy())
+    return hashes_of(rows.column(key))
 
 
 def _packed(partitions: np.ndarray, sequence: int, blobs: pa.Array) -> pa.RecordBatch:
@@ -158,13 +168,10 @@ def _packed(partitions: np.ndarray, sequence: int, blobs: pa.Array) -> pa.Record
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def _blobs(batches: Iterable[pa.RecordBatch]) -> pa.Array:
-    """Return each batch as an Arrow stream, written into one buffer."""
+def _streams(batch: pa.RecordBatch, times: int) -> pa.Array:
+    """Return a batch as an Arrow stream, `times` over."""
     sink = pa.BufferOutputStream()
-    ends = [0]
-    for batch in batches:
-        with pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        ends.append(sink.tell())
-    offsets = pa.py_buffer(np.array(ends, np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, offsets, sink.getvalue()])
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    stream = np.frombuffer(sink.getvalue(), np.uint8)
+    return blobs_of(np.tile(stream, times), np.arange(1, times + 1) * len(stream))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from pyspark import TaskContext
@@ -15,7 +15,6 @@ __all__ = [
     "MAX_KEY_GROUPS",
     "Placement",
     "key_group_of",
-    "key_groups_of",
     "label_of",
     "labels_of",
 ]
@@ -66,14 +65,6 @@ def label_of(key_group: int) -> int:
 def key_group_of(label: int) -> int:
     """Return the key group of a label."""
     return int(spark_hashes(np.array([label]))[0])
-
-
-def key_groups_of(hashes: np.ndarray, max_parallelism: int) -> np.ndarray:
-    """Return the key group of each key, ``hash % max_parallelism``: uint16, shape (n,)."""
-    if max_parallelism & (max_parallelism - 1):
-        return cast(np.ndarray, np.mod(hashes, max_parallelism).astype(np.uint16))
-    low = hashes.astype(np.uint16)  # for a power of two the low bits do, and a division costs more
-    return cast(np.ndarray, low & np.uint16(max_parallelism - 1))
 
 
 class Placement(NamedTuple):

@@ -37,10 +37,9 @@ class LocalStage:
     event_time: str
     inputs: dict[str, np.dtype[Any]]
 
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def __call__(self, rows: pa.RecordBatch, hashes: np.ndarray) -> pa.RecordBatch:
         """Return the aggregated rows and the hashes of their keys."""
         keys = KeyTable([rows.schema.field(name) for name in self.key])
-        hashes = rows.column(HASH).to_numpy()
         ids = keys.resolve(hashes, [rows.column(name) for name in self.key])
         times = event_millis(rows.column(self.event_time))
         inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self.inputs.items()}

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark._exchange.frames import rows_of
 from timerheap.spark._exchange.observed import merged
-from timerheap.spark._exchange.pack import HASH, OBSERVATION, event_millis
-from timerheap.spark._exchange.placement import key_groups_of
+from timerheap.spark._exchange.pack import OBSERVATION, event_millis, key_hashes
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 
-__all__ = ["HashedRows", "by_key_group", "unpack"]
+__all__ = ["HashedRows", "Part", "by_key_group", "unpack"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,23 @@ class HashedRows:
         )
 
 
-def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[HashedRows], pa.Table]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The rows of one frame.
+
+    Parameters
+    ----------
+    rows : HashedRows
+    key_groups, counts : list of int
+        The key groups in the order of their rows, and the number of rows of each.
+    """
+
+    rows: HashedRows
+    key_groups: list[int]
+    counts: list[int]
+
+
+def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part], pa.Table]:
     """Return a partition's rows in input order, in parts, and the event times that all tasks have observed.
 
     Parameters
@@ -60,14 +76,14 @@ def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Hash
     packed : iterable of (sequence, blob)
         Output of the pack stage, in any order.
     """
-    rows, seen = [], []
+    parts, seen = [], []
     for sequence, blob in sorted(packed, key=lambda pair: int(pair[0])):
-        batch = pa.ipc.open_stream(blob).read_next_batch()
         if sequence == OBSERVATION:
-            seen.append(pa.Table.from_batches([batch]))
+            seen.append(pa.Table.from_batches([pa.ipc.open_stream(blob).read_next_batch()]))
         else:
-            rows.append(_fitted(query, batch))
-    return rows, merged(seen)
+            batch, key_groups, counts = rows_of(blob)
+            parts.append(Part(_fitted(query, batch), key_groups.tolist(), counts.tolist()))
+    return parts, merged(seen)
 
 
 def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:
@@ -75,15 +91,15 @@ def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:
     timestamps = np.zeros(batch.num_rows, np.int64)
     if query.event_time in rows.schema.names:
         timestamps = event_millis(rows.column(query.event_time))
-    return HashedRows(rows, batch.column(HASH).to_numpy(), timestamps)
+    return HashedRows(rows, key_hashes(batch, query.key[0]), timestamps)
 
 
-def by_key_group(parts: list[HashedRows], max_parallelism: int) -> dict[int, HashedRows]:
-    """Return the rows of each key group that has some; the rows of a part are ordered by key group."""
+def by_key_group(parts: list[Part]) -> dict[int, HashedRows]:
+    """Return the rows of each key group that has some."""
     found: dict[int, list[HashedRows]] = {}
     for part in parts:
-        key_groups = key_groups_of(part.hashes, max_parallelism)
-        starts = [0, *(np.flatnonzero(np.diff(key_groups)) + 1).tolist()]
-        for start, stop in zip(starts, [*starts[1:], len(key_groups)], strict=True):
-            found.setdefault(int(key_groups[start]), []).append(part.slice(start, stop))
+        start = 0
+        for key_group, count in zip(part.key_groups, part.counts, strict=True):
+            found.setdefault(key_group, []).append(part.rows.slice(start, start + count))
+            start += count
     return {key_group: HashedRows.concatenated(slices) for key_group, slices in found.items()}

@@ -112,6 +112,7 @@ def _packer(query: Query) -> Packer:
         local = LocalStage(work.spec, query.key, event_time, work.inputs)
     argument = "time" if isinstance(work, WindowWork) else "event_time"
     return Packer(
+        key=query.key[0],
         columns=[] if event_time is None else [(argument, event_time)],
         event_time=event_time,
         max_parallelism=query.max_parallelism,

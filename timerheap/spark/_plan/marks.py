@@ -7,16 +7,27 @@ from itertools import count
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, LongType, TimestampType, VariantType
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampType,
+    VariantType,
+)
 
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, HASH
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["Input", "hashed", "marked"]
+__all__ = ["Input", "hashed", "hashed_when_packed", "marked"]
 
 _AHEAD_METRIC = "timerheap_ahead"
+_HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)
 _NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a value of a key
 
 
@@ -68,11 +79,17 @@ def marked(input: Input, *others: Input, order: RowOrder) -> DataFrame:
 
 
 def hashed(df: DataFrame, key: list[str]) -> DataFrame:
-    """Return marked rows with the hash of their key; rows that are too far ahead are counted."""
-    rows = df.withColumn(HASH, _key_hash(key))
+    """Return marked rows with the hash of their key if Spark has to compute it; counts rows too far ahead."""
+    types = [named_column(df, "key", name) for name in key]
+    rows = df if hashed_when_packed(types) else df.withColumn(HASH, _key_hash(key))
     if AHEAD in rows.columns:
         rows = rows.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
     return rows
+
+
+def hashed_when_packed(types: list[DataType]) -> bool:
+    """Return whether the pack stage computes the hash of a key of these types, rather than the JVM."""
+    return len(types) == 1 and type(types[0]) in _HASHED_WHEN_PACKED
 
 
 def _channel(df: DataFrame, name: str) -> Column:

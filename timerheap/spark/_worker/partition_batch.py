@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
-from timerheap.spark._exchange.unpack import HashedRows, by_key_group
+from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import restore
@@ -78,13 +78,13 @@ class PartitionBatch:
         self._clocks: dict[bytes, _Clock] = {}  # of the groups with equal clocks: mostly there is one
         self._done: set[int] = set()
 
-    def run(self, partition: int, rows: list[HashedRows], observed: pa.Table) -> Iterator[pd.DataFrame]:
+    def run(self, partition: int, parts: list[Part], observed: pa.Table) -> Iterator[pd.DataFrame]:
         """Run the key groups of a partition: all that its rows or the watermark may change.
 
         Spark's own watermark changes a group only with a timer of Spark's, see `wake_up`. The first group is
         always run, so that a partition tells the max_parallelism that its groups were made for.
         """
-        by_group = by_key_group(rows, self._placement.max_parallelism)
+        by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         due = sorted({partition, *by_group}) if self._follows else key_groups
         output = ResultBuffer(self._query.result_schema, self._query.late_type)

@@ -139,7 +139,7 @@ class BatchOperator:
         query = self._query
         columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
         parts, _ = unpack(query, zip(*columns, strict=True))
-        rows = HashedRows.concatenated(parts) if parts else None
+        rows = HashedRows.concatenated([part.rows for part in parts]) if parts else None
         runner = _runner_of(query, Placement.running(query.max_parallelism))
         output = ResultBuffer(query.result_schema, query.late_type)
         runner.open()

@@ -1,0 +1,248 @@
+/* Counting and copying rows by key group. */
+#include "th_pack.h"
+
+#include "th_array_private.h"
+
+/* ---- hashes: XXH64 of few bytes at a time, see th_xxh64.c ---- */
+
+static const uint64_t P1 = 0x9E3779B185EBCA87, P2 = 0xC2B2AE3D27D4EB4F, P3 = 0x165667B19E3779F9,
+                      P4 = 0x85EBCA77C2B2AE63, P5 = 0x27D4EB2F165667C5;
+
+#define SEED 42
+
+TH_INLINE uint64_t rotl(uint64_t x, int r) { return x << r | x >> (64 - r); }
+
+TH_INLINE uint64_t add8(uint64_t h, uint64_t x) { return rotl(h ^ rotl(x * P2, 31) * P1, 27) * P1 + P4; }
+
+TH_INLINE uint64_t add4(uint64_t h, uint32_t x) { return rotl(h ^ x * P1, 23) * P2 + P3; }
+
+TH_INLINE int64_t finish(uint64_t h) {
+    h = (h ^ h >> 33) * P2;
+    h = (h ^ h >> 29) * P3;
+    return (int64_t)(h ^ h >> 32);
+}
+
+TH_INLINE int64_t hash_text(th_text text) {
+    const uint8_t *p = text.at, *end = p + text.size;
+    if (text.size >= 32) {
+        th_xxh64 x;
+        th_xxh64_begin(&x, SEED);
+        th_xxh64_add(&x, p, text.size);
+        return (int64_t)th_xxh64_end(&x);
+    }
+    uint64_t h = SEED + P5 + text.size;
+    for (; end - p >= 8; p += 8) h = add8(h, th_load_le64(p));
+    if (end - p >= 4) {
+        h = add4(h, th_load_le32(p));
+        p += 4;
+    }
+    for (; p != end; p++) h = rotl(h ^ *p * P5, 11) * P1;
+    return finish(h);
+}
+
+TH_INLINE int64_t hash_integer(const uint8_t *p, unsigned width) {
+    int8_t one;
+    int16_t two;
+    int64_t eight;
+    switch (width) {
+    case 1:
+        memcpy(&one, p, 1);
+        return finish(add4(SEED + P5 + 4, (uint32_t)(int32_t)one));
+    case 2:
+        memcpy(&two, p, 2);
+        return finish(add4(SEED + P5 + 4, (uint32_t)(int32_t)two));
+    case 4:
+        return finish(add4(SEED + P5 + 4, th_load_le32(p)));
+    default:
+        memcpy(&eight, p, 8);
+        return finish(add8(SEED + P5 + 8, (uint64_t)eight));
+    }
+}
+
+th_status th_pack_hash(const th_array *a, int64_t *hash) {
+    for (size_t i = 0; i < a->n; i++) {
+        th_text text;
+        if (!th_is_valid(a, i)) {
+            hash[i] = SEED;
+        } else if (a->kind != TH_TEXT) {
+            hash[i] = hash_integer(a->data + (a->start + i) * a->width, a->width);
+        } else {
+            if (!th_text_at(a, i, &text)) return TH_CORRUPT;
+            hash[i] = hash_text(text);
+        }
+    }
+    return TH_YES;
+}
+
+void th_pack_rank(const int64_t *hash, size_t n, size_t groups, const uint16_t *rank_of, uint16_t *rank,
+                  uint64_t *count) {
+    const bool power = !(groups & (groups - 1));
+    for (size_t i = 0; i < n; i++) {
+        int64_t x = TH_READ(hash + i), left = power ? x & (int64_t)(groups - 1) : x % (int64_t)groups;
+        rank[i] = rank_of[left < 0 ? left + (int64_t)groups : left];
+        count[rank[i]]++;
+    }
+}
+
+/* ---- counting ---- */
+
+th_status th_pack_measure(const th_array *a, const uint16_t *rank, th_need *need) {
+    const bool text = a->kind == TH_TEXT, integer = a->kind == TH_FIXED && a->width == 8;
+    if (!text && !integer && !a->valid) return TH_YES;
+    for (size_t i = 0; i < a->n; i++) {
+        th_need *to = &need[rank[i]];
+        if (!th_is_valid(a, i)) {
+            to->nulls++;
+        } else if (text) {
+            th_text found;
+            if (!th_text_at(a, i, &found)) return TH_CORRUPT;
+            to->size += found.size;
+            if (found.size > to->longest) to->longest = found.size;
+        } else if (integer) {
+            int64_t x;
+            memcpy(&x, a->data + (a->start + i) * 8, 8);
+            if (x < to->low) to->low = x;
+            if (x > to->high) to->high = x;
+        }
+    }
+    return TH_YES;
+}
+
+/* ---- copying ---- */
+
+/* Writes the low bytes of a number, in the order of this machine. */
+TH_INLINE void put_number(uint8_t *to, unsigned width, uint64_t x) {
+    uint8_t one = (uint8_t)x;
+    uint16_t two = (uint16_t)x;
+    uint32_t four = (uint32_t)x;
+    switch (width) {
+    case 1:
+        memcpy(to, &one, 1);
+        break;
+    case 2:
+        memcpy(to, &two, 2);
+        break;
+    case 4:
+        memcpy(to, &four, 4);
+        break;
+    default:
+        memcpy(to, &x, 8);
+        break;
+    }
+}
+
+TH_INLINE uint64_t get_number(const uint8_t *from, unsigned width) {
+    uint16_t two;
+    uint32_t four;
+    switch (width) {
+    case 1:
+        return *from;
+    case 2:
+        memcpy(&two, from, 2);
+        return two;
+    default:
+        memcpy(&four, from, 4);
+        return four;
+    }
+}
+
+TH_INLINE void set_bit(uint8_t *bits, size_t i, bool on) { bits[i >> 3] |= (uint8_t)((unsigned)on << (i & 7)); }
+
+static void put_validity(const th_array *a, const uint16_t *rank, th_target *target) {
+    for (size_t i = 0; i < a->n; i++) {
+        th_target *to = &target[rank[i]];
+        if (to->valid) set_bit(to->valid, to->row++, th_is_valid(a, i));
+    }
+}
+
+static void put_bits(const th_array *a, const uint16_t *rank, th_target *target) {
+    for (size_t i = 0; i < a->n; i++) {
+        th_target *to = &target[rank[i]];
+        if (to->valid) set_bit(to->valid, to->row, th_is_valid(a, i));
+        set_bit(to->value, to->row++, th_bit(a->data, a->start + i));
+    }
+}
+
+/* The width is a constant where this is inlined. */
+TH_INLINE void put_fixed(const th_array *a, const uint16_t *rank, th_target *target, unsigned width) {
+    const uint8_t *from = a->data + a->start * width;
+    for (size_t i = 0; i < a->n; i++, from += width) {
+        th_target *to = &target[rank[i]];
+        memcpy(to->value, from, width);
+        to->value += width;
+    }
+}
+
+static void put_integers(const th_array *a, const uint16_t *rank, th_target *target) {
+    for (size_t i = 0; i < a->n; i++) {
+        th_target *to = &target[rank[i]];
+        int64_t x;
+        memcpy(&x, a->data + (a->start + i) * 8, 8);
+        put_number(to->value, to->width, th_is_valid(a, i) ? (uint64_t)x - (uint64_t)to->base : 0);
+        to->value += to->width;
+    }
+}
+
+static th_status put_text(const th_array *a, const uint16_t *rank, th_target *target) {
+    for (size_t i = 0; i < a->n; i++) {
+        th_target *to = &target[rank[i]];
+        th_text text = {NULL, 0};
+        if (th_is_valid(a, i) && !th_text_at(a, i, &text)) return TH_CORRUPT;
+        if (text.size > (size_t)(to->end - to->text)) return TH_CORRUPT;
+        put_number(to->value, to->width, text.size);
+        to->value += to->width;
+        th_copy(to->text, text.at, text.size);
+        to->text += text.size;
+    }
+    return TH_YES;
+}
+
+th_status th_pack_put(const th_array *a, const uint16_t *rank, bool nulls, th_target *target) {
+    if (a->kind == TH_BITS) {
+        put_bits(a, rank, target);
+        return TH_YES;
+    }
+    if (nulls) put_validity(a, rank, target);
+    if (a->kind == TH_TEXT) return put_text(a, rank, target);
+    if (a->kind == TH_FIXED && a->width == 8) {
+        put_integers(a, rank, target);
+        return TH_YES;
+    }
+    switch (a->width) {
+    case 1:
+        put_fixed(a, rank, target, 1);
+        break;
+    case 2:
+        put_fixed(a, rank, target, 2);
+        break;
+    case 4:
+        put_fixed(a, rank, target, 4);
+        break;
+    case 8:
+        put_fixed(a, rank, target, 8);
+        break;
+    case 16:
+        put_fixed(a, rank, target, 16);
+        break;
+    default:
+        put_fixed(a, rank, target, a->width);
+        break;
+    }
+    return TH_YES;
+}
+
+/* ---- reading ---- */
+
+void th_pack_widen(const uint8_t *from, unsigned width, int64_t base, size_t n, int64_t *to) {
+    for (size_t i = 0; i < n; i++) to[i] = (int64_t)((uint64_t)base + get_number(from + i * width, width));
+}
+
+th_status th_pack_offsets(const uint8_t *from, unsigned width, size_t n, uint64_t size, int64_t *to) {
+    uint64_t at = 0;
+    to[0] = 0;
+    for (size_t i = 0; i < n; i++) {
+        at += get_number(from + i * width, width);
+        to[i + 1] = (int64_t)at;
+    }
+    return at == size ? TH_YES : TH_CORRUPT; /* n lengths of 32 bits cannot exceed 64 bits */
+}

@@ -1,0 +1,98 @@
+"""The fuzzer's inputs for frames: any bytes either are no frame, or all that they hold lies within them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from timerheap._native._heap import (
+    BITS,
+    FIXED,
+    FLOAT,
+    NESTED,
+    TEXT,
+    ArrayView,
+    Packing,
+    read_frame,
+    spark_hashes,
+    xxh64,
+)
+
+HEADER = struct.Struct("<IHHQQII")
+CHECKSUM = struct.Struct("<Q")
+FRONT = HEADER.size + CHECKSUM.size
+COLUMN = 24
+
+
+def read(data: bytes) -> None:
+    """Read a frame, in memory of exactly its size, and every value in it."""
+    try:
+        rows, _, _, counts, columns = read_frame(np.frombuffer(data, np.uint8).copy())
+    except ValueError:
+        return
+    assert counts.sum() == rows
+    for kind, width, validity, offsets, values in columns:
+        if kind == NESTED:
+            bytes(values)
+        elif rows < 1 << 16:
+            view = ArrayView(kind, width, 0, rows, validity, offsets, values)
+            view.compare(view, np.arange(rows), np.ones(rows, bool))
+            if kind == TEXT:
+                spark_hashes(view)
+
+
+def with_checksum(data: bytes) -> None:
+    """Read any frame whose header has the right size and checksum."""
+    head = HEADER.pack(
+        0x46484D54, 1, *struct.unpack("<H", data[:2]), FRONT + len(data) - 7, data[2], *data[3:5]
+    )
+    body = data[7:]
+    front = data[0] * COLUMN + data[3] * 8 + data[4] + 7 & ~7
+    read(head + CHECKSUM.pack(xxh64(head + body[:front], 1)) + body)
+
+
+def packs(data: bytes) -> None:
+    """Pack columns whose buffers are any bytes, and read the frames."""
+    rows = data[0] % 32
+    width = (1, 2, 4, 8)[data[1] % 4]
+    parts = np.frombuffer(data[8:], np.uint8).copy()
+    try:
+        views = [
+            ArrayView(FIXED, width, data[2] % 8, rows, parts if data[3] % 2 else None, None, parts),
+            ArrayView(TEXT, 4 + 4 * (data[4] % 2), data[5] % 8, rows, None, parts, parts),
+            ArrayView(BITS, 0, data[6] % 8, rows, None, None, parts),
+            ArrayView(FLOAT, 4, 0, rows, parts, None, parts),
+        ]
+        packing = Packing([spark_hashes(views[data[7] % 2])], 1 + data[7] % 9, 1 + data[6] % 3)
+        frames, ends = packing.frames(parts[:9], [[view] for view in views])
+    except ValueError:
+        return
+    start = 0
+    for end in ends.tolist():
+        read(frames[start:end].tobytes())
+        start = end
+
+
+def run(data: bytes) -> None:
+    """Run an input, whose first byte determines the meaning of the rest."""
+    if len(data) > 8:
+        (read, with_checksum, packs)[data[0] % 3](data[1:])
+
+
+def seeds() -> Iterator[bytes]:
+    """Yield the initial inputs: a frame in each form, and columns to pack."""
+    rng = np.random.default_rng(0)
+    views = [
+        [ArrayView(FIXED, 8, 0, 5, b"\x15", None, np.arange(5))],
+        [ArrayView(TEXT, 4, 0, 5, None, np.arange(6, dtype=np.int32), b"abcde")],
+    ]
+    frame = bytes(Packing([np.zeros(5, np.int64)], 1, 1).frames(b"d", [*views, [b"nested"]])[0])
+    _, _, columns, _, rows, groups, described = HEADER.unpack_from(frame)
+    read(frame)
+    yield b"\0" + frame
+    yield b"\1" + bytes([columns, 0, rows, groups, described, 0, 0]) + frame[FRONT:]
+    for _ in range(20):
+        yield b"\2" + rng.bytes(8) + bytes(sorted(rng.bytes(120)))
+        yield b"\2" + rng.bytes(8) + np.arange(12, dtype=np.int32).tobytes() * 4

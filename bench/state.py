@@ -60,16 +60,16 @@ class Standing(session_timeout.Columns):
 
 
 def time_loads(log: str) -> None:
-    """Let this process append to a file the seconds of each load of a key group from the state store."""
+    """Let this process append to a file the seconds of each load of a key group, and those of its CPU."""
     load = Stored.load
     if hasattr(load, "timed"):
         return
 
     def timed(_: type[Stored], *arguments: Any) -> Stored:
-        begun = time.perf_counter()
+        begun, used = time.perf_counter(), time.process_time()
         stored = load(*arguments)
         with open(log, "a") as file:
-            file.write(f"{time.perf_counter() - begun}\n")
+            file.write(f"{time.perf_counter() - begun} {time.process_time() - used}\n")
         return stored
 
     timed.timed = True  # type: ignore[attr-defined]
@@ -131,6 +131,7 @@ class Batch:
     written: int
     groups: Counts
     load_seconds: float
+    load_cpu: float
 
 
 @dataclass
@@ -189,6 +190,7 @@ class Job:
         progress = [p for p in self.query.recentProgress if p.numInputRows][-1]
         assert progress.numInputRows == len(keys), (progress.numInputRows, len(keys))
         spent = cpu(self.jvm).since(used)
+        loads = list(map(float, self.log.read_text().split()))
         return Batch(
             add=progress.durationMs["addBatch"] / 1000,
             trigger=progress.durationMs["triggerExecution"] / 1000,
@@ -196,7 +198,8 @@ class Job:
             python=spent.python,
             written=sum(path.stat().st_size for path in set(self._changelogs()) - written),
             groups=HAND_OVERS.take(),
-            load_seconds=sum(map(float, self.log.read_text().split())),
+            load_seconds=sum(loads[::2]),
+            load_cpu=sum(loads[1::2]),
         )
 
     def _finish(self) -> None:
@@ -279,7 +282,7 @@ def measure(master: str, options: argparse.Namespace, scratch: Path) -> dict[str
 
 
 def cold_load(job: Job) -> dict[str, Any]:
-    """Restart a query in new workers; return the size of its state, and the seconds that loading it takes.
+    """Restart a query in new workers; return the size of its state, and what loading it costs.
 
     The live key groups are removed, as they are with an executor, since the new workers would continue them.
     """
@@ -294,11 +297,13 @@ def cold_load(job: Job) -> dict[str, Any]:
     batch = job.step()
     state = job.spark.read.format("statestore").option("stateVarName", "chunks")
     chunks = state.load(str(job.work / "checkpoint")).select(F.sum(F.length("user_map_value.data")))
-    size, seconds = chunks.collect()[0][0], batch.load_seconds
-    tell(f"cold load of {job.timers:,}: {size / 1e6:.1f} MB in {seconds:.2f} s of the workers")
+    size = chunks.collect()[0][0]
+    tell(f"cold load of {job.timers:,}: {size / 1e6:.1f} MB in {batch.load_seconds:.2f} s of the workers")
     return {
         "bytes": size,
-        "seconds": seconds,
+        "seconds": batch.load_seconds,
+        "cpu": batch.load_cpu,
+        "jvm": batch.jvm - median(job.batches, "jvm"),
         "groups": batch.groups.loaded,
         "add": batch.add,
         "add_before": median(job.batches, "add"),
@@ -376,10 +381,12 @@ def table(result: dict[str, Any]) -> str:
             )
     for master, found in result["masters"].items():
         for timers, cold in found["cold"].items():
-            hundred = cold["seconds"] / cold["bytes"] * 1e8
+            hundred = cold["cpu"] / cold["bytes"] * 1e8
             lines.append(
                 f"{master}, cold load of {timers:.0e} timers, {cold['groups']} groups: "
-                f"{cold['bytes'] / 1e6:.1f} MB in {cold['seconds']:.2f} s, {hundred:.2f} s per 100 MB; "
+                f"{cold['bytes'] / 1e6:.1f} MB in {cold['seconds']:.2f} s of the workers, "
+                f"{cold['cpu']:.2f} s of their CPU, {hundred:.2f} s per 100 MB, "
+                f"{cold['jvm']:.2f} s of the JVM's; "
                 f"addBatch {cold['add']:.2f} s instead of {cold['add_before']:.2f} s"
             )
         if after := found["memory_after_restarts"]:

@@ -102,7 +102,7 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers",
-        "array_views batch_log buffers chunks live_file timer_journal timers_of_keys value_columns",
+        "array_views batch_log buffers chunks live_file python_values timer_journal timers_of_keys value_columns",
         "array_layouts channels journalled_timers",
         "column",
         "slab",
@@ -121,9 +121,9 @@ LAYERS = {
         "slicing unpack",
     ],
     "spark._worker": [
-        "__init__ endless group_state hand_overs live_cache notices output rows spark_store window_columns",
-        "live_groups rehearsal row_runner runner window_runner",
-        "batch_runner initial_state key_group_batch",
+        "__init__ endless hand_overs live_cache notices output row_context rows spark_store window_columns",
+        "group_state live_groups runner window_runner",
+        "batch_runner initial_state key_group_batch rehearsal row_runner",
         "partition_batch",
         "stateful_operator",
     ],

@@ -148,7 +148,7 @@ class KeyedContents:
     table: Any
 
     def __init__(self, keys: CurrentKey, name: str, shape: str, types: tuple[Any, ...]) -> None:
-        self._keys = keys
+        self.keys = keys
         self.name = name
         self.shape = shape
         self.types = types
@@ -160,7 +160,7 @@ class KeyedContents:
 
     def key(self) -> Any:
         """See `Contents`."""
-        key = self._keys.current_key
+        key = self.keys.current_key
         if key is None:
             raise RuntimeError(
                 f"state {self.name!r}: there is no current key; use state in the calls that process elements "

@@ -72,10 +72,16 @@ class ArrowCodec:
         Named in errors, e.g. "state 'last'".
     row_class : RowClass
         Makes the rows that `decode` returns.
+
+    Attributes
+    ----------
+    exact : (type or None, int)
+        The class whose values are kept as they are, except NaN, and for integers their bits.
     """
 
     def __init__(self, type_: pa.DataType, what: str, row_class: RowClass) -> None:
         self.what = what
+        self.exact = _exact(type_)
         self._check = checker(type_)
         self._read = reader(type_, row_class)
 
@@ -140,6 +146,22 @@ def _checker(type_: pa.DataType) -> Convert:
 
 
 _NUMPY_TIMES = (np.datetime64, np.timedelta64)
+
+
+def _exact(type_: pa.DataType) -> tuple[type | None, int]:
+    """Return the class whose values are kept as they are, except NaN, and for integers their bits."""
+    import pyarrow.types as is_
+
+    if is_.is_signed_integer(type_):
+        return int, type_.bit_width
+    classes = [
+        (is_.is_float64, float),
+        (is_.is_string, str),
+        (is_.is_binary, bytes),
+        (is_.is_boolean, bool),
+        (is_.is_date32, datetime.date),
+    ]
+    return next((class_ for is_type, class_ in classes if is_type(type_)), None), 0
 
 
 def _integer(type_: pa.DataType) -> Convert:

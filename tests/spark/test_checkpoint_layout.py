@@ -56,7 +56,7 @@ def test_many_small_saves_leave_few_chunks_and_few_calls(keys: int, saves: int) 
     group, stored, store = Group(), Stored(Manifest(4)), MemoryStore()
     for n in range(saves):
         key = n % keys
-        group.timers.push(10**12 + n, key, 0)
+        group.timers.push_many([10**12 + n], key, 0)
         group.timers.pop_due(10**12 + n - min(keys, 2_000))
         group.state.store(key, n)
         stored.save(store, group.parts(), SMALL_CLOCK)
@@ -194,11 +194,11 @@ def test_a_merged_journal_of_timers_replays_like_its_parts(
             if op == 0:
                 timers.pop_due(time)
             elif op == 1:
-                timers.remove(time, key, namespace)
+                timers.remove_many([time], [key], namespace)
             elif many:
                 timers.push_many([time, time + 1], [key, key + 1], namespace)
             else:
-                timers.push(time, key, namespace)
+                timers.push_many([time], key, namespace)
         journals += [batch for batch in [timers.changes()] if batch is not None]
     start = data.draw(st.integers(0, len(journals)))
     stop = data.draw(st.integers(start, len(journals)))
@@ -213,8 +213,9 @@ def test_a_merged_journal_of_timers_replays_like_its_parts(
 def test_a_journal_of_many_single_changes_is_replayed_in_bulk() -> None:
     timers, restored = (JournalledTimers(EVENT_TIMERS, False) for _ in range(2))
     for n in range(1000):
-        timers.push(n, n % 7, n % 2)
-        timers.remove(n - 5, (n - 5) % 7, (n - 5) % 2)
+        timers.push_many([n], n % 7, n % 2)
+        if n >= 5:
+            timers.remove_many([n - 5], (n - 5) % 7, (n - 5) % 2)
     journal = timers.changes()
     assert journal is not None
     restored.replay(journal)
@@ -278,7 +279,7 @@ def test_chunks_of_two_attempts_of_a_task_raise() -> None:
     group, stored, store = Group(), Stored(Manifest(4)), MemoryStore()
     group.timers.push_many(np.arange(100), np.arange(100), 0)
     stored.save(store, group.parts(), SMALL_CLOCK)
-    group.timers.push(200, 1, 0)
+    group.timers.push_many([200], 1, 0)
     stored.save(store, group.parts(), SMALL_CLOCK)
     other_group, other = Group(), MemoryStore()
     other_group.timers.push_many(np.arange(1, 101), np.arange(100), 0)

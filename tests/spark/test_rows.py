@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from timerheap.spark._worker.rows import rows_of
+from timerheap.spark._worker.rows import row_source
 
 YEAR_10000 = 253_402_300_800_000_000  # microseconds
 TYPE = StructType(
@@ -29,9 +29,9 @@ def table(*micros: int) -> pa.Table:
 
 
 def test_timestamps_in_the_range_of_python_become_rows() -> None:
-    rows = rows_of(table(0, YEAR_10000 - 1), TYPE, ["k"])
+    rows = row_source(table(0, YEAR_10000 - 1), TYPE, ["k"]).tolist()
     assert [(row.k, row.n, row.at.year) for row in rows] == [("k0", 0, 1970), ("k1", 1, 9999)]
-    assert rows_of(table(0), TYPE, as_tuples=True)[0][:2] == ("k0", 0)
+    assert row_source(table(0), TYPE, ["k", "n"]).keys() == [("k0", 0)]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_timestamps_in_the_range_of_python_become_rows() -> None:
 )
 def test_a_timestamp_outside_the_range_of_python_raises_with_column_and_key(micros: int, shown: str) -> None:
     with pytest.raises(ValueError, match=rf"column 'at' {OUTSIDE}\+?{shown}.* for key 'k1', 1; filter such"):
-        rows_of(table(0, micros, micros), TYPE, ["k", "n"])
+        row_source(table(0, micros, micros), TYPE, ["k", "n"])
     with pytest.raises(ValueError, match=rf"column 'at' {OUTSIDE}\+?{shown}.* for key \+?{shown}"):
-        rows_of(table(micros), TYPE, ["at"])
+        row_source(table(micros), TYPE, ["at"])
 
 
 def test_timestamps_in_structs_and_dates_are_checked_too() -> None:
@@ -53,7 +53,7 @@ def test_timestamps_in_structs_and_dates_are_checked_too() -> None:
     type_ = StructType([StructField("at", TimestampType()), StructField("day", DateType())])
     side = "__timerheap_left"  # of process_two: no name of the user's
     with pytest.raises(ValueError, match=f"^column 'at' {OUTSIDE}"):
-        rows_of(pa.table({side: inner}), StructType([StructField(side, type_)]))
+        row_source(pa.table({side: inner}), StructType([StructField(side, type_)]))
     days = pa.table({"day": pa.array([3_000_000], pa.int32()).cast(pa.date32())})
     with pytest.raises(ValueError, match=f"^column 'day' {OUTSIDE}.*10183-09-21; filter such rows out"):
-        rows_of(days, StructType([type_["day"]]))
+        row_source(days, StructType([type_["day"]]))

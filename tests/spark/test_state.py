@@ -147,10 +147,10 @@ class Machine(RuleBasedStateMachine):
         self.at(name)
         timers = self.group.event_timers
         if delete:
-            timers.remove(time, self.ids[name], 0)
+            timers.remove_many([time], self.ids[name], 0)
             self.timers.discard((time, name))
         else:
-            timers.push(time, self.ids[name], 0)
+            timers.push_many([time], self.ids[name], 0)
             self.timers.add((time, name))
 
     @rule(watermark=TIMES)

@@ -34,6 +34,9 @@ cdef class _Heap(_HeapMemory):
         cdef int64_t ts = _int64(timestamp, "timestamp")
         cdef int64_t key = _int64(key_hash, "key_hash")
         cdef int64_t ns = _int64(namespace, "namespace")
+        return self.add(ts, key, ns)
+
+    cdef bint add(self, int64_t ts, int64_t key, int64_t ns) except -1:
         cdef th_status status = th_heap_push(&self.h, ts, key, ns)
         while status == TH_FULL:
             self.grow(self.h.len + 1)

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self, SupportsIndex, final
 
 import numpy as np
@@ -16,9 +16,18 @@ __all__ = [
     "NESTED",
     "TEXT",
     "ArrayView",
+    "ColumnReader",
+    "CurrentKey",
     "IdIndex",
     "KeyTimerHeap",
     "Packing",
+    "RowContext",
+    "RowLoop",
+    "RowSource",
+    "RowTimerService",
+    "RowTimers",
+    "RowValue",
+    "TimerChanges",
     "TimerHeap",
     "read_frame",
     "seal",
@@ -164,3 +173,92 @@ class Packing:
     def frames(
         self, description: _Buffer, columns: list[list[Any]]
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]: ...
+
+# For functions on rows. Columns, codecs, tables and functions are those of the layers above.
+
+@final
+class ColumnReader:
+    def __new__(
+        cls,
+        format: str,
+        n: int,
+        offset: int,
+        validity: _Buffer | None,
+        values: _Buffer | None,
+        offsets: _Buffer | None = None,
+    ) -> Self: ...
+    def tolist(self) -> list[Any]: ...
+    def __len__(self) -> int: ...
+
+@final
+class RowSource:
+    def __new__(
+        cls,
+        row_class: type[tuple[Any, ...]],
+        fields: list[str],
+        columns: list[ColumnReader | list[Any]],
+        key: list[int],
+    ) -> Self: ...
+    def __len__(self) -> int: ...
+    def tolist(self) -> list[Any]: ...
+    def keys(self) -> list[Any]: ...
+
+@final
+class TimerChanges:
+    def take(self) -> NDArray[np.int64]: ...
+    def __len__(self) -> int: ...
+
+@final
+class CurrentKey:
+    current_key: Any  # an int64, or None
+
+class RowTimers:
+    def __init__(self, heap: TimerHeap, changes: TimerChanges, keys: CurrentKey) -> None: ...
+    def on_push(self, pushed: Callable[[int, int], object]) -> None: ...
+
+class RowTimerService:
+    def bind(self, event: RowTimers, processing: RowTimers, watermark: int, now: int | None) -> None: ...
+    def current_watermark(self) -> int: ...
+    def current_processing_time(self) -> int: ...
+    def register_event_time_timer(self, timestamp: SupportsIndex) -> None: ...
+    def register_processing_time_timer(self, timestamp: SupportsIndex) -> None: ...
+    def delete_event_time_timer(self, timestamp: SupportsIndex) -> None: ...
+    def delete_processing_time_timer(self, timestamp: SupportsIndex) -> None: ...
+
+class RowValue:
+    def __init__(
+        self, keys: CurrentKey, codec: Any, exact: type | None, bits: int, no_key: Callable[[], object]
+    ) -> None: ...
+    def bind(self, table: Any, loaded: dict[int, Any], stored: dict[int, Any]) -> None: ...
+    def value(self) -> Any: ...
+    def update(self, value: Any) -> None: ...
+    def clear(self) -> None: ...
+
+class RowContext:
+    def __init__(self, timers: RowTimerService) -> None: ...
+    def get_current_key(self) -> Any: ...
+    def timestamp(self) -> int: ...
+    def timer_service(self) -> Any: ...
+    def time_domain(self) -> Any: ...
+
+@final
+class RowLoop:
+    def __init__(
+        self,
+        function: Any,
+        context: RowContext,
+        service: RowTimerService,
+        keys: CurrentKey,
+        event_time: object,
+        processing_time: object,
+    ) -> None: ...
+    def begin(
+        self,
+        emit: Callable[[object, str], object],
+        keys: dict[int, Any],
+        find_key: Callable[[int, int], object],
+    ) -> None: ...
+    def process(self, rows: RowSource, ids: ArrayLike, timestamps: ArrayLike | None) -> None: ...
+    def replay(self, rows: RowSource, ids: ArrayLike, timestamps: ArrayLike, watermark: int) -> None: ...
+    def advance(self, watermark: int) -> None: ...
+    def advance_clock(self, now: int) -> None: ...

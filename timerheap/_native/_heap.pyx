@@ -1,5 +1,5 @@
 # cython: cdivision=True
-"""The native heaps: Python classes for the C code in csrc/, on memory that NumPy owns.
+"""The native heaps: Python classes for the C code in csrc/, on memory that NumPy owns; and the loop over rows.
 
 A call that changes a heap first allocates all memory, then makes all changes in C while it holds the GIL. It is
 therefore atomic, also with other threads.
@@ -8,12 +8,15 @@ therefore atomic, also with other threads.
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItemWithError
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cpython.version cimport PY_VERSION_HEX
-from libc.stdint cimport INT64_MAX, INT64_MIN, SIZE_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport (INT64_MAX, INT64_MIN, SIZE_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t,
+                          uint64_t)
 from libc.string cimport memcpy, memset
 
 from timerheap._native._csrc cimport *
@@ -28,8 +31,30 @@ import numpy as np
 from timerheap.timer import Timer, TimerBatch
 
 __all__ = [
-    "BITS", "FIXED", "FLOAT", "NESTED", "TEXT", "ArrayView", "IdIndex", "KeyTimerHeap", "Packing", "TimerHeap",
-    "read_frame", "seal", "spark_hashes", "unseal", "xxh64",
+    "BITS",
+    "FIXED",
+    "FLOAT",
+    "NESTED",
+    "TEXT",
+    "ArrayView",
+    "ColumnReader",
+    "CurrentKey",
+    "IdIndex",
+    "KeyTimerHeap",
+    "Packing",
+    "RowContext",
+    "RowLoop",
+    "RowSource",
+    "RowTimerService",
+    "RowTimers",
+    "RowValue",
+    "TimerChanges",
+    "TimerHeap",
+    "read_frame",
+    "seal",
+    "spark_hashes",
+    "unseal",
+    "xxh64",
 ]
 
 cnp.import_array()
@@ -333,3 +358,9 @@ cdef class KeyTimerHeap(_Heap):
             ts = _int64(timestamp[0], "timestamp")
         key, ns = _int64(key_hash, "key_hash"), _int64(namespace, "namespace")
         return th_heap_find(&self.h, 0, key, ns, &row) and (not timestamp or self.h.ts[row] == ts)
+
+
+include "_row_columns.pxi"
+include "_row_timers.pxi"
+include "_row_state.pxi"
+include "_row_loop.pxi"

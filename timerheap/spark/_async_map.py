@@ -26,7 +26,7 @@ from timerheap.async_io.function import as_async_function, finished
 from timerheap.functions import RuntimeContext
 from timerheap.spark._plan.arguments import arrow_schema, data_frame, parsed_schema, sendable
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.rows import rows_of
+from timerheap.spark._worker.rows import row_source
 
 __all__ = ["async_map"]
 
@@ -169,7 +169,7 @@ class Mapper:
 
     def _rows(self, batch: pa.RecordBatch) -> list[Row]:
         table = pa.Table.from_batches([batch]).rename_columns(self._row_type.names)
-        return rows_of(table, self._row_type)  # type: ignore[no-any-return]
+        return row_source(table, self._row_type).tolist()
 
 
 class _Passage:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap._arguments import int64
-from timerheap._native._heap import KeyTimerHeap, TimerHeap
-from timerheap.flink.internal_timer import InternalTimer
+from timerheap._native._heap import CurrentKey, KeyTimerHeap, RowTimers, TimerChanges, TimerHeap
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.timer_journal import (
     POP_DUE,
@@ -27,7 +23,7 @@ from timerheap.spark._group.timer_journal import (
 from timerheap.spark._group.timers_of_keys import TimersOfKeys
 from timerheap.timer import TimerBatch
 
-__all__ = ["JournalledQueue", "JournalledTimers"]
+__all__ = ["JournalledTimers", "KeyTimers"]
 
 _MANY_RUNS = 16
 
@@ -43,6 +39,11 @@ class JournalledTimers:
         Whether the heap is a `KeyTimerHeap`.
     memory : Memory
         Where the heap is.
+
+    Attributes
+    ----------
+    single : TimerChanges
+        Receives the changes of one timer each.
     """
 
     schema = SCHEMA
@@ -52,8 +53,8 @@ class JournalledTimers:
         self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
         self.heap._lend(memory)
         self.name = type(self.heap).__name__
-        self.losses = 0  # timers removed or fired
-        self._single = array("q")  # the fields of changes by single calls
+        self.single = TimerChanges()
+        self._losses = 0
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
     def head(self) -> list[Any]:
@@ -64,28 +65,15 @@ class JournalledTimers:
     def attach(cls, kind: int, one_timer_per_key: bool, memory: Memory, head: list[Any]) -> JournalledTimers:
         """Return the timers that `head` describes; O(1)."""
         timers = cls(kind, one_timer_per_key)
-        timers.losses, heap = head
+        timers._losses, heap = head
         timers.heap = type(timers.heap)._attach(memory, heap)
         return timers
 
-    def push(self, timestamp: int, key_hash: int, namespace: int) -> bool:
-        """Push one timer, like the heap's ``push``."""
-        pushed = self.heap.push(timestamp, key_hash, namespace)
-        self._single.extend((PUSH, timestamp, key_hash, namespace))
-        return pushed
-
-    def remove(self, timestamp: int, key_hash: int, namespace: int) -> bool:
-        """Remove one timer; with one timer per key, only if it has that timestamp."""
-        if isinstance(self.heap, TimerHeap):
-            removed = self.heap.remove(timestamp, key_hash, namespace)
-        else:
-            removed = self.heap.timestamp_of(key_hash, namespace) == timestamp
-            if removed:
-                self.heap.remove(key_hash, namespace)
-        if removed:
-            self.losses += 1
-            self._single.extend((REMOVE, timestamp, key_hash, namespace))
-        return removed
+    @property
+    def losses(self) -> int:
+        """How many timers have been removed or have fired."""
+        self._gather()
+        return self._losses
 
     def push_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
@@ -103,14 +91,14 @@ class JournalledTimers:
             removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
         else:
             removed = self.heap.remove_many(key_hashes, namespaces)
-        self.losses += int(np.count_nonzero(removed))
+        self._losses += int(np.count_nonzero(removed))
         self._record(REMOVE, len(removed), timestamps, key_hashes, namespaces)
         return removed
 
     def pop_due(self, watermark: int, limit: int | None = None) -> TimerBatch:
         """Pop due timers, like the heap's ``pop_due``."""
         due = self.heap.pop_due(watermark, limit)
-        self.losses += len(due)
+        self._losses += len(due)
         if len(due) and len(due) == limit:  # more may be due
             self._record(REMOVE, len(due), due.timestamps, due.key_hashes, due.namespaces)
         elif len(due):
@@ -124,7 +112,7 @@ class JournalledTimers:
         gone = in_order(heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows])
         removed = heap.remove_keys(key_hashes)
         if removed:
-            self.losses += removed
+            self._losses += removed
             self._record(REMOVE, removed, *gone)
         return removed
 
@@ -136,10 +124,10 @@ class JournalledTimers:
         self._journal.append((n, TimerJournal(np.array(op, np.int8), *columns)))
 
     def _gather(self) -> None:
-        if self._single:
-            ops, *columns = np.array(self._single).reshape(-1, 4).T
+        if len(self.single):
+            ops, *columns = self.single.take().T
+            self._losses += int(np.count_nonzero(ops == REMOVE))
             self._journal.append((len(ops), TimerJournal(ops.astype(np.int8), *columns)))
-            self._single = array("q")
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
 
@@ -205,82 +193,32 @@ class JournalledTimers:
         return len(self.heap)
 
 
-class JournalledQueue:
-    """`JournalledTimers` as the queue of a timer service: keys are key ids, the namespace is None.
+class KeyTimers(RowTimers):
+    """The timers of the current key in one time domain, for a function on rows.
 
-    Implements `timerheap.timer.KeyedTimerQueue`.
+    Parameters
+    ----------
+    timers : JournalledTimers
+        Of a `TimerHeap`.
+    keys : CurrentKey
     """
 
-    def __init__(self, timers: JournalledTimers) -> None:
+    def __init__(self, timers: JournalledTimers, keys: CurrentKey) -> None:
         assert isinstance(timers.heap, TimerHeap)
+        super().__init__(timers.heap, timers.single, keys)
         self._timers = timers
         self._heap = timers.heap
-        self._of_keys = TimersOfKeys(timers.heap)
+        self._keys = keys
+        self._of_keys: TimersOfKeys | None = None
 
-    def add(self, timer: tuple[int, int, None], /) -> bool:
-        """See `KeyedTimerQueue.add`."""
-        timestamp, key_id, _ = timer
-        head = self._heap.peek()
-        pushed = self._timers.push(timestamp, key_id, 0)
-        self._of_keys.push(timestamp, key_id)
-        return pushed and (head is None or timestamp < head.timestamp)
+    def timestamps(self) -> list[int]:
+        """Return the timestamps of the current key's timers, of namespace 0, in ascending order."""
+        if self._of_keys is None:
+            self._of_keys = TimersOfKeys(self._heap)
+            self.on_push(self._of_keys.push)
+        return self._of_keys.timestamps(self._keys.current_key)
 
-    def remove(self, timer: tuple[int, int, None], /) -> bool:
-        """See `KeyedTimerQueue.remove`."""
-        timestamp, key_id, _ = timer
-        head = self._heap.peek()
-        return self._timers.remove(timestamp, key_id, 0) and head == (timestamp, key_id, 0)
-
-    def peek(self) -> InternalTimer[int, None] | None:
-        """See `KeyedTimerQueue.peek`."""
-        head = self._heap.peek()
-        return None if head is None else InternalTimer(head.timestamp, head.key_hash, None)
-
-    def poll(self) -> InternalTimer[int, None] | None:
-        """See `KeyedTimerQueue.poll`."""
-        head = self.peek()
-        if head is not None:
-            self._timers.remove(head.timestamp, head.key, 0)
-        return head
-
-    def add_many(self, timers: Iterable[tuple[int, int, None]], /) -> None:
-        """See `KeyedTimerQueue.add_many`."""
-        rows = [(timestamp, key_id) for timestamp, key_id, _ in timers]
-        if rows:
-            timestamps, key_ids = zip(*rows, strict=True)
-            self._timers.push_many(timestamps, key_ids, 0)
-            for row in rows:
-                self._of_keys.push(*row)
-
-    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[int, None]]:
-        """See `KeyedTimerQueue.poll_many`."""
-        due = self._timers.pop_due(time, limit)
-        return [InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in due]
-
-    def remove_keys(self, keys: Iterable[int], /) -> int:
-        """See `KeyedTimerQueue.remove_keys`."""
-        ids = [int64("key", key) for key in keys]
-        if len(ids) != 1:
-            return self._timers.remove_keys(ids)
-        removed = self._timers.remove_many(self._of_keys.timestamps(ids[0]), ids[0], 0)
+    def delete_all(self) -> int:
+        """Delete the current key's timers of namespace 0, and return their number."""
+        removed = self._timers.remove_many(self.timestamps(), self._keys.current_key, 0)
         return int(np.count_nonzero(removed))
-
-    def timers_of_key(self, key: int, /) -> list[InternalTimer[int, None]]:
-        """See `KeyedTimerQueue.timers_of_key`."""
-        return [InternalTimer(timestamp, key, None) for timestamp in self._of_keys.timestamps(key)]
-
-    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[int, None]]:
-        """See `KeyedTimerQueue.get_subset_for_key_group`; a queue holds one key group, so returns all."""
-        return list(self)
-
-    def __iter__(self) -> Iterator[InternalTimer[int, None]]:
-        """See `KeyedTimerQueue.__iter__`."""
-        return iter([InternalTimer(timestamp, key_id, None) for timestamp, key_id, _ in self._heap])
-
-    def __contains__(self, timer: tuple[int, int, None], /) -> bool:
-        """See `KeyedTimerQueue.__contains__`."""
-        timestamp, key_id, _ = timer
-        return (timestamp, key_id, 0) in self._heap
-
-    def __len__(self) -> int:
-        return len(self._heap)

@@ -12,6 +12,7 @@ from timerheap.spark._group.id_table import IdTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.merging import last_rows
 from timerheap.spark._group.offsets import wide_rows
+from timerheap.spark._group.python_values import python_values
 
 __all__ = ["StateTable"]
 
@@ -41,8 +42,8 @@ class StateTable:
         self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(self.shape, type_)])
         self._table = IdTable(type_, memory)
         self._at_hand: list[np.ndarray] = []
-        self._cache: dict[int, Any] = {}
-        self._dirty: dict[int, None] = {}
+        self._loaded: dict[int, Any] = {}
+        self._stored: dict[int, Any] = {}  # since then, not yet in the table
         self._unsaved: list[np.ndarray] = []
         self.losses = 0  # times that a key's value was cleared
 
@@ -69,18 +70,25 @@ class StateTable:
 
     def load(self, key_id: int) -> Any:
         """Return the encoded value of one key, or None."""
-        if key_id not in self._cache:
+        if key_id in self._stored:
+            return self._stored[key_id]
+        if key_id not in self._loaded:
             ids = np.concatenate([*self._at_hand, [key_id]])
             self._at_hand = []
-            for id_, value in zip(ids.tolist(), self._table.get(ids).to_pylist(), strict=True):
-                self._cache.setdefault(id_, value)
-        return self._cache[key_id]
+            self._loaded.update(zip(ids.tolist(), python_values(self._table.get(ids)), strict=True))
+        return self._loaded[key_id]
 
     def store(self, key_id: int, value: Any) -> None:
         """Set the value of one key; None removes it."""
         self.losses += value is None
-        self._cache[key_id] = value
-        self._dirty[key_id] = None
+        self._stored[key_id] = value
+
+    def at_hand(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """Return the values that have been loaded, and those stored since, which count first, by key id.
+
+        Both dicts stay the same objects. A value that is not None may be stored in the second one directly.
+        """
+        return self._loaded, self._stored
 
     def get_many(self, ids: np.ndarray) -> pa.Array:
         """Return the values of many keys, null for a key without one: shape (n,), with 64-bit offsets."""
@@ -89,8 +97,8 @@ class StateTable:
 
     def put_many(self, ids: np.ndarray, values: pa.Array) -> None:
         """Set the values of many distinct keys; a null removes the key's value."""
-        self._settle()
-        self._cache.clear()
+        self._write()
+        self._loaded.clear()
         self.losses += values.null_count
         self._table.put(ids, values)
         self._unsaved.append(ids)
@@ -101,20 +109,23 @@ class StateTable:
         return self._table.ids()
 
     def _settle(self) -> None:
-        """Write the stored values to the table."""
-        if self._dirty:
-            ids = np.fromiter(self._dirty, np.int64, len(self._dirty))
-            values = [self._cache[key_id] for key_id in self._dirty]
-            self._table.put(ids, pa.array(values, self._table.type))
+        """Write the stored values to the table, and keep them at hand."""
+        self._loaded.update(self._stored)
+        self._write()
+
+    def _write(self) -> None:
+        if self._stored:
+            ids = np.fromiter(self._stored, np.int64, len(self._stored))
+            self._table.put(ids, pa.array(list(self._stored.values()), self._table.type))
             self._unsaved.append(ids)
-            self._dirty.clear()
+            self._stored.clear()
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
     def changes(self) -> pa.RecordBatch | None:
         """Return the values of all keys changed since the last call; null for a key that was cleared."""
-        self._settle()
-        self._cache.clear()
+        self._write()
+        self._loaded.clear()
         self._at_hand = []
         if not self._unsaved:
             return None

@@ -19,7 +19,7 @@ from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows
 from timerheap.spark._worker.group_state import BatchGroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import no_processing_time
+from timerheap.spark._worker.row_context import no_processing_time
 from timerheap.time import TimeDomain
 from timerheap.timer import MIN_WATERMARK, TimerBatch
 

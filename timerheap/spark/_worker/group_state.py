@@ -18,9 +18,10 @@ from timerheap.spark._group.offsets import narrow_column, wide
 from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._group.value_columns import cast as cast_column
-from timerheap.state import BatchValueState, ValueStateDescriptor
+from timerheap.spark._worker.row_context import KeyValueState
+from timerheap.state import BatchValueState, ValueState, ValueStateDescriptor
 
-__all__ = ["BatchGroupRuntimeContext", "GroupRuntimeContext"]
+__all__ = ["BatchGroupRuntimeContext", "GroupRuntimeContext", "RowRuntimeContext"]
 
 # The type of a key's contents, by the shape of the state.
 _CONTENTS: dict[str, Callable[..., pa.DataType]] = {
@@ -59,6 +60,25 @@ class GroupRuntimeContext(KeyedRuntimeContext):
         """Bind all handles to this group; return the tables of their states."""
         self.group = group
         return self.bind_backend(_GroupBackend(group))
+
+
+class RowRuntimeContext(GroupRuntimeContext):
+    """A `GroupRuntimeContext` for a `KeyedProcessFunction`, with value states in native code."""
+
+    def bind(self, group: KeyGroup) -> list[UserState]:
+        """See `GroupRuntimeContext`."""
+        tables = super().bind(group)
+        for handle, _ in self._handles.values():
+            if isinstance(handle, KeyValueState):
+                handle.bind_table()
+        return tables
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
+        """See `timerheap.RuntimeContext`."""
+        state = self._value_state(KeyValueState, state_descriptor)
+        if self._backend is not None:
+            state.bind_table()
+        return state
 
 
 class BatchGroupRuntimeContext(GroupRuntimeContext, BatchRuntimeContext):

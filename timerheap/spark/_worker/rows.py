@@ -1,4 +1,4 @@
-"""Converts Arrow rows to PySpark rows; errors name the column and the key of the value."""
+"""Converts Arrow rows to Python rows; errors name the column and the key of the value."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType, UserDefinedType
 
-__all__ = ["rows_of"]
+from timerheap._native._heap import ColumnReader, RowSource
+from timerheap.spark._group.python_values import column_reader
+
+__all__ = ["row_source"]
 
 _RESERVED = "__timerheap_"
 _OUT_OF_RANGE = OverflowError, ValueError, OSError  # raised by Python's datetime
 
 
-def rows_of(table: pa.Table, type_: StructType, key: Sequence[str] = (), *, as_tuples: bool = False) -> Any:
-    """Return the rows of a table as a list of ``Row``, or of tuples.
+def row_source(table: pa.Table, type_: StructType, key: Sequence[str] = ()) -> RowSource:
+    """Return the rows of a table as ``Row`` objects that are made one at a time.
 
     Parameters
     ----------
@@ -26,16 +30,22 @@ def rows_of(table: pa.Table, type_: StructType, key: Sequence[str] = (), *, as_t
     type_ : pyspark.sql.types.StructType
         Of the table.
     key : sequence of str
-        Columns whose values identify the row in an error.
-    as_tuples : bool
+        The key columns, whose values also identify the row in an error.
 
     Raises
     ------
     ValueError
         If a date or timestamp lies outside the years 1 to 9999.
     """
+    return RowSource(Row, type_.names, _columns(table, type_, key), [*map(type_.names.index, key)])
+
+
+def _columns(table: pa.Table, type_: StructType, key: Sequence[str]) -> list[ColumnReader | list[Any]]:
     try:
-        return ArrowTableToRowsConversion.convert(table, type_, return_as_tuples=as_tuples)
+        return [
+            _column(column.combine_chunks(), field)
+            for column, field in zip(table.columns, type_, strict=True)
+        ]
     except _OUT_OF_RANGE:
         for path, column, of in _leaves((), table.to_struct_array().combine_chunks(), type_):
             row = _first_unreadable(column, of)
@@ -50,6 +60,14 @@ def rows_of(table: pa.Table, type_: StructType, key: Sequence[str] = (), *, as_t
                     "filter such rows out, or cast the column to string or bigint"
                 ) from None
         raise
+
+
+def _column(column: pa.Array, field: StructField) -> ColumnReader | list[Any]:
+    plain = not isinstance(field.dataType, UserDefinedType)
+    if plain and (reader := column_reader(column)) is not None:
+        return reader
+    table, type_ = pa.table({field.name: column}), StructType([field])
+    return [value for (value,) in ArrowTableToRowsConversion.convert(table, type_, return_as_tuples=True)]
 
 
 def _leaves(

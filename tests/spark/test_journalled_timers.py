@@ -1,0 +1,192 @@
+"""The timers of a key group equal a plain model; replaying their journal restores them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from timerheap import TimerHeap
+from timerheap._native._heap import CurrentKey
+from timerheap.spark._group.journalled_timers import JournalledTimers, KeyTimers
+from timerheap.spark._group.timers_of_keys import TimersOfKeys, due_keys
+from timerheap.spark._worker.row_context import KeyTimerService
+
+timestamps = st.integers(-2, 12)
+key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])
+some_timers = st.lists(st.tuples(timestamps, key_ids), max_size=20)
+
+
+class AgainstTheModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers = JournalledTimers(kind=0, one_timer_per_key=False)
+        self.keys = CurrentKey()
+        self.service = KeyTimerService()
+        self.begin()
+        self.saved = JournalledTimers(kind=0, one_timer_per_key=False)
+        self.model: set[tuple[int, int]] = set()
+        self.losses = 0
+
+    def begin(self) -> None:
+        self.of_key = KeyTimers(self.timers, self.keys)
+        self.service.bind_group(self.of_key, self.of_key, 0, 0)
+
+    def lose(self, gone: set[tuple[int, int]]) -> int:
+        self.losses += len(gone & self.model)
+        self.model -= gone
+        return len(gone)
+
+    @rule(timestamp=timestamps, key=key_ids)
+    def register(self, timestamp: int, key: int) -> None:
+        self.keys.current_key = key
+        self.service.register_event_time_timer(timestamp)
+        self.model.add((timestamp, key))
+
+    @rule(timestamp=timestamps, key=key_ids)
+    def delete(self, timestamp: int, key: int) -> None:
+        self.keys.current_key = key
+        self.service.delete_event_time_timer(timestamp)
+        self.lose({(timestamp, key)})
+
+    @rule(key=key_ids)
+    def listed(self, key: int) -> None:
+        self.keys.current_key = key
+        assert self.of_key.timestamps() == sorted(t for t, k in self.model if k == key)
+
+    @rule(key=key_ids)
+    def delete_all(self, key: int) -> None:
+        self.keys.current_key = key
+        assert self.of_key.delete_all() == self.lose({timer for timer in self.model if timer[1] == key})
+
+    @rule(many=some_timers)
+    def push_many(self, many: list[tuple[int, int]]) -> None:
+        new = {*many} - self.model
+        times, ids = np.array([*zip(*many, strict=True)] or [[], []], np.int64)
+        assert np.count_nonzero(self.timers.push_many(times, ids, 0)) == len(new)
+        self.model |= new
+        self.begin()
+
+    @rule(time=timestamps, limit=st.none() | st.integers(0, 4))
+    def pop_due(self, time: int, limit: int | None) -> None:
+        due = sorted(timer for timer in self.model if timer[0] <= time)[:limit]
+        assert [timer[:2] for timer in self.timers.pop_due(time, limit)] == due
+        self.lose({*due})
+
+    @rule(keys=st.lists(key_ids, max_size=4))
+    def remove_keys(self, keys: list[int]) -> None:
+        gone = {timer for timer in self.model if timer[1] in keys}
+        assert self.timers.remove_keys(keys) == self.lose(gone)
+
+    @rule()
+    def save(self) -> None:
+        changes = self.timers.changes()
+        if changes is not None:
+            self.saved.replay(changes)
+        assert sorted(self.saved.heap) == sorted(self.timers.heap)
+
+    @invariant()
+    def same(self) -> None:
+        assert sorted(timer[:2] for timer in self.timers.heap) == sorted(self.model)
+        assert self.timers.losses == self.losses
+
+    def teardown(self) -> None:
+        self.save()
+
+
+TestAgainstTheModel = AgainstTheModel.TestCase
+
+
+@given(
+    heap=st.lists(st.tuples(timestamps, key_ids), max_size=300, unique=True),
+    time=timestamps,
+    limit=st.integers(1, 40),
+)
+def test_the_keys_of_the_first_due_timers_are_found(heap: list[Any], time: int, limit: int) -> None:
+    timers = TimerHeap()
+    for timestamp, key_id in heap:
+        timers.push(timestamp, key_id, 0)
+    due = sorted((timestamp, key_id) for timestamp, key_id in heap if timestamp <= time)
+    assert sorted(due_keys(timers, time, limit)) == sorted(key_id for _, key_id in due[:limit])
+
+
+class CountedHeap:
+    """A heap that counts how often its timers are looked at as a whole."""
+
+    def __init__(self, heap: TimerHeap) -> None:
+        self.heap = heap
+        self.scans = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.scans += name == "key_hashes"
+        return getattr(self.heap, name)
+
+    def __contains__(self, timer: Any) -> bool:
+        return timer in self.heap
+
+
+def test_the_timers_of_many_keys_are_found_without_a_scan_for_each() -> None:
+    journalled = JournalledTimers(kind=0, one_timer_per_key=False)
+    keys, service = CurrentKey(), KeyTimerService()
+    timers = KeyTimers(journalled, keys)
+    service.bind_group(timers, timers, 0, None)
+    counted = CountedHeap(journalled.heap)
+    timers._of_keys = TimersOfKeys(counted)  # type: ignore[arg-type]
+    timers.on_push(timers._of_keys.push)
+    for keys.current_key in range(1_000):
+        service.register_event_time_timer(keys.current_key)
+    for key in range(1_000):
+        keys.current_key = key
+        service.register_event_time_timer(key + 5)
+        assert service.event_time_timers() == [key, key + 5]
+        service.delete_event_time_timer(key)
+        assert timers.delete_all() == 1
+    assert not len(journalled.heap)
+    assert counted.scans < 50
+
+
+def test_a_function_sees_the_timers_of_its_key_only() -> None:
+    journalled = [JournalledTimers(kind, one_timer_per_key=False) for kind in (0, 1)]
+    keys, timers = CurrentKey(), KeyTimerService()
+    timers.bind_group(KeyTimers(journalled[0], keys), KeyTimers(journalled[1], keys), 0, 0)
+    for keys.current_key in (-7, 7):
+        for timestamp in (30, 10, 20):
+            timers.register_event_time_timer(timestamp)
+            timers.register_processing_time_timer(timestamp + 1)
+    assert timers.event_time_timers() == [10, 20, 30]
+    assert timers.processing_time_timers() == [11, 21, 31]
+    assert (timers.next_event_time_timer(), timers.next_processing_time_timer()) == (10, 11)
+    assert timers.delete_all_timers() == 6
+    assert timers.event_time_timers() == timers.processing_time_timers() == []
+    assert timers.next_event_time_timer() is timers.next_processing_time_timer() is None
+    keys.current_key = -7
+    for kind, (held, first) in enumerate(zip(journalled, (10, 11), strict=True)):
+        assert held.losses == 3
+        saved = JournalledTimers(kind, one_timer_per_key=False)
+        saved.replay(held.changes())
+        assert sorted(saved.heap) == [(first + step, -7, 0) for step in (0, 10, 20)]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "error"),
+    [
+        ("push_many", ([1, "2"], [1, 1], 0), (TypeError, ValueError)),
+        ("push_many", ([1, 2**63], [1, 1], 0), OverflowError),
+        ("remove_many", ([1, 2], [1], 0), ValueError),
+        ("remove_keys", ([7, "7"],), (TypeError, ValueError)),
+        ("remove_keys", ([7, 2**63],), OverflowError),
+        ("pop_due", ("7",), TypeError),
+    ],
+)
+def test_an_error_changes_nothing(method: str, arguments: Any, error: type[Exception]) -> None:
+    journalled = JournalledTimers(kind=0, one_timer_per_key=False)
+    journalled.push_many([7], [7], 0)
+    journalled.changes()
+    with pytest.raises(error):
+        getattr(journalled, method)(*arguments)
+    assert list(journalled.heap) == [(7, 7, 0)]
+    assert journalled.changes() is None

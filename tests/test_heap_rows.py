@@ -1,0 +1,539 @@
+"""The native loop over rows equals a plain Python model: calls, results, states, journal and errors."""
+
+from __future__ import annotations
+
+import gc
+import random
+import struct
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from timerheap import TimerHeap
+from timerheap._native._heap import (
+    ColumnReader,
+    CurrentKey,
+    RowContext,
+    RowLoop,
+    RowSource,
+    RowTimers,
+    RowTimerService,
+    RowValue,
+    TimerChanges,
+)
+
+# ---- Columns
+
+
+def bits(flags: list[bool]) -> bytes:
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+TEXTS = ["", "a", "é", "\U0001f6e9", "x" * 300]
+COLUMNS: dict[str, list[Any]] = {
+    "int8": [-128, 127, 0, 5, -1],
+    "int16": [-(2**15), 2**15 - 1, 0, 5, -1],
+    "int32": [-(2**31), 2**31 - 1, 0, 5, -1],
+    "int64": [-(2**63), 2**63 - 1, 0, 5, -1],
+    "float": [0.5, -0.0, float("inf"), 2.0**-149, 1.0],
+    "double": [0.1, -0.0, float("-inf"), 5e-324, 1.0],
+    "bool": [True, False, False, True, True],
+    "string": TEXTS,
+    "binary": [text.encode() for text in TEXTS],
+}
+CODES = dict(zip(["int8", "int16", "int32", "int64", "float", "double"], "bhiqfd", strict=True))
+
+
+def buffers(format: str, values: list[Any]) -> list[bytes]:
+    if format == "bool":
+        return [bits(values)]
+    if format in CODES:
+        return [struct.pack(f"{len(values)}{CODES[format]}", *values)]
+    parts = [value.encode() if format == "string" else value for value in values]
+    offsets = np.cumsum([0, *map(len, parts)])
+    return [b"".join(parts), offsets.astype(np.int64).tobytes()]
+
+
+@pytest.mark.parametrize("format", COLUMNS)
+def test_a_column_is_read_as_the_values_that_were_written(format: str) -> None:
+    values = COLUMNS[format]
+    flags = [True, False, True, True, False]
+    for offset in range(len(values) + 1):
+        n = len(values) - offset
+        read = ColumnReader(format, n, offset, None, *buffers(format, values)).tolist()
+        assert list(map(repr, read)) == list(map(repr, values[offset:]))
+        held = ColumnReader(format, n, offset, bits(flags), *buffers(format, values)).tolist()
+        wanted = [value if flag else None for value, flag in zip(values, flags, strict=True)]
+        assert list(map(repr, held)) == list(map(repr, wanted[offset:]))
+
+
+def test_an_empty_column_needs_no_buffers() -> None:
+    for format in COLUMNS:
+        assert ColumnReader(format, 0, 0, None, None, None).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("int128", 0, 0, None, b""), "format must be one of int8, int16"),
+        (("int64", -1, 0, None, b""), "n and offset must be from 0"),
+        (("int64", 1, 2**62, None, b""), "n and offset must be from 0"),
+        (("int64", 2, 1, None, bytes(23)), "values must have 24 bytes or more, got 23"),
+        (("bool", 9, 0, None, bytes(1)), "values must have 2 bytes or more, got 1"),
+        (("int8", 9, 0, bytes(1), bytes(9)), "validity must have 2 bytes or more, got 1"),
+        (("string", 2, 0, None, b"", bytes(23)), "offsets must have 24 bytes or more, got 23"),
+        (("string", 1, 0, None, b"", None), "offsets must have 16 bytes or more, got 0"),
+    ],
+)
+def test_buffers_that_are_too_short_raise(arguments: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ColumnReader(*arguments)
+
+
+@pytest.mark.parametrize("bounds", [(0, 4), (-1, 2), (2, 1), (2**62, 2**62 + 1)])
+def test_offsets_outside_the_values_raise(bounds: tuple[int, int]) -> None:
+    column = ColumnReader("binary", 1, 0, None, b"abc", struct.pack("2q", *bounds))
+    with pytest.raises(ValueError, match="offsets must rise from 0 to 3, got"):
+        column.tolist()
+
+
+def test_bytes_that_are_not_text_raise() -> None:
+    column = ColumnReader("string", 1, 0, None, b"\xff", struct.pack("2q", 0, 1))
+    with pytest.raises(UnicodeDecodeError):
+        column.tolist()
+
+
+# ---- Rows
+
+
+class Named(tuple[Any, ...]):
+    __fields__: list[str]
+
+    def __new__(cls, *_: Any) -> Any:
+        raise AssertionError("rows are made without this")
+
+
+def source(columns: list[Any], key: list[int]) -> RowSource:
+    return RowSource(Named, [f"f{k}" for k in range(len(columns))], columns, key)
+
+
+def test_rows_have_the_values_of_all_columns() -> None:
+    rows = source([ColumnReader("bool", 2, 0, None, b"\x02"), ["a", None]], [1])
+    made = rows.tolist()
+    assert [tuple(row) for row in made] == [(False, "a"), (True, None)]
+    assert all(type(row) is Named and row.__fields__ == ["f0", "f1"] for row in made)
+    assert rows.keys() == ["a", None]
+    assert source([[1, 2], [3, 4]], [1, 0]).keys() == [(3, 1), (4, 2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((int, ["a"], [[1]], [0]), TypeError),
+        ((Named, ["a"], [[1], [2]], [0]), ValueError),
+        ((Named, ["a", "b"], [[1], [2, 3]], [0]), ValueError),
+        ((Named, ["a"], [[1]], [1]), ValueError),
+        ((Named, ["a"], [(1,)], [0]), TypeError),
+    ],
+)
+def test_columns_that_do_not_fit_raise(arguments: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        RowSource(*arguments).tolist()
+
+
+# ---- Timers
+
+
+def timers(keys: CurrentKey) -> tuple[TimerHeap, TimerChanges, RowTimers]:
+    heap, changes = TimerHeap(), TimerChanges()
+    return heap, changes, RowTimers(heap, changes, keys)
+
+
+def test_a_change_is_journalled_where_it_was_made() -> None:
+    keys = CurrentKey()
+    heap, changes, event = timers(keys)
+    service = RowTimerService()
+    service.bind(event, timers(keys)[2], -5, 7)
+    keys.current_key = -(2**63)
+    service.register_event_time_timer(2**63 - 1)
+    service.register_event_time_timer(np.int32(5))
+    service.delete_event_time_timer(6)
+    service.delete_event_time_timer(5)
+    assert list(heap) == [(2**63 - 1, -(2**63), 0)]
+    wanted = [[0, 2**63 - 1, -(2**63), 0], [0, 5, -(2**63), 0], [1, 5, -(2**63), 0]]
+    assert (len(changes), changes.take().tolist()) == (3, wanted)
+    assert (len(changes), changes.take().tolist()) == (0, [])
+    assert (service.current_watermark(), service.current_processing_time()) == (-5, 7)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "error"), [("7", TypeError), (1.0, TypeError), (True, TypeError), (2**63, OverflowError)]
+)
+def test_a_timestamp_that_is_not_an_int64_changes_nothing(timestamp: Any, error: type[Exception]) -> None:
+    keys = CurrentKey()
+    heap, changes, event = timers(keys)
+    service = RowTimerService()
+    service.bind(event, event, 0, 0)
+    for method in ("register_event_time_timer", "delete_event_time_timer", "register_processing_time_timer"):
+        with pytest.raises(error, match="timestamp must"):
+            getattr(service, method)(timestamp)
+    assert not len(heap)
+    assert not len(changes)
+
+
+@pytest.mark.parametrize("class_", [RowTimerService, RowValue, RowContext, RowTimers, RowLoop])
+def test_an_object_that_was_not_set_up_raises(class_: Any) -> None:
+    empty = class_.__new__(class_)
+    calls = {
+        RowTimerService: lambda: empty.register_event_time_timer(1),
+        RowValue: lambda: empty.value(),
+        RowTimers: lambda: RowTimerService().bind(empty, empty, 0, 0) or _registered(empty),
+        RowLoop: lambda: empty.advance(0),
+        RowContext: lambda: empty.get_current_key() or _raise(),
+    }
+    with pytest.raises((AttributeError, TypeError)):
+        calls[class_]()
+
+
+def _registered(timers: RowTimers) -> None:
+    service = RowTimerService()
+    service.bind(timers, timers, 0, 0)
+    service.register_event_time_timer(1)
+
+
+def _raise() -> None:
+    raise AttributeError
+
+
+# ---- The loop
+
+
+class Codec:
+    """Doubles what it is asked to keep, so that a test sees which values it was asked for."""
+
+    def encode(self, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(f"{value!r} does not fit")
+        return None if value is None else ("kept", value)
+
+    def decode(self, kept: Any) -> Any:
+        return None if kept is None else ("read", kept)
+
+
+class Table:
+    def __init__(self) -> None:
+        self.saved: dict[int, Any] = {}
+        self.loaded: dict[int, Any] = {}
+        self.stored: dict[int, Any] = {}
+
+    def load(self, key: int) -> Any:
+        return self.loaded.setdefault(key, self.saved.get(key))
+
+    def store(self, key: int, value: Any) -> None:
+        self.stored[key] = value
+
+    def contents(self) -> dict[int, Any]:
+        merged = {**self.saved, **self.stored}
+        return {key: value for key, value in merged.items() if value is not None}
+
+
+class ModelTimers:
+    def __init__(self) -> None:
+        self.timers: set[tuple[int, int]] = set()
+        self.journal: list[list[int]] = []
+
+    def register(self, timestamp: int, key: int) -> None:
+        self.timers.add((timestamp, key))
+        self.journal.append([0, timestamp, key, 0])
+
+    def delete(self, timestamp: int, key: int) -> None:
+        if (timestamp, key) in self.timers:
+            self.timers.remove((timestamp, key))
+            self.journal.append([1, timestamp, key, 0])
+
+    def due(self, time: int) -> tuple[int, int] | None:
+        first = min(self.timers, default=None)
+        return first if first is not None and first[0] <= time else None
+
+
+class Model:
+    """The loop, its context, its timer service and a value state in plain Python."""
+
+    def __init__(self, function: Any, names: dict[int, str], now: int) -> None:
+        self.function = function
+        self.names = names
+        self.now = now
+        self.event, self.processing = ModelTimers(), ModelTimers()
+        self.watermark = -(2**63)
+        self.values: dict[int, Any] = {}
+        self.emitted: list[Any] = []
+
+    # The context, and the service and the state at once.
+
+    def get_current_key(self) -> str:
+        return self.names[self.key]
+
+    def timestamp(self) -> int | None:
+        return self.at
+
+    def time_domain(self) -> str:
+        return self.domain
+
+    def timer_service(self) -> Model:
+        return self
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def current_processing_time(self) -> int:
+        return self.now
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self.event.register(timestamp, self.key)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self.processing.register(timestamp, self.key)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self.event.delete(timestamp, self.key)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self.processing.delete(timestamp, self.key)
+
+    def value(self) -> Any:
+        kept = self.values.get(self.key)
+        return kept if self.function.exact else Codec().decode(kept)
+
+    def update(self, value: Any) -> None:
+        exact = self.function.exact and type(value) is int and -128 <= value < 128
+        self.values[self.key] = value if exact else Codec().encode(value)
+
+    def clear(self) -> None:
+        self.values[self.key] = None
+
+    # The loop.
+
+    def call(self, method: str, argument: Any, key: int, at: int | None) -> None:
+        self.key, self.at = key, at
+        try:
+            returned = getattr(self.function, method)(argument, self)
+            if returned is not None:
+                self.emitted += [(method, record) for record in returned]
+        except Exception as e:
+            e.add_note(f"timerheap: in {method}, key {self.names[key]!r}, timestamp {at}")
+            raise
+
+    def process(self, rows: list[Any], ids: list[int], times: list[int | None]) -> None:
+        for row, id_, at in zip(rows, ids, times, strict=True):
+            self.call("process_element", row, id_, at)
+
+    def replay(self, rows: list[Any], ids: list[int], times: list[int], watermark: int) -> None:
+        last = None
+        for row, id_, at in zip(rows, ids, times, strict=True):
+            if at != last:
+                self.step_to(at - 1)
+            last = at
+            self.call("process_element", row, id_, at)
+        self.step_to(watermark)
+
+    def step_to(self, watermark: int) -> None:
+        while (first := self.event.due(watermark)) is not None:
+            self.advance(max(first[0], self.watermark))
+        if watermark > self.watermark:
+            self.advance(watermark)
+
+    def advance_clock(self, now: int) -> None:
+        self.fire(self.processing, now - 1, "processing")
+
+    def advance(self, watermark: int) -> None:
+        self.watermark = watermark
+        self.fire(self.event, watermark, "event")
+
+    def fire(self, timers: ModelTimers, time: int, domain: str) -> None:
+        while (first := timers.due(time)) is not None:
+            timers.delete(*first)
+            self.domain = domain
+            self.call("on_timer", first[0], first[1], first[0])
+
+
+class Anything:
+    """Does with its row, or timer, what a random generator of its own says, and writes down what it sees."""
+
+    def __init__(self, seed: int, exact: bool) -> None:
+        self.random = random.Random(seed)
+        self.exact = exact
+        self.seen: list[Any] = []
+        self.fails_at: int | None = None
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        return self.step(("row", tuple(value)), ctx)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return self.step(("timer", timestamp, ctx.time_domain()), ctx)
+
+    def step(self, what: Any, ctx: Any) -> Any:
+        draw, timers = self.random, ctx.timer_service()
+        self.seen.append((*what, ctx.timestamp(), timers.current_watermark(), self.state.value()))
+        if len(self.seen) == self.fails_at:
+            raise ZeroDivisionError
+        if draw.random() < 0.7:
+            self.seen.append(ctx.get_current_key())
+        for _ in range(draw.randrange(4)):
+            base = timers.current_processing_time() if draw.random() < 0.3 else ctx.timestamp() or 0
+            at = base + draw.randrange(-3, 9)
+            method = draw.choice(["register", "register", "delete"])
+            getattr(timers, f"{method}_{'event' if base else 'processing'}_time_timer")(at)
+        if draw.random() < 0.5:
+            self.state.update(draw.choice([None, 7, -128, 127, 128, -129, 2**70, 1.5, True]))
+        elif draw.random() < 0.2:
+            self.state.clear()
+        elif draw.random() < 0.1:
+            with pytest.raises(ValueError, match="does not fit"):
+                self.state.update("text")
+        results = [(len(self.seen), number) for number in range(draw.randrange(3))]
+        return draw.choice([None, results, iter(results), (result for result in results)])
+
+
+class Native:
+    """The native loop with the interface of the model."""
+
+    def __init__(self, function: Any, names: dict[int, str], now: int) -> None:
+        self.names, self.now = names, now
+        self.keys = CurrentKey()
+        self.heap, self.changes, event = timers(self.keys)
+        self.processing_heap, self.processing_changes, processing = timers(self.keys)
+        self.service = RowTimerService()
+        self.service.bind(event, processing, -(2**63), now)
+        self.table = Table()
+        exact, bits_ = (int, 8) if function.exact else (None, 0)
+        function.state = RowValue(self.keys, Codec(), exact, bits_, self.no_key)
+        function.state.bind(self.table, self.table.loaded, self.table.stored)
+        self.loop = RowLoop(
+            function, RowContext(self.service), self.service, self.keys, "event", "processing"
+        )
+        self.emitted: list[Any] = []
+        self.found = 0
+        self.known: dict[int, str] = {}
+        self.loop.begin(self.emit, self.known, self.find)
+
+    def no_key(self) -> None:
+        raise RuntimeError("no current key")
+
+    def emit(self, returned: Any, method: str) -> None:
+        self.emitted += [(method, record) for record in returned]
+
+    def find(self, id_: int, timestamp: int) -> str:
+        self.found += 1
+        if id_ % 2:
+            self.known[id_] = self.names[id_]
+        return self.names[id_]
+
+    def process(self, rows: list[Any], ids: list[int], times: list[int | None]) -> None:
+        timed = None if None in times else np.array(times, np.int64)
+        self.loop.process(self.source(rows), np.array(ids, np.int64), timed)
+
+    def replay(self, rows: list[Any], ids: list[int], times: list[int], watermark: int) -> None:
+        self.loop.replay(self.source(rows), np.array(ids, np.int64), np.array(times, np.int64), watermark)
+
+    def source(self, rows: list[Any]) -> RowSource:
+        return source([list(column) for column in zip(*rows, strict=True)] or [[], []], [0])
+
+    def advance(self, watermark: int) -> None:
+        self.loop.advance(watermark)
+
+    def advance_clock(self, now: int) -> None:
+        self.loop.advance_clock(now)
+
+
+def run_batches(run: Model | Native, order: str, seed: int) -> list[str]:
+    """Run four micro-batches; return the notes of the error that ended them."""
+    draw = random.Random(seed)
+    try:
+        for start in range(1, 80, 20):
+            n = draw.randrange(30)
+            ids = draw.choices(list(run.names), k=n)
+            times: list[Any] = sorted(draw.choices(range(start, start + 25), k=n))
+            rows = [(run.names[id_], draw.random()) for id_ in ids]
+            if order == "event_time":
+                run.replay(rows, ids, times, start + 24)
+            else:
+                run.process(rows, ids, times if order == "arrival" else [None] * n)
+                run.advance(start + 24)
+            run.advance_clock(run.now)
+    except ZeroDivisionError as e:
+        return e.__notes__
+    return []
+
+
+@pytest.mark.parametrize("order", ["arrival", "untimed", "event_time"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_random_functions_run_as_in_the_model(order: str, exact: bool) -> None:
+    for seed in range(40):
+        names = {id_: f"key {id_}" for id_ in (-(2**63), -1, 0, 1, 2, 2**63 - 1)}
+        functions = [Anything(seed, exact) for _ in range(2)]
+        if seed % 4 == 0:
+            functions[0].fails_at = functions[1].fails_at = 1 + seed
+        model, native = Model(functions[0], names, 1_000), Native(functions[1], names, 1_000)
+        functions[0].state = model
+        assert run_batches(native, order, seed) == run_batches(model, order, seed)
+        assert functions[1].seen == functions[0].seen
+        assert native.emitted == model.emitted
+        assert native.changes.take().tolist() == model.event.journal
+        assert native.processing_changes.take().tolist() == model.processing.journal
+        assert sorted(t[:2] for t in native.heap) == sorted(model.event.timers)
+        assert sorted(t[:2] for t in native.processing_heap) == sorted(model.processing.timers)
+        assert native.table.contents() == {k: v for k, v in model.values.items() if v is not None}
+        native.heap._check()
+
+
+def test_a_state_without_a_current_key_raises() -> None:
+    function = Anything(0, exact=True)
+    Native(function, {}, 0)
+    for call in (function.state.value, function.state.clear, lambda: function.state.update(1)):
+        with pytest.raises(RuntimeError, match="no current key"):
+            call()
+
+
+def test_columns_of_another_length_raise() -> None:
+    native = Native(Anything(0, exact=True), {}, 0)
+    rows = source([["a"], [1]], [0])
+    with pytest.raises(ValueError, match="one value for each of 1 rows"):
+        native.loop.process(rows, np.zeros(2, np.int64), None)
+    with pytest.raises(ValueError, match="one value for each of 1 rows"):
+        native.loop.process(rows, np.zeros(1, np.int64), np.zeros(0, np.int64))
+    with pytest.raises(TypeError, match="timestamps must be"):
+        native.loop.replay(rows, np.zeros(1, np.int64), None, 0)
+
+
+def test_calls_leave_no_references_behind() -> None:
+    class Keep:
+        exact = False
+
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            ctx.timer_service().register_event_time_timer(ctx.timestamp())
+            self.state.update(value[1])
+            self.state.value()
+            yield ctx.get_current_key()
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            self.state.clear()
+            return [ctx.get_current_key()]
+
+    key, value = "a key " * 3, object()
+    counted = [key, value, Named]
+
+    def once() -> None:
+        native = Native(Keep(), {1: key}, 0)
+        native.process([(key, value)] * 500, [1] * 500, list(range(500)))
+        native.advance(1_000)
+        assert len(native.emitted) == 1_000
+
+    once()
+    gc.collect()
+    before, blocks = list(map(sys.getrefcount, counted)), sys.getallocatedblocks()
+    once()
+    gc.collect()
+    assert list(map(sys.getrefcount, counted)) == before
+    assert sys.getallocatedblocks() - blocks < 200

@@ -1,0 +1,178 @@
+# The loop that calls a KeyedProcessFunction with one row or timer at a time.
+
+
+@cython.nonecheck(True)
+@cython.auto_pickle(False)
+cdef class RowContext:
+    """The methods of the context that a function is handed, for the current row or timer."""
+
+    cdef RowSource source
+    cdef tuple row
+    cdef object key, at, domain, timers
+
+    def __init__(self, timers):
+        self.timers = timers
+
+    cdef object current_key(self):
+        if self.row is not None:
+            self.key, self.row = self.source.key_of(self.row), None
+        return self.key
+
+    def get_current_key(self):
+        """See `timerheap.KeyedProcessFunction.Context`."""
+        return self.current_key()
+
+    def timestamp(self):
+        """See `timerheap.KeyedProcessFunction.Context`."""
+        return self.at
+
+    def timer_service(self):
+        """See `timerheap.KeyedProcessFunction.Context`."""
+        return self.timers
+
+    def time_domain(self):
+        """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
+        return self.domain
+
+
+@cython.final
+@cython.nonecheck(True)
+@cython.auto_pickle(False)
+cdef class RowLoop:
+    """Calls a function with the rows and timers of one key group after the other.
+
+    Parameters
+    ----------
+    function : timerheap.KeyedProcessFunction
+    context : RowContext
+    service : RowTimerService
+    keys : CurrentKey
+    event_time, processing_time : timerheap.TimeDomain
+    """
+
+    cdef object function, emit, find_key, event_time, processing_time
+    cdef RowContext context
+    cdef RowTimerService service
+    cdef CurrentKey current
+    cdef dict keys
+
+    def __init__(self, function, RowContext context not None, RowTimerService service not None,
+                 CurrentKey keys not None, event_time, processing_time):
+        self.function, self.context, self.service, self.current = function, context, service, keys
+        self.event_time, self.processing_time = event_time, processing_time
+        context.domain = event_time
+
+    def begin(self, emit, dict keys not None, find_key):
+        """Begin a key group.
+
+        Parameters
+        ----------
+        emit : callable
+            Called with what a method of the function has returned, unless that is None, and the method's name.
+        keys : dict of int to object
+            Some keys by id.
+        find_key : callable
+            Called with the id and the timestamp of a timer whose key is not in `keys`; returns the key.
+        """
+        self.emit, self.keys, self.find_key = emit, keys, find_key
+
+    def process(self, RowSource rows not None, ids, timestamps):
+        """Call ``process_element`` with rows in their order.
+
+        Parameters
+        ----------
+        rows : RowSource, n rows
+        ids : ndarray of int64, shape (n,)
+            The ids of their keys.
+        timestamps : ndarray of int64, shape (n,), or None
+        """
+        self.run(rows, ids, timestamps, False)
+
+    def replay(self, RowSource rows not None, ids, timestamps, int64_t watermark):
+        """Call ``process_element`` with rows sorted by timestamp, and fire event-time timers between them.
+
+        While rows of timestamp t are processed, the watermark is t - 1, or more if it was. In the end it is
+        `watermark`, or more.
+        """
+        self.run(rows, ids, timestamps, True)
+        self.step_to(watermark)
+
+    def advance(self, int64_t watermark):
+        """Set the watermark, and fire the event-time timers up to it."""
+        self.service.watermark = watermark
+        self.fire(self.service.event, watermark, self.event_time)
+
+    def advance_clock(self, int64_t now):
+        """Fire the processing-time timers before `now`."""
+        if now > INT64_MIN:
+            self.fire(self.service.processing, now - 1, self.processing_time)
+
+    cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping) except -1:
+        cdef cnp.ndarray ids = _int64_array(np.asarray(ids_), ids_, "ids"), timestamps = None
+        cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(ids)
+        cdef const int64_t *ts = NULL
+        cdef Py_ssize_t n = len(rows), i
+        cdef RowContext context = self.context
+        cdef tuple row
+        if timestamps_ is not None:
+            timestamps = _int64_array(np.asarray(timestamps_), timestamps_, "timestamps")
+            ts = <const int64_t *>cnp.PyArray_DATA(timestamps)
+        elif stepping:
+            raise TypeError("timestamps must be an array of int64, got None")
+        if len(ids) != n or (ts and len(timestamps) != n):
+            raise ValueError(f"ids and timestamps must have one value for each of {n} rows")
+        process = self.function.process_element
+        context.source = rows
+        for i in range(n):
+            if stepping and ts[i] > INT64_MIN and (i == 0 or ts[i] != ts[i - 1]):
+                self.step_to(ts[i] - 1)
+            row = rows.row(i)
+            boxed = id[i]
+            self.current.set(id[i], boxed)
+            context.row = row
+            context.at = ts[i] if ts else None
+            try:
+                returned = process(row, context)
+                if returned is not None:
+                    self.emit(returned, "process_element")
+            except Exception as e:
+                e.add_note(self.note("process_element"))
+                raise
+        context.row = context.source = None
+        return 0
+
+    cdef str note(self, str method):
+        return f"timerheap: in {method}, key {self.context.current_key()!r}, timestamp {self.context.at}"
+
+    cdef int step_to(self, int64_t watermark) except -1:
+        """Advance to one timer after the other: each callback sees its own timestamp as the watermark."""
+        cdef RowTimerService service = self.service
+        cdef th_heap *h = &service.event.heap.h
+        while h.len and h.ts[0] <= watermark:
+            self.advance(max(h.ts[0], service.watermark))
+        if watermark > service.watermark:
+            self.advance(watermark)
+        return 0
+
+    cdef int fire(self, RowTimers timers, int64_t time, object domain) except -1:
+        """Fire the timers up to `time`, also those that callbacks register."""
+        cdef RowContext context = self.context
+        cdef int64_t timestamp
+        cdef PyObject *known
+        on_timer = None
+        while timers.take_due(time, &timestamp):
+            at = timestamp
+            known = PyDict_GetItemWithError(self.keys, self.current.boxed)
+            context.key = self.find_key(self.current.boxed, at) if known == NULL else <object>known
+            context.row = None
+            context.at, context.domain = at, domain
+            if on_timer is None:
+                on_timer = self.function.on_timer
+            try:
+                returned = on_timer(at, context)
+                if returned is not None:
+                    self.emit(returned, "on_timer")
+            except Exception as e:
+                e.add_note(self.note("on_timer"))
+                raise
+        return 0

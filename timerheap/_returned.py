@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from types import GeneratorType
+from typing import Any, cast
 
 __all__ = ["records"]
 
@@ -35,6 +36,8 @@ def records(method: str, returned: object) -> Iterable[Any]:
     TypeError: on_timer must yield records or return an iterable of them, got 'late' (str); yield it, or
         return [it]
     """
+    if type(returned) in _PLAIN:  # most are; the checks below take a microsecond
+        return cast(Iterable[Any], returned)
     if returned is None or (isinstance(returned, tuple) and not returned):
         return ()
     one = isinstance(returned, str | bytes | bytearray | Mapping | tuple) or hasattr(returned, _TABLE)
@@ -48,4 +51,5 @@ def records(method: str, returned: object) -> Iterable[Any]:
     return returned
 
 
+_PLAIN = (GeneratorType, list)
 _TABLE = "__arrow_c_stream__"  # an attribute of the tables and columns of pyarrow, pandas and others

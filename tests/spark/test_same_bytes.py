@@ -97,10 +97,10 @@ class Attempts:
     def touch(self, draw: random.Random, id_: int, time: int) -> None:
         self.key.current_key = id_
         group = self.group
-        group.event_timers.push(time + draw.randrange(90), id_, 0)
-        group.processing_timers.push(time + draw.randrange(90), id_, 0)
+        group.event_timers.push_many([time + draw.randrange(90)], id_, 0)
+        group.processing_timers.push_many([time + draw.randrange(90)], id_, 0)
         if draw.randrange(3) == 0:
-            group.event_timers.remove(time + draw.randrange(90), id_, 0)
+            group.event_timers.remove_many([time + draw.randrange(90)], [id_], 0)
         if draw.randrange(9) == 0:
             group.processing_timers.push_many([time, time + 70], [id_, id_], [0, 1])
         choice = draw.randrange(8)

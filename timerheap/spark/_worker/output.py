@@ -36,6 +36,7 @@ class ResultBuffer:
 
     def __init__(self, schema: pa.Schema, late_row: pa.StructType | None = None) -> None:
         self._schema = schema
+        self._width = len(schema)
         self._late_fields = [] if late_row is None else list(late_row)
         self._rows: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
@@ -43,12 +44,10 @@ class ResultBuffer:
 
     def rows(self, rows: object, source: str) -> None:
         """Add rows; errors name `source`, the method that has yielded them."""
-        width = len(self._schema)
+        width = self._width
         for row in records(source, rows):
-            if isinstance(row, tuple) and len(row) == width:
-                self._rows.append(row)
-            else:
-                self._rows.append(self._as_tuple(row, source))
+            fits = isinstance(row, tuple) and len(row) == width
+            self._rows.append(row if fits else self._as_tuple(row, source))
             if len(self._rows) == _GATHERED:
                 self._gather()
 

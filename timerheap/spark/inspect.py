@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from timerheap.flink import Explanation
 from timerheap.spark._group.checkpoint import read_clock
 from timerheap.spark._group.clock_bytes import decode_clock
-from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.watermarks import WatermarkStrategy
 
@@ -42,23 +42,15 @@ def explain_watermark(
     the state.
     """
     reader = spark.read.format("statestore").option("operatorId", operator_id)
-    manifests = reader.option("stateVarName", "manifest").load(str(checkpoint))
-    row = manifests.select("key.label", "value.data").first()
+    state = reader.option("stateVarName", "chunks").load(str(checkpoint))
+    chunks = state.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.data")
+    row = chunks.where(F.col("kind") == MANIFEST).select("label", "data").first()
     if row is None:
         return []
     label, data = row
 
     def read(kind: int, id_: int) -> bytes | None:
-        chunks = (
-            reader.option("stateVarName", "chunks")
-            .load(str(checkpoint))
-            .where(
-                (F.col("key.label") == label)
-                & (F.col("user_map_key.kind") == kind)
-                & (F.col("user_map_key.id") == id_)
-            )
-        )
-        found = chunks.select("user_map_value.data").first()
+        found = chunks.where(f"label = {label} and kind = {kind} and id = {id_}").select("data").first()
         return None if found is None else bytes(found[0])
 
     clock = read_clock(Manifest.from_bytes(bytes(data)), read)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from timerheap._native._heap import seal, unseal, xxh64
 
-__all__ = ["FORMAT", "INLINE_CLOCK", "Manifest", "Run", "Segment", "digest", "joint_digest"]
+__all__ = ["FORMAT", "INLINE_CLOCK", "MANIFEST", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
 FORMAT = 3
 """The version of the checkpoints' format."""
@@ -23,7 +23,9 @@ FORMAT = 3
 INLINE_CLOCK = 512
 """The size of a clock, in bytes, up to which it is in the manifest."""
 
-_KIND = 32  # of the envelope
+MANIFEST = 32
+"""The kind of the manifest among the chunks of a group."""
+
 _HEADER = struct.Struct("<HH8s16siqqqHH")
 _RUN = struct.Struct("<HIH")
 _WAKE_UP, _CLOCK_APART = 1, 2
@@ -151,12 +153,12 @@ class Manifest:
             parts.append(_RUN.pack(run.kind, run.schema, len(run.segments)))
             parts += [_leb128(run.size), _leb128(run.entries)]
             parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes, s.rows, s.digest)]
-        return seal(_KIND, *parts)
+        return seal(MANIFEST, *parts)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Manifest:
         """Return the manifest of `to_bytes`; raise ValueError for any other bytes."""
-        payload = unseal(_KIND, data)
+        payload = unseal(MANIFEST, data)
         if len(payload) >= 2 and (found := int.from_bytes(payload[:2], "little")) != FORMAT:
             raise ValueError(
                 f"this checkpoint has timerheap's state format {found}, and this version reads {FORMAT}: "

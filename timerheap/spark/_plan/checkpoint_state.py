@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from timerheap.spark._group.chunks import CLOCK, SLICES, USER_STATE, read_schema
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.query import Query
 from timerheap.spark._worker.initial_state import INITIAL, Splitter
 
@@ -28,7 +28,7 @@ class CheckpointState:
     checkpoint : str
         The checkpoint location of the query.
     values : pyspark.sql.DataFrame
-        The chunks and manifests of its key groups.
+        The chunks of its key groups, with the columns label, kind, id and data.
     max_parallelism : int
         The number of its key groups.
     """
@@ -46,8 +46,8 @@ class CheckpointState:
             If the new query has other keys, timers or windows.
         """
         group = KeyGroup(query)
-        schemas = self.values.where((F.col("id") == 0) & (F.col("kind") != CLOCK)).select("kind", "data")
-        for kind, data in sorted(map(tuple, schemas.distinct().collect())):
+        schemas = self.values.where((F.col("id") == 0) & ~F.col("kind").isin(CLOCK, MANIFEST))
+        for kind, data in sorted(map(tuple, schemas.select("kind", "data").distinct().collect())):
             name, schema = read_schema(kind, bytes(data))
             if kind == SLICES:
                 raise ValueError(
@@ -102,9 +102,9 @@ def read_checkpoint(
         raise TypeError(f"operator_id must be an int, got {operator_id!r}")
     reader = spark.read.format("statestore").option("operatorId", operator_id)
     try:
-        manifests = reader.option("stateVarName", "manifest").load(path).select("key.label", "value.data")
-        first = manifests.first()
         chunks = reader.option("stateVarName", "chunks").load(path)
+        values = chunks.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.data")
+        first = values.where(F.col("kind") == MANIFEST).first()
     except PySparkException as e:
         raise ValueError(
             "checkpoint must be the checkpoint location of a query with process() or process_two(), got "
@@ -114,7 +114,4 @@ def read_checkpoint(
         raise ValueError(
             f"checkpoint must have a finished micro-batch with rows, got {path!r}, which has no key group"
         )
-    values = manifests.select(
-        "label", F.lit(None).cast("smallint").alias("kind"), F.lit(None).cast("int").alias("id"), "data"
-    ).unionAll(chunks.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.data"))
     return CheckpointState(path, values, Manifest.from_bytes(bytes(first["data"])).max_parallelism)

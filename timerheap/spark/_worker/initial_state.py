@@ -10,7 +10,7 @@ from timerheap.spark._exchange.placement import Placement, key_group_of, label_o
 from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import split
 
@@ -38,7 +38,7 @@ class _Chunks:
         return self._chunks.get((kind, id_))
 
     def read_manifest(self) -> Manifest:
-        return Manifest.from_bytes(self._chunks[None, None])
+        return Manifest.from_bytes(self._chunks[MANIFEST, 0])
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
         raise NotImplementedError
@@ -54,8 +54,7 @@ class _Chunks:
 class Splitter:
     """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`.
 
-    Its input has the columns label, kind, id and data, and a row for each chunk; in the row of the manifest,
-    kind and id are null.
+    Its input has the columns label, kind, id and data, and a row for each chunk, also for the manifest.
 
     Parameters
     ----------

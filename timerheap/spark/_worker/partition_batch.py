@@ -91,6 +91,7 @@ class PartitionBatch:
         for key_group in due:
             self._run_group(key_group, by_group.get(key_group), observed, output)
         self._store.select(label_of(partition))  # as Spark had left it
+        self._store.settle()
         return _frames(output)
 
     def restore(self, rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
@@ -110,12 +111,14 @@ class PartitionBatch:
             group.watermark = state.watermark
             self._set_wake_up(group.loaded(), _Clock(state.watermark, state.next_idle(), data))
             self._groups.save(label, group, stored, state.to_bytes(), whole=True)
+        self._store.settle()
 
     def wake_up(self, key_group: int) -> Iterator[pd.DataFrame]:
         """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
         output = ResultBuffer(self._query.result_schema, self._query.late_type)
         if key_group not in self._done:
             self._run_group(key_group, None, merged([]), output)
+            self._store.settle()
         return _frames(output)
 
     def _run_group(

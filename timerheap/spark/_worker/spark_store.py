@@ -1,68 +1,122 @@
-"""The state variables and timers of key groups in Spark's state store."""
+"""The state and the timers of key groups in Spark's state store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pyspark import __version__
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, IntegerType, ShortType, StructField, StructType
 
-from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.manifest import FORMAT, MANIFEST, Manifest
 
 __all__ = ["SparkStore"]
 
 # Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task.
-_CHUNKS_KEY = StructType([StructField("kind", ShortType()), StructField("id", IntegerType())])
+_KEY = StructType([StructField("kind", ShortType()), StructField("id", IntegerType())])
 _DATA = StructType([StructField("data", BinaryType())])
+
+_MOST_UNANSWERED = 1000  # Spark stops reading when so many answers are waiting that they fill a socket
 
 
 class SparkStore:
     """The `ChunkStore` of the selected key group, and its timers.
 
     Spark calls the operator once for all key groups of a partition, but the state of each group is under its
-    own label, so that Spark can move the groups when it repartitions a checkpoint. This takes one call that
-    PySpark does not promise to keep: the client's ``set_implicit_key``.
+    own label, so that Spark can move the groups when it repartitions a checkpoint. All of it is in one state
+    variable, since Spark prepares each anew in each task, which takes longer than a micro-batch of few rows.
+
+    A call to Spark takes a round trip, which in a small micro-batch is most of its time. Of most calls the
+    answer says only that they have succeeded: these are sent without waiting, and their answers are read
+    before the next call that has another one. Spark answers in order.
+
+    This needs two methods of the client that PySpark does not promise to keep: ``set_implicit_key`` and
+    ``_receive_proto_message``.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
-        client = getattr(handle, "_statefulProcessorApiClient", None)
+        client: Any = getattr(handle, "_statefulProcessorApiClient", None)
         set_key = getattr(client, "set_implicit_key", None)
-        if set_key is None:
+        receive = getattr(client, "_receive_proto_message", None)
+        if set_key is None or receive is None:
             raise RuntimeError(
                 "pyspark must have StatefulProcessorApiClient.set_implicit_key(), which keeps the state of a "
-                f"key group under its label, got pyspark {__version__}; install pyspark 4.3"
+                "key group under its label, and _receive_proto_message(), which reads Spark's answers, got "
+                f"pyspark {__version__}; install pyspark 4.3"
             )
         self._set_key: Callable[[tuple[int]], None] = set_key
+        self._receive: Callable[[], tuple[int, str, bytes]] = receive
+        self._waits = True
+        self._unanswered = 0
+        client._receive_proto_message = self._answer
         self._handle = handle
-        self._chunks = handle.getMapState("chunks", _CHUNKS_KEY, _DATA)
-        self._manifest = handle.getValueState("manifest", _DATA)
+        self._chunks = handle.getMapState("chunks", _KEY, _DATA)
+
+    def _answer(self) -> tuple[int, str, bytes]:
+        """Return the answer to a call that has been sent, or for one that does not wait, that it succeeds."""
+        if self._waits:
+            self.settle()
+            return self._receive()
+        self._unanswered += 1
+        return 0, "", b""
+
+    def settle(self) -> None:
+        """Wait for the answers to all calls; raise an error if one has failed.
+
+        It must be called before Spark's own code goes on.
+        """
+        while self._unanswered:
+            self._unanswered -= 1
+            status, message, _ = self._receive()
+            if status:
+                raise RuntimeError(f"Spark's state store has failed: {message}")
+
+    def _send(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Make a call without waiting for its answer."""
+        if self._unanswered == _MOST_UNANSWERED:
+            self.settle()
+        self._waits = False
+        try:
+            call(*arguments)
+        except OSError:  # Spark has closed the connection, most likely after an error that it has told
+            self.settle()
+            raise
+        finally:
+            self._waits = True
 
     def select(self, label: int) -> None:
         """Make the state and the timers of a key group the current ones."""
-        self._set_key((label,))
+        self._send(self._set_key, (label,))
 
     def register_timer(self, timestamp: int) -> None:
         """Have Spark call the selected group at `timestamp`."""
-        self._handle.registerTimer(timestamp)
+        self._send(self._handle.registerTimer, timestamp)
 
     def delete_timer(self, timestamp: int) -> None:
         """Delete a timer of the selected group."""
-        self._handle.deleteTimer(timestamp)
+        self._send(self._handle.deleteTimer, timestamp)
 
     def read(self, kind: int, id_: int) -> bytes | None:
         row = self._chunks.getValue((kind, id_))
         return None if row is None else bytes(row[0])
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
-        self._chunks.updateValue((kind, id_), (data,))
+        self._send(self._chunks.updateValue, (kind, id_), (data,))
 
     def remove(self, kind: int, id_: int) -> None:
-        self._chunks.removeKey((kind, id_))
+        self._send(self._chunks.removeKey, (kind, id_))
 
     def read_manifest(self) -> Manifest | None:
-        row = self._manifest.get()
-        return None if row is None else Manifest.from_bytes(bytes(row[0]))
+        data = self.read(MANIFEST, 0)
+        if data is not None:
+            return Manifest.from_bytes(data)
+        if self._chunks.exists():
+            raise ValueError(
+                "this checkpoint has chunks without a manifest, as in timerheap's state format 2, and this "
+                f"version reads {FORMAT}: use the version that wrote it, or start a new checkpoint"
+            )
+        return None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        self._manifest.update((manifest.to_bytes(),))
+        self.write(MANIFEST, 0, manifest.to_bytes())

@@ -1,0 +1,130 @@
+"""Calls to Spark's state store run ahead of their answers, which are all read in the end."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._worker.spark_store import SparkStore
+
+
+class Spark:
+    """PySpark's handle and its client; answers lie in a queue, as they do in the socket."""
+
+    def __init__(self) -> None:
+        self._statefulProcessorApiClient = self
+        self.sent: list[tuple[Any, ...]] = []
+        self.values: dict[tuple[Any, Any], bytes] = {}
+        self.answers: deque[tuple[int, str, bytes]] = deque()
+        self.most_unanswered = 0
+        self.closed = False
+        self.key: Any = None
+
+    def _receive_proto_message(self) -> tuple[int, str, bytes]:
+        return self.answers.popleft()
+
+    def _call(self, *call: Any, answer: tuple[int, str, bytes] = (0, "", b"")) -> bytes:
+        """Send a call and receive its answer, as PySpark's methods do."""
+        if self.closed:
+            raise BrokenPipeError
+        self.sent.append(call)
+        self.answers.append(answer)
+        self.most_unanswered = max(self.most_unanswered, len(self.answers))
+        status, message, value = self._receive_proto_message()
+        assert not status, message
+        return value
+
+    def set_implicit_key(self, key: Any) -> None:
+        self.key = key
+        self._call("select", key)
+
+    def registerTimer(self, timestamp: int) -> None:
+        self._call("register", timestamp)
+
+    def deleteTimer(self, timestamp: int) -> None:
+        self._call("delete", timestamp)
+
+    def getMapState(self, *_: Any) -> Any:
+        self._call("declare")
+        return SimpleNamespace(
+            getValue=lambda key: self._value(self._call("get", key, answer=(0, "", self._stored(key)))),
+            exists=lambda: bool(self._call("exists", answer=(0, "", b"y" if self.values else b""))),
+            updateValue=self._update,
+            removeKey=lambda key: self._call("remove", key),
+        )
+
+    def _stored(self, key: Any) -> bytes:
+        return self.values.get((self.key, key), b"")
+
+    @staticmethod
+    def _value(data: bytes) -> tuple[bytes] | None:
+        return (data,) if data else None
+
+    def _update(self, key: Any, value: Any) -> None:
+        self.values[self.key, key] = value[0]
+        self._call("update", key)
+
+
+def test_only_a_call_with_an_answer_of_its_own_waits() -> None:
+    spark = Spark()
+    store = SparkStore(spark)  # type: ignore[arg-type]
+    for label in (7, 8):
+        store.select(label)
+        store.write(1, 2, b"%d" % label)
+        store.register_timer(3)
+        store.delete_timer(3)
+    assert len(spark.answers) == 8
+    assert store.read(1, 2) == b"8"
+    assert not spark.answers
+    store.select(7)
+    assert store.read(1, 2) == b"7"
+    store.remove(1, 2)
+    store.settle()
+    assert not spark.answers
+    assert [call[0] for call in spark.sent[1:5]] == ["select", "update", "register", "delete"]
+
+
+def test_the_answers_that_wait_are_bounded() -> None:
+    spark = Spark()
+    store = SparkStore(spark)  # type: ignore[arg-type]
+    for id_ in range(10_000):
+        store.write(1, id_, b"value")
+    store.settle()
+    assert len(spark.sent) == 10_001
+    assert spark.most_unanswered <= 1001
+
+
+def test_a_call_that_failed_is_an_error_of_the_task() -> None:
+    spark = Spark()
+    store = SparkStore(spark)  # type: ignore[arg-type]
+    store.write(1, 2, b"value")
+    spark.answers[-1] = (1, "no space left", b"")
+    with pytest.raises(RuntimeError, match="Spark's state store has failed: no space left"):
+        store.settle()
+    store.write(1, 2, b"value")
+    spark.answers[-1] = (1, "no space left", b"")
+    spark.closed = True  # as Spark does after an error
+    with pytest.raises(RuntimeError, match="Spark's state store has failed: no space left"):
+        store.write(1, 3, b"value")
+
+
+def test_chunks_without_a_manifest_are_of_another_format() -> None:
+    spark = Spark()
+    store = SparkStore(spark)  # type: ignore[arg-type]
+    assert store.read_manifest() is None
+    store.write_manifest(Manifest(16, token=bytes(16)))
+    found = store.read_manifest()
+    assert found is not None
+    assert found.max_parallelism == 16
+    spark.values = {(None, (18, 0)): b"a schema"}
+    with pytest.raises(ValueError, match="chunks without a manifest"):
+        store.read_manifest()
+
+
+def test_another_pyspark_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match=r"pyspark must have .*; install pyspark 4\.3"):
+        SparkStore(SimpleNamespace())  # type: ignore[arg-type]

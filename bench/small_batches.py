@@ -1,5 +1,8 @@
 """Small micro-batches: a timer a key in timerheap, beside Spark's own streaming groupBy().count().
 
+Two queries show what Spark itself takes for a stateful operator in Python: "no-op" is transformWithState with
+a counter for each partition, and "packed no-op" has timerheap's pack stage before it.
+
 Run as ``python bench/small_batches.py [--rows N ...] [--batches N] [--partitions N] [--json FILE]``.
 
 The queries run in one session over directories of their own. Each micro-batch of each query is one new file,
@@ -21,11 +24,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 from session_timeout import SCHEMA, SPAN, Columns, Rows
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap._demo.replay import spark_session
+from timerheap.spark._exchange.pack import HASH, PACKED, Packer
 
 _WARM_UP = 5  # micro-batches: workers start, the JVM compiles
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -46,8 +52,39 @@ def _process(function: Any, order: str) -> Callable[[DataFrame], DataFrame]:
     return variant
 
 
+class Counter(StatefulProcessor):
+    """Counts the rows of each key, and emits nothing."""
+
+    def init(self, handle: Any) -> None:
+        self._count = handle.getValueState("count", "count bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        before = self._count.get()
+        self._count.update(((0 if before is None else before[0]) + sum(map(len, rows)),))
+        return iter(())
+
+    def close(self) -> None:
+        pass
+
+
+def _counted(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("label").transformWithStateInPandas(Counter(), SCHEMA, "Append", "None")
+
+
+def _no_op(events: DataFrame) -> DataFrame:
+    partitions = events.sparkSession.conf.get("spark.sql.shuffle.partitions")
+    return _counted(events.withColumn("label", F.expr(f"cast(pmod(xxhash64(key), {partitions}) as int)")))
+
+
+def _packed_no_op(events: DataFrame) -> DataFrame:
+    packer = Packer(columns=[("event_time", "at")], event_time="at", max_parallelism=None)
+    return _counted(events.withColumn(HASH, F.xxhash64("key")).mapInArrow(lambda rows: packer(rows), PACKED))
+
+
 VARIANTS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "groupBy": ("update", lambda events: events.groupBy("key").count()),
+    "no-op": ("append", _no_op),
+    "packed no-op": ("append", _packed_no_op),
     "columns": ("append", _process(Columns(), "event_time")),
     "columns-arrival": ("append", _process(Columns(), "arrival")),
     "rows": ("append", _process(Rows(), "event_time")),
@@ -131,11 +168,12 @@ def table(result: dict[str, Any]) -> str:
             f"{int(rows):,} rows a micro-batch, {result['partitions']} shuffle partitions; medians of "
             f"{result['batches']} micro-batches"
         )
-        lines.append(f"{'':16}{'batch ms':>10}{'/ groupBy':>11}{'JVM cpu ms':>12}{'Python cpu ms':>15}")
+        heads = f"{'batch ms':>10}{'/ groupBy':>11}{'/ no-op':>9}{'JVM cpu ms':>12}{'Python cpu ms':>15}"
+        lines.append(f"{'':16}{heads}")
         for name, v in variants.items():
-            ratio = v["seconds"] / variants["groupBy"]["seconds"]
+            groupby, no_op = (v["seconds"] / variants[peer]["seconds"] for peer in ("groupBy", "no-op"))
             batch, jvm, python = (v[part] * 1000 for part in ("seconds", "jvm", "python"))
-            lines.append(f"{name:16}{batch:10,.0f}{ratio:11.2f}{jvm:12,.0f}{python:15,.0f}")
+            lines.append(f"{name:16}{batch:10,.0f}{groupby:11.2f}{no_op:9.2f}{jvm:12,.0f}{python:15,.0f}")
     return "\n".join(lines)
 
 

@@ -26,12 +26,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from session_timeout import SCHEMA, SPAN, Columns, Rows
+from session_timeout import SCHEMA, SPAN, Columns, Rows, packed
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap._demo.replay import spark_session
-from timerheap.spark._exchange.pack import HASH, PACKED, Packer
 
 _WARM_UP = 5  # micro-batches: workers start, the JVM compiles
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -67,24 +66,20 @@ class Counter(StatefulProcessor):
         pass
 
 
-def _counted(rows: DataFrame) -> DataFrame:
-    return rows.groupBy("label").transformWithStateInPandas(Counter(), SCHEMA, "Append", "None")
+def _counted(groups: Any) -> DataFrame:
+    counted: DataFrame = groups.transformWithStateInPandas(Counter(), SCHEMA, "Append", "None")
+    return counted
 
 
 def _no_op(events: DataFrame) -> DataFrame:
     partitions = events.sparkSession.conf.get("spark.sql.shuffle.partitions")
-    return _counted(events.withColumn("label", F.expr(f"cast(pmod(xxhash64(key), {partitions}) as int)")))
-
-
-def _packed_no_op(events: DataFrame) -> DataFrame:
-    packer = Packer(columns=[("event_time", "at")], event_time="at", max_parallelism=None)
-    return _counted(events.withColumn(HASH, F.xxhash64("key")).mapInArrow(lambda rows: packer(rows), PACKED))
+    return _counted(events.groupBy(F.expr(f"pmod(xxhash64(key), {partitions})").alias("label")))
 
 
 VARIANTS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "groupBy": ("update", lambda events: events.groupBy("key").count()),
     "no-op": ("append", _no_op),
-    "packed no-op": ("append", _packed_no_op),
+    "packed no-op": ("append", lambda events: _counted(packed(events))),
     "columns": ("append", _process(Columns(), "event_time")),
     "columns-arrival": ("append", _process(Columns(), "arrival")),
     "rows": ("append", _process(Rows(), "event_time")),

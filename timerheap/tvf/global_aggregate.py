@@ -209,6 +209,11 @@ class GlobalWindowAggregate:
         head = self._timers.peek()
         return None if head is None else head.timestamp
 
+    @property
+    def timers(self) -> TimerHeap:
+        """The ends of windows, in epoch ms, with the key as the key hash and the slice as the namespace."""
+        return self._timers
+
     def snapshot(self) -> Partials:
         """Return the accumulators, by slice and then key; O(1).
 
@@ -233,7 +238,9 @@ class GlobalWindowAggregate:
         self._changed, self._reported = set(), present
         return self._slices[np.repeat(changed, sizes)], gone
 
-    def restore(self, slices: Partials, watermark: int, late_rows: int = 0) -> None:
+    def restore(
+        self, slices: Partials, watermark: int, late_rows: int = 0, timers: TimerHeap | None = None
+    ) -> None:
         """Replace the state with that of an operator with the same windows and aggregates.
 
         Parameters
@@ -242,13 +249,18 @@ class GlobalWindowAggregate:
             The partials from `snapshot`, or the collected slices of `changes`, in any order.
         watermark, late_rows : int
             The values of that operator. The slices of several operators with one watermark may be combined.
+        timers : TimerHeap, optional
+            The `timers` of that operator, which are moved; by default they are made anew.
         """
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
         self._fired = self.assigner.last_passed(self.watermark)
         self._slices = self.aggregation.merge([slices])
         self._changed, self._reported = set(), self._present()
-        self._timers.clear()
-        self._timers.push_many(*self._next_timers(self._slices, self._fired))
+        if timers is not None:
+            self._timers = timers
+        else:
+            self._timers.clear()
+            self._timers.push_many(*self._next_timers(self._slices, self._fired))
 
     def _present(self) -> NDArray[np.int64]:
         """Return the ends of the slices in the state, sorted."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from timerheap._native._heap import IdIndex
 
-__all__ = ["last_rows", "latest_versions", "row_order"]
+__all__ = ["last_rows", "latest_versions", "row_order", "with_version"]
 
 
 def row_order(*columns: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> 
     gone = np.empty(0, np.int64)
     for batch in reversed(batches):
         deletions = batch.column(version).is_null()
-        rows = _versions(batch, version)
+        rows = with_version(batch, version)
         if len(gone):
             rows = rows.filter(pa.array(~np.isin(rows.column(group).to_numpy(), gone)))
         kept.append(rows)
@@ -64,7 +64,7 @@ def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> 
     return pa.concat_batches([pa.RecordBatch.from_arrays(columns, schema=schema), *reversed(kept)])
 
 
-def _versions(batch: pa.RecordBatch, version: str) -> pa.RecordBatch:
+def with_version(batch: pa.RecordBatch, version: str) -> pa.RecordBatch:
     """Return the rows that have a version; without a copy if the others come first, as they usually do."""
     column = batch.column(version)
     nulls = column.null_count

@@ -10,7 +10,7 @@ import pyarrow as pa
 from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.chunks import SLICES
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.merging import latest_versions
+from timerheap.spark._group.merging import latest_versions, with_version
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.window_slices import KEY_HASH, PartialColumns, WindowSpec
 from timerheap.tvf import Partials, SessionUnsliceAssigner, SessionWindowAggregate
@@ -76,7 +76,7 @@ class SessionsPart:
         starts, stored = np.empty(0, np.int64), self.windows.aggregation.empty()
         if self._replayed:
             rows = latest_versions(self._replayed, KEY_HASH, _START)
-            rows = rows.filter(rows.column(_START).is_valid())
+            rows = with_version(rows, _START)
             starts, stored = rows.column(_START).to_numpy(), self.columns.from_arrow(rows)
         self._replayed = []
         self.windows.restore(starts, stored, watermark)

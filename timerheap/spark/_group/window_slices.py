@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from timerheap._native._heap import TimerHeap
 from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.chunks import SLICES
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.merging import latest_versions
+from timerheap.spark._group.merging import latest_versions, with_version
 from timerheap.spark._group.offsets import widen
 from timerheap.tvf import (
     Aggregate,
@@ -120,6 +121,7 @@ class SlicesPart:
         assert isinstance(spec.assigner, SliceAssigner)
         self.name = spec.name
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
+        self.windows.timers._lend(memory)
         self.columns = PartialColumns(spec)
         self.schema = self.columns.schema
         self.losses = 0  # the number of slices that have been removed
@@ -128,17 +130,17 @@ class SlicesPart:
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
-        return [self.losses, self.windows.watermark, self._log.head()]
+        return [self.losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
 
     @classmethod
     def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any]) -> SlicesPart:
         """Return the part that `head` describes; O(size)."""
         part = cls(spec)
-        part.losses, watermark, log = head
+        part.losses, watermark, log, timers = head
         part._log = BatchLog.attach(part.schema, memory, log)
         for batch in part._log:
             part.replay(batch)
-        part._restore(watermark)
+        part._restore(watermark, TimerHeap._attach(memory, timers))
         return part
 
     def ids(self) -> np.ndarray:
@@ -150,13 +152,13 @@ class SlicesPart:
         self._restore(watermark)
         self._log.replace(self.snapshot)
 
-    def _restore(self, watermark: int) -> None:
+    def _restore(self, watermark: int, timers: TimerHeap | None = None) -> None:
         stored = self.windows.aggregation.empty()
         if self._replayed:
             rows = latest_versions(self._replayed, SLICE_END, KEY_HASH)
-            stored = self.columns.from_arrow(rows.filter(rows.column(KEY_HASH).is_valid()))
+            stored = self.columns.from_arrow(with_version(rows, KEY_HASH))
         self._replayed = []
-        self.windows.restore(stored, watermark)
+        self.windows.restore(stored, watermark, timers=timers)
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize(("what", "query"), [("driver", "rows"), ("executor", "columns-arrival")])
 def test_a_kill_changes_no_micro_batch(spark: SparkSession, tmp_path: Path, what: str, query: str) -> None:
     write_input(tmp_path / "in", seed=1, batches=4, rows=60, keys=20)
-    spec: dict[str, Any] = {"input": str(tmp_path / "in"), "query": query, "killer": None}
+    spec: dict[str, Any] = {"input": str(tmp_path / "in"), "query": query, "killer": None, "twins": False}
     kill_child.start(spark, spec | {"work": tmp_path / "undisturbed"}).awaitTermination()
 
     marker = tmp_path / "killed"

@@ -1,8 +1,9 @@
 """The victim of the kill driver: runs a query to its end, from where its checkpoint is.
 
-Its argument is a JSON file: `work`, `input`, `settings` of Spark, `query`, and `killer`, the arguments of a
-`Killer` or null. Output goes to `work`/out/<batch>.<process>.json, complete or not at all. What happens is
-told on standard output, a line each: the JVM's process id first.
+Its argument is a JSON file: `work`, `input`, `settings` of Spark, `query`, `killer`, the arguments of a
+`Killer` or null, and `twins`, whether tasks wait for their twins. Output goes to
+`work`/out/<batch>.<process>.json, complete or not at all. What happens is told on standard output, a line
+each: the JVM's process id first.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def start(spark: SparkSession, spec: dict[str, Any]) -> StreamingQuery:
     work = Path(spec["work"])
     killer = kill_jobs.Killer(*spec["killer"]) if spec["killer"] else None
     result = kill_jobs.QUERIES[spec["query"]](read_stream(spark, Path(spec["input"])), killer)
+    if spec["twins"]:
+        result = result.mapInArrow(kill_jobs.Twins(work / "twins").__call__, result.schema)
     out = result.writeStream.foreachBatch(writer(work / "out")).trigger(availableNow=True)
     return out.option("checkpointLocation", str(work / "checkpoint")).start()
 

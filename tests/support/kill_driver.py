@@ -1,5 +1,7 @@
 """Kills drivers, Python workers and executors at random, and compares the output with an undisturbed run.
 
+The kind `speculation` kills executors, too, and in each micro-batch two attempts of a task commit.
+
 Run as ``make soak-kills ARGS="--kills 40 --seed 1"``. Every choice comes from the seed, but a moment is never
 quite the same twice.
 """
@@ -22,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill_jobs import QUERIES, write_input
+from kill_jobs import QUERIES, Twins, write_input
 from processes import below, command, kill, python_daemons, python_workers
 from standalone import Cluster, cluster
 
@@ -120,6 +122,7 @@ class Outcome:
     batches: int = 0
     rows: int = 0
     redone: int = 0
+    twins: int = 0
     differences: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -162,8 +165,9 @@ KINDS: dict[str, Callable[[Child, random.Random, Cluster | None], bool]] = {
     "driver": kill_driver,
     "worker": kill_worker,
     "executor": kill_executor,
+    "speculation": kill_executor,
 }
-MOST = {"driver": 5, "worker": 12, "executor": 8}  # kills in one run
+MOST = {"driver": 5, "worker": 12, "executor": 8, "speculation": 4}  # kills in one run
 
 
 def settings_of(where: Cluster | None) -> dict[str, Any]:
@@ -313,7 +317,8 @@ class Soak:
     def kill(self, kind: str, kills: int) -> Outcome:
         """Run and kill until there were so many kills of a kind."""
         total, number = Outcome(), 0
-        with cluster(self._scratch / "cluster") if kind == "executor" else nullcontext() as where:
+        on_cluster = KINDS[kind] is kill_executor
+        with cluster(self._scratch / kind) if on_cluster else nullcontext() as where:
             while total.kills < kills:
                 total.add(self._one(kind, number, min(MOST[kind], kills - total.kills), where))
                 number += 1
@@ -324,8 +329,12 @@ class Soak:
         query = self._queries[number % len(self._queries)]
         right, work = self._undisturbed(query), self._scratch / f"{kind}-{number}"
         chosen = settings_by_chance(draw, where)
-        done = run(work, self._spec(query, settings_of(where) | chosen), kills, kind, draw, where)
+        twins = kind == "speculation"
+        if twins:
+            chosen |= {"spark.speculation": "true", f"{STORE}.checkpointFormatVersion": 1}
+        done = run(work, self._spec(query, settings_of(where) | chosen, twins), kills, kind, draw, where)
         done.add(compared(right, work / "out"))
+        done.twins = Twins.count(work / "twins")
         shown = ", ".join(f"{name.removeprefix('spark.')}={value}" for name, value in chosen.items())
         shown = shown.replace("sql.streaming.stateStore.", "")
         tell(f"{line(kind, done)}  {query}; {shown}")
@@ -340,19 +349,20 @@ class Soak:
             run(work, self._spec(query, settings_of(None)))
         return work / "out"
 
-    def _spec(self, query: str, settings: dict[str, Any]) -> dict[str, Any]:
-        return {"input": self._scratch / "in", "query": query, "killer": None, "settings": settings}
+    def _spec(self, query: str, settings: dict[str, Any], twins: bool = False) -> dict[str, Any]:
+        spec = {"input": self._scratch / "in", "query": query, "killer": None, "twins": twins}
+        return spec | {"settings": settings}
 
 
-COLUMNS = ("kills", "starts", "batches", "redone", "rows", "differ", "errors", "seconds")
-HEADER = f"{'kind':10}" + "".join(f"{name:>9}" for name in COLUMNS)
+COLUMNS = ("kills", "starts", "batches", "redone", "twins", "rows", "differ", "errors", "seconds")
+HEADER = f"{'kind':12}" + "".join(f"{name:>9}" for name in COLUMNS)
 
 
 def line(kind: str, done: Outcome) -> str:
     """Return a line under `HEADER`."""
-    counts = (done.kills, done.starts, done.batches, done.redone, done.rows)
+    counts = (done.kills, done.starts, done.batches, done.redone, done.twins, done.rows)
     counts += (len(done.differences), len(done.errors), round(done.seconds))
-    return f"{kind:10}" + "".join(f"{count:9}" for count in counts)
+    return f"{kind:12}" + "".join(f"{count:9}" for count in counts)
 
 
 def tell(what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from timerheap import (
     WatermarkStrategy,
 )
 
-__all__ = ["QUERIES", "Killer", "write_input"]
+__all__ = ["QUERIES", "Killer", "Twins", "write_input"]
 
 SPAN = 1_000  # event time of a batch, ms
 GAP = 1_200
@@ -80,6 +81,43 @@ class Killer:
         if self.what == "driver":
             kill(_parent(jvm))
         kill(os.getpid() if self.what == "worker" else jvm)
+
+
+class Twins:
+    """Makes one task of each micro-batch wait for its speculative twin, so that both commit their state.
+
+    A function for mapInArrow, behind a stateful operator: a task gets to its end after the operator's commit.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        Holds an empty file for each task that got there, `<batch>.<stage>.<partition>.<attempt>`.
+    """
+
+    _PATIENCE = 20.0  # seconds; a twin may find no executor
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = str(folder)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        task = TaskContext.get()
+        assert task is not None
+        batch, partition = int(task.getLocalProperty("streaming.sql.batchId") or 0), task.partitionId()
+        if partition != batch % 2:
+            return
+        name, folder = f"{batch}.{task.stageId()}.{partition}.", Path(self.folder)
+        (folder / f"{name}{task.taskAttemptId()}").touch()
+        until = time.monotonic() + self._PATIENCE
+        while len([*folder.glob(f"{name}*")]) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+
+    @staticmethod
+    def count(folder: Path) -> int:
+        """Return how many tasks committed and had a twin that did."""
+        tasks = Counter(file.name.rpartition(".")[0] for file in folder.iterdir()) if folder.exists() else {}
+        return sum(attempts > 1 for attempts in tasks.values())
 
 
 def _parent(process: int) -> int:

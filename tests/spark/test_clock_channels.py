@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from timerheap import MIN_WATERMARK, WatermarkStrategy
 from timerheap.spark._exchange.observed import OBSERVED, merged
+from timerheap.spark._exchange.observed import observed as observed_rows
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks
 
@@ -200,6 +202,16 @@ def test_a_clock_holds_only_what_a_load_needs() -> None:
 def test_a_query_with_fewer_inputs_than_its_checkpoint_raises() -> None:
     with pytest.raises(ValueError, match="which has an input 1, got 1 inputs; start a new checkpoint"):
         WatermarkState.from_bytes(many_channels().to_bytes(), (STRATEGY,), ("airport",))
+
+
+def test_rows_without_channels_show_what_those_of_one_input_do() -> None:
+    times, timed, one_input = np.array([5, 9, -3]), np.array([True, False, True]), np.zeros(3, np.int8)
+    assert observed_rows(3, times).to_pylist() == [
+        {"input": 0, "channel": None, "max_timestamp": 9, "count": 3}
+    ]
+    for arguments in ((times, None), (times, timed), (times, ~timed & False), (None, None)):
+        assert observed_rows(3, *arguments).equals(observed_rows(3, *arguments, one_input))
+    assert observed_rows(0, times[:0]).num_rows == 0
 
 
 def test_channels_without_rows_cost_no_call() -> None:

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from timerheap import TimerHeap
 from timerheap._native._heap import CurrentKey
 from timerheap.spark._group.journalled_timers import JournalledTimers, KeyTimers
+from timerheap.spark._group.timer_journal import POP_DUE, PUSH, REMOVE
 from timerheap.spark._group.timers_of_keys import TimersOfKeys, due_keys
 from timerheap.spark._worker.row_context import KeyTimerService
 
@@ -190,3 +191,28 @@ def test_an_error_changes_nothing(method: str, arguments: Any, error: type[Excep
         getattr(journalled, method)(*arguments)
     assert list(journalled.heap) == [(7, 7, 0)]
     assert journalled.changes() is None
+
+
+def test_the_journal_holds_what_the_columns_were_at_each_call() -> None:
+    timers = JournalledTimers(kind=0, one_timer_per_key=True)
+    times, read_only, behind_a_view = np.arange(3), np.arange(3), np.arange(5, 7)
+    read_only.setflags(write=False)
+    view = behind_a_view[:]
+    view.setflags(write=False)
+    timers.push_many(times, read_only, 0)
+    timers.push_many([50], [60], 70)
+    timers.push_many(7, view, 5)
+    times[:], behind_a_view[:] = 99, 99
+    timers.pop_due(1)
+    timers.remove_many(0, [60], 70)
+    batch = timers.changes()
+    assert batch is not None
+    assert [tuple(row.values()) for row in batch.to_pylist()] == [
+        *((PUSH, time, time, 0) for time in range(3)),
+        (PUSH, 50, 60, 70),
+        (PUSH, 7, 5, 5),
+        (PUSH, 7, 6, 5),
+        (POP_DUE, 1, 0, 0),
+        (REMOVE, 0, 60, 70),
+    ]
+    assert timers.changes() is None

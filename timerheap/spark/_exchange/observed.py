@@ -16,6 +16,7 @@ OBSERVED = pa.schema(
 null if every row was too far ahead of the clock."""
 
 _NONE = np.iinfo(np.int64).min
+_NO_TIMES = np.empty(0, np.int64)
 
 
 def observed(
@@ -39,6 +40,9 @@ def observed(
     channels : pyarrow.Array of string, shape (n,), optional
         By default the rows have no channels.
     """
+    if channels is None and inputs is None:
+        counted = _NO_TIMES if times is None else times if timed is None else times[timed]
+        return _table([(0, None, int(counted.max()) if len(counted) else None, n)] if n else [])
     names: list[str | None] = [None]
     codes = np.zeros(n, np.int64)
     if channels is not None:

@@ -120,7 +120,7 @@ class JournalledTimers:
         self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> None:
         self._gather()
-        columns = (np.array(column, np.int64) for column in (timestamps, key_hashes, namespaces))
+        columns = (_kept(column) for column in (timestamps, key_hashes, namespaces))
         self._journal.append((n, TimerJournal(np.array(op, np.int8), *columns)))
 
     def _gather(self) -> None:
@@ -136,9 +136,15 @@ class JournalledTimers:
         self._gather()
         if not self._journal:
             return None
-        records = [[c if c.ndim else np.full(n, c) for c in columns] for n, columns in self._journal]
+        total = sum(n for n, _ in self._journal)
+        dtypes = (np.int8, np.int64, np.int64, np.int64)
+        columns: list[np.ndarray] = [np.empty(total, dtype) for dtype in dtypes]
+        start = 0
+        for n, record in self._journal:
+            for column, part in zip(columns, record, strict=True):
+                column[start : start + n] = part
+            start += n
         self._journal = []
-        (columns,) = records if len(records) == 1 else [map(np.concatenate, zip(*records, strict=True))]
         return TimerJournal(*columns).to_arrow()
 
     def snapshot(self) -> pa.RecordBatch:
@@ -191,6 +197,13 @@ class JournalledTimers:
     def __len__(self) -> int:
         """Return the number of timers."""
         return len(self.heap)
+
+
+def _kept(column: npt.ArrayLike) -> np.ndarray:
+    """Return a column as int64: itself if nobody can change it, else a copy."""
+    if isinstance(column, np.ndarray) and column.base is None and not column.flags.writeable:
+        return np.asarray(column, np.int64)
+    return np.array(column, np.int64)
 
 
 class KeyTimers(RowTimers):

@@ -164,6 +164,16 @@ def test_a_load_of_uneven_rows_makes_no_room_in_vain(first: str) -> None:
     assert restored.get_many(np.arange(len(values))).equals(state.get_many(np.arange(len(values))))
 
 
+def test_a_load_of_one_chunk_makes_no_room_for_others() -> None:
+    state, store = StateTable(USER_STATE, "text", pa.string()), MemoryStore()
+    state.put_many(np.arange(1), pa.array(["x" * 1_000_000]))
+    Stored(Manifest(4)).save(store, [state], SMALL_CLOCK)
+    memory = CountingMemory()
+    restored = StateTable(USER_STATE, "text", pa.string(), memory)
+    Stored.load(store, store.read_manifest(), lambda *_: restored)
+    assert memory.nbytes < 1_100_000
+
+
 def test_another_process_continues_and_merges_what_was_saved() -> None:
     group, store = Group(), MemoryStore()
     group.state.put_many(np.arange(10_000), pa.array(np.arange(10_000)))

@@ -173,7 +173,8 @@ class Stored:
                     part.replay(batch)
                     if id_ == 1:
                         times = min(run.rows // max(1, batch.num_rows), run.nbytes // len(data))
-                        part.reserve(times + times // 16 + 1)  # the other chunks may be a little larger
+                        if times > 1:
+                            part.reserve(times + times // 16 + 1)  # the others may be a little larger
                 if joint != segment.digest:
                     raise ValueError(_mixed(run.kind, name))
                 first += segment.count

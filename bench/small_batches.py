@@ -73,7 +73,8 @@ def _counted(groups: Any) -> DataFrame:
 
 def _no_op(events: DataFrame) -> DataFrame:
     partitions = events.sparkSession.conf.get("spark.sql.shuffle.partitions")
-    return _counted(events.groupBy(F.expr(f"pmod(xxhash64(key), {partitions})").alias("label")))
+    labelled = events.withColumn("label", F.expr(f"pmod(xxhash64(key), {partitions})"))
+    return _counted(labelled.groupBy("label"))
 
 
 VARIANTS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {

@@ -320,7 +320,7 @@ class Model:
         try:
             returned = getattr(self.function, method)(argument, self)
             if returned is not None:
-                self.emitted += [(method, record) for record in returned]
+                self.emitted += returned
         except Exception as e:
             e.add_note(f"timerheap: in {method}, key {self.names[key]!r}, timestamp {at}")
             raise
@@ -392,7 +392,7 @@ class Anything:
         elif draw.random() < 0.1:
             with pytest.raises(ValueError, match="does not fit"):
                 self.state.update("text")
-        results = [(len(self.seen), number) for number in range(draw.randrange(3))]
+        results = [(len(self.seen), *range(draw.randrange(3))) for _ in range(draw.randrange(3))]
         return draw.choice([None, results, iter(results), (result for result in results)])
 
 
@@ -413,16 +413,18 @@ class Native:
         self.loop = RowLoop(
             function, RowContext(self.service), self.service, self.keys, "event", "processing"
         )
-        self.emitted: list[Any] = []
+        self.emitted = self.pending = []
+        self.width, self.most = 2, 50
         self.found = 0
         self.known: dict[int, str] = {}
-        self.loop.begin(self.emit, self.known, self.find)
+        self.loop.begin(self, self.known, self.find)
 
     def no_key(self) -> None:
         raise RuntimeError("no current key")
 
-    def emit(self, returned: Any, method: str) -> None:
-        self.emitted += [(method, record) for record in returned]
+    def rows(self, returned: Any, method: str) -> None:
+        assert method in ("process_element", "on_timer")
+        self.emitted += returned
 
     def find(self, id_: int, timestamp: int) -> str:
         self.found += 1

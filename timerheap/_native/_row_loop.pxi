@@ -51,6 +51,8 @@ cdef class RowLoop:
     """
 
     cdef object function, emit, find_key, event_time, processing_time
+    cdef list pending
+    cdef Py_ssize_t width, most
     cdef RowContext context
     cdef RowTimerService service
     cdef CurrentKey current
@@ -62,19 +64,20 @@ cdef class RowLoop:
         self.event_time, self.processing_time = event_time, processing_time
         context.domain = event_time
 
-    def begin(self, emit, dict keys not None, find_key):
+    def begin(self, output, dict keys not None, find_key):
         """Begin a key group.
 
         Parameters
         ----------
-        emit : callable
-            Called with what a method of the function has returned, unless that is None, and the method's name.
+        output : timerheap.spark._worker.output.ResultBuffer
+            Receives what the methods of the function return.
         keys : dict of int to object
             Some keys by id.
         find_key : callable
             Called with the id and the timestamp of a timer whose key is not in `keys`; returns the key.
         """
-        self.emit, self.keys, self.find_key = emit, keys, find_key
+        self.emit, self.pending, self.width, self.most = output.rows, output.pending, output.width, output.most
+        self.keys, self.find_key = keys, find_key
 
     def process(self, RowSource rows not None, ids, timestamps):
         """Call ``process_element`` with rows in their order.
@@ -134,11 +137,24 @@ cdef class RowLoop:
             try:
                 returned = process(row, context)
                 if returned is not None:
-                    self.emit(returned, "process_element")
+                    self.collect(returned, "process_element")
             except Exception as e:
                 e.add_note(self.note("process_element"))
                 raise
         context.row = context.source = None
+        return 0
+
+    cdef int collect(self, object returned, str method) except -1:
+        """Put tuples of the right length where `emit` would put them, and hand everything else to it."""
+        if not PyGen_CheckExact(returned) and type(returned) is not list:
+            self.emit(returned, method)
+            return 0
+        for record in returned:
+            fits = PyTuple_Check(record) and PyTuple_GET_SIZE(record) == self.width
+            if fits and len(self.pending) + 1 < self.most:
+                self.pending.append(record)
+            else:
+                self.emit([record], method)
         return 0
 
     cdef str note(self, str method):
@@ -171,7 +187,7 @@ cdef class RowLoop:
             try:
                 returned = on_timer(at, context)
                 if returned is not None:
-                    self.emit(returned, "on_timer")
+                    self.collect(returned, "on_timer")
             except Exception as e:
                 e.add_note(self.note("on_timer"))
                 raise

@@ -20,8 +20,6 @@ LATE_BY = "late_by"
 LATE_ROW = "late_row"
 """Name of the result column with a late row, a struct."""
 
-_GATHERED = 1 << 16  # rows that become columns at once, which take far less memory
-
 
 class ResultBuffer:
     """Checks and collects what a function yields during one call of the operator.
@@ -32,23 +30,31 @@ class ResultBuffer:
         Schema of the results.
     late_row : pyarrow.StructType, optional
         Type of late rows; by default the result has none.
+
+    Attributes
+    ----------
+    pending : list of tuple
+        Rows that are not in columns yet, fewer than `most`. Tuples of `width` values may be appended.
+    width : int
+        The number of columns.
     """
+
+    most = 1 << 16  # rows that become columns at once, which take far less memory
 
     def __init__(self, schema: pa.Schema, late_row: pa.StructType | None = None) -> None:
         self._schema = schema
-        self._width = len(schema)
+        self.width = len(schema)
         self._late_fields = [] if late_row is None else list(late_row)
-        self._rows: list[tuple[Any, ...]] = []
+        self.pending: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
         self._late: list[pa.Table] = []
 
     def rows(self, rows: object, source: str) -> None:
         """Add rows; errors name `source`, the method that has yielded them."""
-        width = self._width
         for row in records(source, rows):
-            fits = isinstance(row, tuple) and len(row) == width
-            self._rows.append(row if fits else self._as_tuple(row, source))
-            if len(self._rows) == _GATHERED:
+            fits = isinstance(row, tuple) and len(row) == self.width
+            self.pending.append(row if fits else self._as_tuple(row, source))
+            if len(self.pending) >= self.most:
                 self._gather()
 
     def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
@@ -81,8 +87,9 @@ class ResultBuffer:
             self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _gather(self) -> None:
-        if self._rows:
-            rows, self._rows = self._rows, []
+        if self.pending:
+            rows = self.pending.copy()
+            self.pending.clear()
             columns = [
                 _column(values, field)
                 for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)

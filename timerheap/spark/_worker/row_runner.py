@@ -82,7 +82,7 @@ class RowRunner:
             group.watermark,
             now,
         )
-        self._loop.begin(output.rows, self._keys, self._find_key)
+        self._loop.begin(output, self._keys, self._find_key)
         self._loop.advance(group.watermark)  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, watermark: int) -> None:

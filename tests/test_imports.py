@@ -109,7 +109,7 @@ LAYERS = {
         "slab",
         "id_table",
         "checkpoint key_table row_buffer segments state_table watermark window_slices",
-        "growing_state live_store query session_windows",
+        "growing_state live_store query windows_part",
         "list_state map_state",
         "user_states",
         "key_group",

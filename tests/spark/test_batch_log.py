@@ -13,8 +13,8 @@ from memories import Arena
 
 from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.memory import PROCESS
-from timerheap.spark._group.session_windows import SessionsPart
-from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
+from timerheap.spark._group.window_slices import WindowSpec
+from timerheap.spark._group.windows_part import SessionsPart, SlicesPart
 from timerheap.tvf import CountDistinct, HoppingSliceAssigner, SessionUnsliceAssigner, Sum
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -29,8 +29,8 @@ from timerheap.spark._group.map_state import MapTable
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.session_windows import SessionsPart
-from timerheap.spark._group.window_slices import SlicesPart, WindowSpec
+from timerheap.spark._group.window_slices import WindowSpec
+from timerheap.spark._group.windows_part import SessionsPart, SlicesPart
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.tvf import CountDistinct, HoppingSliceAssigner, Max, SessionUnsliceAssigner, Sum
 

@@ -14,9 +14,8 @@ from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.session_windows import SessionsPart
 from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
-from timerheap.spark._group.window_slices import SlicesPart
+from timerheap.spark._group.windows_part import SessionsPart, SlicesPart, WindowsPart
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import SliceAssigner
 
@@ -63,7 +62,7 @@ class KeyGroup:
             JournalledTimers, "processing", PROCESSING_TIMERS, single
         )
         self.rows: RowBuffer = part(RowBuffer, "rows", query.schema)
-        self.slices: SlicesPart | SessionsPart | None = None
+        self.slices: WindowsPart | None = None
         if windows is not None:
             sliced = isinstance(windows.assigner, SliceAssigner)
             self.slices = part(SlicesPart if sliced else SessionsPart, "slices", windows)
@@ -175,7 +174,7 @@ class KeyGroup:
 
     def losses(self) -> int:
         """Return what has gone since the last search for dead keys."""
-        parts: list[KeyTable | JournalledTimers | RowBuffer | SlicesPart | SessionsPart | UserState]
+        parts: list[KeyTable | JournalledTimers | RowBuffer | WindowsPart | UserState]
         parts = [self.keys, self.event_timers, self.processing_timers, self.rows, *self.states.values()]
         if self.slices is not None:
             parts.append(self.slices)

@@ -1,4 +1,4 @@
-"""The windows of a key group: accumulators by key and slice, checkpointed slice by slice."""
+"""The windows of a query, and their accumulators by key and slice as columns."""
 
 from __future__ import annotations
 
@@ -9,23 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import TimerHeap
-from timerheap.spark._group.batch_log import BatchLog
-from timerheap.spark._group.chunks import SLICES
-from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.merging import latest_versions, with_version
-from timerheap.spark._group.offsets import widen
 from timerheap.tvf import (
     Aggregate,
     Aggregation,
-    GlobalWindowAggregate,
     Multisets,
     Partials,
     SessionUnsliceAssigner,
     SliceAssigner,
 )
 
-__all__ = ["KEY_HASH", "SLICE_END", "PartialColumns", "SlicesPart", "WindowSpec", "input_column", "objects"]
+__all__ = ["KEY_HASH", "SLICE_END", "PartialColumns", "WindowSpec", "input_column", "objects"]
 
 
 KEY_HASH = "__timerheap_key_hash"
@@ -100,112 +93,6 @@ class PartialColumns:
         for name, like in self._like.items():
             columns[name] = _from_arrow(rows.column(f"__timerheap_{name}"), like)
         return self.aggregation.partials(columns)
-
-
-class SlicesPart:
-    """A `GlobalWindowAggregate` that checkpoints the slices that have changed.
-
-    A changed slice is written in full, after a row without a key, which deletes its previous version.
-
-    Parameters
-    ----------
-    spec : WindowSpec
-        The windows, whose assigner is a `SliceAssigner`, and their aggregates.
-    memory : Memory
-        Where the changes are logged, from which another process rebuilds the windows.
-    """
-
-    kind = SLICES
-
-    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
-        assert isinstance(spec.assigner, SliceAssigner)
-        self.name = spec.name
-        self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
-        self.windows.timers._lend(memory)
-        self.columns = PartialColumns(spec)
-        self.schema = self.columns.schema
-        self.losses = 0  # the number of slices that have been removed
-        self._replayed: list[pa.RecordBatch] = []
-        self._log = BatchLog(self.schema, memory)
-
-    def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
-        return [self.losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
-
-    @classmethod
-    def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any]) -> SlicesPart:
-        """Return the part that `head` describes; O(size)."""
-        part = cls(spec)
-        part.losses, watermark, log, timers = head
-        part._log = BatchLog.attach(part.schema, memory, log)
-        for batch in part._log:
-            part.replay(batch)
-        part._restore(watermark, TimerHeap._attach(memory, timers))
-        return part
-
-    def ids(self) -> np.ndarray:
-        """Return the ids of the keys that have accumulators."""
-        return self.windows.snapshot().key_ids
-
-    def loaded(self, watermark: int) -> None:
-        """Restore the windows at the stored watermark, after all chunks have been replayed."""
-        self._restore(watermark)
-        self._log.replace(self.snapshot)
-
-    def _restore(self, watermark: int, timers: TimerHeap | None = None) -> None:
-        stored = self.windows.aggregation.empty()
-        if self._replayed:
-            rows = latest_versions(self._replayed, SLICE_END, KEY_HASH)
-            stored = self.columns.from_arrow(with_version(rows, KEY_HASH))
-        self._replayed = []
-        self.windows.restore(stored, watermark, timers=timers)
-
-    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
-
-    def changes(self) -> pa.RecordBatch | None:
-        """Return the slices that have changed or have been removed since the last call."""
-        slices, gone = self.windows.changes()
-        self.losses += len(gone)
-        ends = np.concatenate([np.unique(slices.slice_ends), gone])
-        if not len(ends):
-            return None
-        changes = self._batch(slices, ends)
-        self._log.append(changes, self.nbytes(), self.snapshot)
-        return changes
-
-    def snapshot(self) -> pa.RecordBatch:
-        """Return all slices."""
-        return self._batch(self.windows.snapshot(), np.empty(0, np.int64))
-
-    def replay(self, batch: pa.RecordBatch) -> None:
-        """See `CheckpointedPart`; `loaded` restores what was replayed."""
-        if batch.schema != self.columns.schema:
-            raise ValueError(
-                f"the checkpoint's windows must have the columns {self.columns.schema}, got {batch.schema}; "
-                "use the aggregates that the checkpoint was written with, or start a new checkpoint"
-            )
-        self._replayed.append(widen(batch))
-
-    def reserve(self, times: int) -> None:
-        """Do nothing: chunks are kept until `loaded`."""
-
-    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `CheckpointedPart`."""
-        return latest_versions(batches, SLICE_END, KEY_HASH)
-
-    def nbytes(self) -> int:
-        """Return the approximate size of a snapshot in bytes."""
-        return self.windows.snapshot().nbytes
-
-    def __len__(self) -> int:
-        return len(self.windows.snapshot())
-
-    def _batch(self, slices: Partials, deleted: np.ndarray) -> pa.RecordBatch:
-        schema, n = self.columns.schema, len(deleted)
-        deletions = [pa.nulls(n, field.type) for field in schema]
-        deletions[1] = pa.array(deleted)
-        columns = zip(deletions, self.columns.to_arrow(slices), strict=True)
-        return pa.RecordBatch.from_arrays([pa.concat_arrays(pair) for pair in columns], schema=schema)
 
 
 def _arrow_type(like: np.ndarray | Multisets, object_type: pa.DataType | None) -> pa.DataType:

@@ -1,0 +1,220 @@
+"""The windows of a key group, checkpointed by their changes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap._native._heap import TimerHeap
+from timerheap.spark._group.batch_log import BatchLog
+from timerheap.spark._group.chunks import SLICES
+from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.merging import latest_versions, with_version
+from timerheap.spark._group.offsets import widen
+from timerheap.spark._group.window_slices import KEY_HASH, SLICE_END, PartialColumns, WindowSpec
+from timerheap.tvf import (
+    GlobalWindowAggregate,
+    Partials,
+    SessionUnsliceAssigner,
+    SessionWindowAggregate,
+    SliceAssigner,
+)
+
+__all__ = ["SessionsPart", "SlicesPart", "WindowsPart"]
+
+_START = "__timerheap_session_start"
+
+
+class WindowsPart(ABC):
+    """Windows whose accumulators are checkpointed in groups: by slice, or by key.
+
+    A changed group is written in full, after a row without a version, which deletes what was written of the
+    group before.
+
+    Parameters
+    ----------
+    spec : WindowSpec
+        The windows and their aggregates.
+    memory : Memory
+        Where the changes are logged, from which another process rebuilds the windows.
+    """
+
+    kind = SLICES
+    windows: GlobalWindowAggregate | SessionWindowAggregate
+    _group: ClassVar[str]  # the column with the group of an accumulator
+    _version: ClassVar[str]  # a column that is null only in rows that delete
+    _more: ClassVar[list[pa.Field]] = []  # columns after those of `PartialColumns`
+
+    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
+        self.name = spec.name
+        self.columns = PartialColumns(spec)
+        self.schema = pa.schema([*self.columns.schema, *self._more])
+        self.losses = 0  # the number of slices that were removed, or of keys that lost their last session
+        self._replayed: list[pa.RecordBatch] = []
+        self._log = BatchLog(self.schema, memory)
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self.losses, self.windows.watermark, self._log.head()]
+
+    @classmethod
+    def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any]) -> Self:
+        """Return the part that `head` describes; O(size)."""
+        part = cls(spec)
+        part.losses, watermark, log, *timers = head
+        part._log = BatchLog.attach(part.schema, memory, log)
+        for batch in part._log:
+            part.replay(batch)
+        part._restore(part._stored(), watermark, *(TimerHeap._attach(memory, each) for each in timers))
+        return part
+
+    def loaded(self, watermark: int) -> None:
+        """Restore the windows at the stored watermark, after all chunks have been replayed."""
+        self._restore(self._stored(), watermark)
+        self._log.replace(self.snapshot)
+
+    def _stored(self) -> pa.RecordBatch:
+        """Return the rows of all accumulators that were replayed."""
+        batches, self._replayed = self._replayed, []
+        if not batches:
+            return pa.RecordBatch.from_pylist([], self.schema)
+        return with_version(self.merge(batches), self._version)
+
+    def ids(self) -> np.ndarray:
+        """Return the ids of the keys that have accumulators."""
+        return self._partials().key_ids
+
+    @abstractmethod
+    def _partials(self) -> Partials:
+        """Return all accumulators; O(1)."""
+
+    @abstractmethod
+    def _all(self) -> list[pa.Array]:
+        """Return all accumulators as the columns of `schema`."""
+
+    @abstractmethod
+    def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
+        """Return the groups that have changed or are gone since the last call, or None; count the losses.
+
+        Returns
+        -------
+        columns : list of pyarrow.Array
+            The accumulators of these groups as the columns of `schema`.
+        groups : ndarray of int64
+        """
+
+    @abstractmethod
+    def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
+        """Restore the windows from the columns of `_all`, with the timers that were attached, if any."""
+
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Return the groups that have changed or are gone since the last call."""
+        changed = self._changed()
+        if changed is None:
+            return None
+        changes = self._batch(*changed)
+        self._log.append(changes, self._partials().nbytes, self.snapshot)
+        return changes
+
+    def snapshot(self) -> pa.RecordBatch:
+        """Return all accumulators."""
+        return self._batch(self._all(), np.empty(0, np.int64))
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """See `CheckpointedPart`; `loaded` restores what was replayed."""
+        if batch.schema != self.schema:
+            raise ValueError(
+                f"the checkpoint's windows must have the columns {self.schema}, got {batch.schema}; "
+                "use the aggregates that the checkpoint was written with, or start a new checkpoint"
+            )
+        self._replayed.append(widen(batch))
+
+    def reserve(self, times: int) -> None:  # noqa: B027
+        """Do nothing: chunks are kept until `loaded`."""
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """See `CheckpointedPart`."""
+        return latest_versions(batches, self._group, self._version)
+
+    def __len__(self) -> int:
+        return len(self._partials())
+
+    def _batch(self, columns: list[pa.Array], deleted: np.ndarray) -> pa.RecordBatch:
+        deletions = [pa.nulls(len(deleted), field.type) for field in self.schema]
+        deletions[self.schema.get_field_index(self._group)] = pa.array(deleted)
+        both = [pa.concat_arrays(pair) for pair in zip(deletions, columns, strict=True)]
+        return pa.RecordBatch.from_arrays(both, schema=self.schema)
+
+
+class SlicesPart(WindowsPart):
+    """A `GlobalWindowAggregate` that checkpoints the slices that have changed; see `WindowsPart`.
+
+    Its timers live in the memory.
+    """
+
+    windows: GlobalWindowAggregate
+    _group, _version = SLICE_END, KEY_HASH
+
+    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
+        assert isinstance(spec.assigner, SliceAssigner)
+        super().__init__(spec, memory)
+        self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
+        self.windows.timers._lend(memory)
+
+    def head(self) -> list[Any]:
+        """See `WindowsPart.head`."""
+        return [*super().head(), self.windows.timers._head()]
+
+    def _partials(self) -> Partials:
+        return self.windows.snapshot()
+
+    def _all(self) -> list[pa.Array]:
+        return self.columns.to_arrow(self.windows.snapshot())
+
+    def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
+        slices, gone = self.windows.changes()
+        self.losses += len(gone)
+        ends = np.append(np.unique(slices.slice_ends), gone)
+        return (self.columns.to_arrow(slices), ends) if len(ends) else None
+
+    def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
+        self.windows.restore(self.columns.from_arrow(rows), watermark, timers=timers)
+
+
+class SessionsPart(WindowsPart):
+    """A `SessionWindowAggregate` that checkpoints the sessions of changed keys; see `WindowsPart`.
+
+    Its timers are made anew from the sessions.
+    """
+
+    windows: SessionWindowAggregate
+    _group, _version = KEY_HASH, _START
+    _more: ClassVar[list[pa.Field]] = [pa.field(_START, pa.int64())]
+
+    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
+        assert isinstance(spec.assigner, SessionUnsliceAssigner)
+        super().__init__(spec, memory)
+        gap, zone = spec.assigner.interval, spec.assigner.zone.name
+        self.windows = SessionWindowAggregate(gap, spec.aggregates, zone)
+
+    def _partials(self) -> Partials:
+        return self.windows.snapshot()[1]
+
+    def _all(self) -> list[pa.Array]:
+        return self._columns(*self.windows.snapshot())
+
+    def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
+        starts, sessions, keys = self.windows.changes()
+        self.losses += len(np.setdiff1d(keys, sessions.key_ids))
+        return (self._columns(starts, sessions), keys) if len(keys) else None
+
+    def _columns(self, starts: np.ndarray, sessions: Partials) -> list[pa.Array]:
+        return [*self.columns.to_arrow(sessions), pa.array(starts)]
+
+    def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
+        self.windows.restore(rows.column(_START).to_numpy(), self.columns.from_arrow(rows), watermark)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from chunk_store import MemoryStore
+from pyspark.sql.types import StringType, StructField, StructType
 from test_live_store import files
 from test_state import QUERY
 
@@ -108,7 +109,7 @@ def test_a_restarted_query_continues_its_groups(executor: Executor, tmp_path: Pa
     assert executor.batch("a", owner=Owner("query", "planned anew")) == HANDED_OVER
     other = replace(QUERY, drop_state=("other",))
     assert executor.batch("b", other, Owner("query", "third")) == HANDED_OVER, "it has no such state"
-    rows = QUERY.rows.add("more", "string")
+    rows = StructType([*QUERY.rows, StructField("more", StringType())])
     assert executor.batch("b", replace(QUERY, rows=rows), Owner("query", "fourth")) == LOADED
     assert len(files(tmp_path)) == 1
     assert not executor.notices

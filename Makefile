@@ -149,8 +149,8 @@ group = $(if $(filter-out demo,$(1)),--group $(1))
 $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 	$(call install,$*,$(built))
 
-# Checks the tree and needs only what timerheap requires, so that a change of code builds no wheel first.
-$(venv)/lint/.installed: pyproject.toml | $(venv)/lint/pyvenv.cfg
+# Checks the tree, and of the wheel only the compiled module, so that a change of Python code builds no wheel first.
+$(venv)/lint/.installed: pyproject.toml $(filter csrc/% timerheap/_native/%,$(sources)) | $(venv)/lint/pyvenv.cfg
 	$(MAKE) $(wheel)
 	$(call install,lint,$(built))
 

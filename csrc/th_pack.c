@@ -2,61 +2,44 @@
 #include "th_pack.h"
 
 #include "th_array_private.h"
+#include "th_xxh64_private.h"
 
-/* ---- hashes: XXH64 of few bytes at a time, see th_xxh64.c ---- */
-
-static const uint64_t P1 = 0x9E3779B185EBCA87, P2 = 0xC2B2AE3D27D4EB4F, P3 = 0x165667B19E3779F9,
-                      P4 = 0x85EBCA77C2B2AE63, P5 = 0x27D4EB2F165667C5;
+/* ---- hashes ---- */
 
 #define SEED 42
 
-TH_INLINE uint64_t rotl(uint64_t x, int r) { return x << r | x >> (64 - r); }
-
-TH_INLINE uint64_t add8(uint64_t h, uint64_t x) { return rotl(h ^ rotl(x * P2, 31) * P1, 27) * P1 + P4; }
-
-TH_INLINE uint64_t add4(uint64_t h, uint32_t x) { return rotl(h ^ x * P1, 23) * P2 + P3; }
-
-TH_INLINE int64_t finish(uint64_t h) {
-    h = (h ^ h >> 33) * P2;
-    h = (h ^ h >> 29) * P3;
-    return (int64_t)(h ^ h >> 32);
-}
-
+/* Of few bytes in one go, since a state in memory costs more than the rest. */
 TH_INLINE int64_t hash_text(th_text text) {
-    const uint8_t *p = text.at, *end = p + text.size;
-    if (text.size >= 32) {
-        th_xxh64 x;
-        th_xxh64_begin(&x, SEED);
-        th_xxh64_add(&x, p, text.size);
-        return (int64_t)th_xxh64_end(&x);
-    }
-    uint64_t h = SEED + P5 + text.size;
-    for (; end - p >= 8; p += 8) h = add8(h, th_load_le64(p));
-    if (end - p >= 4) {
-        h = add4(h, th_load_le32(p));
-        p += 4;
-    }
-    for (; p != end; p++) h = rotl(h ^ *p * P5, 11) * P1;
-    return finish(h);
+    if (text.size < 32) return (int64_t)th_finish(th_add_rest(SEED + P5 + text.size, text.at, text.size));
+    th_xxh64 x;
+    th_xxh64_begin(&x, SEED);
+    th_xxh64_add(&x, text.at, text.size);
+    return (int64_t)th_xxh64_end(&x);
 }
 
+/* Integers have the byte order of this machine. */
 TH_INLINE int64_t hash_integer(const uint8_t *p, unsigned width) {
     int8_t one;
     int16_t two;
+    int32_t four;
     int64_t eight;
     switch (width) {
     case 1:
         memcpy(&one, p, 1);
-        return finish(add4(SEED + P5 + 4, (uint32_t)(int32_t)one));
+        four = one;
+        break;
     case 2:
         memcpy(&two, p, 2);
-        return finish(add4(SEED + P5 + 4, (uint32_t)(int32_t)two));
+        four = two;
+        break;
     case 4:
-        return finish(add4(SEED + P5 + 4, th_load_le32(p)));
+        memcpy(&four, p, 4);
+        break;
     default:
         memcpy(&eight, p, 8);
-        return finish(add8(SEED + P5 + 8, (uint64_t)eight));
+        return (int64_t)th_finish(th_add8(SEED + P5 + 8, (uint64_t)eight));
     }
+    return (int64_t)th_finish(th_add4(SEED + P5 + 4, (uint32_t)four));
 }
 
 th_status th_pack_hash(const th_array *a, int64_t *hash) {

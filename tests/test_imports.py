@@ -105,7 +105,7 @@ LAYERS = {
         "array_views batch_log buffers chunks live_file python_values timer_journal",
         "timers_of_keys value_columns",
         "array_layouts channels journalled_timers",
-        "column",
+        "column staged_timers",
         "slab",
         "id_table",
         "checkpoint key_table row_buffer segments state_table watermark window_slices",
@@ -123,7 +123,7 @@ LAYERS = {
     ],
     "spark._worker": [
         "__init__ endless hand_overs live_cache notices output row_context rows spark_store window_columns",
-        "group_state live_groups runner window_runner",
+        "group_state live_groups runner waves window_runner",
         "batch_runner initial_state key_group_batch rehearsal row_runner",
         "partition_batch",
         "stateful_operator",

@@ -249,8 +249,12 @@ class BatchTimerService(ABC):
     """
 
     @abstractmethod
-    def current_watermark(self) -> int:
-        """Return the event-time watermark, in epoch ms."""
+    def current_watermark(self) -> int | np.ndarray:
+        """Return the event-time watermark, in epoch ms.
+
+        In event-time order each key is at a time of its own: an int64 array of shape (n,) has the watermark
+        of each row or timer of the call. Otherwise it is an int.
+        """
 
     @abstractmethod
     def current_processing_time(self) -> int:
@@ -296,9 +300,14 @@ class BatchTimerService(ABC):
 class BatchProcessFunction(Function, ABC):
     """Processes rows and timers in columns; the fastest way to use the native heap.
 
-    Timers fire in rounds. A call receives all due timers, ordered by (timestamp, key hash, namespace). Timers
-    that the call registers and that are already due fire in the next round. Deleting a timer of the current
-    round has no effect. In event-time order, `process_batch` is called once for every distinct timestamp.
+    In event-time order, a call has each key at most once: `process_batch` the next row of many keys, and
+    `on_timers` their next timers, ordered by (timestamp, key hash). Each key sees its rows and timers in the
+    order of time, rows before timers of the same timestamp, whatever the other keys have; so a call should
+    change only the timers of its own keys. What it registers or deletes counts for the key's next timer.
+
+    In arrival order, and for processing time, timers fire in rounds. A call receives all due timers, ordered
+    by (timestamp, key hash, namespace). Timers that the call registers and that are already due fire in the
+    next round. Deleting a timer of the current round has no effect.
 
     Attributes
     ----------
@@ -361,12 +370,15 @@ class BatchProcessFunction(Function, ABC):
     def process_batch(
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterable[pa.RecordBatch] | None:
-        """Process all rows of one key group in a micro-batch and yield record batches."""
+        """Process rows of one key group and yield record batches.
+
+        In arrival order these are all its rows in a micro-batch, else at most one of each key.
+        """
 
     def on_timers(
         self, due: TimerBatch, ctx: BatchProcessFunction.Context
     ) -> Iterable[pa.RecordBatch] | None:
-        """Handle one round of due timers and yield record batches."""
+        """Handle due timers and yield record batches."""
         return None
 
 

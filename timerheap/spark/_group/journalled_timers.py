@@ -105,6 +105,24 @@ class JournalledTimers:
             self._record(POP_DUE, 1, watermark, 0, 0)
         return due
 
+    def take_many(self, timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray) -> np.ndarray:
+        """Take timers out of the heap to fire them; return a bool array that is True where there was one.
+
+        Nothing is recorded: call `taken` when all timers up to a watermark have been taken.
+        """
+        if isinstance(self.heap, TimerHeap):
+            live = self.heap.remove_many(timestamps, key_hashes, namespaces)
+        else:
+            at, live = self.heap.timestamps_of(key_hashes, namespaces)
+            live &= at == timestamps
+            self.heap.remove_many(key_hashes[live], namespaces[live])
+        self._losses += int(np.count_nonzero(live))
+        return live
+
+    def taken(self, watermark: int) -> None:
+        """Record that all timers up to `watermark` have been taken."""
+        self._record(POP_DUE, 1, watermark, 0, 0)
+
     def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
         """Remove all timers of keys, like the heap's ``remove_keys``."""
         heap = self.heap

@@ -17,11 +17,13 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import fitting, narrow
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows
+from timerheap.spark._group.staged_timers import StagedTimers
 from timerheap.spark._worker.group_state import BatchGroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import no_processing_time
+from timerheap.spark._worker.waves import fire_before, fire_rest, wave_order
 from timerheap.time import TimeDomain
-from timerheap.timer import MIN_WATERMARK, TimerBatch
+from timerheap.timer import Timer, TimerBatch
 
 __all__ = ["BatchRunner"]
 
@@ -31,10 +33,11 @@ _ROUNDS = 1_000_000
 class _TimerService(BatchTimerService):
     def __init__(self, group: KeyGroup, watermark: int, now: int | None) -> None:
         self._group = group
-        self.watermark = watermark
+        self.watermark: int | np.ndarray = watermark
+        self.staged: StagedTimers | None = None  # while rows are processed in event-time order
         self._now = now
 
-    def current_watermark(self) -> int:
+    def current_watermark(self) -> int | np.ndarray:
         return self.watermark
 
     def current_processing_time(self) -> int:
@@ -44,7 +47,10 @@ class _TimerService(BatchTimerService):
         self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
         self._group.keys.expect(key_hashes)
-        return self._group.event_timers.push_many(timestamps, key_hashes, namespaces)
+        new = self._group.event_timers.push_many(timestamps, key_hashes, namespaces)
+        if self.staged is not None:
+            self.staged.register(timestamps, key_hashes, namespaces, new)
+        return new
 
     def delete_event_time_timers(
         self,
@@ -52,7 +58,10 @@ class _TimerService(BatchTimerService):
         timestamps: npt.ArrayLike | None = None,
         namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
-        return self._delete(self._group.event_timers, key_hashes, timestamps, namespaces)
+        deleted = self._delete(self._group.event_timers, key_hashes, timestamps, namespaces)
+        if self.staged is not None and timestamps is not None:
+            self.staged.delete(timestamps, key_hashes, namespaces, deleted)
+        return deleted
 
     def register_processing_time_timers(
         self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
@@ -172,13 +181,40 @@ class BatchRunner:
         self._context.timers = self._timers = _TimerService(group, group.watermark, now)
 
     def replay(self, waiting: KeyedRows, watermark: int) -> None:
-        """Process rows in event-time order, with one call for each distinct timestamp."""
+        """Process rows in event-time order, in waves of at most one row or timer of each key."""
+        timers = self._timers
+        start = int(timers.watermark)
+        timers.staged = staged = StagedTimers(self._group.event_timers, watermark, waiting.ids, start)
+        order, stops = wave_order(staged.row_numbers)
+        numbers = staged.row_numbers[order]
+        if len(stops) > 1:
+            waiting = waiting.take(order)
+        first = 0
         for part in self._narrowed(waiting):
-            starts = np.flatnonzero(np.diff(part.timestamps, prepend=part.timestamps[:1] - 1)).tolist()
-            for start, stop in pairwise([*starts, len(part)]):
-                self._step_to(int(part.timestamps[start]) - 1)
-                self._process(part.slice(start, stop))
-        self._step_to(watermark)
+            last = first + len(part)
+            inside = stops[(first < stops) & (stops < last)]
+            for begin, end in pairwise([first, *inside.tolist(), last]):
+                self._process_wave(staged, numbers[begin:end], part.slice(begin - first, end - first))
+            first = last
+        fire_rest(staged, self._fire_wave)
+        staged.end()
+        timers.staged = None
+        timers.watermark = max(watermark, start)
+
+    def _process_wave(self, staged: StagedTimers, numbers: np.ndarray, rows: KeyedRows) -> None:
+        fire_before(staged, numbers, rows.timestamps, self._fire_wave)
+        staged.begin_call(rows.ids, numbers)
+        staged.watermarks[numbers] = self._timers.watermark = rows.timestamps - 1
+        self._process(rows)
+
+    def _fire_wave(self, numbers: np.ndarray, due: TimerBatch) -> None:
+        staged = self._timers.staged
+        assert staged is not None
+        staged.begin_call(due.key_hashes, numbers)
+        self._timers.watermark = watermarks = staged.watermarks[numbers]
+        if staged.stalled > _ROUNDS:
+            raise self._endless(due[0], int(watermarks[0]))
+        self._on_timers(due, TimeDomain.EVENT_TIME)
 
     def process(self, waiting: KeyedRows) -> None:
         """Process rows in the order of arrival, in one call unless they exceed an Arrow column."""
@@ -208,13 +244,6 @@ class BatchRunner:
         """Fire processing-time timers; those of time t fire when the clock shows t + 1."""
         self._fire(self._group.processing_timers, now - 1, TimeDomain.PROCESSING_TIME)
 
-    def _step_to(self, watermark: int) -> None:
-        """Advance to one timestamp with timers after the other."""
-        heap = self._group.event_timers.heap
-        while (head := heap.peek()) is not None and head.timestamp <= watermark:
-            self.advance(max(head.timestamp, self._timers.watermark))
-        self._timers.watermark = max(watermark, self._timers.watermark, MIN_WATERMARK)
-
     def _fire(self, timers: JournalledTimers, time: int, domain: TimeDomain) -> None:
         for _ in range(_ROUNDS):
             due = timers.pop_due(time)
@@ -223,10 +252,13 @@ class BatchRunner:
             self._on_timers(due, domain)
         head = timers.heap.peek()
         assert head is not None
-        key = self._group.keys.keys(np.array([head.key_hash])).to_pylist()[0]
-        raise RuntimeError(
+        raise self._endless(head, time)
+
+    def _endless(self, timer: Timer, watermark: int) -> RuntimeError:
+        key = self._group.keys.keys(np.array([timer.key_hash])).to_pylist()[0]
+        return RuntimeError(
             f"on_timers has registered timers that were already due {_ROUNDS:,} times in a row, last for key "
-            f"{key} at timestamp {head.timestamp}; register timers after the watermark ({time})"
+            f"{key} at timestamp {timer.timestamp}; register timers after the watermark ({watermark})"
         )
 
     def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:

@@ -1,0 +1,274 @@
+"""Compares columns in event-time order with rows and with a plain Python model, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
+from timerheap.spark._exchange.unpack import HashedRows
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
+from timerheap.spark._group.row_buffer import ORDER
+from timerheap.spark._worker import batch_runner
+from timerheap.spark._worker.batch_runner import BatchRunner
+from timerheap.spark._worker.key_group_batch import run_key_group
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.row_runner import RowRunner
+from timerheap.spark._worker.waves import wave_order
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+
+ROWS = (
+    StructType().add("k", "long").add("at", "long").add("add", "long").add("drop", "long")
+ROWS = ROWS.add("ns", "long")
+)
+RESULT = StructType().add("k", "long").add("at", "long").add("ns", "long").add("watermark", "long")
+RESULT = RESULT.add("n", "long").add("new", "boolean")
+ROW_NS = -1  # in the results of rows
+
+
+@dataclass(frozen=True)
+class Step:
+    """A row: registers a timer `add` later, then deletes the one `drop` later."""
+
+    k: int
+    at: int
+    add: int
+    drop: int
+    ns: int
+
+
+def cascade(at: int, ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return the timers, with namespaces, that a timer registers and deletes; some are due already."""
+    added = [(at + 2, ns)] * (at % 3 == 0) + [(at - 3, ns)] * (at % 5 == 0)
+    return added, [(at + 2, ns)] * (at % 7 == 0) + [(at, 1 - ns)] * (at % 4 == 0)
+
+
+class Columns(BatchProcessFunction):
+    """Does what `model` does, for many keys at once."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("n", "bigint"))
+        self.sizes: list[int] = []
+
+    def count(self, ids: np.ndarray) -> np.ndarray:
+        assert len(np.unique(ids)) == len(ids), "a call has each key at most once"
+        self.sizes.append(len(ids))
+        n = self.n.values(ids).fill_null(0).to_numpy() + 1
+        self.n.update_many(ids, n)
+        return n
+
+    def delete(self, ctx: Any, ids: np.ndarray, at: np.ndarray, ns: np.ndarray) -> None:
+        timers = ctx.timer_service()
+        if self.one_timer_per_key:
+            timers.delete_event_time_timers(ids, namespaces=ns)
+        else:
+            timers.delete_event_time_timers(ids, at, ns)
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+        at, add, drop, ns = (batch.column(name).to_numpy() for name in ("at", "add", "drop", "ns"))
+        assert at.tolist() == ctx.timestamps.tolist()
+        n = self.count(ctx.key_hashes)
+        new = ctx.timer_service().register_event_time_timers(ctx.key_hashes, at + add, ns)
+        some = drop > 0
+        self.delete(ctx, ctx.key_hashes[some], (at + drop)[some], ns[some])
+        yield self.results(ctx, np.full(len(n), ROW_NS), n, new)
+
+    def on_timers(self, due: Any, ctx: Any) -> Any:
+        assert list(due) == sorted(due)
+        n = self.count(due.key_hashes)
+        done = [cascade(at, ns) for at, _, ns in due]
+        for part in (0, 1):
+            timers = [(id_, *t) for id_, did in zip(due.key_hashes, done, strict=True) for t in did[part]]
+            if timers:
+                ids, at, ns = np.array(timers, np.int64).T
+                if part:
+                    self.delete(ctx, ids, at, ns)
+                else:
+                    ctx.timer_service().register_event_time_timers(ids, at, ns)
+        yield self.results(ctx, due.namespaces, n, np.zeros(len(n), bool))
+
+    def results(self, ctx: Any, ns: np.ndarray, n: np.ndarray, new: np.ndarray) -> pa.RecordBatch:
+        watermark = np.full(len(n), ctx.timer_service().current_watermark())
+        columns = [ctx.keys(ctx.key_hashes).column("k"), ctx.timestamps, ns, watermark, n, new]
+        return pa.record_batch([pa.array(column) for column in columns], names=RESULT.names)
+
+
+class Moving(Columns):
+    one_timer_per_key = True
+
+
+class Rows(KeyedProcessFunction):
+    """Does what `model` does in namespace 0, row by row."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("n", "bigint"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        timers = ctx.timer_service()
+        new = value.at + value.add not in timers.event_time_timers()
+        timers.register_event_time_timer(value.at + value.add)
+        if value.drop > 0:
+            timers.delete_event_time_timer(value.at + value.drop)
+        yield self.result(ctx, ROW_NS, new)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        added, dropped = cascade(timestamp, 0)
+        for at, _ in added:
+            ctx.timer_service().register_event_time_timer(at)
+        for at, ns in dropped:
+            if ns == 0:
+                ctx.timer_service().delete_event_time_timer(at)
+        yield self.result(ctx, 0, False)
+
+    def result(self, ctx: Any, ns: int, new: bool) -> tuple[Any, ...]:
+        self.n.update((self.n.value() or 0) + 1)
+        watermark = ctx.timer_service().current_watermark()
+        return ctx.get_current_key(), ctx.timestamp(), ns, watermark, self.n.value(), new
+
+
+def model(steps: Sequence[Step], moves: bool) -> list[tuple[Any, ...]]:
+    """Return the results for the rows of one key, one row or timer after the other."""
+    timers: dict[Any, tuple[int, int]] = {}
+    out: list[tuple[Any, ...]] = []
+    watermark = MIN_WATERMARK
+
+    def identity(at: int, ns: int) -> Any:
+        return ns if moves else (at, ns)
+
+    def report(at: int, ns: int, new: bool) -> None:
+        out.append((steps[0].k, at, ns, watermark, len(out) + 1, new))
+
+    def fire_before(end: int) -> None:
+        nonlocal watermark
+        while timers and min(timers.values())[0] < end:
+            at, ns = min(timers.values())
+            del timers[identity(at, ns)]
+            watermark = max(watermark, at)
+            added, dropped = cascade(at, ns)
+            timers.update({identity(*timer): timer for timer in added})
+            for timer in dropped:
+                timers.pop(identity(*timer), None)
+            report(at, ns, False)
+
+    for step in sorted(steps, key=lambda step: step.at):
+        if watermark < step.at - 1:  # no timer comes between rows of one timestamp
+            fire_before(step.at)
+        watermark = step.at - 1
+        timer = step.at + step.add, step.ns
+        new = identity(*timer) not in timers
+        timers[identity(*timer)] = timer
+        if step.drop > 0:
+            timers.pop(identity(step.at + step.drop, step.ns), None)
+        report(step.at, ROW_NS, new)
+    fire_before(MAX_WATERMARK)
+    return out
+
+
+def run(function: Any, steps: Sequence[Step], cuts: Sequence[int] = ()) -> dict[int, list[tuple[Any, ...]]]:
+    """Run a function on rows divided into micro-batches at these times; return the results of each key."""
+    query = Query(
+        work=function,
+        key=["k"],
+        rows=ROWS,
+        result=RESULT,
+        event_time="at",
+        watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
+        channels=(None,),
+        order="event_time",
+        time_mode="None",
+        max_parallelism=1,
+    )
+    group = KeyGroup(query)
+    runner = (RowRunner if isinstance(function, KeyedProcessFunction) else BatchRunner)(function, query, 1)
+    runner.open()
+    results: dict[int, list[tuple[Any, ...]]] = {}
+    start = MIN_WATERMARK
+    for stop in [*sorted(cuts), MAX_WATERMARK]:
+        numbers = [n for n in range(len(steps)) if start < _arrival(steps, n) <= stop]
+        output = ResultBuffer(query.result_schema)
+        run_key_group(query, runner, group, _rows(steps, numbers), None, stop, output)
+        for part in group.parts():
+            part.changes()
+        for row in output.table().to_pylist():
+            results.setdefault(row["k"], []).append(tuple(row.values()))
+        start = stop
+    assert not len(group.event_timers.heap)
+    return results
+
+
+def _arrival(steps: Sequence[Step], n: int) -> int:
+    return steps[n].at - 3 * (n % 2)
+
+
+def _rows(steps: Sequence[Step], numbers: Sequence[int]) -> HashedRows:
+    columns = {name: np.array([getattr(steps[n], name) for n in numbers], np.int64) for name in ROWS.names}
+    batch = pa.record_batch({**columns, ORDER: np.array(numbers, np.int64)})
+    return HashedRows(batch, columns["k"] * 11 + 5, columns["at"])
+
+
+STEPS = st.lists(
+    st.builds(
+        Step,
+        k=st.integers(0, 3),
+        at=st.integers(0, 40),
+        add=st.integers(-6, 20),
+        drop=st.integers(-10, 12),
+        ns=st.integers(0, 1),
+    ),
+    max_size=25,
+)
+CUTS = st.lists(st.integers(0, 60), max_size=5)
+
+
+def expected(steps: Sequence[Step], moves: bool) -> dict[int, list[tuple[Any, ...]]]:
+    return {k: model([s for s in steps if s.k == k], moves) for k in {step.k for step in steps}}
+
+
+@pytest.mark.parametrize("function", [Columns, Moving])
+@given(steps=STEPS, cuts=CUTS)
+def test_waves_equal_a_model_for_any_micro_batches(
+    function: type[Columns], steps: list[Step], cuts: list[int]
+) -> None:
+    assert run(function(), steps, cuts) == expected(steps, function.one_timer_per_key)
+
+
+@given(steps=STEPS, cuts=CUTS)
+def test_waves_equal_rows(steps: list[Step], cuts: list[int]) -> None:
+    steps = [Step(step.k, step.at, step.add, step.drop, 0) for step in steps]
+
+    assert run(Columns(), steps, cuts) == run(Rows(), steps, cuts)
+
+
+def test_a_call_has_each_key_and_all_keys_share_calls() -> None:
+    steps = [Step(k, 10 * n + k, 5, 0, 0) for k in range(100) for n in range(3)]
+    function = Columns()
+    run(function, steps)
+    assert function.sizes[0] == 100
+    assert len(function.sizes) < 30, "and not one call for each of 300 rows and their timers"
+
+
+def test_waves_are_the_first_rows_of_all_keys_then_the_second_ones() -> None:
+    order, stops = wave_order(np.array([0, 1, 0, 2, 0, 1]))
+    assert order.tolist() == [0, 1, 3, 2, 5, 4]
+    assert stops.tolist() == [3, 5, 6]
+    many = np.zeros(70_000, np.int64)  # more than 16 bits
+    assert wave_order(many)[0].tolist() == list(range(70_000))
+
+
+def test_timers_that_are_always_due_again_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(Columns):
+        def on_timers(self, due: Any, ctx: Any) -> None:
+            ctx.timer_service().register_event_time_timers(due.key_hashes, due.timestamps)
+
+    monkeypatch.setattr(batch_runner, "_ROUNDS", 50)
+    with pytest.raises(RuntimeError, match=r"already due 50 times in a row, last for key \{'k': 3\} at"):
+        run(Endless(), [Step(3, 10, 5, 0, 0)])

@@ -1,0 +1,226 @@
+"""The timers of each key that fire in a micro-batch, so that many keys can ask for their next one at once."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from timerheap._native._heap import IdIndex, KeyTimerHeap
+from timerheap.spark._group.journalled_timers import JournalledTimers
+from timerheap.spark._group.timers_of_keys import due_rows
+from timerheap.timer import MAX_WATERMARK, TimerBatch
+
+__all__ = ["StagedTimers"]
+
+
+class StagedTimers:
+    """The timers up to a watermark, by key.
+
+    The timers stay in their heap until they are taken, so a deleted timer needs no search here: it is skipped
+    when its turn comes. Each key has its next timer in `next`. The others are those that were due at the
+    start, sorted, and a Python heap for the few keys with several timers that callbacks have registered.
+
+    Parameters
+    ----------
+    timers : JournalledTimers
+    watermark : int
+        Timers up to it are staged.
+    row_ids : ndarray of int64, shape (n,)
+        The ids of the keys of the rows.
+    start : int
+        The watermark so far.
+
+    Attributes
+    ----------
+    ids : ndarray of int64, shape (k,)
+        The id of each key that has rows or staged timers. Keys are numbered by their place here.
+    row_numbers : ndarray of int64, shape (n,)
+        The number of each row's key.
+    next : ndarray of int64, shape (k,)
+        The timestamp of each key's next timer, the largest int64 if there is none.
+    staged : ndarray of bool, shape (k,)
+        Whether there is one.
+    watermarks : ndarray of int64, shape (k,)
+        How far each key is in event time: the watermark that it sees.
+    stalled : int
+        How many times in a row `take` has not advanced any key.
+    """
+
+    def __init__(self, timers: JournalledTimers, watermark: int, row_ids: np.ndarray, start: int) -> None:
+        self._timers = timers
+        self._watermark = watermark
+        self._moves = isinstance(timers.heap, KeyTimerHeap)
+        heap = timers.heap
+        due = due_rows(heap, watermark)
+        numbers, self.ids = pd.factorize(np.concatenate([row_ids, heap.key_hashes[due]]))
+        self.row_numbers, number = numbers[: len(row_ids)], numbers[len(row_ids) :]
+        self._timestamps, self._namespaces = heap.timestamps[due], heap.namespaces[due]
+        order = np.lexsort((self._namespaces, self._timestamps, number))
+        self._timestamps, self._namespaces = self._timestamps[order], self._namespaces[order]
+        counts = np.bincount(number, minlength=len(self.ids))
+        self._stop = np.cumsum(counts)
+        self._start = self._stop - counts
+        self.next = np.full(len(self.ids), MAX_WATERMARK)
+        self.staged = np.zeros(len(self.ids), bool)
+        self._next_namespace = np.zeros(len(self.ids), np.int64)
+        self._more: dict[int, list[tuple[int, int]]] = {}
+        self._at_hand = self._numbers = np.empty(0, np.int64)
+        self._index: IdIndex | None = None
+        self._taken = False
+        self._oldest = start
+        self.watermarks = np.full(len(self.ids), start)
+        self.stalled = 0
+        self._fill(np.flatnonzero(counts))
+
+    def begin_call(self, ids: np.ndarray, numbers: np.ndarray) -> None:
+        """Note the keys of a call, which need not be searched for when it registers timers for them."""
+        self._at_hand, self._numbers = ids, numbers
+
+    def take(self, numbers: np.ndarray) -> tuple[np.ndarray, TimerBatch]:
+        """Take the next timer of each of these keys, without those that callbacks have deleted.
+
+        Returns the numbers of the keys, and the timers, sorted.
+        """
+        timestamps, namespaces = self.next[numbers], self._next_namespace[numbers]
+        ids = self.ids[numbers]
+        self._taken = True
+        self._fill(numbers)
+        rows = np.flatnonzero(self._timers.take_many(timestamps, ids, namespaces))
+        if len(rows) > 1:
+            rows = rows[np.lexsort((ids[rows], timestamps[rows]))]
+        numbers, timestamps = numbers[rows], timestamps[rows]
+        before = self.watermarks[numbers]
+        self.stalled = 0 if (timestamps > before).any() else self.stalled + 1
+        self.watermarks[numbers] = np.maximum(timestamps, before)
+        return numbers, TimerBatch(timestamps, ids[rows], namespaces[rows])
+
+    def end(self) -> None:
+        """Record that all timers up to the watermark have been taken."""
+        if self._taken:
+            self._timers.taken(self._watermark)
+
+    def register(
+        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, namespaces: npt.ArrayLike, new: np.ndarray
+    ) -> None:
+        """Stage those of the timers just registered that fire in this micro-batch.
+
+        Parameters
+        ----------
+        timestamps, key_ids, namespaces
+            As they were passed to the heap's ``push_many``.
+        new : ndarray of bool, shape (n,)
+            What it returned.
+        """
+        due = np.asarray(timestamps) <= self._watermark
+        if not due.any():
+            return
+        # A timer that is not new is staged already, unless it has been moved.
+        due = np.broadcast_to(due, new.shape) if self._moves else due & new
+        timers = self._columns(timestamps, key_ids, namespaces, due)
+        if self._moves:
+            self._drop(*timers)
+        self._stage(*timers)
+
+    def delete(
+        self,
+        timestamps: npt.ArrayLike,
+        key_ids: npt.ArrayLike,
+        namespaces: npt.ArrayLike,
+        deleted: np.ndarray,
+    ) -> None:
+        """Drop deleted timers that are next in turn; the arguments are as in `register`.
+
+        The others are skipped when it is their turn.
+        """
+        if not self._moves:
+            due = deleted & (np.asarray(timestamps) <= self._watermark)
+            if due.any():
+                self._drop(*self._columns(timestamps, key_ids, namespaces, due))
+
+    def _columns(
+        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, namespaces: npt.ArrayLike, where: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the numbers of the keys, the timestamps and the namespaces of some of the timers."""
+        rows = np.flatnonzero(where)
+        at, ids, namespace = (
+            np.broadcast_to(np.asarray(column, np.int64), where.shape)[rows]
+            for column in (timestamps, key_ids, namespaces)
+        )
+        return self._numbers[rows] if key_ids is self._at_hand else self._find(ids), at, namespace
+
+    def _drop(self, numbers: np.ndarray, timestamps: np.ndarray, namespaces: np.ndarray) -> None:
+        """Drop these timers where they are next."""
+        gone = self.staged[numbers] & (self._next_namespace[numbers] == namespaces)
+        if not self._moves:
+            gone &= self.next[numbers] == timestamps
+        if gone.any():
+            self._fill(numbers[gone])
+
+    def _stage(self, numbers: np.ndarray, timestamps: np.ndarray, namespaces: np.ndarray) -> None:
+        """Add timers to those of their keys."""
+        free = np.flatnonzero(~self.staged[numbers])
+        self.next[numbers[free]] = timestamps[free]
+        self._next_namespace[numbers[free]] = namespaces[free]
+        self.staged[numbers[free]] = True
+        # With several timers of a key that had none, one of them is next now, and the others differ from it.
+        rest = (self.next[numbers] != timestamps) | (self._next_namespace[numbers] != namespaces)
+        for row in np.flatnonzero(rest).tolist():
+            self._insert(int(numbers[row]), int(timestamps[row]), int(namespaces[row]))
+
+    def _insert(self, number: int, timestamp: int, namespace: int) -> None:
+        head = int(self.next[number]), int(self._next_namespace[number])
+        timer = timestamp, namespace
+        if timer < head:
+            self.next[number], self._next_namespace[number] = timer
+            timer = head
+        heappush(self._more.setdefault(number, []), timer)
+
+    def _fill(self, numbers: np.ndarray) -> None:
+        """Find the next timers of these keys in place of those that were."""
+        start = self._start[numbers]
+        some = start < self._stop[numbers]
+        self.staged[numbers] = some
+        self.next[numbers] = MAX_WATERMARK
+        if some.any():
+            rest, start = numbers[some], start[some]
+            self.next[rest] = self._timestamps[start]
+            self._next_namespace[rest] = self._namespaces[start]
+            self._start[rest] += 1
+        if self._more:
+            for number in self._more.keys() & set(numbers.tolist()):
+                self._fill_from_more(number)
+
+    def _fill_from_more(self, number: int) -> None:
+        timers = self._more[number]
+        if self.staged[number]:
+            if (self.next[number], self._next_namespace[number]) <= timers[0]:
+                return
+            self._start[number] -= 1  # it stays where it is sorted
+        self.next[number], self._next_namespace[number] = heappop(timers)
+        self.staged[number] = True
+        if not timers:
+            del self._more[number]
+
+    def _find(self, ids: np.ndarray) -> np.ndarray:
+        """Return the numbers of keys, which are added if they have neither rows nor staged timers."""
+        if self._index is None:
+            self._index = IdIndex()
+            self._index.put_many(self.ids, np.arange(len(self.ids)))
+        numbers, known = self._index.find_many(ids)
+        if known.all():
+            return numbers
+        added = pd.unique(ids[~known])
+        self._index.put_many(added, np.arange(len(self.ids), len(self.ids) + len(added)))
+        zeros = np.zeros(len(added), np.int64)
+        self.ids = np.concatenate([self.ids, added])
+        self.next = np.concatenate([self.next, np.full(len(added), MAX_WATERMARK)])
+        self.staged = np.concatenate([self.staged, zeros.astype(bool)])
+        self._next_namespace = np.concatenate([self._next_namespace, zeros])
+        self.watermarks = np.concatenate([self.watermarks, zeros + self._oldest])
+        self._start = np.concatenate([self._start, zeros])
+        self._stop = np.concatenate([self._stop, zeros])
+        numbers, _ = self._index.find_many(ids)
+        return numbers

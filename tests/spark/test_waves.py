@@ -26,12 +26,12 @@ from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.waves import wave_order
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-ROWS = (
-    StructType().add("k", "long").add("at", "long").add("add", "long").add("drop", "long")
-ROWS = ROWS.add("ns", "long")
-)
-RESULT = StructType().add("k", "long").add("at", "long").add("ns", "long").add("watermark", "long")
-RESULT = RESULT.add("n", "long").add("new", "boolean")
+ROWS, RESULT = StructType(), StructType()
+for name in ("k", "at", "add", "drop", "ns"):
+    ROWS.add(name, "long")
+for name in ("k", "at", "ns", "watermark", "n"):
+    RESULT.add(name, "long")
+RESULT.add("new", "boolean")
 ROW_NS = -1  # in the results of rows
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from timerheap._native._heap import TimerHeap
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.merging import row_order
+from timerheap.spark._group.merging import row_order, time_order
 from timerheap.spark._group.offsets import wide_rows
 from timerheap.spark._group.slab import Slab
 from timerheap.timer import MIN_WATERMARK
@@ -159,7 +159,7 @@ class RowBuffer:
         self.losses += len(released)
         if not len(released):
             return released
-        return released.take(np.lexsort((self._hashes(released), released.ids, released.timestamps)))
+        return released.take(time_order(released.timestamps, released.ids, self._hashes(released)))
 
     def _hashes(self, rows: KeyedRows) -> np.ndarray:
         hashes: np.ndarray = rows.rows.column(self._wide.get_field_index(ORDER)).to_numpy()

@@ -10,6 +10,7 @@ import pandas as pd
 
 from timerheap._native._heap import IdIndex, KeyTimerHeap
 from timerheap.spark._group.journalled_timers import JournalledTimers
+from timerheap.spark._group.merging import row_order, time_order
 from timerheap.spark._group.timers_of_keys import due_rows
 from timerheap.timer import MAX_WATERMARK, TimerBatch
 
@@ -58,7 +59,7 @@ class StagedTimers:
         numbers, self.ids = pd.factorize(np.concatenate([row_ids, heap.key_hashes[due]]))
         self.row_numbers, number = numbers[: len(row_ids)], numbers[len(row_ids) :]
         self._timestamps, self._namespaces = heap.timestamps[due], heap.namespaces[due]
-        order = np.lexsort((self._namespaces, self._timestamps, number))
+        order = row_order(number, self._timestamps, self._namespaces)
         self._timestamps, self._namespaces = self._timestamps[order], self._namespaces[order]
         counts = np.bincount(number, minlength=len(self.ids))
         self._stop = np.cumsum(counts)
@@ -90,7 +91,7 @@ class StagedTimers:
         self._fill(numbers)
         rows = np.flatnonzero(self._timers.take_many(timestamps, ids, namespaces))
         if len(rows) > 1:
-            rows = rows[np.lexsort((ids[rows], timestamps[rows]))]
+            rows = rows[time_order(timestamps[rows], ids[rows])]
         numbers, timestamps = numbers[rows], timestamps[rows]
         before = self.watermarks[numbers]
         self.stalled = 0 if (timestamps > before).any() else self.stalled + 1

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from chunk_store import MemoryStore, load, save
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 from timerheap.spark._exchange.unpack import HashedRows
+from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._worker import batch_runner
@@ -190,14 +193,17 @@ def run(function: Any, steps: Sequence[Step], cuts: Sequence[int] = ()) -> dict[
     group = KeyGroup(query)
     runner = (RowRunner if isinstance(function, KeyedProcessFunction) else BatchRunner)(function, query, 1)
     runner.open()
+    store, stored = MemoryStore(), Stored(Manifest(1))
     results: dict[int, list[tuple[Any, ...]]] = {}
     start = MIN_WATERMARK
     for stop in [*sorted(cuts), MAX_WATERMARK]:
         numbers = [n for n in range(len(steps)) if start < _arrival(steps, n) <= stop]
         output = ResultBuffer(query.result_schema)
         run_key_group(query, runner, group, _rows(steps, numbers), None, stop, output)
-        for part in group.parts():
-            part.changes()
+        save(group, stored, store)
+        group = KeyGroup(query)
+        group.watermark = stop
+        stored = load(store, group)
         for row in output.table().to_pylist():
             results.setdefault(row["k"], []).append(tuple(row.values()))
         start = stop

@@ -249,11 +249,11 @@ class BatchTimerService(ABC):
     """
 
     @abstractmethod
-    def current_watermark(self) -> int | np.ndarray:
+    def current_watermark(self) -> int:
         """Return the event-time watermark, in epoch ms.
 
-        In event-time order each key is at a time of its own: an int64 array of shape (n,) has the watermark
-        of each row or timer of the call. Otherwise it is an int.
+        In event-time order each key is at a time of its own: this is the lowest watermark of the keys in the
+        call, and `BatchProcessFunction.Context.watermarks` has that of each.
         """
 
     @abstractmethod
@@ -343,6 +343,15 @@ class BatchProcessFunction(Function, ABC):
 
         key_hashes: np.ndarray
         timestamps: np.ndarray | None
+
+        @property
+        @abstractmethod
+        def watermarks(self) -> np.ndarray:
+            """The watermark of the key of each row or timer, in epoch ms: int64, shape (n,).
+
+            In event-time order it is what a `KeyedProcessFunction` sees with the same row or timer; in
+            arrival order all keys have the same.
+            """
 
         @abstractmethod
         def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:

@@ -51,8 +51,8 @@ def test_the_parts_of_a_group_have_64_bit_offsets(type_: pa.DataType) -> None:
     assert keys.table.type.field(0).type == wanted
     assert keys.keys(ids).schema.field(0).type == type_, "what the user sees"
     rows = RowBuffer(pa.schema([("c", type_)]))
-    assert rows.release(0).rows.schema == rows.snapshot().schema.remove(2).remove(1)
-    assert rows.release(0).rows.schema.field(0).type == wanted
+    assert rows.release(0)[0].rows.schema == rows.snapshot().schema.remove(2).remove(1)
+    assert rows.release(0)[0].rows.schema.field(0).type == wanted
 
 
 def test_a_slice_that_starts_beyond_2_gib_is_narrowed() -> None:

@@ -57,9 +57,19 @@ class Rounds(BatchProcessFunction):
         )
         new[deletes] = self.delete(timers, ids[deletes], (at - arg)[deletes])
         zeros = np.zeros(len(ids), np.int64)
-        watermark = np.full(len(ids), timers.current_watermark())
+        assert type(timers.current_watermark()) is int
+        assert timers.current_watermark() == min(ctx.watermarks.tolist())
         seen = pa.nulls(len(ids), pa.string())
-        columns = [pa.array(["row"] * len(ids)), *batch.columns[:2], at, zeros, watermark, zeros, seen, new]
+        columns = [
+            pa.array(["row"] * len(ids)),
+            *batch.columns[:2],
+            at,
+            zeros,
+            ctx.watermarks,
+            zeros,
+            seen,
+            new,
+        ]
         yield pa.record_batch([pa.array(column) for column in columns], names=NAMES)
 
     def delete(self, timers: Any, ids: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
@@ -90,14 +100,15 @@ class Rounds(BatchProcessFunction):
         assert again.dtype == bool
         self.delete(timers, ids[times % 5 == 0], times[times % 5 == 0] + 2)
         self.fired.update_many(ids[times % 17 == 0], pa.nulls(int((times % 17 == 0).sum()), pa.int64()))
-        watermark = np.full(len(ids), timers.current_watermark())
+        assert type(timers.current_watermark()) is int
+        assert timers.current_watermark() == min(ctx.watermarks.tolist())
         keys = ctx.keys(ids)
         columns = [
             pa.array(["timer"] * len(ids)),
             *keys.columns,
             times,
             due.namespaces,
-            watermark,
+            ctx.watermarks,
             fired[inverse],
             seen,
         ]

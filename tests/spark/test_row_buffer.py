@@ -28,7 +28,9 @@ def keyed(rows: list[Row], schema: pa.Schema) -> KeyedRows:
     return KeyedRows(widen(pa.RecordBatch.from_arrays(columns, schema=schema)), ids, timestamps)
 
 
-def rows_of(released: KeyedRows) -> list[Row]:
+def released_rows(buffer: RowBuffer, watermark: int) -> list[Row]:
+    rows, positions = buffer.release(watermark)
+    released = rows.take(positions)
     value, order = (column.to_pylist() for column in released.rows.columns)
     return list(zip(released.timestamps.tolist(), released.ids.tolist(), order, value, strict=True))
 
@@ -60,7 +62,7 @@ def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
         def release(self, by: int) -> None:
             self.watermark += by
             due = sorted(row for row in self.model if row[0] <= self.watermark)
-            assert rows_of(self.buffer.release(self.watermark)) == due
+            assert released_rows(self.buffer, self.watermark) == due
             self.model = [row for row in self.model if row[0] > self.watermark]
 
         @rule(anew=st.booleans())
@@ -146,26 +148,26 @@ def test_a_failed_allocation_leaves_the_buffer_as_it_was(schema: pa.Schema) -> N
         memory = Arena()
         buffer = RowBuffer(schema, memory)
         buffer.append(keyed(old, schema))
-        assert rows_of(buffer.release(2)) == old[:2]
+        assert released_rows(buffer, 2) == old[:2]
         buffer.append(keyed(new[:9], schema))
         buffer.append(keyed(new[9:], schema))
         memory.allowed = allowed
         try:
-            released = buffer.release(3)
+            released = released_rows(buffer, 3)
         except MemoryError:
             memory.allowed = None
             assert len(buffer) == 6 + 98
-            released = buffer.release(3)
+            released = released_rows(buffer, 3)
         else:
             allowed = 100 if memory.allowed else allowed
-        assert rows_of(released) == sorted([old[2], *new[:3]])
+        assert released == sorted([old[2], *new[:3]])
         memory.allowed = 0
-        assert rows_of(buffer.release(95)) == sorted([*old[3:], *new[3:95]]), "releasing needs no memory"
+        assert released_rows(buffer, 95) == sorted([*old[3:], *new[3:95]]), "releasing needs no memory"
         memory.allowed = None
         changes = buffer.changes()
         assert changes is not None
         assert changes.num_rows == 3
-        assert rows_of(buffer.release(100)) == new[95:]
+        assert released_rows(buffer, 100) == new[95:]
         if allowed == 100:
             break
     assert allowed == 100

@@ -81,7 +81,8 @@ class Attempts:
         waiting = pa.RecordBatch.from_arrays([*columns, order], schema=self.query.schema)
         group.rows.append(KeyedRows(widen(waiting), ids, times).where(times > group.watermark))
         group.watermark = now
-        released = group.rows.release(now)
+        rows, order = group.rows.release(now)
+        released = rows.take(order)
         for id_, time in zip(released.ids.tolist(), released.timestamps.tolist(), strict=True):
             self.touch(draw, id_, time)
         for timers in (group.event_timers, group.processing_timers):

@@ -173,7 +173,8 @@ class Machine(RuleBasedStateMachine):
     @rule(watermark=TIMES)
     def release(self, watermark: int) -> None:
         self.group.watermark = watermark = max(watermark, self.group.watermark)
-        released = self.group.rows.release(watermark)
+        rows, order = self.group.rows.release(watermark)
+        released = rows.take(order)
         due = sorted((time, self.ids[name], n) for time, name, n in self.waiting if time <= watermark)
         found = zip(
             released.timestamps.tolist(), released.ids.tolist(), released.rows["n"].to_pylist(), strict=True
@@ -319,12 +320,12 @@ def test_columns_may_change_once_no_row_waits(case: str) -> None:
         row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
         group.rows.append(KeyedRows(widen(row), np.array([5]), np.array([8])))
         save(group, Stored(store.read_manifest()), store)
-        assert reloaded(store, *fields).rows.release(8).rows.equals(widen(row))
+        assert reloaded(store, *fields).rows.release(8)[0].rows.equals(widen(row))
 
 
 def test_waiting_rows_are_restored_if_the_columns_are_reordered() -> None:
     group = reloaded(saved_rows(5), *ROWS[::-1], HASHED)
-    assert group.rows.release(6).rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
+    assert group.rows.release(6)[0].rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
 
 
 def with_states(store: MemoryStore, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:

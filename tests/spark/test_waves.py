@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from chunk_store import MemoryStore, load, save
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
@@ -100,8 +101,8 @@ class Columns(BatchProcessFunction):
         yield self.results(ctx, due.namespaces, n, np.zeros(len(n), bool))
 
     def results(self, ctx: Any, ns: np.ndarray, n: np.ndarray, new: np.ndarray) -> pa.RecordBatch:
-        watermark = np.full(len(n), ctx.timer_service().current_watermark())
-        columns = [ctx.keys(ctx.key_hashes).column("k"), ctx.timestamps, ns, watermark, n, new]
+        assert ctx.timer_service().current_watermark() == min(ctx.watermarks.tolist())
+        columns = [ctx.keys(ctx.key_hashes).column("k"), ctx.timestamps, ns, ctx.watermarks, n, new]
         return pa.record_batch([pa.array(column) for column in columns], names=RESULT.names)
 
 
@@ -196,14 +197,15 @@ def run(function: Any, steps: Sequence[Step], cuts: Sequence[int] = ()) -> dict[
     store, stored = MemoryStore(), Stored(Manifest(1))
     results: dict[int, list[tuple[Any, ...]]] = {}
     start = MIN_WATERMARK
-    for stop in [*sorted(cuts), MAX_WATERMARK]:
+    for batch, stop in enumerate([*sorted(cuts), MAX_WATERMARK]):
         numbers = [n for n in range(len(steps)) if start < _arrival(steps, n) <= stop]
         output = ResultBuffer(query.result_schema)
         run_key_group(query, runner, group, _rows(steps, numbers), None, stop, output)
-        save(group, stored, store)
-        group = KeyGroup(query)
-        group.watermark = stop
-        stored = load(store, group)
+        if batch % (1 + len(cuts) // 20) == 0:
+            save(group, stored, store)
+            group = KeyGroup(query)
+            group.watermark = stop
+            stored = load(store, group)
         for row in output.table().to_pylist():
             results.setdefault(row["k"], []).append(tuple(row.values()))
         start = stop
@@ -240,6 +242,7 @@ def expected(steps: Sequence[Step], moves: bool) -> dict[int, list[tuple[Any, ..
 
 
 @pytest.mark.parametrize("function", [Columns, Moving])
+@settings(max_examples=40)
 @given(steps=STEPS, cuts=CUTS)
 def test_waves_equal_a_model_for_any_micro_batches(
     function: type[Columns], steps: list[Step], cuts: list[int]
@@ -247,11 +250,25 @@ def test_waves_equal_a_model_for_any_micro_batches(
     assert run(function(), steps, cuts) == expected(steps, function.one_timer_per_key)
 
 
+@settings(max_examples=40)
 @given(steps=STEPS, cuts=CUTS)
 def test_waves_equal_rows(steps: list[Step], cuts: list[int]) -> None:
     steps = [Step(step.k, step.at, step.add, step.drop, 0) for step in steps]
 
     assert run(Columns(), steps, cuts) == run(Rows(), steps, cuts)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 20, 200])
+def test_results_do_not_depend_on_the_number_of_micro_batches(micro_batches: int) -> None:
+    draw = random.Random(micro_batches)
+    steps = [
+        Step(draw.randrange(20), draw.randrange(1000), draw.randrange(-6, 60), draw.randrange(-10, 40), 0)
+        for _ in range(400)
+    ]
+    cuts = [n * 1000 // micro_batches for n in range(1, micro_batches)]
+
+    assert run(Columns(), steps, cuts) == run(Rows(), steps, cuts) == expected(steps, False)
+    assert run(Moving(), steps, cuts) == expected(steps, True)
 
 
 def test_a_call_has_each_key_and_all_keys_share_calls() -> None:

@@ -141,8 +141,8 @@ class RowBuffer:
         if len(rows):
             self._new.append(rows)
 
-    def release(self, watermark: int) -> KeyedRows:
-        """Remove and return the rows up to `watermark`, ordered by timestamp, key id and row hash.
+    def release(self, watermark: int) -> tuple[KeyedRows, np.ndarray]:
+        """Remove and return the rows up to `watermark`, and their order by timestamp, key id and row hash.
 
         A MemoryError leaves the buffer as it was.
         """
@@ -158,8 +158,8 @@ class RowBuffer:
         released = _concatenated([*passing, self._popped(watermark)])
         self.losses += len(released)
         if not len(released):
-            return released
-        return released.take(time_order(released.timestamps, released.ids, self._hashes(released)))
+            return released, np.empty(0, np.int64)
+        return released, time_order(released.timestamps, released.ids, self._hashes(released))
 
     def _hashes(self, rows: KeyedRows) -> np.ndarray:
         hashes: np.ndarray = rows.rows.column(self._wide.get_field_index(ORDER)).to_numpy()

@@ -116,7 +116,7 @@ class StagedTimers:
             What it returned.
         """
         due = np.asarray(timestamps) <= self._watermark
-        if not due.any():
+        if not np.count_nonzero(due):
             return
         # A timer that is not new is staged already, unless it has been moved.
         due = np.broadcast_to(due, new.shape) if self._moves else due & new
@@ -138,7 +138,7 @@ class StagedTimers:
         """
         if not self._moves:
             due = deleted & (np.asarray(timestamps) <= self._watermark)
-            if due.any():
+            if np.count_nonzero(due):
                 self._drop(*self._columns(timestamps, key_ids, namespaces, due))
 
     def _columns(

@@ -33,12 +33,13 @@ _ROUNDS = 1_000_000
 class _TimerService(BatchTimerService):
     def __init__(self, group: KeyGroup, watermark: int, now: int | None) -> None:
         self._group = group
-        self.watermark: int | np.ndarray = watermark
+        self.watermark = watermark
+        self.watermarks: np.ndarray | None = None  # of each row or timer, in event-time order
         self.staged: StagedTimers | None = None  # while rows are processed in event-time order
         self._now = now
 
-    def current_watermark(self) -> int | np.ndarray:
-        return self.watermark
+    def current_watermark(self) -> int:
+        return self.watermark if self.watermarks is None else int(self.watermarks.min())
 
     def current_processing_time(self) -> int:
         return no_processing_time() if self._now is None else self._now
@@ -133,6 +134,11 @@ class _Context(BatchProcessFunction.Context):
         self.domain = TimeDomain.EVENT_TIME
         self._keys = keys
 
+    @property
+    def watermarks(self) -> np.ndarray:
+        watermarks = self.timers.watermarks
+        return np.full(len(self.key_hashes), self.timers.watermark) if watermarks is None else watermarks
+
     def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
         return self.group.keys.keys(np.asarray(key_hashes, np.int64))
 
@@ -180,15 +186,15 @@ class BatchRunner:
         self._context.group = group
         self._context.timers = self._timers = _TimerService(group, group.watermark, now)
 
-    def replay(self, waiting: KeyedRows, watermark: int) -> None:
+    def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order, in waves of at most one row or timer of each key."""
         timers = self._timers
-        start = int(timers.watermark)
-        timers.staged = staged = StagedTimers(self._group.event_timers, watermark, waiting.ids, start)
-        order, stops = wave_order(staged.row_numbers)
-        numbers = staged.row_numbers[order]
-        if len(stops) > 1:
-            waiting = waiting.take(order)
+        timers.staged = staged = StagedTimers(
+            self._group.event_timers, watermark, waiting.ids[order], timers.watermark
+        )
+        waves, stops = wave_order(staged.row_numbers)
+        numbers = staged.row_numbers[waves]
+        waiting = waiting.take(order[waves])
         first = 0
         for part in self._narrowed(waiting):
             last = first + len(part)
@@ -198,20 +204,20 @@ class BatchRunner:
             first = last
         fire_rest(staged, self._fire_wave)
         staged.end()
-        timers.staged = None
-        timers.watermark = max(watermark, start)
+        timers.staged = timers.watermarks = None
+        timers.watermark = max(watermark, timers.watermark)
 
     def _process_wave(self, staged: StagedTimers, numbers: np.ndarray, rows: KeyedRows) -> None:
         fire_before(staged, numbers, rows.timestamps, self._fire_wave)
         staged.begin_call(rows.ids, numbers)
-        staged.watermarks[numbers] = self._timers.watermark = rows.timestamps - 1
+        staged.watermarks[numbers] = self._timers.watermarks = rows.timestamps - 1
         self._process(rows)
 
     def _fire_wave(self, numbers: np.ndarray, due: TimerBatch) -> None:
         staged = self._timers.staged
         assert staged is not None
         staged.begin_call(due.key_hashes, numbers)
-        self._timers.watermark = watermarks = staged.watermarks[numbers]
+        self._timers.watermarks = watermarks = staged.watermarks[numbers]
         if staged.stalled > _ROUNDS:
             raise self._endless(due[0], int(watermarks[0]))
         self._on_timers(due, TimeDomain.EVENT_TIME)

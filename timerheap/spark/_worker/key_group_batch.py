@@ -37,7 +37,7 @@ def run_key_group(
     if query.order == "event_time":
         if admitted is not None:
             group.rows.append(admitted)
-        runner.replay(group.rows.release(watermark), watermark)
+        runner.replay(*group.rows.release(watermark), watermark)
     else:
         if admitted is not None:
             runner.process(admitted)

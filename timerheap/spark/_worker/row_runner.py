@@ -85,8 +85,9 @@ class RowRunner:
         self._loop.begin(output, self._keys, self._find_key)
         self._loop.advance(group.watermark)  # up to there all timers have fired
 
-    def replay(self, waiting: KeyedRows, watermark: int) -> None:
+    def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order."""
+        waiting = waiting.take(order)
         self._loop.replay(self._prepare(waiting), waiting.ids, waiting.timestamps, watermark)
 
     def process(self, waiting: KeyedRows) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._worker.output import ResultBuffer
@@ -39,10 +41,17 @@ class Runner(Protocol):
     def process(self, rows: KeyedRows) -> None:
         """Process rows in the order of arrival."""
 
-    def replay(self, rows: KeyedRows, watermark: int) -> None:
-        """Process rows sorted by event time, fire timers between them, and advance to `watermark`.
+    def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
+        """Process rows in event-time order, fire timers between them, and advance to `watermark`.
 
         The watermark is t - 1 while rows of timestamp t are processed.
+
+        Parameters
+        ----------
+        rows : KeyedRows
+        order : ndarray of int64, shape (n,)
+            The rows in event-time order, by their positions.
+        watermark : int
         """
 
     def advance(self, watermark: int) -> None:

@@ -50,9 +50,9 @@ def _stable_order(numbers: np.ndarray) -> np.ndarray:
 def fire_before(staged: StagedTimers, numbers: np.ndarray, timestamps: np.ndarray, fire: Fire) -> None:
     """Fire the timers of these keys that are due before their rows of these times, one of a key at a time."""
     due = staged.next[numbers] < timestamps
-    if due.any():
+    if np.count_nonzero(due):  # faster than any(), which counts with one key in a call
         due &= staged.watermarks[numbers] < timestamps - 1  # no timer comes between rows of one timestamp
-    while due.any():
+    while np.count_nonzero(due):
         numbers, timestamps = numbers[due], timestamps[due]
         _fire(staged, numbers, fire)
         due = staged.next[numbers] < timestamps

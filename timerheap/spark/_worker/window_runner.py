@@ -52,7 +52,7 @@ class WindowRunner:
         self._windows = group.slices.windows
         self._now = now
 
-    def replay(self, waiting: KeyedRows, watermark: int) -> None:
+    def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows, then advance: the order of its rows does not change the result of a window."""
         self.process(waiting)
         self.advance(watermark)

@@ -296,7 +296,7 @@ def cold_load(job: Job) -> dict[str, Any]:
     job.start()
     batch = job.step()
     state = job.spark.read.format("statestore").option("stateVarName", "chunks")
-    chunks = state.load(str(job.work / "checkpoint")).select(F.sum(F.length("user_map_value.data")))
+    chunks = state.load(str(job.work / "checkpoint")).select(F.sum(F.length("user_map_value.text")))
     size = chunks.collect()[0][0]
     tell(f"cold load of {job.timers:,}: {size / 1e6:.1f} MB in {batch.load_seconds:.2f} s of the workers")
     return {

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import seal, unseal, xxh64
+from timerheap._native._heap import from_text, seal, to_text, unseal, xxh64
 
 both = pytest.mark.parametrize("kind", [TimerHeap, KeyTimerHeap])
 NUMBER = {TimerHeap: 1, KeyTimerHeap: 2}
@@ -115,7 +115,7 @@ def test_every_flipped_bit_raises(at):
 
 @pytest.mark.parametrize("data", [5, "text", None, [1, 2], np.arange(100)[::2]])
 def test_data_that_is_not_a_buffer_raises(data):
-    for call in (TimerHeap.from_bytes, KeyTimerHeap.from_bytes, lambda data: unseal(1, data), xxh64):
+    for call in (TimerHeap.from_bytes, KeyTimerHeap.from_bytes, lambda data: unseal(1, data), xxh64, to_text):
         with pytest.raises(TypeError, match="data must be bytes or another contiguous buffer"):
             call(data)
     with pytest.raises(TypeError, match="part 1 must be bytes"):
@@ -130,6 +130,27 @@ def test_an_invalid_kind_raises(kind, error):
         seal(kind, b"")
     with pytest.raises(error, match="kind must"):
         unseal(kind, seal(1, b""))
+
+
+# ---- text ----
+
+
+@given(st.binary(max_size=100))
+def test_bytes_come_back_from_ascii_text_a_seventh_longer(data):
+    text = to_text(data)
+    assert text.isascii()
+    assert len(text) == -(-8 * len(data) // 7)
+    assert from_text(text) == data
+    bits = "".join(f"{ord(character):07b}"[::-1] for character in text)
+    assert "".join(f"{byte:08b}"[::-1] for byte in data) == bits[: 8 * len(data)]
+
+
+@pytest.mark.parametrize("text", ["é" * 8, "\u4e00", "seven or\x80", "a", "nine char"])
+def test_text_that_holds_no_bytes_raises(text):
+    with pytest.raises(ValueError, match="text must be what to_text"):
+        from_text(text)
+    with pytest.raises(TypeError, match="text must be a str, got b''"):
+        from_text(b"")
 
 
 # ---- heaps ----

@@ -33,4 +33,6 @@ void test_array(size_t steps);
 
 void test_pack(size_t steps);
 
+void test_text(size_t steps);
+
 #endif

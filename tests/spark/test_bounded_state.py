@@ -20,6 +20,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap._native._heap import from_text
 from timerheap.spark._group.chunks import KEYS, read_chunk
 from timerheap.spark._group.key_table import KeyTable
 
@@ -43,9 +44,9 @@ def chunks(spark: SparkSession, checkpoint: Path) -> dict[int, list[tuple[int, i
     """Return the chunks in a checkpoint by label, as (kind, id, data)."""
     state = spark.read.format("statestore").option("stateVarName", "chunks").load(str(checkpoint))
     found: dict[int, list[tuple[int, int, bytes]]] = {}
-    entries = state.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.data")
-    for label, kind, id_, data in entries.collect():
-        found.setdefault(label, []).append((kind, id_, bytes(data)))
+    entries = state.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.text")
+    for label, kind, id_, text in entries.collect():
+        found.setdefault(label, []).append((kind, id_, from_text(text)))
     return found
 
 

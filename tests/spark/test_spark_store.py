@@ -18,7 +18,7 @@ class Spark:
     def __init__(self) -> None:
         self._statefulProcessorApiClient = self
         self.sent: list[tuple[Any, ...]] = []
-        self.values: dict[tuple[Any, Any], bytes] = {}
+        self.values: dict[tuple[Any, Any], Any] = {}
         self.answers: deque[tuple[int, str, bytes]] = deque()
         self.most_unanswered = 0
         self.closed = False
@@ -57,11 +57,11 @@ class Spark:
             removeKey=lambda key: self._call("remove", key),
         )
 
-    def _stored(self, key: Any) -> bytes:
+    def _stored(self, key: Any) -> Any:
         return self.values.get((self.key, key), b"")
 
     @staticmethod
-    def _value(data: bytes) -> tuple[bytes] | None:
+    def _value(data: Any) -> tuple[Any] | None:
         return (data,) if data else None
 
     def _update(self, key: Any, value: Any) -> None:

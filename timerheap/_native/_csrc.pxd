@@ -1,4 +1,4 @@
-# The declarations of csrc/th_heap.h, th_table.h, th_array.h and th_pack.h, where the contracts are documented.
+# The declarations of csrc/th_heap.h, th_table.h, th_array.h, th_pack.h and th_text.h, where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -152,3 +152,10 @@ cdef extern from "th_pack.h" nogil:
     th_status th_pack_put(const th_array *a, const uint16_t *rank, bint nulls, th_target *target)
     void th_pack_widen(const uint8_t *from_, unsigned width, int64_t base, size_t n, int64_t *to)
     th_status th_pack_offsets(const uint8_t *from_, unsigned width, size_t n, uint64_t size, int64_t *to)
+
+
+cdef extern from "th_text.h" nogil:
+    size_t th_text_size(size_t n)
+    size_t th_text_bytes(size_t size)
+    void th_text_write(const uint8_t *from_, size_t n, uint8_t *to)
+    void th_text_read(const uint8_t *from_, size_t size, uint8_t *to)

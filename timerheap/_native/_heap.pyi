@@ -29,9 +29,11 @@ __all__ = [
     "RowValue",
     "TimerChanges",
     "TimerHeap",
+    "from_text",
     "read_frame",
     "seal",
     "spark_hashes",
+    "to_text",
     "unseal",
     "xxh64",
 ]
@@ -45,6 +47,8 @@ TEXT: int
 def xxh64(data: _Buffer, seed: int = 0) -> int: ...
 def seal(kind: int, *parts: _Buffer) -> bytes: ...
 def unseal(kind: int, data: _Buffer) -> memoryview: ...
+def to_text(data: _Buffer) -> str: ...
+def from_text(text: str) -> bytes: ...
 
 class _Heap:
     def __init__(self, capacity: SupportsIndex = 0) -> None: ...

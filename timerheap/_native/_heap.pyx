@@ -51,9 +51,11 @@ __all__ = [
     "RowValue",
     "TimerChanges",
     "TimerHeap",
+    "from_text",
     "read_frame",
     "seal",
     "spark_hashes",
+    "to_text",
     "unseal",
     "xxh64",
 ]
@@ -64,6 +66,7 @@ include "_memory.pxi"
 include "_lending.pxi"
 include "_columns.pxi"
 include "_seal.pxi"
+include "_text.pxi"
 include "_heap_memory.pxi"
 include "_base.pxi"
 include "_id_index.pxi"

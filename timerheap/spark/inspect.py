@@ -7,6 +7,7 @@ from os import PathLike
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from timerheap._native._heap import from_text
 from timerheap.flink import Explanation
 from timerheap.spark._group.checkpoint import read_clock
 from timerheap.spark._group.clock_bytes import decode_clock
@@ -43,17 +44,17 @@ def explain_watermark(
     """
     reader = spark.read.format("statestore").option("operatorId", operator_id)
     state = reader.option("stateVarName", "chunks").load(str(checkpoint))
-    chunks = state.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.data")
-    row = chunks.where(F.col("kind") == MANIFEST).select("label", "data").first()
+    chunks = state.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.text")
+    row = chunks.where(F.col("kind") == MANIFEST).select("label", "text").first()
     if row is None:
         return []
-    label, data = row
+    label, text = row
 
     def read(kind: int, id_: int) -> bytes | None:
-        found = chunks.where(f"label = {label} and kind = {kind} and id = {id_}").select("data").first()
-        return None if found is None else bytes(found[0])
+        found = chunks.where(f"label = {label} and kind = {kind} and id = {id_}").select("text").first()
+        return None if found is None else from_text(found[0])
 
-    clock = read_clock(Manifest.from_bytes(bytes(data)), read)
+    clock = read_clock(Manifest.from_bytes(from_text(text)), read)
     inputs = len(decode_clock(clock).inputs)
     none = WatermarkStrategy.no_watermarks()
     return WatermarkState.from_bytes(clock, (none,) * inputs, (None,) * inputs).explain()

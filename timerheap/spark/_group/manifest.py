@@ -17,7 +17,7 @@ from timerheap._native._heap import seal, unseal, xxh64
 
 __all__ = ["FORMAT", "INLINE_CLOCK", "MANIFEST", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
-FORMAT = 3
+FORMAT = 4
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 512

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 
+from timerheap._native._heap import from_text
 from timerheap.spark._group.chunks import CLOCK, SLICES, USER_STATE, read_schema
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import MANIFEST, Manifest
@@ -28,7 +29,7 @@ class CheckpointState:
     checkpoint : str
         The checkpoint location of the query.
     values : pyspark.sql.DataFrame
-        The chunks of its key groups, with the columns label, kind, id and data.
+        The chunks of its key groups, with the columns label, kind, id and text.
     max_parallelism : int
         The number of its key groups.
     """
@@ -47,8 +48,8 @@ class CheckpointState:
         """
         group = KeyGroup(query)
         schemas = self.values.where((F.col("id") == 0) & ~F.col("kind").isin(CLOCK, MANIFEST))
-        for kind, data in sorted(map(tuple, schemas.select("kind", "data").distinct().collect())):
-            name, schema = read_schema(kind, bytes(data))
+        for kind, text in sorted(map(tuple, schemas.select("kind", "text").distinct().collect())):
+            name, schema = read_schema(kind, from_text(text))
             if kind == SLICES:
                 raise ValueError(
                     "initial_state must be the state of process() or process_two(), got that of "
@@ -103,7 +104,7 @@ def read_checkpoint(
     reader = spark.read.format("statestore").option("operatorId", operator_id)
     try:
         chunks = reader.option("stateVarName", "chunks").load(path)
-        values = chunks.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.data")
+        values = chunks.select("key.label", "user_map_key.kind", "user_map_key.id", "user_map_value.text")
         first = values.where(F.col("kind") == MANIFEST).first()
     except PySparkException as e:
         raise ValueError(
@@ -114,4 +115,4 @@ def read_checkpoint(
         raise ValueError(
             f"checkpoint must have a finished micro-batch with rows, got {path!r}, which has no key group"
         )
-    return CheckpointState(path, values, Manifest.from_bytes(bytes(first["data"])).max_parallelism)
+    return CheckpointState(path, values, Manifest.from_bytes(from_text(first["text"])).max_parallelism)

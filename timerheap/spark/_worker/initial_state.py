@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from timerheap._native._heap import from_text
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
 from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.clock_bytes import decode_clock
@@ -31,14 +32,15 @@ class _Chunks:
     """The `ChunkStore` of a key group whose values have been read; it is not written."""
 
     def __init__(self, values: pa.Table) -> None:
-        kinds, ids, data = (values.column(name).to_pylist() for name in ("kind", "id", "data"))
-        self._chunks = dict(zip(zip(kinds, ids, strict=True), data, strict=True))
+        kinds, ids = (values.column(name).to_pylist() for name in ("kind", "id"))
+        self._chunks = dict(zip(zip(kinds, ids, strict=True), values.column("text"), strict=True))
 
     def read(self, kind: int, id_: int) -> bytes | None:
-        return self._chunks.get((kind, id_))
+        text = self._chunks.get((kind, id_))
+        return None if text is None else from_text(text.as_py())
 
     def read_manifest(self) -> Manifest:
-        return Manifest.from_bytes(self._chunks[MANIFEST, 0])
+        return Manifest.from_bytes(from_text(self._chunks[MANIFEST, 0].as_py()))
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
         raise NotImplementedError
@@ -54,7 +56,7 @@ class _Chunks:
 class Splitter:
     """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`.
 
-    Its input has the columns label, kind, id and data, and a row for each chunk, also for the manifest.
+    Its input has the columns label, kind, id and text, and a row for each chunk, also for the manifest.
 
     Parameters
     ----------

@@ -7,15 +7,16 @@ from typing import Any
 
 from pyspark import __version__
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-from pyspark.sql.types import BinaryType, IntegerType, ShortType, StructField, StructType
+from pyspark.sql.types import IntegerType, ShortType, StringType, StructField, StructType
 
+from timerheap._native._heap import from_text, to_text
 from timerheap.spark._group.manifest import FORMAT, MANIFEST, Manifest
 
 __all__ = ["SparkStore"]
 
 # Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task.
 _KEY = StructType([StructField("kind", ShortType()), StructField("id", IntegerType())])
-_DATA = StructType([StructField("data", BinaryType())])
+_TEXT = StructType([StructField("text", StringType())])
 
 _MOST_UNANSWERED = 1000  # Spark stops reading when so many answers are waiting that they fill a socket
 
@@ -26,6 +27,8 @@ class SparkStore:
     Spark calls the operator once for all key groups of a partition, but the state of each group is under its
     own label, so that Spark can move the groups when it repartitions a checkpoint. All of it is in one state
     variable, since Spark prepares each anew in each task, which takes longer than a micro-batch of few rows.
+    Chunks are stored as text, with 7 bits a character: Spark passes bytes to Python character by character,
+    which took most of a load.
 
     A call to Spark takes a round trip, which in a small micro-batch is most of its time. Of most calls the
     answer says only that they have succeeded: these are sent without waiting, and their answers are read
@@ -51,7 +54,7 @@ class SparkStore:
         self._unanswered = 0
         client._receive_proto_message = self._answer
         self._handle = handle
-        self._chunks = handle.getMapState("chunks", _KEY, _DATA)
+        self._chunks = handle.getMapState("chunks", _KEY, _TEXT)
 
     def _answer(self) -> tuple[int, str, bytes]:
         """Return the answer to a call that has been sent, or for one that does not wait, that it succeeds."""
@@ -99,10 +102,10 @@ class SparkStore:
 
     def read(self, kind: int, id_: int) -> bytes | None:
         row = self._chunks.getValue((kind, id_))
-        return None if row is None else bytes(row[0])
+        return None if row is None else from_text(row[0])
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
-        self._send(self._chunks.updateValue, (kind, id_), (data,))
+        self._send(self._chunks.updateValue, (kind, id_), (to_text(data),))
 
     def remove(self, kind: int, id_: int) -> None:
         self._send(self._chunks.removeKey, (kind, id_))

@@ -166,6 +166,13 @@ def test_a_stream_becomes_idle_and_active_again() -> None:
     assert output.take() == [("b", 60), "active", 59]
 
 
+def test_a_quiet_stream_follows_the_clock() -> None:
+    operator, clock, output = start(MONOTONOUS.with_wall_clock(500, 100))
+    operator.process_element("a", 1_000)
+    clock.advance(800)
+    assert output.take() == [("a", 1_000), 999, 1_500, 1_700]
+
+
 def test_a_row_too_far_ahead_is_emitted_without_a_watermark() -> None:
     operator, clock, output = start(MONOTONOUS.with_max_ahead(500))
     operator.process_element("wrong", 1_501)

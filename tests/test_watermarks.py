@@ -117,8 +117,10 @@ def test_a_strategy_is_immutable_and_keeps_its_other_settings():
     full = (
         plain.with_timestamp_assigner(assigner).with_idleness(Duration.of_seconds(1)).with_max_ahead(2_000)
     ).with_idleness(3_000)
+    full = full.with_wall_clock(after=Duration.of_minutes(1), lag=4_000)
     assert (plain.timestamp_assigner, plain.idle_timeout, plain.max_ahead) == (None, None, None)
     assert (full.timestamp_assigner, full.idle_timeout, full.max_ahead) == (assigner, 3_000, 2_000)
+    assert (plain.wall_clock, full.wall_clock) == (None, (60_000, 4_000))
     assert watermarks(full, [100]) == [94]
 
 
@@ -135,6 +137,10 @@ def row_time(row, timestamp):
         (
             WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)).with_idleness(60_000),
             "for_bounded_out_of_orderness(5000).with_idleness(60000)",
+        ),
+        (
+            WatermarkStrategy.no_watermarks().with_wall_clock(Duration.of_seconds(1), 0),
+            "no_watermarks().with_wall_clock(1000, 0)",
         ),
         (
             WatermarkStrategy.no_watermarks().with_max_ahead(7).with_timestamp_assigner(row_time),
@@ -154,6 +160,12 @@ def test_the_repr_of_a_strategy_names_the_calls_that_make_it(strategy, shown):
 def test_an_invalid_idle_timeout_raises(value):
     with pytest.raises((TypeError, ValueError), match="idle_timeout"):
         WatermarkStrategy.no_watermarks().with_idleness(value)
+
+
+@pytest.mark.parametrize(("after", "lag", "name"), [(0, 0, "after"), (None, 0, "after"), (1, -1, "lag")])
+def test_an_invalid_wall_clock_raises(after, lag, name):
+    with pytest.raises((TypeError, ValueError), match=f"^{name} must be"):
+        WatermarkStrategy.no_watermarks().with_wall_clock(after, lag)
 
 
 def test_a_negative_max_ahead_raises():

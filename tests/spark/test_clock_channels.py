@@ -97,7 +97,7 @@ def test_the_watermark_equals_the_model(batches: list[Any], idle: bool) -> None:
         model.batch([tuple(row.values()) for row in table.to_pylist()], now)
         assert clock.watermark == model.watermark
         active_at = [c[3] for i in model.inputs for c in i.values() if c[1]]
-        assert clock.next_idle() == (min(active_at) + TIMEOUT if idle and active_at else None)
+        assert clock.next_change() == (min(active_at) + TIMEOUT if idle and active_at else None)
         if reload:
             stored = clock.to_bytes()
             clock = WatermarkState.from_bytes(stored, (strategy, strategy), columns)
@@ -120,8 +120,78 @@ def test_time_between_two_runs_does_not_count_as_idle() -> None:
     clock = WatermarkState((STRATEGY.with_idleness(10),), ("airport",))
     clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
     assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
-    assert clock.next_idle() == 90_010
+    assert clock.next_change() == 90_010
     assert clock.observe(observed((0, "a", 200)), 90_011, "second") == 194
+
+
+def reloaded(clock: WatermarkState, strategies: tuple[WatermarkStrategy, ...]) -> WatermarkState:
+    columns = tuple(input_.column for input_ in clock._inputs)
+    loaded = WatermarkState.from_bytes(clock.to_bytes(), strategies, columns)
+    assert loaded.to_bytes() == clock.to_bytes()
+    return loaded
+
+
+WALL_CLOCK = STRATEGY.with_wall_clock(after=1_000, lag=100)
+
+
+def test_a_quiet_stream_follows_the_clock_until_its_next_row() -> None:
+    clock = WatermarkState((WALL_CLOCK,), (None,))
+    assert clock.observe(observed((0, None, 50_000)), 50_000, "run") == 49_994
+    assert clock.observe(observed(), 50_999, "run") == 49_994
+    assert clock.next_change() == 50_999
+    clock = reloaded(clock, (WALL_CLOCK,))
+    assert clock.observe(observed(), 51_000, "run") == 50_900
+    again = reloaded(clock, (WALL_CLOCK,))
+    for attempt in (clock, again):
+        assert attempt.next_change() == 50_999, "it changes in every micro-batch"
+        assert attempt.observe(observed(), 51_500, "run") == 51_400
+        assert attempt.observe(observed((0, None, 51_450)), 51_600, "run") == 51_444
+        assert attempt.observe(observed((0, None, 51_000)), 52_000, "run") == 51_444
+        assert attempt.observe(observed(), 52_999, "run") == 51_444, "it was quiet for less than a second"
+        assert attempt.observe(observed(), 53_000, "run") == 52_900
+
+
+def test_a_clock_that_is_behind_the_rows_does_not_move_the_watermark() -> None:
+    clock = WatermarkState((WALL_CLOCK,), (None,))
+    assert clock.observe(observed((0, None, 90_000)), 50_000, "run") == 89_994
+    assert clock.observe(observed(), 60_000, "run") == 89_994
+
+
+def test_a_quiet_channel_follows_the_clock() -> None:
+    clock = WatermarkState((WALL_CLOCK,), ("airport",))
+    assert clock.observe(observed((0, "JFK", 50_000), (0, "LGA", 40_000)), 50_000, "run") == 39_994
+    assert clock.observe(observed((0, "JFK", 50_999)), 50_999, "run") == 39_994
+    assert clock.observe(observed((0, "JFK", 51_500)), 51_500, "run") == 51_400
+    assert clock.observe(observed((0, "JFK", 51_600), (0, "LGA", 40_500)), 51_600, "run") == 51_400
+    assert clock.observe(observed((0, "JFK", 53_000), (0, "LGA", 52_000)), 53_000, "run") == 51_994
+
+
+@pytest.mark.parametrize("timeout", [500, 5_000])
+def test_idle_channels_follow_the_clock_when_all_are_quiet(timeout: int) -> None:
+    strategy = WALL_CLOCK.with_idleness(timeout)
+    clock = WatermarkState((strategy,), ("airport",))
+    clock.observe(observed((0, "JFK", 50_000), (0, "LGA", 40_000)), 50_000, "run")
+    for now in (50_400, 50_600, 51_000, 51_200, 56_000, 57_000):
+        clock.observe(observed(), now, "run")
+        clock = reloaded(clock, (strategy,))
+        before = 49_994 if now > 50_000 + timeout else 39_994  # JFK's, once LGA is idle
+        assert clock.watermark == (now - 100 if now >= 51_000 else before)
+    assert clock.observe(observed((0, "JFK", 57_000)), 57_100, "run") == 56_994
+
+
+def test_an_input_without_a_row_follows_the_clock() -> None:
+    strategies = (STRATEGY, WALL_CLOCK)
+    clock = WatermarkState(strategies, (None, None))
+    assert clock.observe(observed((0, None, 50_000)), 50_000, "run") == MIN_WATERMARK
+    clock = reloaded(clock, strategies)
+    assert clock.observe(observed((0, None, 50_500)), 51_000, "run") == 50_494
+
+
+def test_time_between_two_runs_does_not_count_as_quiet() -> None:
+    clock = WatermarkState((WALL_CLOCK,), ("airport",))
+    clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
+    assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
+    assert clock.observe(observed((0, "a", 200)), 91_000, "second") == 194
 
 
 def test_rows_too_far_ahead_do_not_move_the_watermark() -> None:
@@ -232,7 +302,7 @@ def test_channels_without_rows_cost_no_call() -> None:
 
         sys.setprofile(profile)
         clock.observe(rows, 1_010, "run")
-        clock.next_idle()
+        clock.next_change()
         sys.setprofile(None)
         return count
 

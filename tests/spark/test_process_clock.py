@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import SimpleQueue
@@ -90,6 +91,62 @@ def test_timers_fire_once_and_survive_a_restart(spark: SparkSession, tmp_path: P
     run_until(lambda found: "later" in [k for _, k, *_ in found] and len(fired()) >= len(expected()))
     assert fired() == expected()
     assert len([kind for kind, *_ in rows() if kind == "row"]) == len(waits | later)
+
+
+class Silence(KeyedProcessFunction):
+    """Reports each key half a second of event time after its row, with the time of the micro-batch."""
+
+    def process_element(self, value: Row, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(value.at + 500)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), timestamp, ctx.timer_service().current_processing_time()
+
+
+def test_the_last_timers_of_a_source_that_stops_fire_by_the_wall_clock(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([("k", pa.string()), ("at", pa.int64())])
+    first = time.time_ns() // 1_000_000
+    rows = [{"k": k, "at": first + n} for n, k in enumerate("abc")]
+    streams.write_batches(tmp_path / "input", [rows], schema)
+    result = timerheap.spark.process(
+        streams.read_stream(spark, tmp_path / "input"),
+        "k",
+        Silence(),
+        "k string, at bigint, now bigint",
+        event_time="at",
+        watermark=WatermarkStrategy.for_monotonous_timestamps().with_wall_clock(after=3_000, lag=200),
+        max_parallelism=4,
+    )
+    query = (
+        result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start(str(tmp_path / "sink"), format="parquet")
+    )
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while len(late := _since_quiet(query, first)) < 2:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        query.stop()
+    found = streams.sink(spark, tmp_path)
+    assert [(k, at) for k, at, _ in found] == [(row["k"], row["at"] + 500) for row in rows]
+    (now,) = {now for *_, now in found}
+    assert late[0] <= now < late[1], "the first micro-batch in which the stream was quiet for long enough"
+
+
+def _since_quiet(query: StreamingQuery, first: int) -> list[int]:
+    """Return the starts of the micro-batches after 3 seconds without a row, when the timers are due."""
+    starts = [(_millis(progress.timestamp), progress.numInputRows) for progress in query.recentProgress]
+    arrivals = [start for start, rows in starts if rows]
+    return [start for start, _ in starts if arrivals and start >= max(arrivals[0] + 3_000, first + 702)]
+
+
+def _millis(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 class Echo(KeyedProcessFunction):

@@ -125,7 +125,8 @@ def process_two(
     -----
     The semantics are those of Flink's ``KeyedCoProcessOperator``: a StatusWatermarkValve for each input, and
     an IndexedCombinedWatermarkStatus over both. An input without new rows holds back event time; with
-    ``watermark.with_idleness(...)`` event time goes on without it.
+    ``watermark.with_idleness(...)`` event time goes on without it, and with ``watermark.with_wall_clock(...)``
+    it follows the clock.
     """
     one = _Side.of("", "left", left, key, event_time, watermark, channel, late_by)
     two = _Side.of(

@@ -8,6 +8,7 @@ from timerheap.watermarks.generators import (
     WatermarkGenerator,
     WatermarksWithIdleness,
     WatermarksWithMaxAhead,
+    WatermarksWithWallClock,
 )
 from timerheap.watermarks.output import Output, WatermarkOutput, WatermarkStatus
 from timerheap.watermarks.strategy import RecordTimestampAssigner, TimestampAssigner, WatermarkStrategy
@@ -26,4 +27,5 @@ __all__ = [
     "WatermarkStrategy",
     "WatermarksWithIdleness",
     "WatermarksWithMaxAhead",
+    "WatermarksWithWallClock",
 ]

@@ -17,6 +17,7 @@ __all__ = [
     "WatermarkGenerator",
     "WatermarksWithIdleness",
     "WatermarksWithMaxAhead",
+    "WatermarksWithWallClock",
 ]
 
 
@@ -246,6 +247,54 @@ class WatermarksWithIdleness(WatermarkGenerator):
         elif not self._is_idle:
             output.mark_idle()
             self._is_idle = True
+
+
+class WatermarksWithWallClock(WatermarkGenerator):
+    """Follows the clock while there are no rows (`WatermarkStrategy.with_wall_clock`).
+
+    Parameters
+    ----------
+    watermarks : WatermarkGenerator
+        The generator of the watermarks.
+    after : int
+        Milliseconds without a row.
+    lag : int
+        Milliseconds that the watermark then is behind the clock.
+    clock : Clock
+
+    Examples
+    --------
+    >>> from timerheap.flink import ManualProcessingTimeService
+    >>> class Printer:
+    ...     def emit_watermark(self, watermark): print(watermark)
+    >>> clock = ManualProcessingTimeService(now=1_000)
+    >>> generator = WatermarksWithWallClock(AscendingTimestampsWatermarks(), 500, 100, clock)
+    >>> generator.on_event("row", 900, Printer())
+    >>> generator.on_periodic_emit(Printer())
+    899
+    >>> clock.advance(500)
+    >>> generator.on_periodic_emit(Printer())
+    899
+    1400
+    """
+
+    def __init__(self, watermarks: WatermarkGenerator, after: int, lag: int, clock: Clock) -> None:
+        self._watermarks = watermarks
+        self._after, self._lag = after, lag
+        self._clock = clock
+        self._active_at = clock.get_current_processing_time()
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        """See `WatermarkGenerator.on_event`."""
+        self._watermarks.on_event(event, timestamp, output)
+        self._active_at = self._clock.get_current_processing_time()
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """See `WatermarkGenerator.on_periodic_emit`."""
+        self._watermarks.on_periodic_emit(output)
+        now = self._clock.get_current_processing_time()
+        if now - self._active_at >= self._after:
+            output.emit_watermark(now - self._lag)
 
 
 class WatermarksWithMaxAhead(WatermarkGenerator):

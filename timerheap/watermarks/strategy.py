@@ -67,6 +67,9 @@ class WatermarkStrategy:
         None if rows keep their previous timestamp.
     idle_timeout : int or None
         Milliseconds without a row after which a channel is idle; None if channels never become idle.
+    wall_clock : tuple of (int, int) or None
+        Milliseconds without a row after which a channel follows the clock, and how far behind it; None if
+        only rows advance the watermark.
     max_ahead : int or None
         Milliseconds that a timestamp may be ahead of processing time; None for no limit.
 
@@ -93,6 +96,7 @@ class WatermarkStrategy:
         self._delay: int | None = None  # of BoundedOutOfOrdernessWatermarks, which need no object a channel
         self.timestamp_assigner: TimestampAssigner | None = None
         self.idle_timeout: int | None = None
+        self.wall_clock: tuple[int, int] | None = None
         self.max_ahead: int | None = None
 
     @staticmethod
@@ -137,8 +141,8 @@ class WatermarkStrategy:
     def create_watermark_generator(self) -> WatermarkGenerator:
         """Return a new generator for one channel.
 
-        The generator does not apply `idle_timeout` or `max_ahead`. `TimestampsAndWatermarksOperator` and
-        `timerheap.spark`, which run the generator, apply them.
+        The generator does not apply `idle_timeout`, `wall_clock` or `max_ahead`.
+        `TimestampsAndWatermarksOperator` and `timerheap.spark`, which run the generator, apply them.
 
         Raises
         ------
@@ -186,6 +190,27 @@ class WatermarkStrategy:
         """
         return self._with("idle_timeout", positive("idle_timeout", idle_timeout))
 
+    def with_wall_clock(self, after: int | timedelta, lag: int | timedelta) -> WatermarkStrategy:
+        """Return a strategy whose watermark follows the clock while there are no rows.
+
+        A channel, or a stream without channels, that has been quiet for `after` gets the watermark
+        ``max(watermark, now - lag)`` until its next row, so the last timers of a source that stops fire
+        `after` later. A row that then comes with a timestamp more than `lag` behind the clock is late.
+
+        Parameters
+        ----------
+        after : int or datetime.timedelta
+            Time without a row, more than 0 ms.
+        lag : int or datetime.timedelta
+            How far behind the clock rows may come, 0 ms or more.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `after` or `lag` is not such a duration.
+        """
+        return self._with("wall_clock", (positive("after", after), not_negative("lag", lag)))
+
     def with_max_ahead(self, max_ahead: int | timedelta) -> WatermarkStrategy:
         """Return a strategy whose watermark ignores timestamps too far ahead of processing time.
 
@@ -205,8 +230,8 @@ class WatermarkStrategy:
         """Raise NotImplementedError: timerheap has no sources whose splits could be paused."""
         raise NotImplementedError(
             "watermark alignment pauses the splits of a source, and timerheap has no sources; make each "
-            "split a channel, so that no row of a slow split is late, and use with_idleness() for splits "
-            "without rows"
+            "split a channel, so that no row of a slow split is late, and use with_idleness() or "
+            "with_wall_clock() for splits without rows"
         )
 
     def __repr__(self) -> str:
@@ -215,6 +240,8 @@ class WatermarkStrategy:
             calls.append(f"with_timestamp_assigner({self.timestamp_assigner!r})")
         if self.idle_timeout is not None:
             calls.append(f"with_idleness({self.idle_timeout})")
+        if self.wall_clock is not None:
+            calls.append("with_wall_clock({}, {})".format(*self.wall_clock))
         if self.max_ahead is not None:
             calls.append(f"with_max_ahead({self.max_ahead})")
         return ".".join([type(self).__name__, *calls])

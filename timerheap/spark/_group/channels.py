@@ -11,7 +11,7 @@ from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkS
 
 __all__ = ["InputChannels"]
 
-_NEVER = MIN_WATERMARK  # the time of activity of a channel that is idle or has no clock
+_NEVER = MIN_WATERMARK  # the time of activity of a channel without a clock
 
 
 class InputChannels:
@@ -84,30 +84,49 @@ class InputChannels:
         self.valve._input_watermarks(watermarks, channels)
 
     def begin_run(self, now: int | None) -> None:
-        """Restart the idle timeout of all channels at `now`."""
+        """Begin the time without rows of all channels at `now`."""
+        if self._strategy.wall_clock is not None and self.column is None and not self._numbers:
+            self.activate([None], now)  # it follows the clock even before its first row
         self._active_at[:] = _NEVER if now is None else now
 
     def mark_idle(self, now: int) -> None:
         """Mark channels without rows for longer than the idle timeout as idle."""
         timeout = self._strategy.idle_timeout
         if timeout is not None:
-            over = (self._active_at != _NEVER) & (self._active_at < now - timeout)
-            for channel in np.flatnonzero(over).tolist():
-                self._active_at[channel] = _NEVER
+            for channel in np.flatnonzero(self._may_idle & (self._active_at < now - timeout)).tolist():
                 self.valve.input_watermark_status(WatermarkStatus.IDLE, channel)
 
-    def next_idle(self) -> int | None:
-        """Return the time after which the next channel becomes idle; None: never."""
-        timeout = self._strategy.idle_timeout
-        if timeout is None:
-            return None
-        waiting = self._active_at[self._active_at != _NEVER]
-        return int(waiting.min()) + timeout if len(waiting) else None
+    @property
+    def _may_idle(self) -> np.ndarray:
+        _, active = self.valve._columns()
+        found: np.ndarray = active & (self._active_at != _NEVER)
+        return found
+
+    def follow_clock(self, now: int) -> None:
+        """Advance the watermarks of quiet channels by the clock."""
+        if self._strategy.wall_clock is None:
+            return
+        after, lag = self._strategy.wall_clock
+        quiet = (self._active_at != _NEVER) & (self._active_at <= now - after)
+        channels = np.flatnonzero(quiet)
+        self.valve._input_watermarks(np.full(len(channels), now - lag), channels)
+        if quiet.all() and self.valve.status is WatermarkStatus.IDLE:
+            self.valve._emit(now - lag)
+
+    def next_change(self) -> int | None:
+        """Return the time after which the clock alone changes a channel; None: never."""
+        times = []
+        if self._strategy.idle_timeout is not None:
+            times.append((self._active_at[self._may_idle], self._strategy.idle_timeout))
+        if self._strategy.wall_clock is not None:
+            after, _ = self._strategy.wall_clock
+            times.append((self._active_at[self._active_at != _NEVER], after - 1))
+        return min((int(since.min()) + wait for since, wait in times if len(since)), default=None)
 
     @property
     def timed(self) -> bool:
         """Whether a load needs the times of activity."""
-        return self._strategy.idle_timeout is not None
+        return (self._strategy.idle_timeout, self._strategy.wall_clock) != (None, None)
 
     def clock(self) -> InputClock:
         """Return what a load needs."""

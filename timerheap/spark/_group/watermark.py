@@ -38,9 +38,9 @@ class WatermarkState:
         """Advance the watermark by the rows of a micro-batch and return it.
 
         The watermark never falls. New and returning channels become active before any watermark advances,
-        so that within a micro-batch no channel overtakes another; channels become idle last. If the query
-        has another channel column than the checkpoint, the old channels count until the input has rows and
-        are then dropped.
+        so that within a micro-batch no channel overtakes another; channels become idle, or follow the clock,
+        last. If the query has another channel column than the checkpoint, the old channels count until the
+        input has rows and are then dropped.
 
         Parameters
         ----------
@@ -49,7 +49,7 @@ class WatermarkState:
         now : int or None
             Time of the micro-batch, epoch ms.
         run : str or None
-            Run of the query. The time between two runs does not count as idle.
+            Run of the query. The time between two runs does not count as time without rows.
         """
         if run != self._run:
             self._run = run
@@ -73,6 +73,7 @@ class WatermarkState:
         if now is not None:
             for input_ in self._inputs:
                 input_.mark_idle(now)
+                input_.follow_clock(now)
             self._combine()
         return self.watermark
 
@@ -92,9 +93,9 @@ class WatermarkState:
             self._combined.update_status(number, input_.valve.status is WatermarkStatus.IDLE)
         self.watermark = max(self.watermark, self._combined.combined_watermark)
 
-    def next_idle(self) -> int | None:
-        """Return the time after which the next channel without rows becomes idle; None: never."""
-        times = [input_.next_idle() for input_ in self._inputs]
+    def next_change(self) -> int | None:
+        """Return the time after which the watermark may change without rows; None: never."""
+        times = [input_.next_change() for input_ in self._inputs]
         return min((time for time in times if time is not None), default=None)
 
     def explain(self) -> list[Explanation]:

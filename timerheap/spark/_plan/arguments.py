@@ -195,7 +195,7 @@ def row_order(
         )
     for strategy in strategies:
         silent = isinstance(strategy.create_watermark_generator(), NoWatermarks)
-        if df.isStreaming and silent and strategy.idle_timeout is None:
+        if df.isStreaming and silent and strategy.idle_timeout is None and strategy.wall_clock is None:
             raise ValueError(
                 'order must be "arrival" on a stream with WatermarkStrategy.no_watermarks(), got '
                 '"event_time": rows would wait forever; pass order="arrival", or a strategy that makes '
@@ -207,7 +207,7 @@ def row_order(
 def bounded_delay(strategy: WatermarkStrategy) -> int | None:
     """Return the delay in ms of a plain bounded-out-of-orderness watermark, which Spark's own can express."""
     generator = strategy.create_watermark_generator()
-    if strategy.idle_timeout is not None or strategy.max_ahead is not None:
+    if (strategy.idle_timeout, strategy.wall_clock, strategy.max_ahead) != (None, None, None):
         return None
     if not isinstance(generator, BoundedOutOfOrdernessWatermarks):
         return None

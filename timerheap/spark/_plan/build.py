@@ -25,9 +25,9 @@ __all__ = ["build", "has_spark_watermark", "planned", "time_mode"]
 
 
 def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
-    """Return the time mode of a query that makes its own watermarks; idleness needs a clock."""
-    idle = df.isStreaming and any(strategy.idle_timeout is not None for strategy in strategies)
-    return "ProcessingTime" if processing_time or idle else "None"
+    """Return the time mode of a query that makes its own watermarks; some strategies need a clock."""
+    timed = any((strategy.idle_timeout, strategy.wall_clock) != (None, None) for strategy in strategies)
+    return "ProcessingTime" if processing_time or (df.isStreaming and timed) else "None"
 
 
 def has_spark_watermark(df: DataFrame) -> bool:

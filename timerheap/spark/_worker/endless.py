@@ -41,8 +41,9 @@ class _WarnsOnce(AccumulatorParam[Ids]):
         for query, _ in value2 - value1:
             if self._spark is not None and _never_ends(self._spark, query):
                 _log.warning(
-                    "availableNow will not end query %s: it uses processing time or with_idleness, for which "
-                    "Spark runs micro-batches without rows for ever. To end it when all rows have been read, "
+                    "availableNow will not end query %s: it uses processing time, with_idleness or "
+                    "with_wall_clock, for which Spark runs micro-batches without rows for ever. To end it "
+                    "when all rows have been read, "
                     'call spark.conf.set("%s", False) before it starts; later timers then fire in the next '
                     "run",
                     query,

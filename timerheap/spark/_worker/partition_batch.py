@@ -27,10 +27,10 @@ __all__ = ["PartitionBatch"]
 
 
 class _Clock(NamedTuple):
-    """The clock of key groups after a micro-batch: its watermark, when a channel becomes idle, its bytes."""
+    """The clock of key groups after a micro-batch: its watermark, when it changes without rows, its bytes."""
 
     watermark: int
-    next_idle: int | None
+    next_change: int | None
     data: bytes
 
 
@@ -109,7 +109,7 @@ class PartitionBatch:
                     restore(group, contents)
             state = self._clock_state(data)
             group.watermark = state.watermark
-            self._set_wake_up(group.loaded(), _Clock(state.watermark, state.next_idle(), data))
+            self._set_wake_up(group.loaded(), _Clock(state.watermark, state.next_change(), data))
             self._groups.save(label, group, stored, state.to_bytes(), whole=True)
         self._store.settle()
 
@@ -148,7 +148,7 @@ class PartitionBatch:
             state.observe(observed, self._now, self._run)
         if state.notices:
             self._notices.add(frozenset(state.notices))
-        return _Clock(state.watermark, state.next_idle(), state.to_bytes())
+        return _Clock(state.watermark, state.next_change(), state.to_bytes())
 
     def _clock_state(self, data: bytes) -> WatermarkState:
         query = self._query
@@ -170,7 +170,7 @@ class PartitionBatch:
             times, after, over = [window], 0, group.watermark + 1
         else:
             head = group.processing_timers.heap.peek()
-            times = [clock.next_idle, None if head is None else head.timestamp]
+            times = [clock.next_change, None if head is None else head.timestamp]
             times += [] if self._query.event_time is not None else [window]
             after, over = 1, now
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)

@@ -4,32 +4,6 @@
 /* The rows whose stored values are fetched together. */
 #define BLOCK 32
 
-TH_INLINE bool same_float(const uint8_t *a, const uint8_t *b, unsigned width) {
-    if (width == 4) {
-        float x, y;
-        memcpy(&x, a, 4);
-        memcpy(&y, b, 4);
-        return x == y || (x != x && y != y);
-    }
-    double x, y;
-    memcpy(&x, a, 8);
-    memcpy(&y, b, 8);
-    return x == y || (x != x && y != y);
-}
-
-/* Compares two valid values. The kind and the width are constants where this is inlined. */
-TH_INLINE bool same_value(th_kind kind, unsigned width, const th_array *a, size_t i, const th_array *b, size_t j,
-                          bool *sound) {
-    if (kind == TH_TEXT) {
-        th_text x, y;
-        if (!th_text_at(a, i, &x) || !th_text_at(b, j, &y)) return *sound = false;
-        return x.size == y.size && th_same_bytes(x.at, y.at, x.size);
-    }
-    if (kind == TH_BITS) return th_bit(a->data, a->start + i) == th_bit(b->data, b->start + j);
-    const uint8_t *x = a->data + (a->start + i) * width, *y = b->data + (b->start + j) * width;
-    return kind == TH_FLOAT ? same_float(x, y, width) : !memcmp(x, y, width);
-}
-
 /* Fetches where the stored values of rows are: first their offsets, then, `deep`, their bytes. */
 TH_INLINE void fetch(th_kind kind, unsigned width, const th_array *a, const int64_t *place, const uint8_t *same,
                      size_t n, bool deep) {
@@ -58,7 +32,7 @@ TH_INLINE th_status compare(th_kind kind, unsigned width, const th_array *a, con
             if ((uint64_t)place[i] >= a->n) return TH_CORRUPT;
             bool valid = th_is_valid(a, (size_t)place[i]);
             same[i] =
-                valid == th_is_valid(b, i) && (!valid || same_value(kind, width, a, (size_t)place[i], b, i, &sound));
+                valid == th_is_valid(b, i) && (!valid || th_same_value(kind, width, a, (size_t)place[i], b, i, &sound));
         }
     }
     return sound ? TH_YES : TH_CORRUPT;

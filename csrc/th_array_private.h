@@ -1,4 +1,4 @@
-/* Reading the values of views. */
+/* Reading and comparing the values of views. */
 #ifndef TH_ARRAY_PRIVATE_H
 #define TH_ARRAY_PRIVATE_H
 
@@ -48,6 +48,32 @@ TH_INLINE bool th_same_bytes(const uint8_t *a, const uint8_t *b, size_t size) {
     if (size >= 8 && size <= 16)
         return !((th_load_le64(a) ^ th_load_le64(b)) | (th_load_le64(a + size - 8) ^ th_load_le64(b + size - 8)));
     return !size || !memcmp(a, b, size);
+}
+
+TH_INLINE bool th_same_float(const uint8_t *a, const uint8_t *b, unsigned width) {
+    if (width == 4) {
+        float x, y;
+        memcpy(&x, a, 4);
+        memcpy(&y, b, 4);
+        return x == y || (x != x && y != y);
+    }
+    double x, y;
+    memcpy(&x, a, 8);
+    memcpy(&y, b, 8);
+    return x == y || (x != x && y != y);
+}
+
+/* Compares two valid values. The kind and the width are constants where this is inlined. */
+TH_INLINE bool th_same_value(th_kind kind, unsigned width, const th_array *a, size_t i, const th_array *b, size_t j,
+                             bool *sound) {
+    if (kind == TH_TEXT) {
+        th_text x, y;
+        if (!th_text_at(a, i, &x) || !th_text_at(b, j, &y)) return *sound = false;
+        return x.size == y.size && th_same_bytes(x.at, y.at, x.size);
+    }
+    if (kind == TH_BITS) return th_bit(a->data, a->start + i) == th_bit(b->data, b->start + j);
+    const uint8_t *x = a->data + (a->start + i) * width, *y = b->data + (b->start + j) * width;
+    return kind == TH_FLOAT ? th_same_float(x, y, width) : !memcmp(x, y, width);
 }
 
 #endif

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import FIXED, TEXT, ArrayView, IdIndex, Packing, read_frame
+from timerheap._native._heap import FIXED, TEXT, ArrayView, IdIndex, Packing, SliceGroups, read_frame
 
 KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap, IdIndex)}
 N = 1000
@@ -73,6 +73,19 @@ def framed(_):
     )
     rows, _, groups, counts, columns = read_frame(data[: ends[0]])
     return data, rows, groups, counts, *(column[4] for column in columns), packing.order()
+
+
+def grouped(_):
+    """Group rows in two parts; a failure of the second leaves those of the first."""
+    groups = SliceGroups(1)
+    groups.add(KEY[:50], TS[:50], [ArrayView(FIXED, 8, 0, 50, None, None, KEY)])
+    before = [column.tolist() for column in groups.groups()]
+    try:
+        new = groups.add(KEY, TS, [ArrayView(FIXED, 8, 0, N, None, None, KEY)])
+    except MemoryError:
+        assert [column.tolist() for column in groups.groups()] == before
+        raise
+    return new, *groups.groups(), groups.order()
 
 
 ANY = {
@@ -147,6 +160,7 @@ OF_AN_INDEX = {
     "remove_many, one": lambda index: index.remove_many(KEY[:1]),
     "find_many": lambda index: index.find_many(KEY + 1000),
     "frames": framed,
+    "groups": grouped,
     "ids": lambda index: np.sort(index.ids()),  # in arbitrary order
     "items": lambda index: rows(index),
     "clear": lambda index: index.clear(),

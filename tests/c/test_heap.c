@@ -601,6 +601,7 @@ int main(int count, char **arguments) {
     test_table(steps);
     test_array(steps);
     test_pack(steps);
+    test_group(steps);
     test_text(steps);
     for (int keyed = 0; keyed < 2; keyed++) {
         use_blocks = false;

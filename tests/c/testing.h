@@ -33,6 +33,8 @@ void test_array(size_t steps);
 
 void test_pack(size_t steps);
 
+void test_group(size_t steps);
+
 void test_text(size_t steps);
 
 #endif

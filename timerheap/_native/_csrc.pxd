@@ -1,4 +1,5 @@
-# The declarations of csrc/th_heap.h, th_table.h, th_array.h, th_pack.h and th_text.h, where the contracts are documented.
+# The declarations of csrc/th_heap.h, th_table.h, th_array.h, th_pack.h, th_group.h and th_text.h, where the contracts
+# are documented.
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -152,6 +153,38 @@ cdef extern from "th_pack.h" nogil:
     th_status th_pack_put(const th_array *a, const uint16_t *rank, bint nulls, th_target *target)
     void th_pack_widen(const uint8_t *from_, unsigned width, int64_t base, size_t n, int64_t *to)
     th_status th_pack_offsets(const uint8_t *from_, unsigned width, size_t n, uint64_t size, int64_t *to)
+
+
+cdef extern from "th_group.h" nogil:
+    const size_t TH_MAX_NUMBERED
+
+    ctypedef struct th_slice:
+        int64_t slice
+        uint64_t rows
+        uint32_t key
+
+    ctypedef struct th_groups:
+        th_slice *group
+        size_t keys
+        size_t groups
+        size_t key_cap
+        size_t group_cap
+
+    ctypedef struct th_rows:
+        const int64_t *hash
+        const int64_t *slice
+        size_t n
+        const th_array *key
+        size_t columns
+        uint32_t part
+
+    void th_groups_init(th_groups *t, uint64_t seed)
+    size_t th_groups_size(size_t key_cap, size_t group_cap)
+    void th_groups_move(th_groups *t, void *block, size_t key_cap, size_t group_cap)
+    th_status th_groups_add(th_groups *t, const th_rows *rows, size_t *done, uint32_t *group)
+    void th_groups_undo(th_groups *t, size_t keys, size_t groups, const uint32_t *group, size_t done)
+    void th_groups_firsts(const th_groups *t, size_t keys, int64_t *row)
+    void th_groups_order(const uint32_t *group, size_t n, int64_t first, int64_t *next, int64_t *order)
 
 
 cdef extern from "th_text.h" nogil:

@@ -27,6 +27,7 @@ __all__ = [
     "RowTimerService",
     "RowTimers",
     "RowValue",
+    "SliceGroups",
     "TimerChanges",
     "TimerHeap",
     "from_text",
@@ -177,6 +178,16 @@ class Packing:
     def frames(
         self, description: _Buffer, columns: list[list[Any]]
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]: ...
+
+@final
+class SliceGroups:
+    def __new__(cls, columns: SupportsIndex) -> Self: ...
+    def __len__(self) -> int: ...
+    def add(
+        self, hashes: NDArray[np.int64], slices: NDArray[np.int64], keys: list[ArrayView]
+    ) -> NDArray[np.int64]: ...
+    def groups(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]: ...
+    def order(self) -> NDArray[np.int64]: ...
 
 # For functions on rows. Columns, codecs, tables and functions are those of the layers above.
 

@@ -49,6 +49,7 @@ __all__ = [
     "RowTimerService",
     "RowTimers",
     "RowValue",
+    "SliceGroups",
     "TimerChanges",
     "TimerHeap",
     "from_text",
@@ -73,6 +74,7 @@ include "_id_index.pxi"
 include "_arrays.pxi"
 include "_frames.pxi"
 include "_packing.pxi"
+include "_grouping.pxi"
 
 
 cdef class TimerHeap(_Heap):

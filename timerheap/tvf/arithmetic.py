@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,9 @@ def add(values: NDArray[np.int64], by: NDArray[np.int64] | int, what: str) -> ND
     OverflowError: a window's end must fit into int64, got 9223372036854775807 + 1
     """
     addends = np.asarray(by, np.int64)  # with a Python int, NumPy would raise its own error
-    total = values + addends
+    total: NDArray[np.int64] = values + addends
+    if not addends.ndim and _fits(values, lambda value: value + int(addends)):
+        return total
     wrong = ((values ^ total) & (addends ^ total)) < 0
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -91,5 +93,15 @@ def floor_to(values: NDArray[np.int64], step: int, offset: int, what: str) -> ND
     >>> floor_to(np.array([-1, 0, 7, 12]), 10, 2, "a window's start")
     array([-8, -8,  2, 12])
     """
-    remainder = np.mod(np.mod(values, step) - offset % step, step)
+    shift = offset % step
+    if _fits(values, lambda value: (value - shift) // step * step):
+        return (values - shift) // step * step + shift
+    remainder = np.mod(np.mod(values, step) - shift, step)
     return add(values, -remainder, what)
+
+
+def _fits(values: NDArray[np.int64], function: Callable[[int], int]) -> bool:
+    """Return whether the results of a function that never falls fit into int64."""
+    limits = np.iinfo(np.int64)
+    ends = (int(values.min()), int(values.max())) if len(values) else ()
+    return all(limits.min <= function(value) <= limits.max for value in ends)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate, FieldAggregate
+from timerheap.tvf.aggregate import Accumulators, Aggregate, FieldAggregate, Signs
 from timerheap.tvf.aggregates import Count
 from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.columns import Accumulator, Groups, Multisets, concatenate, group_by, nbytes, nullable
@@ -136,24 +136,40 @@ class Aggregation:
         length = len(slice_ends)
         ids = column("key_ids", key_ids, length)
         row_signs = self._signs(signs, length)
-        inputs = {} if inputs is None else inputs
-        columns = []
+        groups = group_by(slice_ends, ids)
+        firsts = groups.firsts
+        return Partials(ids[firsts], slice_ends[firsts], self.accumulate_groups(groups, inputs, row_signs))
+
+    def accumulate_groups(
+        self, groups: Groups, inputs: Mapping[str, object] | None = None, signs: Signs = None
+    ) -> tuple[Accumulators, ...]:
+        """Compute one accumulator for each group of rows: one pass per field.
+
+        Parameters
+        ----------
+        groups : Groups
+            The rows of each key and slice.
+        inputs : mapping of str to array_like, shape (n,) each
+            As in `accumulate`, which raises the same errors.
+        signs : ndarray of int64, shape (n,), optional
+            1 or -1 for each row.
+
+        Returns
+        -------
+        tuple of tuple of columns, shape (g,) each
+            The columns of each of `aggregates`.
+        """
+        length, inputs = len(groups.order), {} if inputs is None else inputs
+        accumulators = []
         for aggregate in self.aggregates:
             for name in aggregate.columns:
                 if name not in inputs:
                     raise KeyError(
                         f"inputs must have the column {name!r} for {aggregate.name}, got {sorted(inputs)}"
                     )
-            columns.append(
-                [nullable(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns]
-            )
-        groups = group_by(slice_ends, ids)
-        firsts = groups.firsts
-        accumulators = (
-            aggregate.accumulate(groups, own_columns, row_signs)
-            for aggregate, own_columns in zip(self.aggregates, columns, strict=True)
-        )
-        return Partials(ids[firsts], slice_ends[firsts], tuple(accumulators))
+            columns = [nullable(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns]
+            accumulators.append(aggregate.accumulate(groups, columns, signs))
+        return tuple(accumulators)
 
     def from_parts(self, key_ids: Int64s, slice_ends: Int64s, parts: Sequence[Sequence[object]]) -> Partials:
         """Build partials from columns that another engine has computed for each key and slice.

@@ -203,6 +203,8 @@ class TimeZone:
         return _join(self._zone, tuple(decades.tolist()))
 
     def _shift(self, times: NDArray[np.int64], by: int | NDArray[np.int64]) -> NDArray[np.int64]:
+        if isinstance(by, int) and not by:
+            return times
         end = times == _MAX
         if not end.any():
             return add(times, by, f"a time shifted to {self.name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ __all__ = [
     "OBSERVATION",
     "PACKED",
     "Packer",
+    "Reducer",
     "event_millis",
     "key_hashes",
 ]
@@ -68,6 +69,16 @@ def event_millis(column: pa.Array) -> np.ndarray:
     return cast(np.ndarray, column.view(pa.int64()).to_numpy(zero_copy_only=False)) // 1000
 
 
+class Reducer(Protocol):
+    """Aggregates rows into fewer."""
+
+    def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
+        """Add rows, with the hashes of their keys."""
+
+    def drain(self) -> pa.RecordBatch:
+        """Remove all rows, and return those they have become, with `HASH`."""
+
+
 @dataclass(frozen=True)
 class Packer:
     """The function of the stage (``mapInArrow``).
@@ -85,7 +96,7 @@ class Packer:
     broadcasts : bool, default True
         Whether to send the event times to every partition; if not, only partitions with rows are called.
     reduce : callable, optional
-        Aggregates rows and the hashes of their keys into fewer rows, with `HASH`, which are sent instead.
+        Returns a `Reducer`, whose rows are sent instead.
     """
 
     key: str
@@ -93,7 +104,7 @@ class Packer:
     event_time: str | None
     max_parallelism: int | None
     broadcasts: bool = True
-    reduce: Callable[[pa.RecordBatch, np.ndarray], pa.RecordBatch] | None = None
+    reduce: Callable[[], Reducer] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the rows of a task."""
@@ -102,6 +113,7 @@ class Packer:
         sequence = (task.partitionId() if task is not None else 0) << 32
         placement = Placement.running(self.max_parallelism)
         seen: list[pa.Table] = []
+        reducer = None if self.reduce is None else self.reduce()
         held: list[pa.RecordBatch] = []
         rows = nbytes = 0
         for batch in batches:
@@ -114,13 +126,17 @@ class Packer:
             if KEPT in names:
                 batch = batch.filter(batch.column(KEPT))
             if batch.num_rows:
-                held.append(batch.drop_columns([name for name in (CHANNEL, AHEAD, KEPT) if name in names]))
+                batch = batch.drop_columns([name for name in (CHANNEL, AHEAD, KEPT) if name in names])
                 rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+                if reducer is None:
+                    held.append(batch)
+                else:
+                    reducer.add(batch, key_hashes(batch, self.key))
             if rows >= _ROWS or nbytes >= _BYTES:
-                yield self._split(held, sequence, placement)
+                yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
                 held, sequence, rows, nbytes = [], sequence + 1, 0, 0
-        if held:
-            yield self._split(held, sequence, placement)
+        if rows:
+            yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
         if seen:
             (event_times,) = merged(seen).to_batches()
             everywhere = np.arange(placement.used)
@@ -147,10 +163,6 @@ class Packer:
 
     def _split(self, batches: list[pa.RecordBatch], sequence: int, placement: Placement) -> pa.RecordBatch:
         hashes = [key_hashes(batch, self.key) for batch in batches]
-        if self.reduce is not None:
-            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            batches = [self.reduce(batch, np.concatenate(hashes))]
-            hashes = [key_hashes(batches[0], self.key)]
         present, blobs = frames_of(batches, hashes, placement)
         return _packed(present, sequence, blobs)
 

@@ -1,0 +1,179 @@
+# Rows by key and slice, on csrc/th_group.h.
+
+cdef enum:
+    _FIRST_GROUPS = 64
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class SliceGroups:
+    """The groups of rows that have one key and one slice, numbered as they first occur; rows are added in parts.
+
+    Parameters
+    ----------
+    columns : int
+        Number of key columns. Without any, keys are equal if their hashes are.
+
+    Notes
+    -----
+    Adding n rows costs O(n). Key columns are not copied: their buffers are held.
+    """
+
+    cdef th_groups t
+    cdef _Memory memory
+    cdef size_t columns
+    cdef list held  # the views of all parts
+    cdef cnp.ndarray arrays  # th_array of each part and column
+    cdef size_t parts
+    cdef list numbers  # the group of each row of each part
+    cdef size_t rows
+
+    def __cinit__(self, columns):
+        cdef int64_t count = _int64(columns, "columns")
+        if not 0 <= count <= 1 << 16:
+            raise ValueError(f"columns must be from 0 to 65536, got {count}")
+        self.columns, self.held, self.numbers = count, [], []
+        self.arrays = _empty(0, cnp.NPY_UINT8)
+        th_groups_init(&self.t, _new_seed())
+
+    def __len__(self):
+        """Return the number of groups."""
+        return self.t.groups
+
+    def add(self, hashes, slices, keys):
+        """Add a part.
+
+        Parameters
+        ----------
+        hashes : ndarray of int64, shape (n,)
+            The same for equal keys; keys with the same hash may differ.
+        slices : ndarray of int64, shape (n,)
+        keys : list of ArrayView, shape (n,) each
+            The key columns. Null equals null, NaN equals NaN, and 0.0 equals -0.0.
+
+        Returns
+        -------
+        ndarray of int64, shape (k,)
+            The first row of each key that is new, in the order of the keys' numbers.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument does not fit, or an offset lies outside of its data. The groups are unchanged.
+        MemoryError
+            If there is not enough memory. The groups are unchanged.
+        """
+        cdef size_t n = len(hashes), done = 0, before = self.t.keys, groups = self.t.groups, i, k
+        cdef cnp.ndarray hash = _column_of(hashes, "hashes", cnp.NPY_INT64, n)
+        cdef cnp.ndarray slice_ = _column_of(slices, "slices", cnp.NPY_INT64, n)
+        cdef cnp.ndarray numbers, firsts
+        cdef th_rows rows
+        cdef th_status status
+        cdef uint32_t *group
+        if n >= TH_MAX_NUMBERED or self.parts >= TH_MAX_NUMBERED:
+            raise ValueError(f"hashes must have fewer than {TH_MAX_NUMBERED} rows and parts, got {n} rows")
+        cdef list held = list(keys)
+        self.expect(held, n)
+        self.make_room()
+        numbers = _empty(n, cnp.NPY_UINT32)
+        group = <uint32_t *>cnp.PyArray_DATA(numbers)
+        for k in range(self.columns):
+            (<th_array *>cnp.PyArray_DATA(self.arrays))[self.parts * self.columns + k] = (<ArrayView>held[k]).a
+        rows.hash, rows.slice = <const int64_t *>cnp.PyArray_DATA(hash), <const int64_t *>cnp.PyArray_DATA(slice_)
+        rows.key, rows.columns = <const th_array *>cnp.PyArray_DATA(self.arrays), self.columns
+        rows.n, rows.part = n, self.parts
+        try:
+            status = th_groups_add(&self.t, &rows, &done, group)
+            while status == TH_FULL:
+                self.grow()
+                status = th_groups_add(&self.t, &rows, &done, group)
+            if status != TH_YES:
+                raise ValueError("an offset lies outside of its array")
+            firsts = _empty(self.t.keys - before, cnp.NPY_INT64)
+            self.numbers.append(numbers)
+            self.held.append(held)
+        except BaseException:
+            del self.numbers[self.parts:]
+            th_groups_undo(&self.t, before, groups, group, done)
+            raise
+        th_groups_firsts(&self.t, before, <int64_t *>cnp.PyArray_DATA(firsts))
+        self.parts += 1
+        self.rows += n
+        return firsts
+
+    cdef int expect(self, list keys, size_t n) except -1:
+        """Check the key columns of a part."""
+        cdef ArrayView view
+        cdef size_t k
+        cdef const th_array *first
+        if len(keys) != <Py_ssize_t>self.columns:
+            raise ValueError(f"keys must have {self.columns} columns, got {len(keys)}")
+        for k in range(self.columns):
+            if not isinstance(keys[k], ArrayView):
+                raise TypeError(f"keys must be of ArrayView alone, got {_shown(keys[k])}")
+            view = keys[k]
+            if view.a.n != n:
+                raise ValueError(f"keys must have {n} values, like hashes, got {view.a.n}")
+            if self.parts:
+                first = <const th_array *>cnp.PyArray_DATA(self.arrays) + k
+                if view.a.kind != first.kind or (view.a.kind != TH_TEXT and view.a.width != first.width):
+                    raise ValueError("keys must have the kind and the width of the parts before, got others")
+        return 0
+
+    cdef int make_room(self) except -1:
+        """Make room for the arrays of one more part."""
+        cdef size_t size = (self.parts + 1) * self.columns * sizeof(th_array)
+        cdef cnp.ndarray more
+        if <size_t>self.arrays.shape[0] < size:
+            more = _empty(2 * size, cnp.NPY_UINT8)
+            memcpy(cnp.PyArray_DATA(more), cnp.PyArray_DATA(self.arrays), self.parts * self.columns * sizeof(th_array))
+            self.arrays = more
+        return 0
+
+    cdef int grow(self) except -1:
+        """Double the room for keys, for groups, or for both, where it is used up."""
+        cdef size_t keys = self.t.key_cap, groups = self.t.group_cap, size
+        cdef _Memory memory
+        if self.t.keys == keys:
+            keys = max(2 * keys, <size_t>_FIRST_GROUPS)
+        if self.t.groups == groups:
+            groups = max(2 * groups, <size_t>_FIRST_GROUPS)
+        if max(keys, groups) > TH_MAX_NUMBERED:
+            raise MemoryError(f"there must be at most {TH_MAX_NUMBERED} keys and groups")
+        size = th_groups_size(keys, groups)
+        memory = _memory(size)
+        th_groups_move(&self.t, _start(memory, size, 0), keys, groups)
+        self.memory = memory
+        return 0
+
+    def groups(self):
+        """Return the number of the key, the slice and the number of rows of each group: int64, shape (g,) each."""
+        cdef size_t n = self.t.groups, i
+        cdef cnp.ndarray keys = _empty(n, cnp.NPY_INT64), slices = _empty(n, cnp.NPY_INT64)
+        cdef cnp.ndarray sizes = _empty(n, cnp.NPY_INT64)
+        for i in range(n):
+            (<int64_t *>cnp.PyArray_DATA(keys))[i] = self.t.group[i].key
+            (<int64_t *>cnp.PyArray_DATA(slices))[i] = self.t.group[i].slice
+            (<int64_t *>cnp.PyArray_DATA(sizes))[i] = self.t.group[i].rows
+        return keys, slices, sizes
+
+    def order(self):
+        """Return the positions of the rows, in one sequence of all parts, by group and then as they came.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+        """
+        cdef cnp.ndarray order = _empty(self.rows, cnp.NPY_INT64), nexts = _empty(self.t.groups, cnp.NPY_INT64), part
+        cdef int64_t *next_ = <int64_t *>cnp.PyArray_DATA(nexts)
+        cdef int64_t first = 0
+        cdef size_t i
+        for i in range(self.t.groups):
+            next_[i] = first
+            first += self.t.group[i].rows
+        first = 0
+        for part in self.numbers:
+            th_groups_order(<const uint32_t *>cnp.PyArray_DATA(part), part.shape[0], first, next_,
+                            <int64_t *>cnp.PyArray_DATA(order))
+            first += part.shape[0]
+        return order

@@ -220,12 +220,12 @@ void th_pack_widen(const uint8_t *from, unsigned width, int64_t base, size_t n, 
     for (size_t i = 0; i < n; i++) to[i] = (int64_t)((uint64_t)base + get_number(from + i * width, width));
 }
 
-th_status th_pack_offsets(const uint8_t *from, unsigned width, size_t n, uint64_t size, int64_t *to) {
+th_status th_pack_offsets(const uint8_t *from, unsigned width, size_t n, uint64_t size, int32_t *to) {
     uint64_t at = 0;
     to[0] = 0;
     for (size_t i = 0; i < n; i++) {
         at += get_number(from + i * width, width);
-        to[i + 1] = (int64_t)at;
+        to[i + 1] = (int32_t)at;
     }
-    return at == size ? TH_YES : TH_CORRUPT; /* n lengths of 32 bits cannot exceed 64 bits */
+    return at == size && at <= INT32_MAX ? TH_YES : TH_CORRUPT; /* n lengths of 32 bits cannot exceed 64 bits */
 }

@@ -13,6 +13,11 @@ import pytest
 
 from timerheap import TimerHeap
 from timerheap._native._heap import (
+    BITS,
+    FIXED,
+    FLOAT,
+    TEXT,
+    ArrayView,
     ColumnReader,
     CurrentKey,
     RowContext,
@@ -43,64 +48,70 @@ COLUMNS: dict[str, list[Any]] = {
     "string": TEXTS,
     "binary": [text.encode() for text in TEXTS],
 }
+READERS = {**dict.fromkeys(["int8", "int16", "int32", "int64"], "integer"), "double": "float"}
 CODES = dict(zip(["int8", "int16", "int32", "int64", "float", "double"], "bhiqfd", strict=True))
 
 
-def buffers(format: str, values: list[Any]) -> list[bytes]:
+def view(format: str, values: list[Any], validity: bytes | None, offset: int, width: int = 8) -> ArrayView:
+    def made(kind: int, width: int, *buffers: bytes) -> ArrayView:
+        return ArrayView(kind, width, offset, len(values) - offset, validity, *buffers)
+
     if format == "bool":
-        return [bits(values)]
+        return made(BITS, 0, b"", bits(values))
     if format in CODES:
-        return [struct.pack(f"{len(values)}{CODES[format]}", *values)]
+        data = struct.pack(f"{len(values)}{CODES[format]}", *values)
+        return made(FLOAT if format in ("float", "double") else FIXED, len(data) // len(values), b"", data)
     parts = [value.encode() if format == "string" else value for value in values]
     offsets = np.cumsum([0, *map(len, parts)])
-    return [b"".join(parts), offsets.astype(np.int64).tobytes()]
+    return made(TEXT, width, offsets.astype(f"i{width}").tobytes(), b"".join(parts))
+
+
+def reader(format: str, *arguments: Any) -> ColumnReader:
+    return ColumnReader(READERS.get(format, format), view(format, *arguments))
 
 
 @pytest.mark.parametrize("format", COLUMNS)
-def test_a_column_is_read_as_the_values_that_were_written(format: str) -> None:
+@pytest.mark.parametrize("width", [4, 8])
+def test_a_column_is_read_as_the_values_that_were_written(format: str, width: int) -> None:
     values = COLUMNS[format]
     flags = [True, False, True, True, False]
     for offset in range(len(values) + 1):
-        n = len(values) - offset
-        read = ColumnReader(format, n, offset, None, *buffers(format, values)).tolist()
+        read = reader(format, values, None, offset, width).tolist()
         assert list(map(repr, read)) == list(map(repr, values[offset:]))
-        held = ColumnReader(format, n, offset, bits(flags), *buffers(format, values)).tolist()
+        held = reader(format, values, bits(flags), offset, width).tolist()
         wanted = [value if flag else None for value, flag in zip(values, flags, strict=True)]
         assert list(map(repr, held)) == list(map(repr, wanted[offset:]))
 
 
 def test_an_empty_column_needs_no_buffers() -> None:
-    for format in COLUMNS:
-        assert ColumnReader(format, 0, 0, None, None, None).tolist() == []
+    empty = {"integer": (FIXED, 8), "float": (FLOAT, 4), "bool": (BITS, 0), "string": (TEXT, 4)}
+    for format, (kind, width) in empty.items():
+        assert ColumnReader(format, ArrayView(kind, width, 0, 0, None, None, None)).tolist() == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("format", "kind", "width", "message"),
     [
-        (("int128", 0, 0, None, b""), "format must be one of int8, int16"),
-        (("int64", -1, 0, None, b""), "n and offset must be from 0"),
-        (("int64", 1, 2**62, None, b""), "n and offset must be from 0"),
-        (("int64", 2, 1, None, bytes(23)), "values must have 24 bytes or more, got 23"),
-        (("bool", 9, 0, None, bytes(1)), "values must have 2 bytes or more, got 1"),
-        (("int8", 9, 0, bytes(1), bytes(9)), "validity must have 2 bytes or more, got 1"),
-        (("string", 2, 0, None, b"", bytes(23)), "offsets must have 24 bytes or more, got 23"),
-        (("string", 1, 0, None, b"", None), "offsets must have 16 bytes or more, got 0"),
+        ("int128", FIXED, 8, "format must be one of integer, float"),
+        ("integer", FIXED, 16, "view must have the kind and width of a column of 'integer'"),
+        ("integer", FLOAT, 8, "view must have the kind"),
+        ("string", FIXED, 1, "view must have the kind"),
     ],
 )
-def test_buffers_that_are_too_short_raise(arguments: Any, message: str) -> None:
+def test_a_view_of_another_kind_raises(format: str, kind: int, width: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ColumnReader(*arguments)
+        ColumnReader(format, ArrayView(kind, width, 0, 0, None, None, None))
 
 
 @pytest.mark.parametrize("bounds", [(0, 4), (-1, 2), (2, 1), (2**62, 2**62 + 1)])
 def test_offsets_outside_the_values_raise(bounds: tuple[int, int]) -> None:
-    column = ColumnReader("binary", 1, 0, None, b"abc", struct.pack("2q", *bounds))
+    column = ColumnReader("binary", ArrayView(TEXT, 8, 0, 1, None, struct.pack("2q", *bounds), b"abc"))
     with pytest.raises(ValueError, match="offsets must rise from 0 to 3, got"):
         column.tolist()
 
 
 def test_bytes_that_are_not_text_raise() -> None:
-    column = ColumnReader("string", 1, 0, None, b"\xff", struct.pack("2q", 0, 1))
+    column = ColumnReader("string", ArrayView(TEXT, 8, 0, 1, None, struct.pack("2q", 0, 1), b"\xff"))
     with pytest.raises(UnicodeDecodeError):
         column.tolist()
 
@@ -120,7 +131,7 @@ def source(columns: list[Any], key: list[int]) -> RowSource:
 
 
 def test_rows_have_the_values_of_all_columns() -> None:
-    rows = source([ColumnReader("bool", 2, 0, None, b"\x02"), ["a", None]], [1])
+    rows = source([ColumnReader("bool", ArrayView(BITS, 0, 0, 2, None, None, b"\x02")), ["a", None]], [1])
     made = rows.tolist()
     assert [tuple(row) for row in made] == [(False, "a"), (True, None)]
     assert all(type(row) is Named and row.__fields__ == ["f0", "f1"] for row in made)

@@ -102,9 +102,9 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers",
-        "array_views batch_log buffers chunks live_file python_values timer_journal",
+        "array_views batch_log buffers chunks live_file timer_journal",
         "timers_of_keys value_columns",
-        "array_layouts channels journalled_timers",
+        "array_layouts channels journalled_timers python_values",
         "column staged_timers",
         "slab",
         "id_table",

@@ -22,7 +22,6 @@ from timerheap import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._group.watermark import WatermarkState
@@ -112,7 +111,7 @@ class Group:
         if self.query.order == "event_time":
             rows = rows.append_column(ORDER, pa.array(np.arange(len(rows))))
         batch = rows.combine_chunks().to_batches()[0]
-        return HashedRows(widen(batch, self.query.wide_schema), hashes, batch["at"].to_numpy())
+        return HashedRows(batch, hashes, batch["at"].to_numpy())
 
 
 def hash_of(key: str) -> int:

@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from timerheap.spark._group import offsets
 from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.offsets import FITS, fitting, narrow, wide, wide_rows, widen
+from timerheap.spark._group.offsets import FITS, concatenated, fitting, narrow, wide, wide_rows, widen
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.state_table import StateTable
 
@@ -71,3 +72,12 @@ def test_a_slice_that_starts_beyond_2_gib_is_narrowed() -> None:
     assert all((stop - start) * size < FITS for start, stop in spans)
     assert list(fitting(rows.slice(0, 0))) == []
     assert wide_rows(schema) == rows.schema
+
+
+def test_concatenated_rows_have_64_bit_offsets_where_they_need_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = pa.record_batch({"text": ["a", "bc"]})
+    assert concatenated([short, short]).schema == short.schema
+    for parts in ([short, widen(short)], [widen(short), short]):
+        assert concatenated(parts).equals(widen(pa.record_batch({"text": ["a", "bc", "a", "bc"]})))
+    monkeypatch.setattr(offsets, "FITS", 2 * short.nbytes - 1)
+    assert concatenated([short, short]).schema == widen(short).schema

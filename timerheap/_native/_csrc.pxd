@@ -1,7 +1,7 @@
-# The declarations of csrc/th_heap.h, th_table.h, th_array.h, th_pack.h, th_group.h and th_text.h, where the contracts
-# are documented.
+# The declarations of csrc/th_heap.h, th_table.h, th_array.h with th_array_private.h, th_pack.h, th_group.h and th_text.h,
+# where the contracts are documented.
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "th_heap.h" nogil:
@@ -127,6 +127,16 @@ cdef extern from "th_array.h" nogil:
     th_status th_array_compare(const th_array *stored, const int64_t *place, const th_array *value, uint8_t *same)
 
 
+cdef extern from "th_array_private.h" nogil:
+    ctypedef struct th_text:
+        const uint8_t *at
+        size_t size
+
+    bint th_bit(const uint8_t *bits, size_t i)
+    bint th_is_valid(const th_array *a, size_t i)
+    bint th_text_at(const th_array *a, size_t i, th_text *text)
+
+
 cdef extern from "th_pack.h" nogil:
     const size_t TH_MAX_GROUPS
 
@@ -152,7 +162,7 @@ cdef extern from "th_pack.h" nogil:
     th_status th_pack_measure(const th_array *a, const uint16_t *rank, th_need *need)
     th_status th_pack_put(const th_array *a, const uint16_t *rank, bint nulls, th_target *target)
     void th_pack_widen(const uint8_t *from_, unsigned width, int64_t base, size_t n, int64_t *to)
-    th_status th_pack_offsets(const uint8_t *from_, unsigned width, size_t n, uint64_t size, int64_t *to)
+    th_status th_pack_offsets(const uint8_t *from_, unsigned width, size_t n, uint64_t size, int32_t *to)
 
 
 cdef extern from "th_group.h" nogil:

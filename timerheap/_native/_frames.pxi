@@ -85,7 +85,7 @@ def read_frame(data):
     groups, counts : ndarray of int64
         The key groups in the order of their rows, and the number of rows of each.
     columns : list of (kind, width, validity, offsets, data)
-        As the parameters of an `ArrayView`, of all rows; text has offsets of 8 bytes. A nested column has the kind
+        As the parameters of an `ArrayView`, of all rows; text has offsets of 4 bytes. A nested column has the kind
         NESTED, and the bytes of the caller as its data.
 
     Raises
@@ -149,11 +149,11 @@ cdef tuple _read_column(const unsigned char[::1] view, object bytes_, uint64_t a
     if column.kind == _NESTED:
         return NESTED, 0, validity, None, bytes_[at:at + column.size]
     if column.kind == TH_TEXT and width in (1, 2, 4):
-        wide = _empty(rows + 1, cnp.NPY_INT64)
-        if th_pack_offsets(_at(view, at), width, rows, column.size, <int64_t *>cnp.PyArray_DATA(wide)) != TH_YES:
+        wide = _empty(rows + 1, cnp.NPY_INT32)
+        if th_pack_offsets(_at(view, at), width, rows, column.size, <int32_t *>cnp.PyArray_DATA(wide)) != TH_YES:
             raise _wrong_frame("the lengths of a text do not add up")
         at += _padded(values)
-        return TEXT, 8, validity, wide, bytes_[at:at + column.size]
+        return TEXT, 4, validity, wide, bytes_[at:at + column.size]
     if column.size or column.kind not in (TH_BITS, TH_FIXED, TH_FLOAT):
         raise _wrong_frame(f"a column has the kind {column.kind}, a width of {width} and {column.size} more bytes")
     if column.kind == TH_FIXED and column.narrow:

@@ -196,11 +196,7 @@ class ColumnReader:
     def __new__(
         cls,
         format: str,
-        n: int,
-        offset: int,
-        validity: _Buffer | None,
-        values: _Buffer | None,
-        offsets: _Buffer | None = None,
+        view: ArrayView,
     ) -> Self: ...
     def tolist(self) -> list[Any]: ...
     def __len__(self) -> int: ...

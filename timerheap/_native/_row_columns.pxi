@@ -8,109 +8,78 @@ cdef class ColumnReader:
 
     Parameters
     ----------
-    format : {"int8", "int16", "int32", "int64", "float", "double", "bool", "string", "binary"}
-        Strings and binary values have 64-bit offsets.
-    n, offset : int
-        The number of values, and the position of the first one in the buffers.
-    validity, values, offsets : buffer or None
-        The buffers of the column; `offsets` only for strings and binary values.
+    format : {"integer", "float", "bool", "string", "binary"}
+    view : ArrayView
+        The values: FIXED with a width of 1, 2, 4 or 8 for integers, FLOAT, BITS, and TEXT for the last two.
 
     Examples
     --------
-    >>> ColumnReader("int16", 2, 1, b"\\x06", np.array([7, 8, 9], np.int16)).tolist()
+    >>> view = ArrayView(FIXED, 2, 1, 2, b"\\x06", None, np.array([7, 8, 9], np.int16))
+    >>> ColumnReader("integer", view).tolist()
     [8, 9]
     """
 
-    cdef _Format format
-    cdef int64_t n, offset
-    cdef const uint8_t *validity
-    cdef const uint8_t *values
-    cdef const int64_t *offsets
-    cdef int64_t size  # of the values of a string or binary column, in bytes
-    cdef tuple owners
+    cdef ArrayView view
+    cdef bint text  # whether TEXT is str
 
-    def __cinit__(self, str format, int64_t n, int64_t offset, validity, values, offsets=None):
-        cdef int64_t end
-        if format not in _FORMATS:
-            raise ValueError(f"format must be one of {', '.join(_FORMATS)}, got {format!r}")
-        code, bits = _FORMATS[format]
-        if not (0 <= n <= _MOST_VALUES and 0 <= offset <= _MOST_VALUES):
-            raise ValueError(f"n and offset must be from 0 to {_MOST_VALUES}, got {n} and {offset}")
-        self.format, self.n, self.offset, end = code, n, offset, offset + n
-        text = code == _STRING or code == _BINARY
-        values = _flat_bytes(values, "values", 0 if text or not n else (end * bits + 7) // 8)
-        offsets = _flat_bytes(offsets, "offsets", 8 * (end + 1) if text and n else 0)
-        self.size, self.values = len(values), _data(values)
-        self.offsets = <const int64_t *>_data(offsets)
-        if validity is not None:
-            validity = _flat_bytes(validity, "validity", (end + 7) // 8 if n else 0)
-            self.validity = _data(validity)
-        self.owners = values, offsets, validity
+    def __cinit__(self, str format, ArrayView view not None):
+        if format not in _KINDS:
+            raise ValueError(f"format must be one of {', '.join(_KINDS)}, got {format!r}")
+        wrong_width = view.a.kind == TH_FIXED and view.a.width not in (1, 2, 4, 8)
+        if view.a.kind != _KINDS[format] or wrong_width:
+            raise ValueError(f"view must have the kind and width of a column of {format!r}, got others")
+        self.view, self.text = view, format == "string"
 
-    cdef object get(self, int64_t row):
+    cdef object get(self, size_t row):
         """Return the value of a row, which must be less than n."""
-        cdef int64_t at = self.offset + row, start, stop
-        if self.validity and not self.validity[at >> 3] >> (at & 7) & 1:
+        cdef const th_array *a = &self.view.a
+        cdef th_text text
+        cdef double number
+        cdef float short_number
+        if not th_is_valid(a, row):
             return None
-        if self.format == _INT64:
-            return (<const int64_t *>self.values)[at]
-        if self.format == _STRING or self.format == _BINARY:
-            start, stop = self.offsets[at], self.offsets[at + 1]
-            if not 0 <= start <= stop <= self.size:
-                raise ValueError(f"offsets must rise from 0 to {self.size}, got {start} and {stop} in row {row}")
-            if self.format == _STRING:
-                return PyUnicode_DecodeUTF8(<const char *>self.values + start, stop - start, NULL)
-            return PyBytes_FromStringAndSize(<const char *>self.values + start, stop - start)
-        if self.format == _DOUBLE:
-            return (<const double *>self.values)[at]
-        if self.format == _INT32:
-            return (<const int32_t *>self.values)[at]
-        if self.format == _BOOL:
-            return self.values[at >> 3] >> (at & 7) & 1 != 0
-        if self.format == _FLOAT:
-            return <double>(<const float *>self.values)[at]
-        if self.format == _INT16:
-            return (<const int16_t *>self.values)[at]
-        return (<const int8_t *>self.values)[at]
+        if a.kind == TH_FIXED:
+            return _integer(a.data + (a.start + row) * a.width, a.width)
+        if a.kind == TH_TEXT:
+            if not th_text_at(a, row, &text):
+                raise ValueError(f"offsets must rise from 0 to {a.size}, got others in row {row}")
+            if self.text:
+                return PyUnicode_DecodeUTF8(<const char *>text.at, text.size, NULL)
+            return PyBytes_FromStringAndSize(<const char *>text.at, text.size)
+        row += a.start
+        if a.kind == TH_BITS:
+            return th_bit(a.data, row)
+        if a.width == 8:
+            memcpy(&number, a.data + row * 8, 8)
+            return number
+        memcpy(&short_number, a.data + row * 4, 4)
+        return <double>short_number
 
     def tolist(self):
         """Return the values as a list."""
-        return [self.get(row) for row in range(self.n)]
+        return [self.get(row) for row in range(self.view.a.n)]
 
     def __len__(self):
-        return self.n
+        return self.view.a.n
 
 
-cdef enum _Format:
-    _INT8, _INT16, _INT32, _INT64, _FLOAT, _DOUBLE, _BOOL, _STRING, _BINARY
-
-cdef int64_t _MOST_VALUES = <int64_t>1 << 48
-
-cdef dict _FORMATS = {  # by name: the code, and the number of bits of a value
-    "int8": (_INT8, 8),
-    "int16": (_INT16, 16),
-    "int32": (_INT32, 32),
-    "int64": (_INT64, 64),
-    "float": (_FLOAT, 32),
-    "double": (_DOUBLE, 64),
-    "bool": (_BOOL, 1),
-    "string": (_STRING, 0),
-    "binary": (_BINARY, 0),
-}
+cdef int64_t _integer(const uint8_t *at, unsigned width) noexcept:
+    cdef int64_t x8
+    cdef int32_t x4
+    cdef int16_t x2
+    if width == 8:
+        memcpy(&x8, at, 8)
+        return x8
+    if width == 4:
+        memcpy(&x4, at, 4)
+        return x4
+    if width == 2:
+        memcpy(&x2, at, 2)
+        return x2
+    return (<const int8_t *>at)[0]
 
 
-cdef cnp.ndarray _flat_bytes(object buffer, str name, int64_t least):
-    """Return a buffer as an array of bytes, without copying."""
-    if buffer is None:
-        buffer = b""
-    cdef cnp.ndarray array = np.asarray(memoryview(buffer).cast("B"))
-    if len(array) < least:
-        raise ValueError(f"{name} must have {least} bytes or more, got {len(array)}")
-    return array
-
-
-cdef inline const uint8_t *_data(cnp.ndarray array) noexcept:
-    return <const uint8_t *>cnp.PyArray_DATA(array)
+cdef dict _KINDS = {"integer": TH_FIXED, "float": TH_FLOAT, "bool": TH_BITS, "string": TH_TEXT, "binary": TH_TEXT}
 
 
 @cython.final

@@ -11,9 +11,11 @@ import pyarrow as pa
 from timerheap._native._heap import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.array_views import is_flat, view_of
-from timerheap.spark._group.offsets import FITS, wide
+from timerheap.spark._group.offsets import FITS
 
 __all__ = ["blobs_of", "frames_of", "hashes_of", "rows_of"]
+
+_SHORT = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
 def hashes_of(key: pa.Array) -> np.ndarray:
@@ -74,7 +76,8 @@ def blobs_of(data: Any, ends: np.ndarray) -> pa.Array:
 def rows_of(frame: Any) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
     """Return the rows of a frame, their key groups in order, and the number of rows of each.
 
-    Text and bytes have 64-bit offsets. The rows are views of the frame where it has the same bytes.
+    Text and bytes have 32-bit offsets, which suffice for a frame. The rows are views of the frame where it
+    has the same bytes.
 
     Raises
     ------
@@ -110,13 +113,14 @@ def _schema(serialized: bytes) -> pa.Schema:
 
 def _array(type_: pa.DataType, n: int, column: tuple[Any, ...]) -> pa.Array:
     kind, width, validity, offsets, data = column
-    wanted = view_of(pa.array([], wide(type_)))
+    type_ = _SHORT.get(type_, type_)
+    wanted = view_of(pa.array([], type_))
     if (kind, width) != (wanted.kind, wanted.width):
         raise ValueError(f"a column of kind {kind} and width {width} cannot be of {type_}")
     ArrayView(kind, width, 0, n, validity, offsets, data)
     buffers = [validity, offsets, data] if kind == TEXT else [validity, data]
     held = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(wide(type_), n, held, 0 if validity is None else -1)
+    return pa.Array.from_buffers(type_, n, held, 0 if validity is None else -1)
 
 
 def _nested_columns(column: tuple[Any, ...], n: int, schema: pa.Schema) -> list[pa.Array]:

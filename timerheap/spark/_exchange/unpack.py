@@ -11,7 +11,7 @@ import pyarrow as pa
 from timerheap.spark._exchange.frames import rows_of
 from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.pack import OBSERVATION, event_millis, key_hashes
-from timerheap.spark._group.offsets import widen
+from timerheap.spark._group.offsets import concatenated, narrow_column
 from timerheap.spark._group.query import Query
 
 __all__ = ["HashedRows", "Part", "by_key_group", "unpack"]
@@ -24,7 +24,7 @@ class HashedRows:
     Parameters
     ----------
     rows : pyarrow.RecordBatch, n rows
-        By the `wide_schema` of the query: a partition's text may exceed 32-bit offsets.
+        By the `schema` of the query; with 64-bit offsets if they need them.
     hashes : ndarray of int64, shape (n,)
     timestamps : ndarray of int64, shape (n,)
         Epoch ms; zeros in a query without event time.
@@ -45,7 +45,7 @@ class HashedRows:
         if len(parts) == 1:
             return parts[0]
         return HashedRows(
-            pa.concat_batches([part.rows for part in parts]),
+            concatenated([part.rows for part in parts]),
             np.concatenate([part.hashes for part in parts]),
             np.concatenate([part.timestamps for part in parts]),
         )
@@ -87,7 +87,8 @@ def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part
 
 
 def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:
-    rows = widen(batch, query.wide_schema)
+    columns = [narrow_column(batch.column(field.name), field.type) for field in query.schema]
+    rows = pa.RecordBatch.from_arrays(columns, schema=query.schema)
     timestamps = np.zeros(batch.num_rows, np.int64)
     if query.event_time in rows.schema.names:
         timestamps = event_millis(rows.column(query.event_time))

@@ -1,7 +1,7 @@
 """Conversion of columns between the declared types and types with 64-bit offsets, used in memory.
 
 Arrow's default types for text, bytes and lists have 32-bit offsets, which limit an array to 2 GiB. A key
-group may hold more.
+group may hold more, and so may the new rows of one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["FITS", "fitting", "narrow", "narrow_column", "size_of", "wide", "wide_rows", "widen"]
+__all__ = [
+    "FITS",
+    "concatenated",
+    "fitting",
+    "narrow",
+    "narrow_column",
+    "size_of",
+    "wide",
+    "wide_rows",
+    "widen",
+]
 
 FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
@@ -52,6 +62,14 @@ def widen(rows: pa.RecordBatch, schema: pa.Schema | None = None) -> pa.RecordBat
         column = rows.column(field.name)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of one or more batches, with 64-bit offsets if one has them or the rows need them."""
+    schema = parts[0].schema
+    if any(part.schema != schema for part in parts) or sum(part.nbytes for part in parts) > FITS:
+        parts = [widen(part) for part in parts]
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
 def narrow(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -7,32 +7,29 @@ from typing import Any
 import pyarrow as pa
 
 from timerheap._native._heap import ColumnReader
-from timerheap.spark._group.offsets import wide
+from timerheap.spark._group.array_views import view_of
 
 __all__ = ["column_reader", "python_values"]
 
 _FORMATS: dict[pa.DataType, str] = {
-    pa.int8(): "int8",
-    pa.int16(): "int16",
-    pa.int32(): "int32",
-    pa.int64(): "int64",
+    pa.int8(): "integer",
+    pa.int16(): "integer",
+    pa.int32(): "integer",
+    pa.int64(): "integer",
     pa.float32(): "float",
-    pa.float64(): "double",
+    pa.float64(): "float",
     pa.bool_(): "bool",
+    pa.string(): "string",
     pa.large_string(): "string",
+    pa.binary(): "binary",
     pa.large_binary(): "binary",
 }
 
 
 def column_reader(column: pa.Array) -> ColumnReader | None:
     """Return the reader of a column, or None for a type that it does not read; copies no values."""
-    type_ = wide(column.type)
-    format_ = _FORMATS.get(type_)
-    if format_ is None:
-        return None
-    column = column.cast(type_)
-    validity, *offsets, values = column.buffers()
-    return ColumnReader(format_, len(column), column.offset, validity, values, *offsets)
+    format_ = _FORMATS.get(column.type)
+    return None if format_ is None else ColumnReader(format_, view_of(column))
 
 
 def python_values(column: pa.Array) -> list[Any]:

@@ -12,7 +12,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark._group.offsets import wide_rows
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.watermarks import WatermarkStrategy
@@ -125,11 +124,6 @@ class Query:
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
             schema = pa.schema([*(schema.field(name) for name in self.key), *slices])
         return schema.append(pa.field(ORDER, pa.int64())) if self.order == "event_time" else schema
-
-    @cached_property
-    def wide_schema(self) -> pa.Schema:
-        """`schema` with 64-bit offsets, as rows are held in memory."""
-        return wide_rows(self.schema)
 
     @cached_property
     def result_schema(self) -> pa.Schema:

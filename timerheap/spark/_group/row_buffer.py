@@ -15,7 +15,7 @@ from timerheap._native._heap import TimerHeap
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.merging import row_order, time_order
-from timerheap.spark._group.offsets import wide_rows
+from timerheap.spark._group.offsets import concatenated, wide_rows
 from timerheap.spark._group.slab import Slab
 from timerheap.timer import MIN_WATERMARK
 
@@ -38,7 +38,7 @@ class KeyedRows:
     Parameters
     ----------
     rows : pyarrow.RecordBatch, n rows
-        With 64-bit offsets.
+        With 64-bit offsets if they need them, or if they have waited for the watermark.
     ids : ndarray of int64, shape (n,)
     timestamps : ndarray of int64, shape (n,)
         Epoch ms; zeros in a query without event time.
@@ -319,7 +319,7 @@ def _concatenated(parts: list[KeyedRows]) -> KeyedRows:
     if len(parts) == 1:
         return parts[0]
     return KeyedRows(
-        pa.concat_batches([rows.rows for rows in parts]),
+        concatenated([rows.rows for rows in parts]),
         np.concatenate([rows.ids for rows in parts]),
         np.concatenate([rows.timestamps for rows in parts]),
     )

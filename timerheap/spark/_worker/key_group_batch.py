@@ -50,7 +50,7 @@ def run_key_group(
 def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer) -> KeyedRows:
     """Return the rows that are not late."""
     batch, hashes, timestamps = rows.rows, rows.hashes, rows.timestamps
-    timed = query.event_time in query.wide_schema.names
+    timed = query.event_time in query.schema.names
     by_watermark = query.windows is None  # in windows a row is late when its slice is over
     if timed and by_watermark and (query.order == "event_time" or query.late_row is not None):
         late = timestamps <= group.watermark

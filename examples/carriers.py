@@ -78,7 +78,7 @@ def by_timerheap(rows: DataFrame, channel: str | None) -> DataFrame:
         event_time="departed",
         watermark=WatermarkStrategy.for_monotonous_timestamps(),
         channel=channel,
-        late_by=True,
+        late="emit",
         max_parallelism=4,  # there are three origins
     )
 

@@ -95,7 +95,7 @@ class IntervalJoin(KeyedCoProcessFunction):
     late_left, late_right : callable, optional
         ``late_left(row, ctx)`` receives a left row that is too late to be joined, and returns output rows or
         None (Flink's ``sideOutputLeftLateData``). By default late rows are dropped and counted. On Spark no
-        late row arrives here with ``order="event_time"``; use ``late_by=True`` to see late rows there.
+        late row arrives here with ``order="event_time"``; use ``late="emit"`` to see late rows there.
     left_type, right_type
         The types of the left and right rows in state: a ``Types.*``, a DDL string, a Spark or a pyarrow type,
         such as the ``schema`` of a DataFrame.

@@ -63,7 +63,7 @@ def test_a_slow_channel_loses_no_rows(order: str, spark: SparkSession, tmp_path:
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
         spark,
-        lambda df: echoed(df, channel="channel", late_by=True, order=order),
+        lambda df: echoed(df, channel="channel", late="emit", order=order),
         tmp_path / "input",
         tmp_path,
     )
@@ -93,7 +93,7 @@ def test_late_rows_are_returned_and_counted(order: str, spark: SparkSession, tmp
     parts = list(batches())
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
-        spark, lambda df: echoed(df, late_by=True, order=order), tmp_path / "input", tmp_path
+        spark, lambda df: echoed(df, late="emit", order=order), tmp_path / "input", tmp_path
     )
     watermark, late, passed = -(2**63), [], []
     for part in parts:
@@ -118,7 +118,7 @@ def test_changing_the_channel_keeps_the_watermark(
         start = 1_000 * (1 + number)
         streams.write_batches(tmp_path / "input", [rows(("a", 1, start), ("b", 2, start + 500))], SCHEMA)
         df = streams.read_stream(spark, tmp_path / "input")
-        streams.run(echoed(df, channel=channel, late_by=True), tmp_path)
+        streams.run(echoed(df, channel=channel, late="emit"), tmp_path)
     fired = [row[1:3] for row in streams.sink(spark, tmp_path) if row[0] == "timer"]
     assert sorted(at for _, at in fired) == [1_000, 1_500, 2_000, 2_500, 3_000, 3_500, 4_000]
     warned = [record.getMessage() for record in caplog.records if "the checkpoint's" in record.getMessage()]
@@ -154,7 +154,7 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     guarded = STRATEGY.with_max_ahead(60_000)
     df = streams.read_stream(spark, tmp_path / "input")
-    df = echoed(df, order="arrival", watermark=guarded, late_by=True)
+    df = echoed(df, order="arrival", watermark=guarded, late="emit")
     progress = streams.run(df, tmp_path)
     assert [batch.observedMetrics["timerheap_ahead"].rows for batch in progress] == [1, 0]
     found = streams.sink(spark, tmp_path)
@@ -207,6 +207,7 @@ def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, t
     [
         ({"channel": "nope"}, "channel must name one column, got 'nope'"),
         ({"channel": 3}, "channel must be a column name, got 3"),
+        ({"late": True}, 'late must be "drop" or "emit", got True'),
         ({"watermark": 5}, "watermark must be a WatermarkStrategy, got 5"),
         ({"watermark": STRATEGY.with_timestamp_assigner(lambda row, _: row.at)}, "with_timestamp_assigner"),
     ],
@@ -220,11 +221,11 @@ def test_an_invalid_argument_raises(options: dict[str, Any], message: str, spark
 def test_reserved_column_names_raise(spark: SparkSession) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, at bigint")
     with pytest.raises(ValueError, match="output_schema must not have a column 'late_by'"):
-        timerheap.spark.process(df, "k", Echo(), "late_by int", "at", watermark=STRATEGY, late_by=True)
-    with pytest.raises(ValueError, match="output_event_time must be left out with late_by=True, got 'at'"):
-        echoed(df, late_by=True, output_event_time="at")
-    with pytest.raises(ValueError, match="event_time must name the event-time column if late_by is given"):
-        timerheap.spark.process(df, "k", Echo(), OUTPUT, late_by=True)
+        timerheap.spark.process(df, "k", Echo(), "late_by int", "at", watermark=STRATEGY, late="emit")
+    with pytest.raises(ValueError, match="output_event_time must be left out with late=\"emit\", got 'at'"):
+        echoed(df, late="emit", output_event_time="at")
+    with pytest.raises(ValueError, match="event_time must name the event-time column if late is given"):
+        timerheap.spark.process(df, "k", Echo(), OUTPUT, late="emit")
 
 
 def test_a_null_channel_raises(spark: SparkSession) -> None:

@@ -186,7 +186,7 @@ def test_late_rows_are_returned_with_their_side(spark: SparkSession, tmp_path: P
     right.append([{"who": "b", "page": "", "seen": 11}])
     streams.write_batches(tmp_path / "left", left, ORDERS)
     streams.write_batches(tmp_path / "right", right, VISITS)
-    found = streamed(spark, tmp_path, Meet(), OUTPUT, late_by=True)
+    found = streamed(spark, tmp_path, Meet(), OUTPUT, late="emit")
     watermark = max(row["seen"] for batch in right for row in batch) - 41
     assert [row[-2:] for row in found if row[-2] is not None] == [
         (watermark + 1 - 11, {"left": None, "right": {"who": "b", "page": "", "seen": 11}}),

@@ -377,7 +377,7 @@ def test_large_arrow_types_work(streaming: bool, spark: SparkSession, tmp_path: 
     with streams.configured(spark, execution_arrow_useLargeVarTypes=True):
         df = spark.read.parquet(str(tmp_path / "input"))
         df = streams.read_stream(spark, tmp_path / "input") if streaming else df
-        options = {"order": "arrival", "late_by": True, "max_parallelism": 2, "watermark": MONOTONOUS}
+        options = {"order": "arrival", "late": "emit", "max_parallelism": 2, "watermark": MONOTONOUS}
         result = timerheap.spark.process(df, "k", Repeat(), output, "at", **options)
         if streaming:
             streams.run(result, tmp_path)

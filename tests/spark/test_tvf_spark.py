@@ -164,7 +164,7 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
 
     def query(df: DataFrame) -> DataFrame:
         windows = timerheap.spark.tumble(
-            df, "at", 5 * MINUTE, watermark=STRATEGY, late_by=True, emit_every=MINUTE, max_parallelism=2
+            df, "at", 5 * MINUTE, watermark=STRATEGY, late="emit", emit_every=MINUTE, max_parallelism=2
         )
         words = timerheap.spark.aggregate(Longest(), "d", returns="string", accumulator="string", name="ds")
         return windows.group_by("k").agg(F.count("*").alias("n"), words)
@@ -280,11 +280,11 @@ def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureF
     assert "global  none: a window is one session" in said
     sessions.group_by("k").explain(F.count_distinct("v"))
     assert "a row is late when its session, all it touches, has fired" in capsys.readouterr().out
-    late = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY, late_by=True, time_zone="Asia/Tokyo")
+    late = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY, late="emit", time_zone="Asia/Tokyo")
     late.group_by().explain(F.sum("v"))
     said = capsys.readouterr().out
-    assert "in the operator, where whole rows are needed (the windows are cut in Asia/Tokyo; late_by" in said
-    with pytest.raises(ValueError, match='local must be "arrow" or left out, got "jvm": late_by is set'):
-        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, late_by=True, local="jvm").group_by().agg(
+    assert "in the operator, where whole rows are needed (the windows are cut in Asia/Tokyo; late" in said
+    with pytest.raises(ValueError, match='local must be "arrow" or left out, got "jvm": late is "emit"'):
+        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, late="emit", local="jvm").group_by().agg(
             F.count("*")
         )

@@ -173,7 +173,7 @@ def test_sessions_and_late_rows_survive_a_restart(spark: SparkSession, tmp_path:
     def windows(df: DataFrame) -> DataFrame:
         return timerheap.spark.window_operator(
             df, ["k", "g"], sessions, Shown(), "rows bigint, ids array<bigint>, latest timestamp", "at",
-            allowed_lateness=5, late_by=True, watermark=DELAYED, max_parallelism=3,
+            allowed_lateness=5, late="emit", watermark=DELAYED, max_parallelism=3,
         )  # fmt: skip
 
     folder = tmp_path / "input"
@@ -218,7 +218,7 @@ def test_in_event_time_order_results_depend_only_on_the_data(spark: SparkSession
     def windows(df: DataFrame) -> DataFrame:
         return timerheap.spark.window_operator(
             df, "k", tumbling, Total(), "count bigint, total bigint", "at", accumulator_type=TOTAL,
-            trigger=CountTrigger.of(3), order="event_time", late_by=True, watermark=total, max_parallelism=2,
+            trigger=CountTrigger.of(3), order="event_time", late="emit", watermark=total, max_parallelism=2,
         )  # fmt: skip
 
     found = []
@@ -390,7 +390,7 @@ def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession)
     refused(TypeError, "watermark must be a WatermarkStrategy, got None", watermark=None)
     refused(ValueError, "processing_time must be True with TumblingProc.*, got False", assigner=by_clock)
     refused(ValueError, "processing_time must be False for a batch", assigner=by_clock, processing_time=True)
-    refused(ValueError, "late_by must be False with GlobalWindows", assigner=GlobalWindows(), late_by=True)
+    refused(ValueError, 'late must be "drop" with GlobalWindows', assigner=GlobalWindows(), late="emit")
     refused(
         ValueError,
         'allowed_lateness must be 0 with order="event_time", got 5',
@@ -408,14 +408,14 @@ def test_an_invalid_argument_raises_before_the_query_starts(spark: SparkSession)
         ValueError,
         "output_schema must not repeat .*, got 'late_by'",
         output_schema="late_by bigint",
-        late_by=True,
+        late="emit",
     )
     refused(
         ValueError,
         "output_schema must be a DDL string .*, got 'count bigint total'",
         output_schema="count bigint total",
     )
-    assert timerheap.spark.window_operator(**good, late_by=True).columns[-2:] == ["late_by", "late_row"]
+    assert timerheap.spark.window_operator(**good, late="emit").columns[-2:] == ["late_by", "late_row"]
 
 
 class Never(CountTrigger):

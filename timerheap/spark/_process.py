@@ -16,6 +16,7 @@ from timerheap.spark._plan.arguments import (
     expect_event_time,
     key_columns,
     key_groups,
+    late_rows,
     parsed_schema,
     row_order,
     sendable,
@@ -39,7 +40,7 @@ def process(
     watermark: WatermarkStrategy | None = None,
     order: str | None = None,
     channel: str | None = None,
-    late_by: bool = False,
+    late: str | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
     output_event_time: str | None = None,
@@ -75,20 +76,21 @@ def process(
         "event_time", the default with `event_time`: a row reaches the function once the watermark has passed
         it, and rows and timers are processed in event-time order, rows before timers of the same timestamp.
         Results then depend on the data alone, not on micro-batches and partitions, as long as no row is late.
-        Rows wait in state until the watermark passes them. A row behind the watermark is late: it is dropped
-        and counted in the worker's log, or part of the result with `late_by`. Which rows are late depends on
-        micro-batches. "arrival", the default without `event_time`: rows are processed as they arrive, late
-        ones too, as in Flink. Within a micro-batch all rows are processed before the watermark advances, so a
-        row may reach the function before a timer that is due earlier.
+        Rows wait in state until the watermark passes them. A row behind the watermark is late; which rows are
+        depends on micro-batches. "arrival", the default without `event_time`: rows are processed as they
+        arrive. Within a micro-batch all rows are processed before the watermark advances, so a row may reach
+        the function before a timer that is due earlier.
     channel : str, optional
         Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
         device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
         lags behind the others loses no row. A new value counts once it has caught up with the watermark.
         Meant for up to some hundreds of values, since every key group keeps all of them.
-    late_by : bool
-        Whether late rows are part of the result, in the columns ``late_by``, by how many ms the watermark's
-        delay would have had to be longer, and ``late_row``. Both are null in other rows; in late rows all
-        other columns are null.
+    late : {"drop", "emit"}, optional
+        What becomes of rows behind the watermark. "emit": they are part of the result, in the columns
+        ``late_by``, by how many ms the watermark's delay would have had to be longer, and ``late_row``. Both
+        are null in other rows; in late rows all other columns are null. "drop": they are counted in the
+        worker's log. By default they are dropped with ``order="event_time"``, and reach the function with
+        ``order="arrival"``, as in Flink.
     processing_time : bool
         Whether there are processing-time timers. "Now" is the time of the micro-batch, so that a repeated
         attempt sees the same time. Spark then runs a micro-batch at every trigger even without rows, so
@@ -132,7 +134,7 @@ def process(
     """
     data_frame("df", df)
     keys = key_columns(df, "key", key)
-    strategy = expect_event_time(df, event_time, watermark, late_by=late_by, channel=channel)
+    strategy = expect_event_time(df, event_time, watermark, late=late, channel=channel)
     rows_order = row_order(order, df, event_time, strategy)
     if channel is not None:
         channel_column(df, "channel", channel)
@@ -150,7 +152,8 @@ def process(
         order=rows_order,
         time_mode=time_mode(df, processing_time, strategy),
         max_parallelism=max_parallelism,
-        late_row=df.schema if late_by else None,
+        late=late_rows(late, rows_order),
+        late_row=df.schema if late == "emit" else None,
         late_columns=tuple(df.columns),
         drop_state=state_names(drop_state),
     )

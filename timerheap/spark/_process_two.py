@@ -23,6 +23,7 @@ from timerheap.spark._plan.arguments import (
     expect_event_time,
     key_columns,
     key_groups,
+    late_rows,
     parsed_schema,
     quoted,
     row_order,
@@ -77,7 +78,7 @@ def process_two(
     order: str | None = None,
     channel: str | None = None,
     right_channel: str | None = None,
-    late_by: bool = False,
+    late: str | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
     output_event_time: str | None = None,
@@ -108,7 +109,7 @@ def process_two(
         second row arrives, and passes late rows to ``late_left`` and ``late_right``.
     processing_time, max_parallelism, output_event_time, drop_state, initial_state : optional
         As in `process`.
-    late_by : bool
+    late : {"drop", "emit"}, optional
         As in `process`; ``late_row`` has the fields ``left`` and ``right``, one of which is null.
 
     Returns
@@ -125,10 +126,10 @@ def process_two(
     -----
     The semantics are those of Flink's ``KeyedCoProcessOperator``: a StatusWatermarkValve for each input, and
     an IndexedCombinedWatermarkStatus over both. An input without new rows holds back event time; with
-    ``watermark.with_idleness(...)`` event time goes on without it, and with ``watermark.with_wall_clock(...)``
-    it follows the clock.
+    ``watermark.with_idleness(...)`` event time goes on without it, and with
+    ``watermark.with_wall_clock(...)`` it follows the clock.
     """
-    one = _Side.of("", "left", left, key, event_time, watermark, channel, late_by)
+    one = _Side.of("", "left", left, key, event_time, watermark, channel, late)
     two = _Side.of(
         "right_",
         "right",
@@ -137,7 +138,7 @@ def process_two(
         event_time if right_event_time is None else right_event_time,
         watermark if right_watermark is None else right_watermark,
         right_channel,
-        late_by,
+        late,
     )
     one.expect_to_match(two)
     if order is None and isinstance(function, IntervalJoin):
@@ -161,7 +162,8 @@ def process_two(
         order=rows_order,
         time_mode=time_mode(left, processing_time, one.strategy, two.strategy),
         max_parallelism=max_parallelism,
-        late_row=late_row if late_by else None,
+        late=late_rows(late, rows_order),
+        late_row=late_row if late == "emit" else None,
         late_columns=_SIDES,
         drop_state=state_names(drop_state),
     )
@@ -185,12 +187,12 @@ class _Side(Input):
         event_time: str | None,
         watermark: object,
         channel: str | None,
-        late_by: bool,
+        late: object,
     ) -> _Side:
         """Check the arguments of one input."""
         arrow_schema(argument, data_frame(argument, df).schema)
         keys = key_columns(df, prefix + "key", key)
-        needing: dict[str, Any] = {"late_by": late_by, prefix + "channel": channel}
+        needing: dict[str, Any] = {"late": late, prefix + "channel": channel}
         strategy = expect_event_time(df, event_time, watermark, prefix, **needing)
         if channel is not None:
             channel_column(df, prefix + "channel", channel)

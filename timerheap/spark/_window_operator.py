@@ -17,6 +17,7 @@ from timerheap.spark._plan.arguments import (
     arrow_schema,
     data_frame,
     key_columns,
+    late_rows,
     parsed_schema,
     row_order,
     sendable,
@@ -57,7 +58,7 @@ def window_operator(
     trigger: Trigger | None = None,
     evictor: Evictor | None = None,
     allowed_lateness: int | timedelta = 0,
-    late_by: bool = False,
+    late: str = "drop",
     watermark: WatermarkStrategy | None = None,
     order: str = "arrival",
     channel: str | None = None,
@@ -100,11 +101,11 @@ def window_operator(
         Removes rows from a window when it fires. The window then keeps all its rows, with any function.
     allowed_lateness : int or timedelta
         How long a window is kept after its end, in ms. Each late row in that time fires the window again.
-    late_by : bool
-        If True, the query also returns each row that is too late for all its windows, with the columns
+    late : {"drop", "emit"}, default "drop"
+        With "emit" the query also returns each row that is too late for all its windows, with the columns
         ``late_by``, its distance from the watermark in ms (with a delay longer by this much it would not have
         been late), and ``late_row``, the row. Both are null in results; in late rows all other columns are
-        null. If False, such rows are dropped.
+        null. With "drop" such rows are dropped.
     order : {"arrival", "event_time"}
         "arrival", as in Flink: a row is added to its windows when it arrives, and is late if they have ended,
         plus `allowed_lateness`. A result at the end of a window has the same rows in either order.
@@ -145,7 +146,7 @@ def window_operator(
 
         sessions = timerheap.spark.window_operator(
             flights, "plane", EventTimeSessionWindows.with_gap(Duration.of_hours(3)), Count(),
-            "flights bigint", "at", accumulator_type=Types.LONG(), late_by=True,
+            "flights bigint", "at", accumulator_type=Types.LONG(), late="emit",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
     """
     keys = key_columns(data_frame("df", df), "key", key)
@@ -165,17 +166,16 @@ def window_operator(
     operator(function, window_function)  # checks the user's arguments before they are wrapped
     sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
     _times(assigner, event_time, processing_time)
-    if late_by and not assigner.is_event_time():
-        raise ValueError(
-            f"late_by must be False with {assigner!r}, for which no row is late, got {late_by!r}"
-        )
+    emits = late_rows(late) == "emit"
+    if emits and not assigner.is_event_time():
+        raise ValueError(f'late must be "drop" with {assigner!r}, for which no row is late, got {late!r}')
     by_event_time = row_order(order, df, event_time) == "event_time"
     if by_event_time and allowed_lateness:
         raise ValueError(
             f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
             "the watermark reaches a window there: use a watermark with more delay"
         )
-    late_row = late_by and not by_event_time  # with order="event_time" process() itself returns them
+    late_row = emits and not by_event_time  # with order="event_time" process() itself returns them
     hosted = _Windows(operator, function, window_function, len(keys), result.names, late_row)
     return process(
         df,
@@ -186,7 +186,7 @@ def window_operator(
         order=order,
         watermark=watermark,
         channel=channel,
-        late_by=late_by and by_event_time,
+        late=late if by_event_time else None,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         output_event_time=output_event_time,
@@ -209,7 +209,7 @@ def _result_type(df: DataFrame, keys: list[str], result: StructType, late_row: b
     if taken:
         raise ValueError(
             "output_schema must not repeat the columns of the key, of the window"
-            f"{' and of late_by=True' if late_row else ''}, got {taken[0]!r}; leave it out, or rename it"
+            f"{' and of late rows' if late_row else ''}, got {taken[0]!r}; leave it out, or rename it"
         )
     return whole._as_nullable() if late_row else whole
 

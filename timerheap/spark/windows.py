@@ -42,7 +42,7 @@ def tumble(
     offset : int or timedelta
         Distance of the first window from midnight, in ms; less than `size` either way.
     **options
-        watermark, time_zone, channel, late_by, emit_every, local and max_parallelism; see
+        watermark, time_zone, channel, late, emit_every, local and max_parallelism; see
         `timerheap.spark.windows.WindowOptions`.
 
     Returns

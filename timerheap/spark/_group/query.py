@@ -16,13 +16,16 @@ from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
+__all__ = ["Late", "Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 """The clock that a query follows beside its own watermark.
 
 None, the time of the micro-batches, or Spark's watermark, which then replaces the query's own.
 """
+
+Late = Literal["drop", "emit", "process"]
+"""What becomes of rows behind the watermark: nothing, part of the result, or what becomes of all rows."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,10 @@ class Query:
         Time mode of the stateful operator on a stream.
     max_parallelism : int or None
         Number of key groups; None: the default for the running number of partitions.
+    late : {"drop", "emit", "process"}
+        What becomes of late rows.
     late_row : pyspark.sql.types.StructType, optional
-        Type of ``late_row`` in the result. By default late rows are dropped.
+        Type of ``late_row`` in the result, with "emit".
     late_columns : tuple of str
         The columns of `rows` that become the fields of `late_row`.
     drop_state : tuple of str
@@ -102,6 +107,7 @@ class Query:
     order: RowOrder
     time_mode: TimeMode
     max_parallelism: int | None
+    late: Late = "drop"
     late_row: StructType | None = None
     late_columns: tuple[str, ...] = ()
     drop_state: tuple[str, ...] = ()

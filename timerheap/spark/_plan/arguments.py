@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
+from timerheap.spark._group.query import Late
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkStrategy
 
@@ -38,6 +39,7 @@ __all__ = [
     "expect_state_store",
     "key_columns",
     "key_groups",
+    "late_rows",
     "named_column",
     "parsed_schema",
     "quoted",
@@ -202,6 +204,15 @@ def row_order(
                 "watermarks"
             )
     return "event_time"
+
+
+def late_rows(late: object, order: RowOrder = "event_time") -> Late:
+    """Return what becomes of late rows; None is Flink's way: in order of arrival the function gets them."""
+    if late is None:
+        return "process" if order == "arrival" else "drop"
+    if late == "drop" or late == "emit":
+        return "emit" if late == "emit" else "drop"
+    raise ValueError(f'late must be "drop" or "emit", got {late!r}')
 
 
 def bounded_delay(strategy: WatermarkStrategy) -> int | None:

@@ -124,13 +124,13 @@ def _packer(query: Query) -> Packer:
 def _with_late_columns(result: StructType, late_row: StructType, output_event_time: str | None) -> StructType:
     if output_event_time is not None:
         raise ValueError(
-            f"output_event_time must be left out with late_by=True, got {output_event_time!r}; late rows "
+            f'output_event_time must be left out with late="emit", got {output_event_time!r}; late rows '
             "have null there: filter them out, then call withWatermark() on the result"
         )
     taken = {LATE_BY, LATE_ROW} & set(result.names)
     if taken:
         raise ValueError(
-            f"output_schema must not have a column {min(taken)!r}, which late_by=True adds; rename it"
+            f'output_schema must not have a column {min(taken)!r}, which late="emit" adds; rename it'
         )
     nullable = result._as_nullable()  # a late row has null in these columns
     row = late_row._as_nullable()

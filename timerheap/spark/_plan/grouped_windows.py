@@ -50,7 +50,7 @@ class GroupedWindows:
         pyspark.sql.DataFrame
             The keys, ``window_start``, ``window_end`` (exclusive), ``window_time`` (the window's last ms)
             and the aggregates; then ``early`` with the option `emit_every`, ``late_by`` and ``late_row``
-            with the option `late_by`.
+            with ``late="emit"``.
         """
         return self._plan(aggregates).result()
 

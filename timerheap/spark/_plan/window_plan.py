@@ -70,7 +70,8 @@ class WindowPlan:
         if source.assigner.zone.name not in ("UTC", "Etc/UTC", "GMT", "Z"):
             found.append(f"the windows are cut in {source.assigner.zone.name}")
         found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
-        chosen = {name: options[name] for name in ("late_by", "emit_every", "channel")}
+        chosen = {name: options[name] for name in ("emit_every", "channel")}
+        found += ['late is "emit"'] if options["late"] == "emit" else []
         found += [f"{name} is set" for name, value in chosen.items() if value]
         if bounded_delay(source.strategy) is None:
             found.append("the watermark is not only a bounded delay")
@@ -92,7 +93,7 @@ class WindowPlan:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
         rows = self._with_inputs(rows)
-        late_columns = source.df.columns if options["late_by"] else []
+        late_columns = source.df.columns if options["late"] == "emit" else []
         used = [*self._keys, *([] if time is None else [time]), *late_columns, *self._inputs]
         used = list(dict.fromkeys(used))
         mode = time_mode(source.df, time is None, source.strategy)
@@ -120,9 +121,8 @@ class WindowPlan:
     def _whole_rows(self) -> bool:
         """Whether the operator needs the rows as they are."""
         source = self.source
-        return (
-            source.time is None or source.options["late_by"] or not isinstance(source.assigner, SliceAssigner)
-        )
+        emits = source.options["late"] == "emit"
+        return source.time is None or emits or not isinstance(source.assigner, SliceAssigner)
 
     def _by_spark(self) -> DataFrame:
         """Aggregate windows in Spark."""
@@ -195,7 +195,8 @@ class WindowPlan:
             order="arrival",
             time_mode=mode,
             max_parallelism=options["max_parallelism"],
-            late_row=source.df.schema if options["late_by"] else None,
+            late=options["late"],
+            late_row=source.df.schema if options["late"] == "emit" else None,
             late_columns=tuple(source.df.columns),
         )
         return build(query, rows)
@@ -263,7 +264,7 @@ class WindowPlan:
             local = f"arrow: rows become {part}s in the Python workers, {where} ({why})"
             over = "the last window of its slice" if part == "slice" else "its session, all it touches,"
             late = f"Flink's: a row is late when {over} has fired; "
-            late += "it is part of the result" if options["late_by"] else "it is dropped"
+            late += "it is part of the result" if options["late"] == "emit" else "it is dropped"
         groups = planned(source.df, options["max_parallelism"]).max_parallelism
         merged = (
             f"{groups} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "

@@ -11,12 +11,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import TimestampType
 
 from timerheap._arguments import positive
+from timerheap.spark._group.query import Late
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
     data_frame,
     expect_event_time,
     key_groups,
+    late_rows,
     named_column,
 )
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
@@ -37,9 +39,9 @@ class WindowOptions(TypedDict, total=False):
         as they are.
     channel : str, optional
         Column whose values have a watermark each, as in `timerheap.spark.process`.
-    late_by : bool, default False
-        Whether late rows are part of the result, in the columns ``late_by`` (how many ms longer the
-        watermark's delay would have had to be) and ``late_row``. By default they are dropped. A row is late
+    late : {"drop", "emit"}, default "drop"
+        What becomes of late rows. "emit": they are part of the result, in the columns ``late_by`` (how many
+        ms longer the watermark's delay would have had to be) and ``late_row``. A row is late
         when its last window is over, or for sessions, when its session and all sessions that it touches are
         over. A row that is only behind its first windows counts in the others.
     emit_every : int or timedelta, optional
@@ -57,7 +59,7 @@ class WindowOptions(TypedDict, total=False):
     watermark: WatermarkStrategy | None
     time_zone: str | None
     channel: str | None
-    late_by: bool
+    late: Late
     emit_every: int | timedelta | None
     local: str | None
     max_parallelism: int | None
@@ -67,7 +69,7 @@ _DEFAULTS: WindowOptions = {
     "watermark": None,
     "time_zone": None,
     "channel": None,
-    "late_by": False,
+    "late": "drop",
     "emit_every": None,
     "local": None,
     "max_parallelism": None,
@@ -116,8 +118,10 @@ class Source:
         chosen: WindowOptions = {**_DEFAULTS, **options}
         arrow_schema("df", data_frame("df", df).schema)
         channel, every = chosen["channel"], chosen["emit_every"]
+        chosen["late"] = late_rows(chosen["late"])
+        late = None if chosen["late"] == "drop" else "emit"
         strategy = expect_event_time(
-            df, time, chosen["watermark"], argument="time", channel=channel, late_by=chosen["late_by"]
+            df, time, chosen["watermark"], argument="time", channel=channel, late=late
         )
         if channel is not None:
             channel_column(df, "channel", channel)

@@ -52,7 +52,7 @@ def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer
     batch, hashes, timestamps = rows.rows, rows.hashes, rows.timestamps
     timed = query.event_time in query.schema.names
     by_watermark = query.windows is None  # in windows a row is late when its slice is over
-    if timed and by_watermark and (query.order == "event_time" or query.late_row is not None):
+    if timed and by_watermark and query.late != "process":
         late = timestamps <= group.watermark
         if late.any():
             _drop_late(query, group, batch.filter(pa.array(late)), timestamps[late], output)

@@ -123,6 +123,7 @@ LAYERS = {
     ],
     "spark._worker": [
         "__init__ endless hand_overs live_cache notices output row_context rows spark_store window_columns",
+        "rows_ahead",
         "group_state live_groups runner waves window_runner",
         "batch_runner initial_state key_group_batch rehearsal row_runner",
         "partition_batch",

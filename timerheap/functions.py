@@ -87,6 +87,8 @@ class Function:
     ``if pyspark.TaskContext.get() is not None``.
     """
 
+    _any_order = False  # whether the results are the same in any order of rows and timers
+
     def open(self, runtime_context: RuntimeContext) -> None:
         """Prepare the function; get the handles of its states from `runtime_context`."""
 

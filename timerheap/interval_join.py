@@ -145,6 +145,8 @@ class IntervalJoin(KeyedCoProcessFunction):
     [StreamRecord(value=('N14228', 12.7), timestamp=7200000)]
     """
 
+    _any_order = True
+
     def __init__(
         self,
         lower_bound: int | timedelta,

@@ -8,7 +8,7 @@ therefore atomic, also with other threads.
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.dict cimport PyDict_GetItemWithError
+from cpython.dict cimport PyDict_Contains, PyDict_GetItemWithError
 from cpython.genobject cimport PyGen_CheckExact
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
 from cpython.object cimport PyObject, PyObject_GenericSetAttr, PyTypeObject
@@ -26,6 +26,7 @@ import datetime
 import operator
 import os
 import struct
+from heapq import heappush
 
 import numpy as np
 

@@ -79,7 +79,7 @@ cdef class RowLoop:
         self.emit, self.pending, self.width, self.most = output.rows, output.pending, output.width, output.most
         self.keys, self.find_key = keys, find_key
 
-    def process(self, RowSource rows not None, ids, timestamps):
+    def process(self, RowSource rows not None, ids, timestamps, check=None):
         """Call ``process_element`` with rows in their order.
 
         Parameters
@@ -88,8 +88,11 @@ cdef class RowLoop:
         ids : ndarray of int64, shape (n,)
             The ids of their keys.
         timestamps : ndarray of int64, shape (n,), or None
+        check : callable, optional
+            Called with the key id and the timestamp of each row of a key for which ``collect_due`` of the
+            event-time timers has found a timer, before the row is processed.
         """
-        self.run(rows, ids, timestamps, False)
+        self.run(rows, ids, timestamps, False, check)
 
     def replay(self, RowSource rows not None, ids, timestamps, int64_t watermark):
         """Call ``process_element`` with rows sorted by timestamp, and fire event-time timers between them.
@@ -97,7 +100,7 @@ cdef class RowLoop:
         While rows of timestamp t are processed, the watermark is t - 1, or more if it was. In the end it is
         `watermark`, or more.
         """
-        self.run(rows, ids, timestamps, True)
+        self.run(rows, ids, timestamps, True, None)
         self.step_to(watermark)
 
     def advance(self, int64_t watermark):
@@ -110,12 +113,13 @@ cdef class RowLoop:
         if now > INT64_MIN:
             self.fire(self.service.processing, now - 1, self.processing_time)
 
-    cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping) except -1:
+    cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping, object check) except -1:
         cdef cnp.ndarray ids = _int64_array(np.asarray(ids_), ids_, "ids"), timestamps = None
         cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(ids)
         cdef const int64_t *ts = NULL
         cdef Py_ssize_t n = len(rows), i
         cdef RowContext context = self.context
+        cdef dict due = None if check is None else self.service.event.due
         cdef tuple row
         if timestamps_ is not None:
             timestamps = _int64_array(np.asarray(timestamps_), timestamps_, "timestamps")
@@ -134,6 +138,8 @@ cdef class RowLoop:
             self.current.set(id[i], boxed)
             context.row = row
             context.at = ts[i] if ts else None
+            if due is not None and PyDict_Contains(due, boxed):
+                check(boxed, context.at)
             try:
                 returned = process(row, context)
                 if returned is not None:

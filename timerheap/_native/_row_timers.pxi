@@ -81,6 +81,8 @@ cdef class RowTimers:
     cdef TimerChanges changes
     cdef CurrentKey keys
     cdef object pushed  # called with (timestamp, key id), or None
+    cdef dict due  # a heap of timestamps by key id, or None
+    cdef int64_t until
 
     def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None):
         self.heap, self.changes, self.keys = heap, changes, keys
@@ -89,6 +91,10 @@ cdef class RowTimers:
         """Call ``pushed(timestamp, key_id)`` after each registration from now on."""
         self.pushed = pushed
 
+    def collect_due(self, dict due, int64_t until):
+        """Push registered timestamps up to `until` to the lists in `due`, by key id, or to none if it is None."""
+        self.due, self.until = due, until
+
     cdef int register(self, object timestamp) except -1:
         cdef int64_t ts = _int64(timestamp, "timestamp"), key = self.keys.id
         self.changes.make_room()
@@ -96,6 +102,8 @@ cdef class RowTimers:
         self.changes.write(_PUSH, ts, key, 0)
         if self.pushed is not None:
             self.pushed(ts, key)
+        if self.due is not None and ts <= self.until:
+            heappush(self.due.setdefault(key, []), ts)
         return 0
 
     cdef int delete(self, object timestamp) except -1:

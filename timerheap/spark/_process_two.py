@@ -47,6 +47,7 @@ class _Tagged(KeyedProcessFunction):
 
     def __init__(self, function: KeyedCoProcessFunction) -> None:
         self._function = function
+        self._any_order = function._any_order
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._function.open(runtime_context)

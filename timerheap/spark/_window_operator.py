@@ -235,6 +235,8 @@ def _naive(field: pa.Field) -> pa.Field:
 class _Windows(KeyedProcessFunction):
     """Runs the window operator, and adds the key and the window to its results."""
 
+    _any_order = True
+
     def __init__(
         self,
         operator: Callable[..., WindowOperator],

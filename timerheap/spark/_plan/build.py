@@ -82,7 +82,7 @@ def build(
         initial = None if initial_state is None else initial_state.by_partition(query)
         result = groups.transformWithStateInPandas(operator, result_type, "Append", query.time_mode, initial)
     else:
-        on_batch = BatchOperator(query, result_type)
+        on_batch = BatchOperator(query, result_type, notices(df.sparkSession))
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
     return result if output_event_time is None else _with_event_time(df, result, output_event_time)
 

@@ -21,6 +21,7 @@ from timerheap.spark._group.staged_timers import StagedTimers
 from timerheap.spark._worker.group_state import BatchGroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import no_processing_time
+from timerheap.spark._worker.rows_ahead import RowsAhead
 from timerheap.spark._worker.waves import fire_before, fire_rest, wave_order
 from timerheap.time import TimeDomain
 from timerheap.timer import Timer, TimerBatch
@@ -166,6 +167,7 @@ class BatchRunner:
     def __init__(self, function: BatchProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
         self._timed = query.event_time is not None
+        self.rows_ahead = RowsAhead()
         self._current = _CurrentKey()
         self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
         self._context = _Context(self._current)
@@ -222,10 +224,14 @@ class BatchRunner:
             raise self._endless(due[0], int(watermarks[0]))
         self._on_timers(due, TimeDomain.EVENT_TIME)
 
-    def process(self, waiting: KeyedRows) -> None:
+    def process(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in the order of arrival, in one call unless they exceed an Arrow column."""
+        self.rows_ahead.begin(self._group, watermark)
         for part in self._narrowed(waiting):
+            due = self.rows_ahead.due() if self._timed else None
             self._process(part)
+            if due is not None:
+                self.rows_ahead.check_many(part, due)
 
     def _narrowed(self, waiting: KeyedRows) -> Iterator[KeyedRows]:
         """Yield the rows as the function sees them, in parts if they exceed an Arrow column."""

@@ -40,7 +40,7 @@ def run_key_group(
         runner.replay(*group.rows.release(watermark), watermark)
     else:
         if admitted is not None:
-            runner.process(admitted)
+            runner.process(admitted, watermark)
         if query.event_time is not None or watermark > before:
             runner.advance(watermark)
     if now is not None:

@@ -17,7 +17,7 @@ from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
 from timerheap.spark._worker.hand_overs import Counts, HandOvers
 from timerheap.spark._worker.live_cache import Cache, Held, Owner
-from timerheap.spark._worker.notices import Notices
+from timerheap.spark._worker.notices import Notices, each
 
 __all__ = ["LiveGroups", "Owner"]
 
@@ -115,9 +115,7 @@ class LiveGroups:
             group = KeyGroup(self._query, file, head)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
-            self._notices.add(
-                frozenset({f"live state was damaged, and is loaded from the checkpoint: {e!r}"})
-            )
+            self._notices.add(each([f"live state was damaged, and is loaded from the checkpoint: {e!r}"]))
             return None
         self._hand_overs.add(Counts(handed_over=1))
         return group, Stored(manifest)
@@ -144,12 +142,12 @@ class LiveGroups:
     def _report(self, failure: OSError) -> None:
         directory = os.path.dirname(failure.filename or "") or "the executor's local directory"
         self._notices.add(
-            frozenset(
-                {
+            each(
+                [
                     f"live state is kept in the memory of each Python worker, since a file in {directory} "
                     f"cannot be used ({failure.strerror}); a key group that moves to another worker is "
                     "loaded from the state store"
-                }
+                ]
             )
         )
 

@@ -17,7 +17,7 @@ from timerheap.spark._group.resplit import restore
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups
-from timerheap.spark._worker.notices import Notices
+from timerheap.spark._worker.notices import Notice, Notices, each
 from timerheap.spark._worker.output import ResultBuffer, frame
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.spark_store import SparkStore
@@ -134,7 +134,9 @@ class PartitionBatch:
             self._clocks[stored.manifest.clock] = clock
         run_key_group(self._query, self._runner, group, rows, self._now, clock.watermark, output)
         if messages := group.notices():
-            self._notices.add(messages)
+            self._notices.add(each(messages))
+        if self._runner.rows_ahead.first is not None:
+            self._notices.add(frozenset({Notice("rows ahead", self._runner.rows_ahead.first)}))
         self._set_wake_up(group, clock)
         group.forget_dead_keys()
         self._groups.save(label, group, stored, clock.data)
@@ -147,7 +149,7 @@ class PartitionBatch:
         else:
             state.observe(observed, self._now, self._run)
         if state.notices:
-            self._notices.add(frozenset(state.notices))
+            self._notices.add(each(state.notices))
         return _Clock(state.watermark, state.next_change(), state.to_bytes())
 
     def _clock_state(self, data: bytes) -> WatermarkState:

@@ -21,6 +21,7 @@ from timerheap.spark._worker.group_state import RowRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import KeyTimerService, RowFunctionContext, no_processing_time
 from timerheap.spark._worker.rows import row_source
+from timerheap.spark._worker.rows_ahead import RowsAhead
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 
@@ -45,6 +46,7 @@ class RowRunner:
         self._key = query.key
         self._key_type = StructType([query.rows[name] for name in query.key])
         self._timed = query.event_time is not None
+        self.rows_ahead = RowsAhead()
         self._current = CurrentKey()
         self._states = RowRuntimeContext(self._current, max_parallelism)
         self._service = KeyTimerService()
@@ -76,8 +78,9 @@ class RowRunner:
         self._state_tables: list[UserState] = self._states.bind(group)
         if now is None and len(group.processing_timers.heap):
             no_processing_time()
+        self._event_timers = KeyTimers(group.event_timers, self._current)
         self._service.bind_group(
-            KeyTimers(group.event_timers, self._current),
+            self._event_timers,
             KeyTimers(group.processing_timers, self._current),
             group.watermark,
             now,
@@ -90,9 +93,16 @@ class RowRunner:
         waiting = waiting.take(order)
         self._loop.replay(self._prepare(waiting), waiting.ids, waiting.timestamps, watermark)
 
-    def process(self, waiting: KeyedRows) -> None:
+    def process(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in the order of arrival."""
-        self._loop.process(self._prepare(waiting), waiting.ids, waiting.timestamps if self._timed else None)
+        rows = self._prepare(waiting)
+        if not self._timed or self._function._any_order:
+            self._loop.process(rows, waiting.ids, waiting.timestamps if self._timed else None)
+            return
+        self.rows_ahead.begin(self._group, watermark)
+        self._event_timers.collect_due(self.rows_ahead.due_by_key(), watermark)
+        self._loop.process(rows, waiting.ids, waiting.timestamps, self.rows_ahead.check)
+        self._event_timers.collect_due(None, watermark)
 
     def advance(self, watermark: int) -> None:
         """Advance the watermark, and fire event-time timers."""

@@ -9,6 +9,7 @@ import numpy as np
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.rows_ahead import RowsAhead
 
 __all__ = ["Runner"]
 
@@ -18,7 +19,14 @@ class Runner(Protocol):
 
     The operator calls `open`, then for each key group of each micro-batch `begin`, `process` and `advance` or
     `replay` in their place, and `advance_clock`; finally `close`.
+
+    Attributes
+    ----------
+    rows_ahead : RowsAhead
+        The rows that were processed ahead of due timers.
     """
+
+    rows_ahead: RowsAhead
 
     def open(self) -> None:
         """Prepare for the first key group."""
@@ -38,8 +46,8 @@ class Runner(Protocol):
             Receives the results.
         """
 
-    def process(self, rows: KeyedRows) -> None:
-        """Process rows in the order of arrival."""
+    def process(self, rows: KeyedRows, watermark: int) -> None:
+        """Process rows in the order of arrival; `watermark` follows, so that timers up to it are due."""
 
     def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order, fire timers between them, and advance to `watermark`.

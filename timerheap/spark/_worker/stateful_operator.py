@@ -26,7 +26,7 @@ from timerheap.spark._worker.endless import Runs
 from timerheap.spark._worker.hand_overs import HandOvers
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
-from timerheap.spark._worker.notices import Notices
+from timerheap.spark._worker.notices import Notice, Notices
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition_batch import PartitionBatch
 from timerheap.spark._worker.row_runner import RowRunner
@@ -128,10 +128,13 @@ class BatchOperator:
     query : Query
     result_type : pyspark.sql.types.StructType
         Type of the result, with the columns of late rows if the query has them.
+    notices : Notices
+        Receives messages that the driver logs.
     """
 
-    def __init__(self, query: Query, result_type: StructType) -> None:
+    def __init__(self, query: Query, result_type: StructType, notices: Notices) -> None:
         self._query = query
+        self._notices = notices
         self._result_type = result_type
 
     def __call__(self, packed: pa.Table) -> pa.Table:
@@ -145,6 +148,8 @@ class BatchOperator:
         runner.open()
         run_key_group(query, runner, KeyGroup(query), rows, None, MAX_WATERMARK, output)
         runner.close()
+        if runner.rows_ahead.first is not None:
+            self._notices.add(frozenset({Notice("rows ahead", runner.rows_ahead.first)}))
         large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
         type_ = to_arrow_schema(self._result_type, timezone="UTC", prefers_large_types=large)
         return output.table().cast(type_)

@@ -16,6 +16,7 @@ from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.value_columns import column_of
 from timerheap.spark._group.window_slices import KEY_HASH, SLICE_END, input_column
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.rows_ahead import RowsAhead
 from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf import GlobalWindowAggregate, Partials, WindowResults
@@ -38,6 +39,7 @@ class WindowRunner:
     def __init__(self, work: WindowWork, query: Query) -> None:
         self._work = work
         self._late_columns = list(query.late_columns)
+        self.rows_ahead = RowsAhead()  # none: a window has its rows in any order
 
     def open(self) -> None:
         """Do nothing: windows have no function to open."""
@@ -54,10 +56,10 @@ class WindowRunner:
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows, then advance: the order of its rows does not change the result of a window."""
-        self.process(waiting)
+        self.process(waiting, watermark)
         self.advance(watermark)
 
-    def process(self, waiting: KeyedRows) -> None:
+    def process(self, waiting: KeyedRows, watermark: int) -> None:
         """Add rows, or the slices that an earlier stage has made of them."""
         rows = waiting.rows
         if self._work.local != "operator":

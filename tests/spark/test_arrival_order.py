@@ -1,0 +1,170 @@
+"""Rows in order of arrival: those ahead of due timers are counted, and late ones go where `late` says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction, WatermarkStrategy
+from timerheap.spark._exchange.unpack import HashedRows
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
+from timerheap.spark._worker.batch_runner import BatchRunner
+from timerheap.spark._worker.key_group_batch import run_key_group
+from timerheap.spark._worker.notices import Notice, _LoggedOnce, each
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.row_runner import RowRunner
+
+ROWS = StructType().add("k", "long").add("at", "long").add("add", "long").add("drop", "long")
+RESULT = StructType().add("k", "long").add("at", "long")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A row: deletes a timer at `drop`, then registers one at `add`."""
+
+    k: int
+    at: int
+    add: int
+    drop: int
+
+
+class Rows(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().delete_event_time_timer(value.drop)
+        ctx.timer_service().register_event_time_timer(value.add)
+        yield value.k, value.at
+
+
+class Columns(BatchProcessFunction):
+    one_timer_per_key = True
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timers(ctx.key_hashes, batch.column("add").to_numpy())
+        yield batch.select(["k", "at"])
+
+
+class Group:
+    """One key group of a query in order of arrival."""
+
+    def __init__(self, function: Any, late: Any = "process") -> None:
+        self.query = Query(
+            work=function,
+            key=["k"],
+            rows=ROWS,
+            result=RESULT,
+            event_time="at",
+            watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
+            channels=(None,),
+            order="arrival",
+            time_mode="None",
+            max_parallelism=1,
+            late=late,
+            late_row=ROWS if late == "emit" else None,
+            late_columns=tuple(ROWS.names),
+        )
+        runner = RowRunner if isinstance(function, KeyedProcessFunction) else BatchRunner
+        self.runner = runner(function, self.query, 1)
+        self.runner.open()
+        self.group = KeyGroup(self.query)
+
+    def batch(self, steps: Sequence[Step], watermark: int) -> list[dict[str, Any]]:
+        columns = {name: np.array([getattr(step, name) for step in steps], np.int64) for name in ROWS.names}
+        rows = HashedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
+        output = ResultBuffer(self.query.result_schema, self.query.late_type)
+        run_key_group(self.query, self.runner, self.group, rows, None, watermark, output)
+        return output.table().to_pylist()
+
+
+STEPS = st.lists(
+    st.builds(Step, st.integers(0, 2), st.integers(0, 20), st.integers(0, 25), st.integers(0, 25)),
+    max_size=15,
+)
+
+
+@settings(max_examples=60)
+@given(batches=st.lists(STEPS, max_size=4))
+def test_rows_ahead_of_due_timers_are_counted(batches: list[list[Step]]) -> None:
+    group, timers, expected = Group(Rows()), set(), 0
+    watermark = -1
+    for steps in batches:
+        watermark = max([watermark, *(step.at - 1 for step in steps)])
+        for step in steps:
+            due = [at for k, at in timers if k == step.k and at <= watermark and at < step.at]
+            expected += bool(due)
+            timers.discard((step.k, step.drop))
+            timers.add((step.k, step.add))
+        group.batch(steps, watermark)
+        timers = {(k, at) for k, at in timers if at > watermark}
+        assert group.runner.rows_ahead.count == expected
+
+
+def test_rows_ahead_of_timers_of_the_same_call_are_counted() -> None:
+    group = Group(Columns())
+    group.batch([Step(1, 10, 15, 0), Step(2, 10, 99, 0)], 12)
+    assert group.runner.rows_ahead.first is None
+    group.batch([Step(1, 14, 30, 0), Step(2, 16, 99, 0), Step(1, 16, 30, 0), Step(1, 20, 30, 0)], 19)
+    assert group.runner.rows_ahead.count == 2, "of key 1, whose timer at 15 they have moved"
+    group.batch([Step(3, 21, 25, 0), Step(3, 26, 26, 0)], 40)
+    assert group.runner.rows_ahead.count == 2, "the second row has moved the timer of the first"
+
+
+def test_the_first_row_ahead_is_described() -> None:
+    group = Group(Rows())
+    group.batch([Step(7, 10, 15, 0), Step(7, 20, 99, 0), Step(7, 30, 99, 0)], 29)
+    assert group.runner.rows_ahead.count == 2
+    message = group.runner.rows_ahead.first
+    assert message is not None
+    assert message.startswith("in order of arrival, a row of key {'k': 7} with timestamp 20 was processed")
+    assert "timer at 15, which was due" in message
+
+
+def test_a_timer_that_is_not_due_is_not_counted() -> None:
+    group = Group(Rows())
+    group.batch([Step(7, 10, 15, 0), Step(7, 20, 99, 0)], 14)
+    assert group.runner.rows_ahead.count == 0
+
+
+def test_a_function_whose_results_need_no_order_counts_nothing() -> None:
+    class AnyOrder(Rows):
+        _any_order = True
+
+    group = Group(AnyOrder())
+    group.batch([Step(7, 10, 15, 0), Step(7, 20, 99, 0)], MAX_WATERMARK)
+    assert group.runner.rows_ahead.count == 0
+
+
+@pytest.mark.parametrize("function", [Rows, Columns])
+@pytest.mark.parametrize("late", ["process", "drop", "emit"])
+def test_late_rows_are_processed_dropped_or_emitted(function: type[Any], late: str) -> None:
+    group = Group(function(), late)
+    group.batch([Step(1, 100, 200, 0)], 99)
+    found = group.batch([Step(1, 99, 300, 0), Step(1, 101, 300, 0), Step(2, 50, 300, 0)], 100)
+    processed = [row["at"] for row in found if row["at"] is not None]
+    assert processed == ([99, 101, 50] if late == "process" else [101])
+    emitted = [(row["late_by"], row["late_row"]["at"]) for row in found if row.get("late_by") is not None]
+    assert emitted == ([(1, 99), (50, 50)] if late == "emit" else [])
+    assert group.group.late_rows == (0 if late == "process" else 2)
+
+
+def test_the_driver_logs_one_message_about_a_matter(caplog: pytest.LogCaptureFixture) -> None:
+    messages, known = _LoggedOnce(), frozenset[Notice]()
+    with caplog.at_level(logging.WARNING, "timerheap"):
+        for found in (
+            {Notice("rows ahead", "key 2"), Notice("rows ahead", "key 1")},
+            {Notice("rows ahead", "key 3")},
+            each(["a", "b"]),
+            each(["b"]),
+        ):
+            known = messages.addInPlace(known, frozenset(found))
+    assert [record.message for record in caplog.records] == ["key 1", "a", "b"]
+    assert len(known) == 3, "a query that runs for long does not collect them"

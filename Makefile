@@ -96,7 +96,7 @@ bench-peers: $(venv)/bench/.installed ## The heaps beside heapq, sortedcontainer
 	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/compare.py --json out/peers.json --plots out $(ARGS)
 
 bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
-	$(call installed,bench) bench/windows.py --json out/windows.json $(ARGS)
+	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/windows.py --json out/windows.json $(ARGS)
 
 bench-skew: $(venv)/bench/.installed ## Key groups under skew and storms: a key of 1M timers, lists of 1e5, 10,000 channels
 	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/skew.py --json out/skew.json $(ARGS)

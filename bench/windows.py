@@ -1,6 +1,8 @@
 """Compare TUMBLE and HOP on a stream with Spark's own window(), in rows per second end to end.
 
 $ python bench/windows.py [--events N] [--batches N] [--json FILE]
+
+The queries of a shape run in one session and take turns, batch by batch.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from usage import cpu
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
@@ -30,6 +33,9 @@ SHAPES = {  # slide and size
     "HOP 1 h / 10 s": (10_000, 60 * MINUTE),
     "HOP 1 h / 10 min": (10 * MINUTE, 60 * MINUTE),
     "TUMBLE 1 min": (MINUTE, MINUTE),
+}
+SETTINGS = {  # no limit: Spark computes the size of an Arrow batch anew after each row
+    "spark.sql.execution.arrow.maxBytesPerBatch": (1 << 31) - 1
 }
 WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
 
@@ -80,16 +86,32 @@ def variants(slide: int, size: int) -> dict[str, Callable[[DataFrame], DataFrame
 
 
 def run(
-    spark: SparkSession, query: Callable[[DataFrame], DataFrame], schema: str, data: Path, work: Path
-) -> float:
-    """Run a query and return the median seconds of a micro-batch with rows, without the first."""
-    df = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(data))
-    writer = query(df).writeStream.option("checkpointLocation", str(work / "checkpoint"))
-    stream = writer.trigger(availableNow=True).start(str(work / "sink"), format="parquet")
-    stream.awaitTermination()
-    full = [batch for batch in stream.recentProgress if batch.numInputRows]
-    took = [batch.durationMs["triggerExecution"] / 1000 for batch in full]
-    return statistics.median(took[1:])
+    spark: SparkSession, slide: int, size: int, schema: str, data: Path, work: Path
+) -> dict[str, dict[str, float]]:
+    """Run all variants in turn, micro-batch by micro-batch; return the medians of each without the first."""
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    queries, taken = {}, {}
+    for name, query in variants(slide, size).items():
+        source = work / name / "source"
+        source.mkdir(parents=True)
+        df = query(spark.readStream.schema(schema).parquet(str(source)))
+        writer = df.writeStream.option("checkpointLocation", str(work / name / "checkpoint"))
+        queries[name], taken[name] = writer.start(str(work / name / "sink"), format="parquet"), []
+    for file in sorted(data.iterdir()):
+        for name, running in queries.items():
+            before = cpu(jvm)
+            os.link(file, work / name / "source" / file.name)
+            running.processAllAvailable()
+            spent = cpu(jvm).since(before)
+            batch = [one for one in running.recentProgress if one.numInputRows][-1]
+            seconds = batch.durationMs["triggerExecution"] / 1000
+            taken[name].append({"seconds": seconds, "jvm": spent.jvm, "python": spent.python})
+    for running in queries.values():
+        running.stop()
+    return {
+        name: {column: statistics.median(batch[column] for batch in batches[1:]) for column in batches[0]}
+        for name, batches in taken.items()
+    }
 
 
 def main() -> None:
@@ -97,36 +119,29 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--events", type=int, default=1_000_000, help="in a micro-batch")
-    parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    figures: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         schema = write(root / "data", options.events, options.batches)
-        with spark_session(root / "spark.log") as spark:
+        with spark_session(root / "spark.log", SETTINGS) as spark:
             spark.conf.set("spark.sql.session.timeZone", "UTC")
-            spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1_000_000)
-            names = ("spark", "jvm", "arrow", "jvm/spark", "arrow/spark")
-            print(f"{'rows/s':18}" + "".join(f"{name:>12}" for name in names), flush=True)
-            for name, query in variants(10 * MINUTE, 60 * MINUTE).items():
-                run(spark, query, schema, root / "data", root / f"warm-up {name}")
+            print(f"{'':18}{'':8}{'rows/s':>12}{'/ spark':>9}{'JVM ns/row':>12}{'Python ns/row':>15}")
+            run(spark, 10 * MINUTE, 60 * MINUTE, schema, root / "data", root / "warm-up")
             for shape, (slide, size) in SHAPES.items():
-                rates, results = {}, []
-                for name, query in variants(slide, size).items():
-                    work = root / f"{shape} {name}".replace("/", "of")
-                    rates[name] = options.events / run(spark, query, schema, root / "data", work)
-                    results.append(spark.read.parquet(str(work / "sink")))
+                work = root / shape.replace("/", "of")
+                figures[shape] = run(spark, slide, size, schema, root / "data", work)
+                spark_seconds = figures[shape]["spark"]["seconds"]
+                results = [spark.read.parquet(str(work / name / "sink")) for name in figures[shape]]
                 for result in results[1:]:
                     # Spark's watermark is one batch behind, so Spark may emit fewer windows, but equal ones.
                     assert not min(result.exceptAll(results[0]).count(), results[0].exceptAll(result).count())
-                figures[shape] = rates
-                print(
-                    f"{shape:18}"
-                    + "".join(f"{rate:12,.0f}" for rate in rates.values())
-                    + "".join(f"{rates[local] / rates['spark']:11.1f}x" for local in ("jvm", "arrow")),
-                    flush=True,
-                )
+                for name, took in figures[shape].items():
+                    rate = f"{options.events / took['seconds']:12,.0f}{spark_seconds / took['seconds']:8.2f}x"
+                    spent = [took[side] * 1e9 / options.events for side in ("jvm", "python")]
+                    print(f"{shape:18}{name:8}{rate}{spent[0]:12,.0f}{spent[1]:15,.0f}", flush=True)
     if options.json:
         options.json.parent.mkdir(exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=2))

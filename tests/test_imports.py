@@ -130,7 +130,7 @@ LAYERS = {
         "stateful_operator",
     ],
     "spark._plan": [
-        "__init__ arguments checkpoint_state flink_nodes",
+        "__init__ arguments checkpoint_state flink_nodes settings",
         "aggregates flink_grouping flink_ranks marks window_source",
         "build flink_sql",
         "window_plan",

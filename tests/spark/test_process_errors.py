@@ -240,6 +240,42 @@ def test_a_stream_without_rocksdb_raises(spark: SparkSession) -> None:
     process(rates, key="value")
 
 
+def slow_settings(caplog: pytest.LogCaptureFixture, df: DataFrame, key: str) -> list[str]:
+    caplog.clear()
+    process(df, key=key)
+    return [record.getMessage() for record in caplog.records if "make this query slow" in record.msg]
+
+
+def test_settings_that_make_a_query_slow_are_said_in_one_line(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = spark.readStream.format("rate").load()
+    few = {"execution_arrow_maxRecordsPerBatch": 500, "execution_arrow_maxBytesPerBatch": "64k"}
+    changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    assert slow_settings(caplog, rates, "value") == []
+    with streams.configured(spark, **few):
+        (line,) = slow_settings(caplog, spark.range(1), "id")
+        assert "maxRecordsPerBatch is 500, set it to 10000 or more; " in line
+        assert "maxBytesPerBatch is 64k, set it to 1m or more" in line
+        assert "changelog" not in line
+    for value in ("false", None):
+        try:
+            spark.conf.set(changelog, value) if value else spark.conf.unset(changelog)
+            (line,) = slow_settings(caplog, rates, "value")
+        finally:
+            spark.conf.set(changelog, "true")
+        assert f"{changelog} is false, so each micro-batch writes all state, set it to true" in line
+    conf = spark.sparkContext.getConf().set("spark.python.worker.reuse", "false")
+    monkeypatch.setattr(type(spark.sparkContext), "getConf", lambda _: conf)
+    (line,) = slow_settings(caplog, rates, "value")
+    assert line.endswith(
+        "spark.python.worker.reuse is false, so each task starts a Python worker, set it to true "
+        "for the application"
+    )
+    with streams.configured(spark, execution_arrow_maxRecordsPerBatch=0):  # no limit
+        assert slow_settings(caplog, spark.range(1), "id") == []
+
+
 def test_event_time_order_without_watermarks_raises_on_a_stream(spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
     settings = {"key": "value", "event_time": "timestamp", "watermark": WatermarkStrategy.no_watermarks()}

@@ -36,7 +36,6 @@ __all__ = [
     "collation_of",
     "data_frame",
     "expect_event_time",
-    "expect_state_store",
     "key_columns",
     "key_groups",
     "late_rows",
@@ -300,15 +299,3 @@ def arrow_schema(argument: str, type_: object) -> pa.Schema:
         raise ValueError(
             f"{argument} must have column types that Arrow supports, got {type_.simpleString()}: {e}"
         ) from e
-
-
-def expect_state_store(df: DataFrame) -> None:
-    """Check that the session uses the RocksDB state store, which state variables need."""
-    conf = "spark.sql.streaming.stateStore.providerClass"
-    needed = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    provider = df.sparkSession.conf.get(conf)
-    if provider is None or "RocksDB" not in provider:
-        raise ValueError(
-            f"{conf} must be the RocksDB state store's provider, since process() keeps state variables, got "
-            f'{provider}; set it before the query starts: spark.conf.set("{conf}", "{needed}")'
-        )

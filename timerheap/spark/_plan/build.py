@@ -10,9 +10,10 @@ from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
-from timerheap.spark._plan.arguments import arrow_schema, expect_state_store, named_column
+from timerheap.spark._plan.arguments import arrow_schema, named_column
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import hashed
+from timerheap.spark._plan.settings import check_settings
 from timerheap.spark._worker.endless import runs
 from timerheap.spark._worker.hand_overs import hand_overs
 from timerheap.spark._worker.notices import notices
@@ -54,9 +55,8 @@ def build(
     initial_state : CheckpointState, optional
         State of another query, on a stream.
     """
-    if df.isStreaming:
-        expect_state_store(df)
-    elif query.time_mode == "ProcessingTime":
+    check_settings(df)
+    if not df.isStreaming and query.time_mode == "ProcessingTime":
         raise ValueError(
             "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
         )

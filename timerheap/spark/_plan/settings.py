@@ -1,0 +1,63 @@
+"""Spark's settings, checked before a query starts: what a query needs, and what makes it slow.
+
+No setting is changed here, since a setting holds for all queries of a session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["check_settings"]
+
+_log = logging.getLogger("timerheap")
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_REUSE = "spark.python.worker.reuse"
+
+_FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
+_FEWEST_BYTES = 1 << 20
+
+
+def check_settings(df: DataFrame) -> None:
+    """Check the settings of the session of `df`, and log those that make a query slow in one line.
+
+    Raises
+    ------
+    ValueError
+        If a stream would not use the RocksDB state store, which state variables need.
+    """
+    spark = df.sparkSession
+    if df.isStreaming:
+        provider = spark.conf.get(_PROVIDER)
+        if provider is None or "RocksDB" not in provider:
+            raise ValueError(
+                f"{_PROVIDER} must be the RocksDB state store's provider, since process() keeps state "
+                f'variables, got {provider}; set it before the query starts: spark.conf.set("{_PROVIDER}", '
+                f'"{_ROCKSDB}")'
+            )
+    if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
+        _log.warning("settings of Spark make this query slow: %s", "; ".join(slow))
+
+
+def _slow_exchange(spark: SparkSession) -> Iterator[str]:
+    records = int(spark.conf.get(_RECORDS) or 0)
+    if 0 < records < _FEWEST_RECORDS:
+        yield f"{_RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
+    text = spark.conf.get(_BYTES)
+    nbytes = spark._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text)  # type: ignore[union-attr]
+    if 0 < nbytes < _FEWEST_BYTES:
+        yield f"{_BYTES} is {text}, set it to 1m or more"
+
+
+def _slow_state(spark: SparkSession) -> Iterator[str]:
+    if str(spark.conf.get(_CHANGELOG, "false")).lower() != "true":
+        yield f"{_CHANGELOG} is false, so each micro-batch writes all state, set it to true"
+    if spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
+        yield f"{_REUSE} is false, so each task starts a Python worker, set it to true for the application"

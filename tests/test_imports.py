@@ -96,13 +96,13 @@ LAYERS = {
         "_exchange group_timers inspect processor_timers",
         "_worker",
         "_plan",
-        "_async_map _process _process_two windows",
+        "_async_map _process _process_two _progress windows",
         "_sql _window_operator",
         "__init__",
     ],
     "spark._group": [
-        "__init__ clock_bytes free_space manifest map_log memory merging offsets tiers",
-        "array_views batch_log buffers chunks live_file timer_journal",
+        "__init__ clock_bytes free_space map_log memory merging offsets standing tiers",
+        "array_views batch_log buffers chunks live_file manifest timer_journal",
         "timers_of_keys value_columns",
         "array_layouts channels journalled_timers python_values",
         "column staged_timers",
@@ -122,6 +122,7 @@ LAYERS = {
         "slicing unpack",
     ],
     "spark._worker": [
+        "task_metrics",
         "__init__ endless hand_overs live_cache notices output row_context rows spark_store window_columns",
         "rows_ahead",
         "group_state live_groups runner waves window_runner",
@@ -131,7 +132,7 @@ LAYERS = {
     ],
     "spark._plan": [
         "__init__ arguments checkpoint_state flink_nodes settings",
-        "aggregates flink_grouping flink_ranks marks window_source",
+        "aggregates flink_grouping flink_ranks marks observation window_source",
         "build flink_sql",
         "window_plan",
         "grouped_windows",

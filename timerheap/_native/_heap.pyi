@@ -255,6 +255,8 @@ class RowContext:
 
 @final
 class RowLoop:
+    @property
+    def fired(self) -> int: ...
     def __init__(
         self,
         function: Any,

@@ -48,8 +48,14 @@ cdef class RowLoop:
     service : RowTimerService
     keys : CurrentKey
     event_time, processing_time : timerheap.TimeDomain
+
+    Attributes
+    ----------
+    fired : int
+        The number of timers that have fired so far.
     """
 
+    cdef readonly int64_t fired
     cdef object function, emit, find_key, event_time, processing_time
     cdef list pending
     cdef Py_ssize_t width, most
@@ -188,6 +194,7 @@ cdef class RowLoop:
             context.key = self.find_key(self.current.boxed, at) if known == NULL else <object>known
             context.row = None
             context.at, context.domain = at, domain
+            self.fired += 1
             if on_timer is None:
                 on_timer = self.function.on_timer
             try:

@@ -14,6 +14,7 @@ from timerheap.spark._plan.aggregates import aggregate
 from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpoint
 from timerheap.spark._process import process
 from timerheap.spark._process_two import process_two
+from timerheap.spark._progress import Progress, progress
 from timerheap.spark._sql import sql
 from timerheap.spark._window_operator import window_operator
 from timerheap.spark.group_timers import GroupTimers
@@ -25,6 +26,7 @@ __all__ = [
     "CheckpointState",
     "GroupTimers",
     "ProcessorTimers",
+    "Progress",
     "aggregate",
     "async_map",
     "cumulate",
@@ -32,6 +34,7 @@ __all__ = [
     "hop",
     "process",
     "process_two",
+    "progress",
     "read_checkpoint",
     "session",
     "sql",

@@ -93,8 +93,6 @@ class Packer:
         The event time's column.
     max_parallelism : int or None
         Number of key groups; None: the default for the number of partitions.
-    broadcasts : bool, default True
-        Whether to send the event times to every partition; if not, only partitions with rows are called.
     reduce : callable, optional
         Returns a `Reducer`, whose rows are sent instead.
     """
@@ -103,7 +101,6 @@ class Packer:
     columns: list[tuple[str, str]]
     event_time: str | None
     max_parallelism: int | None
-    broadcasts: bool = True
     reduce: Callable[[], Reducer] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -120,8 +117,7 @@ class Packer:
             if not batch.num_rows:
                 continue
             self._check(batch)
-            if self.broadcasts:
-                seen.append(self._observe(batch))
+            seen.append(self._observe(batch))
             names = batch.schema.names
             if KEPT in names:
                 batch = batch.filter(batch.column(KEPT))

@@ -123,6 +123,10 @@ class InputChannels:
             times.append((self._active_at[self._active_at != _NEVER], after - 1))
         return min((int(since.min()) + wait for since, wait in times if len(since)), default=None)
 
+    def newest(self) -> int:
+        """Return the largest timestamp of all channels, MIN_WATERMARK if there is none."""
+        return int(self._max_timestamps.max(initial=MIN_WATERMARK))
+
     @property
     def timed(self) -> bool:
         """Whether a load needs the times of activity."""

@@ -41,6 +41,7 @@ from timerheap.spark._group.chunks import (
 )
 from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment, digest, joint_digest
 from timerheap.spark._group.offsets import size_of, widen
+from timerheap.spark._group.standing import NOTHING, Standing
 from timerheap.spark._group.tiers import Tiers
 
 __all__ = [
@@ -200,6 +201,7 @@ class Stored:
         losses: Callable[[], int] = int,
         late_rows: int = 0,
         wake_up: int | None = None,
+        standing: Standing = NOTHING,
         whole: bool = False,
     ) -> None:
         """Write the changes, or all parts as a `whole`, then the manifest with a new token.
@@ -208,7 +210,7 @@ class Stored:
         """
         manifest = self.manifest
         self._save_clock(store, clock)
-        manifest.late_rows, manifest.wake_up = late_rows, wake_up
+        manifest.late_rows, manifest.wake_up, manifest.standing = late_rows, wake_up, standing
         for run in self._dropped:  # first, since a new state may reuse their kind
             for id_ in range(run.count + 1):
                 store.remove(run.kind, id_)

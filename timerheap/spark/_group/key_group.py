@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.spark._group.checkpoint import CheckpointedPart
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
 from timerheap.spark._group.journalled_timers import JournalledTimers
@@ -14,6 +15,7 @@ from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowBuffer
+from timerheap.spark._group.standing import Standing
 from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
 from timerheap.spark._group.windows_part import SessionsPart, SlicesPart, WindowsPart
 from timerheap.timer import MIN_WATERMARK
@@ -148,6 +150,20 @@ class KeyGroup:
                 f"a state's name keeps its type: choose another name, and pass drop_state=[{name!r}]"
             )
         return table
+
+    def standing(self) -> Standing:
+        """Return what the group holds."""
+        event: TimerHeap | KeyTimerHeap = self.event_timers.heap
+        processing: TimerHeap | KeyTimerHeap = self.processing_timers.heap
+        if self.slices is not None:  # there are no other timers
+            windows = self.slices.windows
+            if windows.assigner.is_event_time:
+                event = windows.timers
+            else:
+                processing = windows.timers
+        heads = event.peek(), processing.peek()
+        next_ = (None if head is None else head.timestamp for head in heads)
+        return Standing(len(event), len(processing), len(self.keys), len(self.rows), *next_)
 
     def notices(self) -> frozenset[str]:
         """Return what the user should know about the loaded state."""

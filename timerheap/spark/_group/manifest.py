@@ -1,8 +1,10 @@
 """The manifest of a key group: a small sealed value that says what its chunks mean.
 
-Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in a chunk), the
-group's id 8 bytes, the token 16 bytes, max_parallelism i32, late_rows i64, losses i64, the wake-up i64, the
-length of the clock u16 and the number of runs u16; then the clock, or its digest; then for each run its kind
+Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in a chunk,
+4: there is an event-time timer, 8: a processing-time timer), the group's id 8 bytes, the token 16 bytes,
+max_parallelism i32, late_rows i64, losses i64, the wake-up i64, the length of the clock u16 and the number of
+runs u16; then the clock, or its digest; then as LEB128 the numbers of event-time timers, processing-time
+timers, keys and waiting rows, and as i64 when the next timer of each kind is due; then for each run its kind
 u16, the fingerprint of its schema u32, the number of its segments u16, and as LEB128 the size and the number
 of entries of its last snapshot; then for each segment the number of its chunks, their size in bytes, the
 number of their rows and their digest, each as LEB128.
@@ -14,10 +16,11 @@ import struct
 from dataclasses import dataclass, field
 
 from timerheap._native._heap import seal, unseal, xxh64
+from timerheap.spark._group.standing import NOTHING, Standing
 
 __all__ = ["FORMAT", "INLINE_CLOCK", "MANIFEST", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
-FORMAT = 4
+FORMAT = 5
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 512
@@ -28,7 +31,8 @@ MANIFEST = 32
 
 _HEADER = struct.Struct("<HH8s16siqqqHH")
 _RUN = struct.Struct("<HIH")
-_WAKE_UP, _CLOCK_APART = 1, 2
+_TIME = struct.Struct("<q")
+_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING = 1, 2, 4, 8
 
 
 @dataclass(slots=True)
@@ -112,6 +116,8 @@ class Manifest:
         What has gone from the group since its dead keys were last looked for.
     wake_up : int or None
         The timestamp of the group's timer in Spark.
+    standing : Standing
+        What the group holds.
     runs : list of Run
     """
 
@@ -123,7 +129,13 @@ class Manifest:
     late_rows: int = 0
     losses: int = 0
     wake_up: int | None = None
+    standing: Standing = NOTHING
     runs: list[Run] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the chunks, without those of the schemas and of the clock."""
+        return sum(run.nbytes for run in self.runs)
 
     def check(self, max_parallelism: int) -> None:
         """Raise ValueError if the query changed a setting that a checkpoint fixes."""
@@ -135,7 +147,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the value that the state store holds."""
+        *numbers, next_event, next_processing = self.standing
         flags = _WAKE_UP * (self.wake_up is not None) | _CLOCK_APART * self.clock_apart
+        flags |= _NEXT_EVENT * (next_event is not None) | _NEXT_PROCESSING * (next_processing is not None)
         header = _HEADER.pack(
             FORMAT,
             flags,
@@ -148,7 +162,8 @@ class Manifest:
             len(self.clock),
             len(self.runs),
         )
-        parts = [header, self.clock]
+        parts = [header, self.clock, *(_leb128(n or 0) for n in numbers)]
+        parts += [_TIME.pack(time) for time in (next_event, next_processing) if time is not None]
         for run in self.runs:
             parts.append(_RUN.pack(run.kind, run.schema, len(run.segments)))
             parts += [_leb128(run.size), _leb128(run.entries)]
@@ -185,6 +200,15 @@ class Manifest:
             losses,
             wake_up if flags & _WAKE_UP else None,
         )
+        numbers: list[int] = []
+        for _ in range(4):
+            number, at = _parse_leb128(payload, at)
+            numbers.append(number)
+        times: list[int | None] = []
+        for flag in (_NEXT_EVENT, _NEXT_PROCESSING):
+            times.append(_TIME.unpack_from(payload, at)[0] if flags & flag else None)
+            at += _TIME.size * bool(flags & flag)
+        manifest.standing = Standing(*numbers, *times)
         for _ in range(runs):
             kind, schema, segments = _RUN.unpack_from(payload, at)
             at += _RUN.size

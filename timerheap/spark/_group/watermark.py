@@ -98,6 +98,10 @@ class WatermarkState:
         times = [input_.next_change() for input_ in self._inputs]
         return min((time for time in times if time is not None), default=None)
 
+    def newest(self) -> int:
+        """Return the largest event time so far, MIN_WATERMARK before the first."""
+        return max(input_.newest() for input_ in self._inputs)
+
     def explain(self) -> list[Explanation]:
         """Explain for each input which channels hold its watermark back."""
         return [input_.valve.explain() for input_ in self._inputs]

@@ -13,6 +13,7 @@ from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._plan.arguments import arrow_schema, named_column
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import hashed
+from timerheap.spark._plan.observation import observed, with_metrics
 from timerheap.spark._plan.settings import check_settings
 from timerheap.spark._worker.endless import runs
 from timerheap.spark._worker.hand_overs import hand_overs
@@ -80,7 +81,10 @@ def build(
         spark = df.sparkSession
         operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
         initial = None if initial_state is None else initial_state.by_partition(query)
-        result = groups.transformWithStateInPandas(operator, result_type, "Append", query.time_mode, initial)
+        result = groups.transformWithStateInPandas(
+            operator, with_metrics(result_type), "Append", query.time_mode, initial
+        )
+        result = observed(result, df)
     else:
         on_batch = BatchOperator(query, result_type, notices(df.sparkSession))
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
@@ -116,7 +120,6 @@ def _packer(query: Query) -> Packer:
         columns=[] if event_time is None else [(argument, event_time)],
         event_time=event_time,
         max_parallelism=query.max_parallelism,
-        broadcasts=query.time_mode != "EventTime",
         reduce=local,
     )
 

@@ -168,6 +168,7 @@ class BatchRunner:
         self._function = function
         self._timed = query.event_time is not None
         self.rows_ahead = RowsAhead()
+        self.fired_timers = 0
         self._current = _CurrentKey()
         self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
         self._context = _Context(self._current)
@@ -274,6 +275,7 @@ class BatchRunner:
         )
 
     def _on_timers(self, due: TimerBatch, domain: TimeDomain) -> None:
+        self.fired_timers += len(due)
         self._begin_call(due.key_hashes)
         self._context.timestamps = due.timestamps
         self._context.domain = domain

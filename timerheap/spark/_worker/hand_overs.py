@@ -29,6 +29,10 @@ class Counts(NamedTuple):
     handed_over: int = 0
     loaded: int = 0
 
+    def plus(self, other: Counts) -> Counts:
+        """Return the sums."""
+        return Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
 
 HandOvers = Accumulator[Counts]
 """Counts; a task calls ``add``, and the driver receives the sum when the task has succeeded."""
@@ -45,7 +49,7 @@ class _Logged(AccumulatorParam[Counts]):
                 "from the state store",
                 *value2,
             )
-        return Counts(*(one + other for one, other in zip(value1, value2, strict=True)))
+        return value1.plus(value2)
 
 
 def hand_overs(spark: SparkSession) -> HandOvers:

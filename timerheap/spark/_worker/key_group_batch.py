@@ -51,10 +51,10 @@ def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer
     """Return the rows that are not late."""
     batch, hashes, timestamps = rows.rows, rows.hashes, rows.timestamps
     timed = query.event_time in query.schema.names
-    by_watermark = query.windows is None  # in windows a row is late when its slice is over
-    if timed and by_watermark and query.late != "process":
+    if timed and query.windows is None:  # in windows a row is late when its slice is over
         late = timestamps <= group.watermark
-        if late.any():
+        group.late_rows += int(np.count_nonzero(late))
+        if late.any() and query.late != "process":
             _drop_late(query, group, batch.filter(pa.array(late)), timestamps[late], output)
             batch, hashes, timestamps = batch.filter(pa.array(~late)), hashes[~late], timestamps[~late]
     ids = group.keys.resolve(hashes, [batch.column(name) for name in query.key])
@@ -64,7 +64,6 @@ def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer
 def _drop_late(
     query: Query, group: KeyGroup, late: pa.RecordBatch, timestamps: np.ndarray, output: ResultBuffer
 ) -> None:
-    group.late_rows += len(timestamps)
     if query.late_row is not None:
         late_by = lateness(group.watermark, timestamps)
         output.late(late.select(list(query.late_columns)), late_by)

@@ -42,6 +42,11 @@ class LiveGroups:
         Receives where each group came from.
     notices : Notices
         Receives messages that the driver logs.
+
+    Attributes
+    ----------
+    counts : Counts
+        Where the groups of the task so far came from.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class LiveGroups:
         self._hand_overs = hand_overs
         self._notices = notices
         self._files: LiveStore | None = None
+        self.counts = Counts()
 
     def begin(self, run: str | None, batch: int) -> None:
         """Begin a task of a micro-batch."""
@@ -70,12 +76,12 @@ class LiveGroups:
         held = _cache.take(self._owner, label)
         manifest = self._store.read_manifest()
         if manifest is None:
-            self._hand_overs.add(Counts(new=1))
+            self._count(Counts(new=1))
             manifest = Manifest(self._max_parallelism, _id_of(self._owner.operator, label))
             return KeyGroup(self._query, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._max_parallelism)
         if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
-            self._hand_overs.add(Counts(continued=1))
+            self._count(Counts(continued=1))
             return held.group, held.stored
         found = self._handed_over(held, manifest)
         if found is None:
@@ -85,7 +91,16 @@ class LiveGroups:
 
     def save(self, label: int, group: KeyGroup, stored: Stored, clock: bytes, whole: bool = False) -> None:
         """Save the changes of the current key group, or the whole, and its clock, and keep it live."""
-        stored.save(self._store, group.parts(), clock, group.losses, group.late_rows, group.wake_up, whole)
+        stored.save(
+            self._store,
+            group.parts(),
+            clock,
+            group.losses,
+            group.late_rows,
+            group.wake_up,
+            group.standing(),
+            whole,
+        )
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
             if file.failure is None and file.write_head(json.dumps(group.head()).encode()):
@@ -93,6 +108,10 @@ class LiveGroups:
             if file.failure is not None:
                 self._report(file.failure)
         _cache.put(self._owner, label, group, stored)
+
+    def _count(self, counts: Counts) -> None:
+        self._hand_overs.add(counts)
+        self.counts = self.counts.plus(counts)
 
     def _handed_over(self, held: Held | None, manifest: Manifest) -> tuple[KeyGroup, Stored] | None:
         """Continue a group in its file; return None if it has none that can be used."""
@@ -104,7 +123,7 @@ class LiveGroups:
             return None
         if held is not None and file is known:
             if held.token == manifest.token:
-                self._hand_overs.add(Counts(continued=1))
+                self._count(Counts(continued=1))
                 return held.group, held.stored
             file = file.anew()  # other workers have had it since
         try:
@@ -117,12 +136,12 @@ class LiveGroups:
             file.discard()
             self._notices.add(each([f"live state was damaged, and is loaded from the checkpoint: {e!r}"]))
             return None
-        self._hand_overs.add(Counts(handed_over=1))
+        self._count(Counts(handed_over=1))
         return group, Stored(manifest)
 
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         """Load a group from the state store."""
-        self._hand_overs.add(Counts(loaded=1))
+        self._count(Counts(loaded=1))
         group = KeyGroup(self._query, self._memory(manifest.id))
         stored = Stored.load(self._store, manifest, group.part, self._query.drop_state)
         group.watermark = decode_clock(stored.read_clock(self._store)).watermark

@@ -11,8 +11,9 @@ import pyarrow as pa
 from timerheap._returned import records
 from timerheap.spark._group.offsets import FITS, fitting, narrow, wide_rows
 from timerheap.spark._group.value_columns import cast, column_of
+from timerheap.spark._worker.task_metrics import METRICS
 
-__all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer", "frame"]
+__all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer", "frame", "with_metrics"]
 
 LATE_BY = "late_by"
 """Name of the result column that says by how many ms a row is late."""
@@ -122,6 +123,23 @@ class ResultBuffer:
             parts = [table, columns.empty_table(), *self._late]
             table = pa.concat_tables(parts, promote_options="default").select(names)
         return table.combine_chunks() if table.nbytes <= FITS else table
+
+
+def with_metrics(results: pa.Table, metrics: str) -> pa.Table:
+    """Return results with a column `METRICS`, which is null, and one more row, which has it.
+
+    In that row all other columns are null, also those that must not be null in results.
+    """
+    column = pa.field(METRICS, pa.string())
+    schema = pa.schema([*(field.with_nullable(True) for field in results.schema), column])
+    row = pa.Table.from_arrays(
+        [*(pa.nulls(1, field.type) for field in results.schema), [metrics]], schema=schema
+    )
+    if not results.num_rows:
+        return row
+    unset = pa.nulls(results.num_rows, column.type)
+    table = pa.concat_tables([pa.Table.from_arrays([*results.columns, unset], schema=schema), row])
+    return table.combine_chunks() if table.nbytes <= FITS else table
 
 
 def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:

@@ -12,26 +12,44 @@ from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import restore
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.notices import Notice, Notices, each
-from timerheap.spark._worker.output import ResultBuffer, frame
+from timerheap.spark._worker.output import ResultBuffer, frame, with_metrics
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.spark_store import SparkStore
-from timerheap.timer import MAX_WATERMARK
+from timerheap.spark._worker.task_metrics import TaskMetrics
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["PartitionBatch"]
 
 
 class _Clock(NamedTuple):
-    """The clock of key groups after a micro-batch: its watermark, when it changes without rows, its bytes."""
+    """The clock of key groups after a micro-batch.
+
+    Parameters
+    ----------
+    watermark, newest : int
+        The watermark, and the largest event time so far.
+    next_change : int or None
+        When it changes without rows.
+    data : bytes
+        What a load needs.
+    """
 
     watermark: int
+    newest: int
     next_change: int | None
     data: bytes
+
+    @classmethod
+    def of(cls, state: WatermarkState) -> _Clock:
+        """Return the clock of a state."""
+        return cls(state.watermark, state.newest(), state.next_change(), state.to_bytes())
 
 
 class PartitionBatch:
@@ -72,11 +90,12 @@ class PartitionBatch:
         self._run = run
         self._follows = query.time_mode == "EventTime"
         clocked = query.time_mode == "ProcessingTime"
-        self._now = timer_values.getCurrentProcessingTimeInMs() if clocked else None
+        self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
         # Rows at Spark's watermark may still come; rows at ours may not.
-        self._watermark = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
+        self._watermark: int | None = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
         self._clocks: dict[bytes, _Clock] = {}  # of the groups with equal clocks: mostly there is one
         self._done: set[int] = set()
+        self._metrics = TaskMetrics()
 
     def run(self, partition: int, parts: list[Part], observed: pa.Table) -> Iterator[pd.DataFrame]:
         """Run the key groups of a partition: all that its rows or the watermark may change.
@@ -90,36 +109,41 @@ class PartitionBatch:
         output = ResultBuffer(self._query.result_schema, self._query.late_type)
         for key_group in due:
             self._run_group(key_group, by_group.get(key_group), observed, output)
+        self._count_others(partition)
         self._store.select(label_of(partition))  # as Spark had left it
         self._store.settle()
-        return _frames(output)
+        return self._frames(output)
 
     def restore(self, rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
         """Load the state of another query into key groups: their clocks, and contents of `split`."""
         by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-        for key_group, clock, contents in rows:
-            by_group.setdefault(key_group, []).append((clock, contents))
+        for key_group, data, contents in rows:
+            by_group.setdefault(key_group, []).append((data, contents))
         for key_group, pairs in sorted(by_group.items()):
             label = label_of(key_group)
             self._store.select(label)
             group, stored = self._groups.load(label)
-            data = next((clock for clock, _ in pairs if clock), stored.read_clock(self._store))
+            stored_clock = next((data for data, _ in pairs if data), stored.read_clock(self._store))
             for _, contents in pairs:
                 if contents:
                     restore(group, contents)
-            state = self._clock_state(data)
-            group.watermark = state.watermark
-            self._set_wake_up(group.loaded(), _Clock(state.watermark, state.next_change(), data))
-            self._groups.save(label, group, stored, state.to_bytes(), whole=True)
+            clock = _Clock.of(self._clock_state(stored_clock))
+            group.watermark = clock.watermark
+            self._set_wake_up(key_group, group.loaded(), clock)
+            self._groups.save(label, group, stored, clock.data, whole=True)
         self._store.settle()
 
     def wake_up(self, key_group: int) -> Iterator[pd.DataFrame]:
         """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
+        if key_group in self._done:
+            return iter(())
         output = ResultBuffer(self._query.result_schema, self._query.late_type)
-        if key_group not in self._done:
-            self._run_group(key_group, None, merged([]), output)
-            self._store.settle()
-        return _frames(output)
+        self._run_group(key_group, None, merged([]), output)
+        if self._is_first(key_group):
+            self._count_others(key_group)
+            self._store.select(label_of(key_group))
+        self._store.settle()
+        return self._frames(output)
 
     def _run_group(
         self, key_group: int, rows: HashedRows | None, observed: pa.Table, output: ResultBuffer
@@ -132,14 +156,40 @@ class PartitionBatch:
         if clock is None:
             clock = self._advance(stored.read_clock(self._store), observed)
             self._clocks[stored.manifest.clock] = clock
+        late_rows = group.late_rows
         run_key_group(self._query, self._runner, group, rows, self._now, clock.watermark, output)
         if messages := group.notices():
             self._notices.add(each(messages))
         if self._runner.rows_ahead.first is not None:
             self._notices.add(frozenset({Notice("rows ahead", self._runner.rows_ahead.first)}))
-        self._set_wake_up(group, clock)
+        self._set_wake_up(key_group, group, clock)
         group.forget_dead_keys()
         self._groups.save(label, group, stored, clock.data)
+        late_rows = group.late_rows - late_rows
+        self._metrics.add_times(watermark=clock.watermark, newest_event_time=clock.newest)
+        self._metrics.add(late_rows=late_rows, dropped_rows=late_rows * (self._query.late == "drop"))
+        self._metrics.add_group(stored.manifest)
+
+    def _is_first(self, key_group: int) -> bool:
+        """Return whether a key group is the first of its partition."""
+        return key_group < self._placement.partitions
+
+    def _count_others(self, partition: int) -> None:
+        """Add to the metrics what those key groups hold that this task does not run."""
+        for key_group in self._placement.key_groups(partition):
+            if key_group in self._done:
+                continue
+            self._store.select(label_of(key_group))
+            manifest = self._store.read_manifest() or Manifest(self._placement.max_parallelism)
+            if manifest.wake_up is None or manifest.wake_up > self._over:
+                self._metrics.add_group(manifest)
+
+    @property
+    def _over(self) -> int:
+        """The time up to which Spark's timers fire in this micro-batch."""
+        if self._now is not None:
+            return self._now
+        return MIN_WATERMARK if self._watermark is None else self._watermark + 1
 
     def _advance(self, data: bytes, observed: pa.Table) -> _Clock:
         """Return the clock after this micro-batch, of the groups whose clock before it was `data`."""
@@ -150,7 +200,7 @@ class PartitionBatch:
             state.observe(observed, self._now, self._run)
         if state.notices:
             self._notices.add(each(state.notices))
-        return _Clock(state.watermark, state.next_change(), state.to_bytes())
+        return _Clock.of(state)
 
     def _clock_state(self, data: bytes) -> WatermarkState:
         query = self._query
@@ -158,9 +208,10 @@ class PartitionBatch:
             return WatermarkState.from_bytes(data, query.watermarks, query.channels)
         return WatermarkState(query.watermarks, query.channels)  # of new groups
 
-    def _set_wake_up(self, group: KeyGroup, clock: _Clock) -> None:
+    def _set_wake_up(self, key_group: int, group: KeyGroup, clock: _Clock) -> None:
         """Keep one timer of Spark's after now, at the time when the group has to run, or before it.
 
+        The first group of a partition runs in every micro-batch, so that the metrics are those of all groups.
         Spark would drop a timer for the time that is firing. A timer that is too early stays, since the time
         of the next run often moves on in each micro-batch, and a run too many changes nothing.
         """
@@ -175,6 +226,8 @@ class PartitionBatch:
             times = [clock.next_change, None if head is None else head.timestamp]
             times += [] if self._query.event_time is not None else [window]
             after, over = 1, now
+        if self._is_first(key_group):
+            times.append(over)
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
         wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
         current = group.wake_up
@@ -187,7 +240,15 @@ class PartitionBatch:
                 self._store.register_timer(wanted)
             group.wake_up = wanted
 
-
-def _frames(output: ResultBuffer) -> Iterator[pd.DataFrame]:
-    for batch in output.table().to_batches():
-        yield frame(batch)
+    def _frames(self, output: ResultBuffer) -> Iterator[pd.DataFrame]:
+        """Yield the results, and the metrics since the last call."""
+        counts = self._groups.counts
+        self._metrics.add_totals(
+            fired_timers=self._runner.fired_timers,
+            out_of_order_rows=self._runner.rows_ahead.count,
+            groups_handed_over=counts.handed_over,
+            groups_loaded=counts.loaded,
+        )
+        self._metrics.add(max_parallelism=self._placement.max_parallelism)
+        for batch in with_metrics(output.table(), self._metrics.take()).to_batches():
+            yield frame(batch)

@@ -59,6 +59,11 @@ class RowRunner:
             TimeDomain.PROCESSING_TIME,
         )
 
+    @property
+    def fired_timers(self) -> int:
+        """The number of timers that have fired so far."""
+        return self._loop.fired
+
     def open(self) -> None:
         """Open the function."""
         self._function.open(self._states)

@@ -28,6 +28,10 @@ class Runner(Protocol):
 
     rows_ahead: RowsAhead
 
+    @property
+    def fired_timers(self) -> int:
+        """The number of timers that have fired so far, or of windows."""
+
     def open(self) -> None:
         """Prepare for the first key group."""
 

@@ -40,6 +40,7 @@ class WindowRunner:
         self._work = work
         self._late_columns = list(query.late_columns)
         self.rows_ahead = RowsAhead()  # none: a window has its rows in any order
+        self.fired_timers = 0
 
     def open(self) -> None:
         """Do nothing: windows have no function to open."""
@@ -116,6 +117,8 @@ class WindowRunner:
     def _emit(self, results: WindowResults, early: bool) -> None:
         if not len(results):
             return
+        if not early:
+            self.fired_timers += len(results)
         keys = self._group.keys.keys(results.key_ids)
         columns = [keys.column(name) for name in self._work.keys]
         fields = [keys.schema.field(name) for name in self._work.keys]

@@ -1,0 +1,217 @@
+"""Tests the metrics in the progress of a query: what they count, and that nothing else changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from streams import read_stream, rows, write_batches
+
+import timerheap.spark
+from timerheap import KeyedProcessFunction, WatermarkStrategy
+from timerheap.spark import Progress, progress
+from timerheap.spark._group.manifest import Manifest, Run, Segment
+from timerheap.spark._group.standing import Standing
+from timerheap.spark._worker.task_metrics import TASK_METRICS, TaskMetrics
+
+SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
+OUTPUT = "k string not null, at bigint"
+PATIENCE = 120  # seconds until a test gives up waiting
+
+
+class Reminder(KeyedProcessFunction):
+    """Each row sets a timer 1,000 ms later, which is emitted; the first attempt of a key "fails" fails."""
+
+    def process_element(self, value: Row, ctx: Any) -> None:
+        task = TaskContext.get()
+        assert task is not None
+        if value.k == "fails" and not task.attemptNumber():
+            raise RuntimeError("the first attempt fails")
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1000)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
+        yield ctx.get_current_key(), timestamp
+
+
+class Alarm(KeyedProcessFunction):
+    """Each row sets a timer at the time of the micro-batch."""
+
+    def process_element(self, value: Row, ctx: Any) -> None:
+        service = ctx.timer_service()
+        service.register_processing_time_timer(service.current_processing_time())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
+        yield ctx.get_current_key(), timestamp
+
+
+def remind(df: DataFrame) -> DataFrame:
+    watermark = WatermarkStrategy.for_bounded_out_of_orderness(99)
+    return timerheap.spark.process(df, "k", Reminder(), OUTPUT, "at", watermark=watermark)
+
+
+def run(result: DataFrame, work: Path) -> tuple[StreamingQuery, list[tuple[str, int]]]:
+    """Run a query to its end; return it, and what a foreachBatch has received."""
+    found: list[Any] = []
+    query = (
+        result.writeStream.foreachBatch(lambda df, _: found.extend(rows(df)))
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query, found
+
+
+@pytest.mark.spark
+def test_the_progress_of_each_micro_batch_has_the_metrics(spark: SparkSession, tmp_path: Path) -> None:
+    batches = [
+        [("a", 1000), ("b", 1100), ("fails", 1050)],
+        [("a", 2300), ("b", 900), ("c", 950)],  # two are late
+        [("c", 2350)],
+    ]
+    tables = [[dict(zip(SCHEMA.names, row, strict=True)) for row in batch] for batch in batches]
+    write_batches(tmp_path / "in", tables, SCHEMA)
+    query, found = run(remind(read_stream(spark, tmp_path / "in")), tmp_path)
+    assert found == [("a", 2000), ("b", 2100), ("fails", 2050)]
+    first, second, third = (batch.observedMetrics["timerheap"].asDict() for batch in query.recentProgress)
+    now = third.pop("clock_lag") + 2250
+    assert abs(now / 1000 - time.time()) < 3600
+    moved = third.pop("groups_handed_over"), third.pop("groups_loaded")
+    assert 0 <= sum(moved) <= 16
+    nbytes, largest = third.pop("state_bytes"), third.pop("largest_group_bytes")
+    assert 0 < largest < nbytes
+    assert third == {
+        "watermark": 2250,
+        "newest_event_time": 2350,
+        "event_time_lag": 100,
+        "pending_event_time_timers": 0,
+        "pending_processing_time_timers": 0,
+        "next_event_time_timer": None,
+        "next_processing_time_timer": None,
+        "fired_timers": 0,
+        "late_rows": 0,
+        "dropped_rows": 0,
+        "out_of_order_rows": 0,
+        "keys": third["keys"],
+        "waiting_rows": 2,
+    }
+    assert (first["pending_event_time_timers"], first["next_event_time_timer"]) == (1, 2000)
+    assert (first["keys"], first["waiting_rows"], first["fired_timers"]) == (3, 2, 0)
+    assert (second["late_rows"], second["dropped_rows"], second["fired_timers"]) == (2, 2, 3)
+    last = progress(query)
+    assert isinstance(last, Progress)
+    assert (last.batch_id, last.watermark, last.waiting_rows, last.state_bytes) == (2, 2250, 2, nbytes)
+
+
+@pytest.mark.spark
+def test_operators_behind_each_other_have_metrics_of_their_own(spark: SparkSession, tmp_path: Path) -> None:
+    tables = [[{"k": "a", "at": at} for at in times] for times in ([0, 5000], [9000])]
+    write_batches(tmp_path / "in", tables, SCHEMA)
+    query, found = run(remind(remind(read_stream(spark, tmp_path / "in"))), tmp_path)
+    assert found == [("a", 2000)]
+    one, two = progress(query), progress(query, "timerheap_2")
+    assert one is not None
+    assert two is not None
+    assert (one.fired_timers, one.waiting_rows) == (1, 1)
+    assert (two.waiting_rows, two.watermark) == (1, 5900)
+
+
+@pytest.mark.spark
+def test_pending_timers_are_known_while_no_rows_come(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", [[{"k": k, "at": 0} for k in "abc"]], SCHEMA)
+    df = read_stream(spark, tmp_path / "in")
+    result = timerheap.spark.process(df, "k", Alarm(), OUTPUT, processing_time=True)
+    query = (
+        result.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    end = time.monotonic() + PATIENCE
+    while len(query.recentProgress) < 3 and time.monotonic() < end:
+        time.sleep(0.1)
+    query.stop()
+    batches = [batch.observedMetrics["timerheap"] for batch in query.recentProgress[:3]]
+    assert [metrics.pending_processing_time_timers for metrics in batches] == [3, 0, 0]
+    assert [metrics.fired_timers for metrics in batches] == [0, 3, 0]
+
+
+def stub(*batches: dict[str, Any] | None) -> StreamingQuery:
+    """A query with these values of the operator, None for a trigger without a micro-batch."""
+    query = Mock(spec=StreamingQuery)
+    names = [metric.name for metric in TASK_METRICS if metric.name not in ("groups", "max_parallelism")]
+    blank = dict.fromkeys([*names, "event_time_lag", "clock_lag"])
+    query.recentProgress = [
+        Mock(
+            batchId=number,
+            stateOperators=[] if values is None else ["an operator"],
+            observedMetrics={} if values is None else {"timerheap": Row(**{**blank, **values})},
+        )
+        for number, values in enumerate(batches)
+    ]
+    return query
+
+
+def test_progress_is_none_before_the_first_micro_batch() -> None:
+    assert progress(stub()) is None
+    assert progress(stub(None)) is None
+    assert progress(stub({})) is None  # the operator had no rows
+
+
+def test_progress_keeps_what_the_last_micro_batch_does_not_tell() -> None:
+    held = {"keys": 3, "waiting_rows": 2, "watermark": 5, "clock_lag": 10, "fired_timers": 7}
+    found = progress(stub(held, {}, None))
+    assert found is not None
+    assert (found.batch_id, found.keys, found.waiting_rows, found.watermark) == (1, 3, 2, 5)
+    assert (found.fired_timers, found.late_rows, found.next_event_time_timer) == (0, 0, None)
+
+
+def test_arguments_of_progress_are_checked() -> None:
+    with pytest.raises(TypeError, match=r"query must be a .*StreamingQuery, got 'q'"):
+        progress("q")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="operator must be a str"):
+        progress(stub(), 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="got 'timerheap_2'; the query observes 'timerheap'"):
+        progress(stub({}), "timerheap_2")
+
+
+def test_numbers_of_groups_are_combined_and_start_anew() -> None:
+    def taken(metrics: TaskMetrics) -> dict[str, str]:
+        names = [metric.name for metric in TASK_METRICS]
+        return {name: text for name, text in zip(names, metrics.take().split(","), strict=True) if text}
+
+    metrics = TaskMetrics()
+    run = Run(1, segments=[Segment(1, 70, 2, 0), Segment(2, 30, 1, 0)])
+    metrics.add_group(Manifest(4, standing=Standing(2, 0, 3, 1, next_event_time_timer=8), runs=[run]))
+    metrics.add_group(Manifest(4, standing=Standing(1, 1, 1, 0, 5, 9)))
+    metrics.add(watermark=None, max_parallelism=4, late_rows=0)
+    metrics.add_totals(fired_timers=5)
+    assert taken(metrics) == {
+        "pending_event_time_timers": "3",
+        "pending_processing_time_timers": "1",
+        "next_event_time_timer": "5",
+        "next_processing_time_timer": "9",
+        "keys": "4",
+        "waiting_rows": "1",
+        "state_bytes": "100",
+        "largest_group_bytes": "100",
+        "groups": "2",
+        "max_parallelism": "4",
+        "fired_timers": "5",
+        "late_rows": "0",
+    }
+    metrics.add_totals(fired_timers=7)
+    assert taken(metrics) == {"fired_timers": "2"}
+
+
+def test_the_manifest_tells_what_the_group_holds() -> None:
+    for standing in (Standing(), Standing(300, 1, 2, 70_000, -5, 2**62), Standing(0, 1, 1, 0, None, 0)):
+        assert Manifest.from_bytes(Manifest(4, standing=standing).to_bytes()).standing == standing

@@ -1,0 +1,104 @@
+"""The metrics of a task, which the operator sends among its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from timerheap.spark._group.manifest import Manifest
+from timerheap.timer import MIN_WATERMARK
+
+__all__ = ["METRICS", "TASK_METRICS", "Combine", "Metric", "TaskMetrics"]
+
+METRICS = "__timerheap_metrics"
+"""Name of the result column with the metrics of a task; null in results and late rows."""
+
+Combine = Literal["sum", "min", "max"]
+
+
+class Metric(NamedTuple):
+    """One number of a task.
+
+    Parameters
+    ----------
+    name : str
+    combine : {"sum", "min", "max"}
+        What makes one number of those of several key groups or tasks.
+    of_all : bool
+        Whether the number says something only if all key groups are in it.
+    """
+
+    name: str
+    combine: Combine
+    of_all: bool = False
+
+
+TASK_METRICS = (
+    Metric("watermark", "max"),
+    Metric("newest_event_time", "max"),
+    Metric("pending_event_time_timers", "sum", of_all=True),
+    Metric("pending_processing_time_timers", "sum", of_all=True),
+    Metric("next_event_time_timer", "min", of_all=True),
+    Metric("next_processing_time_timer", "min", of_all=True),
+    Metric("fired_timers", "sum"),
+    Metric("late_rows", "sum"),
+    Metric("dropped_rows", "sum"),
+    Metric("out_of_order_rows", "sum"),
+    Metric("keys", "sum", of_all=True),
+    Metric("waiting_rows", "sum", of_all=True),
+    Metric("state_bytes", "sum", of_all=True),
+    Metric("largest_group_bytes", "max", of_all=True),
+    Metric("groups_handed_over", "sum"),
+    Metric("groups_loaded", "sum"),
+    Metric("groups", "sum"),
+    Metric("max_parallelism", "max"),
+)
+"""The metrics of a task, in the order in which `TaskMetrics.take` writes them."""
+
+_COMBINE: dict[Combine, Callable[[int, int], int]] = {"sum": int.__add__, "min": min, "max": max}
+_COMBINE_BY_NAME = {metric.name: _COMBINE[metric.combine] for metric in TASK_METRICS}
+
+
+class TaskMetrics:
+    """Collects the metrics of one task."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, int] = {}
+        self._totals: dict[str, int] = {}
+
+    def add(self, **values: int | None) -> None:
+        """Combine values with those so far; None adds nothing."""
+        found = self._values
+        for name, value in values.items():
+            if value is not None:
+                before = found.get(name)
+                found[name] = value if before is None else _COMBINE_BY_NAME[name](before, value)
+
+    def add_times(self, **times: int | None) -> None:
+        """Add times, epoch ms; MIN_WATERMARK, like None, adds nothing."""
+        self.add(**{name: None if time == MIN_WATERMARK else time for name, time in times.items()})
+
+    def add_totals(self, **totals: int) -> None:
+        """Add what has been counted since the last call, given all that the task has counted so far."""
+        self.add(**{name: total - self._totals.get(name, 0) for name, total in totals.items()})
+        self._totals = totals
+
+    def add_group(self, manifest: Manifest) -> None:
+        """Add what a key group holds, as of its last save."""
+        standing, nbytes = manifest.standing, manifest.nbytes
+        self.add(
+            pending_event_time_timers=standing.event_time_timers,
+            pending_processing_time_timers=standing.processing_time_timers,
+            next_event_time_timer=standing.next_event_time_timer,
+            next_processing_time_timer=standing.next_processing_time_timer,
+            keys=standing.keys,
+            waiting_rows=standing.waiting_rows,
+            state_bytes=nbytes,
+            largest_group_bytes=nbytes,
+            groups=1,
+        )
+
+    def take(self) -> str:
+        """Return the values so far, separated by commas, and begin anew."""
+        values, self._values = self._values, {}
+        return ",".join(str(values.get(metric.name, "")) for metric in TASK_METRICS)

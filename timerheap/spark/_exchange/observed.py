@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 __all__ = ["OBSERVED", "merged", "observed"]
 
@@ -17,6 +18,8 @@ null if every row was too far ahead of the clock."""
 
 _NONE = np.iinfo(np.int64).min
 _NO_TIMES = np.empty(0, np.int64)
+_UNNAMED = pa.nulls(1, pa.string())
+_UNSORTED = np.zeros(1, np.int64)
 
 
 def observed(
@@ -42,46 +45,63 @@ def observed(
     """
     if channels is None and inputs is None:
         counted = _NO_TIMES if times is None else times if timed is None else times[timed]
-        return _table([(0, None, int(counted.max()) if len(counted) else None, n)] if n else [])
-    names: list[str | None] = [None]
-    codes = np.zeros(n, np.int64)
-    if channels is not None:
-        encoded = channels.dictionary_encode(null_encoding="encode")
-        names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy() * np.int64(2)
+        newest = counted.max(initial=_NONE, keepdims=True)
+        return _table(_UNNAMED, np.zeros(1, np.int64), newest, np.array([n]))
+    names, codes = _encoded(pa.nulls(n, pa.string()) if channels is None else channels)
+    codes *= 2
     if inputs is not None:
-        codes = codes + inputs
+        codes += inputs
     newest = np.full(2 * len(names), _NONE)
     if times is not None:
         chosen = slice(None) if timed is None else timed
         np.maximum.at(newest, codes[chosen], times[chosen])
-    counts = np.bincount(codes, minlength=2 * len(names))
-    present = np.flatnonzero(counts).tolist()
-    return _table(
-        [
-            (
-                code % 2,
-                names[code // 2],
-                None if newest[code] == _NONE else int(newest[code]),
-                int(counts[code]),
-            )
-            for code in present
-        ]
-    )
+    return _table(names, np.arange(len(newest)), newest, np.bincount(codes, minlength=len(newest)))
 
 
 def merged(tables: Iterable[pa.Table]) -> pa.Table:
     """Merge the tables of batches or tasks into one row per channel, always in the same order; O(rows)."""
-    found: dict[tuple[int, str | None], tuple[int, int]] = {}
-    for table in tables:
-        columns = (column.to_pylist() for column in table.columns)
-        for input_, channel, newest, count in zip(*columns, strict=True):
-            before = found.get((input_, channel), (_NONE, 0))
-            found[input_, channel] = max(before[0], _NONE if newest is None else newest), before[1] + count
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], item[0][1] is None, item[0][1] or ""))
-    return _table([(*at, None if newest == _NONE else newest, count) for at, (newest, count) in ordered])
+    every = pa.concat_tables([OBSERVED.empty_table(), *tables])
+    if every.num_rows <= 1:
+        return every.combine_chunks()
+    names, codes = _encoded(every.column("channel").combine_chunks())
+    order = _UNSORTED if len(names) == 1 else pc.array_sort_indices(names).to_numpy()  # null is last
+    ranks = np.empty(len(names), np.int64)
+    ranks[order] = np.arange(len(names))
+    codes = ranks[codes] + every.column("input").to_numpy() * np.int64(len(names))
+    newest = np.full(2 * len(names), _NONE)
+    np.maximum.at(newest, codes, every.column("max_timestamp").fill_null(_NONE).to_numpy())
+    counts = np.zeros(len(newest), np.int64)
+    np.add.at(counts, codes, every.column("count").to_numpy())
+    by_name = np.concatenate([2 * order, 2 * order + 1])
+    return _table(names, by_name, newest, counts)
 
 
-def _table(rows: list[tuple[int, str | None, int | None, int]]) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in OBSERVED)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, OBSERVED, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=OBSERVED)
+def _encoded(channels: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return the distinct names of channels, and the number of each row's."""
+    if channels.null_count == len(channels):  # as without channels
+        return _UNNAMED, np.zeros(len(channels), np.int64)
+    encoded = channels.dictionary_encode(null_encoding="encode")
+    return encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
+
+
+def _table(names: pa.Array, codes: np.ndarray, newest: np.ndarray, counts: np.ndarray) -> pa.Table:
+    """Return a table of `OBSERVED`, of what has rows.
+
+    Parameters
+    ----------
+    names : pyarrow.Array of string
+        The names of the channels.
+    codes : ndarray of int64, shape (n,)
+        Twice the number of a name, plus the number of the input.
+    newest, counts : ndarray of int64, shape (n,)
+        The largest timestamp, or `_NONE`, and the number of rows.
+    """
+    present = np.flatnonzero(counts)
+    codes, newest = codes[present], newest[present]
+    columns = [
+        pa.array((codes % 2).astype(np.int8)),
+        names.take(pa.array(codes // 2)),
+        pa.array(newest, mask=newest == _NONE),
+        pa.array(counts[present]),
+    ]
+    return pa.Table.from_arrays(columns, schema=OBSERVED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,11 +64,16 @@ ROWS = st.lists(st.tuples(st.integers(0, 2), TIMES, st.integers(-3, 3)), max_siz
 
 
 @settings(max_examples=300)
-@given(steps=st.lists(st.tuples(ROWS, st.one_of(st.none(), TIMES), st.booleans()), max_size=6))
-def test_sessions_equal_the_model(steps: list[tuple[list[tuple[int, int, int]], int | None, bool]]) -> None:
+@given(
+    steps=st.lists(
+        st.tuples(ROWS, st.one_of(st.none(), TIMES), st.sampled_from(["", "restored", "with timers"])),
+        max_size=6,
+    )
+)
+def test_sessions_equal_the_model(steps: list[tuple[list[tuple[int, int, int]], int | None, str]]) -> None:
     model, sessions = Sessions(), operator()
     kept: dict[tuple[int, int, int], list[int]] = {}  # collected from the changes
-    for rows, watermark, restored in [*steps, ([], MAX_WATERMARK, False)]:
+    for rows, watermark, restored in [*steps, ([], MAX_WATERMARK, "")]:
         late_by = {at: by for at, row in enumerate(rows) if (by := model.add(*row))}
         keys, timestamps, values = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         late = sessions.add(keys, timestamps, {"v": values})
@@ -85,11 +91,31 @@ def test_sessions_equal_the_model(steps: list[tuple[list[tuple[int, int, int]], 
         if restored:
             before, timer = sessions, sessions.next_timer()
             sessions = operator()
-            sessions.restore(*before.snapshot(), before.watermark, before.late_rows)
+            starts, state = before.snapshot()
+            timers = before.timers if restored == "with timers" else None
+            sessions.restore(starts[::-1], state[::-1], before.watermark, before.late_rows, timers)
             assert sessions.next_timer() == timer
         assert sessions.late_rows == model.late
     assert len(sessions) == 0
     assert sessions.next_timer() is None
+
+
+def test_a_row_merges_only_the_sessions_of_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = operator()
+    sessions.add(np.arange(100), np.arange(100), {"v": np.ones(100, np.int64)})
+    merged, merge = [], sessions.aggregation.merge_accumulators
+
+    def counted(groups: Any, accumulators: Any) -> Any:
+        merged.append(len(groups.order))
+        return merge(groups, accumulators)
+
+    monkeypatch.setattr(sessions.aggregation, "merge_accumulators", counted)
+    sessions.add([7, 1000], [8, 8], {"v": [1, 1]})
+    assert merged == [3]
+    assert len(sessions) == 101
+    starts, state = sessions.snapshot()
+    assert state.key_ids.tolist() == [*range(100), 1000]
+    assert starts[[7, 100]].tolist() == [7, 8]
 
 
 def test_invalid_input_raises_and_changes_nothing() -> None:

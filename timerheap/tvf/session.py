@@ -78,8 +78,9 @@ class SessionWindowAggregate:
     Flink: ``UnsliceSyncStateWindowAggProcessor`` and ``MergingWindowSet``. Sessions that touch are merged.
     The gap is measured in local time, as in Flink: where local time skips an hour, a session with a gap of
     less than an hour ends. In "UTC" the gap is elapsed time.
-    State is one accumulator per session, sorted by key. A batch costs a sort of it and of the state; there is
-    a Python step per row only for keys with rows that are too late for a session of their own.
+    State is one accumulator per session, sorted by key. A batch costs a sort of its rows and of the sessions
+    of their keys, and a copy of the state; there is a Python step per row only for keys with rows that are
+    too late for a session of their own.
 
     Examples
     --------
@@ -178,6 +179,11 @@ class SessionWindowAggregate:
         head = self._timers.peek()
         return None if head is None else head.timestamp
 
+    @property
+    def timers(self) -> TimerHeap:
+        """A timer for each session, which fires when it ends."""
+        return self._timers
+
     def snapshot(self) -> tuple[NDArray[np.int64], Partials]:
         """Return the state: the starts of the sessions, and their ends (as slices) and accumulators. O(1)."""
         return self._starts, self._sessions
@@ -194,18 +200,51 @@ class SessionWindowAggregate:
         """
         keys = np.unique(np.concatenate(self._changed))
         self._changed = [np.empty(0, np.int64)]
-        concerned = np.isin(self._sessions.key_ids, keys)
-        return self._starts[concerned], self._sessions[concerned], keys
+        rows = self._rows_of(keys)
+        return self._starts[rows], self._sessions[rows], keys
 
     def restore(
-        self, starts: NDArray[np.int64], sessions: Partials, watermark: int, late_rows: int = 0
+        self,
+        starts: NDArray[np.int64],
+        sessions: Partials,
+        watermark: int,
+        late_rows: int = 0,
+        timers: TimerHeap | None = None,
     ) -> None:
-        """Replace the state with that of an operator with the same gap and aggregates."""
+        """Replace the state with that of an operator with the same gap and aggregates.
+
+        Parameters
+        ----------
+        starts, sessions
+            What `snapshot` returned, in any order.
+        watermark, late_rows : int
+            The attributes of that operator.
+        timers : TimerHeap, optional
+            The `timers` of that operator, which are moved; by default they are made anew.
+        """
         self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
-        self._starts, self._sessions = np.empty(0, np.int64), self.aggregation.empty()
-        self._timers.clear()
-        self._merge(column("starts", starts, len(sessions)), sessions)
+        starts = column("starts", starts, len(sessions))
+        order = _by_key(sessions.key_ids, starts)
+        self._starts, self._sessions = starts[order], sessions[order]
         self._changed = [np.empty(0, np.int64)]
+        if timers is not None:
+            self._timers = timers
+        else:
+            self._timers.clear()
+            self._timers.push_many(*self._timers_of(self._sessions))
+
+    def _timers_of(
+        self, sessions: Partials
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the timers of sessions, for `TimerHeap.push_many`."""
+        return self.assigner.zone.passes_at(sessions.slice_ends - 1), sessions.key_ids, sessions.slice_ends
+
+    def _rows_of(self, keys: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the positions of the sessions of distinct sorted keys, in order."""
+        first, last = (np.searchsorted(self._sessions.key_ids, keys, side) for side in ("left", "right"))
+        sizes = last - first
+        rows: NDArray[np.intp] = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
+        return rows
 
     def _late(
         self, keys: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
@@ -228,12 +267,13 @@ class SessionWindowAggregate:
         return np.array(sorted(late), np.intp)
 
     def _merge(self, starts: NDArray[np.int64], rows: Partials) -> None:
-        """Merge sessions with the sessions that they touch."""
+        """Merge sessions with those of the state that they touch."""
         if not len(rows):
             return
-        before = len(self._sessions)
-        both = self.aggregation.concatenate([self._sessions, rows])
-        both_starts = np.concatenate([self._starts, starts])
+        held = self._rows_of(np.unique(rows.key_ids))
+        before = len(held)
+        both = self.aggregation.concatenate([self._sessions[held], rows])
+        both_starts = np.concatenate([self._starts[held], starts])
         order = np.lexsort((both_starts, both.key_ids))
         keys, begins, ends = both.key_ids[order], both_starts[order], both.slice_ends[order]
         new = np.ones(len(order), np.bool_)
@@ -241,24 +281,28 @@ class SessionWindowAggregate:
         number = np.empty(len(order), np.int64)
         number[order] = np.cumsum(new)
         groups = group_by(number)
-        ordered_ends = both.slice_ends[groups.order]
         merged = Partials(
             both.key_ids[groups.firsts],
-            np.maximum.reduceat(ordered_ends, groups.starts),
+            np.maximum.reduceat(both.slice_ends[groups.order], groups.starts),
             self.aggregation.merge_accumulators(groups, both.accumulators),
         )
         touched = np.maximum.reduceat(groups.order, groups.starts) >= before
         old = np.flatnonzero(np.repeat(touched, groups.sizes) & (groups.order < before))
-        gone = groups.order[old]
-        timers = self.assigner.zone.passes_at(merged.slice_ends[touched] - 1)
-        gone_ends = both.slice_ends[gone]
-        gone_timers = self.assigner.zone.passes_at(gone_ends - 1)
-
-        self._starts = np.minimum.reduceat(both_starts[groups.order], groups.starts)
-        self._sessions = merged
+        gone, come = self._timers_of(both[groups.order[old]]), self._timers_of(merged[touched])
+        begins = np.minimum.reduceat(both_starts[groups.order], groups.starts)
+        self._replace(held, begins, merged)
         self._changed.append(rows.key_ids)
-        self._timers.remove_many(gone_timers, both.key_ids[gone], gone_ends)
-        self._timers.push_many(timers, merged.key_ids[touched], merged.slice_ends[touched])
+        self._timers.remove_many(*gone)
+        self._timers.push_many(*come)
+
+    def _replace(self, held: NDArray[np.intp], starts: NDArray[np.int64], sessions: Partials) -> None:
+        """Replace all sessions of some keys, which are `held`, by others of these keys, sorted."""
+        size, key_ids = len(self._sessions), self._sessions.key_ids
+        kept = np.delete(np.arange(size), held)
+        places = np.searchsorted(key_ids[kept], sessions.key_ids)
+        order = np.insert(kept, places, size + np.arange(len(sessions)))
+        both = self.aggregation.concatenate([self._sessions, sessions])
+        self._starts, self._sessions = np.concatenate([self._starts, starts])[order], both[order]
 
     def _evaluate(self, which: NDArray[np.bool_]) -> WindowResults:
         starts, sessions = self._starts[which], self._sessions[which]
@@ -286,6 +330,15 @@ class _Intervals:
             return False
         self.starts[first:last], self.ends[first:last] = [start], [end]
         return True
+
+
+def _by_key(key_ids: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the order of sessions by key and start; fast if they are mostly in order."""
+    order = np.argsort(key_ids, kind="stable")
+    keys, begins = key_ids[order], starts[order]
+    if ((keys[1:] == keys[:-1]) & (begins[1:] < begins[:-1])).any():
+        return np.lexsort((starts, key_ids))
+    return order
 
 
 def _latest(keys: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -63,16 +63,15 @@ def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> 
         Names of columns.
     """
     kept: list[pa.RecordBatch] = []
-    gone = np.empty(0, np.int64)
+    deleted = IdIndex()
     for batch in reversed(batches):
         deletions = batch.column(version).is_null()
         rows = with_version(batch, version)
-        if len(gone):
-            rows = rows.filter(pa.array(~np.isin(rows.column(group).to_numpy(), gone)))
+        if len(deleted):
+            rows = rows.filter(pa.array(~deleted.find_many(rows.column(group).to_numpy())[1]))
         kept.append(rows)
-        if deletions.true_count:
-            gone = np.union1d(gone, batch.column(group).filter(deletions).to_numpy())
-    schema = batches[0].schema
+        deleted.put_many(batch.column(group).filter(deletions).to_numpy(), 0)
+    gone, schema = np.sort(deleted.ids()), batches[0].schema
     columns = [pa.array(gone) if f.name == group else pa.nulls(len(gone), f.type) for f in schema]
     return pa.concat_batches([pa.RecordBatch.from_arrays(columns, schema=schema), *reversed(kept)])
 

@@ -39,7 +39,8 @@ class WindowsPart(ABC):
     spec : WindowSpec
         The windows and their aggregates.
     memory : Memory
-        Where the changes are logged, from which another process rebuilds the windows.
+        Where the changes are logged, from which another process rebuilds the windows, and where the timers
+        are.
     """
 
     kind = SLICES
@@ -58,17 +59,17 @@ class WindowsPart(ABC):
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
-        return [self.losses, self.windows.watermark, self._log.head()]
+        return [self.losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
 
     @classmethod
     def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any]) -> Self:
         """Return the part that `head` describes; O(size)."""
         part = cls(spec)
-        part.losses, watermark, log, *timers = head
+        part.losses, watermark, log, timers = head
         part._log = BatchLog.attach(part.schema, memory, log)
         for batch in part._log:
             part.replay(batch)
-        part._restore(part._stored(), watermark, *(TimerHeap._attach(memory, each) for each in timers))
+        part._restore(part._stored(), watermark, TimerHeap._attach(memory, timers))
         return part
 
     def loaded(self, watermark: int) -> None:
@@ -152,10 +153,7 @@ class WindowsPart(ABC):
 
 
 class SlicesPart(WindowsPart):
-    """A `GlobalWindowAggregate` that checkpoints the slices that have changed; see `WindowsPart`.
-
-    Its timers live in the memory.
-    """
+    """A `GlobalWindowAggregate` that checkpoints the slices that have changed; see `WindowsPart`."""
 
     windows: GlobalWindowAggregate
     _group, _version = SLICE_END, KEY_HASH
@@ -165,10 +163,6 @@ class SlicesPart(WindowsPart):
         super().__init__(spec, memory)
         self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
         self.windows.timers._lend(memory)
-
-    def head(self) -> list[Any]:
-        """See `WindowsPart.head`."""
-        return [*super().head(), self.windows.timers._head()]
 
     def _partials(self) -> Partials:
         return self.windows.snapshot()
@@ -187,10 +181,7 @@ class SlicesPart(WindowsPart):
 
 
 class SessionsPart(WindowsPart):
-    """A `SessionWindowAggregate` that checkpoints the sessions of changed keys; see `WindowsPart`.
-
-    Its timers are made anew from the sessions.
-    """
+    """A `SessionWindowAggregate` that checkpoints the sessions of changed keys; see `WindowsPart`."""
 
     windows: SessionWindowAggregate
     _group, _version = KEY_HASH, _START
@@ -201,6 +192,7 @@ class SessionsPart(WindowsPart):
         super().__init__(spec, memory)
         gap, zone = spec.assigner.interval, spec.assigner.zone.name
         self.windows = SessionWindowAggregate(gap, spec.aggregates, zone)
+        self.windows.timers._lend(memory)
 
     def _partials(self) -> Partials:
         return self.windows.snapshot()[1]
@@ -217,4 +209,5 @@ class SessionsPart(WindowsPart):
         return [*self.columns.to_arrow(sessions), pa.array(starts)]
 
     def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
-        self.windows.restore(rows.column(_START).to_numpy(), self.columns.from_arrow(rows), watermark)
+        starts, sessions = rows.column(_START).to_numpy(), self.columns.from_arrow(rows)
+        self.windows.restore(starts, sessions, watermark, timers=timers)

@@ -250,13 +250,17 @@ def test_settings_that_make_a_query_slow_are_said_in_one_line(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = spark.readStream.format("rate").load()
-    few = {"execution_arrow_maxRecordsPerBatch": 500, "execution_arrow_maxBytesPerBatch": "64k"}
     changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    assert slow_settings(caplog, rates, "value") == []
-    with streams.configured(spark, **few):
+    no_limit = {"execution_arrow_maxRecordsPerBatch": 0, "execution_arrow_maxBytesPerBatch": 2**31 - 1}
+    with streams.configured(spark, **no_limit):
+        assert slow_settings(caplog, rates, "value") == []
+    with streams.configured(spark, execution_arrow_maxRecordsPerBatch=500):
         (line,) = slow_settings(caplog, spark.range(1), "id")
         assert "maxRecordsPerBatch is 500, set it to 10000 or more; " in line
-        assert "maxBytesPerBatch is 64k, set it to 1m or more" in line
+        assert (
+            "maxBytesPerBatch is 67108864b, so Spark computes the size of an Arrow batch after each" in line
+        )
+        assert "set it to 2147483647, which is no limit, unless 10000 rows may exceed it" in line
         assert "changelog" not in line
     for value in ("false", None):
         try:
@@ -272,8 +276,6 @@ def test_settings_that_make_a_query_slow_are_said_in_one_line(
         "spark.python.worker.reuse is false, so each task starts a Python worker, set it to true "
         "for the application"
     )
-    with streams.configured(spark, execution_arrow_maxRecordsPerBatch=0):  # no limit
-        assert slow_settings(caplog, spark.range(1), "id") == []
 
 
 def test_event_time_order_without_watermarks_raises_on_a_stream(spark: SparkSession) -> None:

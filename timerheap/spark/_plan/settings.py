@@ -22,7 +22,7 @@ _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _REUSE = "spark.python.worker.reuse"
 
 _FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
-_FEWEST_BYTES = 1 << 20
+_NO_BYTES = (1 << 31) - 1  # no limit
 
 
 def check_settings(df: DataFrame) -> None:
@@ -52,8 +52,11 @@ def _slow_exchange(spark: SparkSession) -> Iterator[str]:
         yield f"{_RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
     text = spark.conf.get(_BYTES)
     nbytes = spark._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text)  # type: ignore[union-attr]
-    if 0 < nbytes < _FEWEST_BYTES:
-        yield f"{_BYTES} is {text}, set it to 1m or more"
+    if nbytes < _NO_BYTES:
+        yield (
+            f"{_BYTES} is {text}, so Spark computes the size of an Arrow batch after each row, set it to "
+            f"{_NO_BYTES}, which is no limit, unless {max(records, _FEWEST_RECORDS)} rows may exceed it"
+        )
 
 
 def _slow_state(spark: SparkSession) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The fuzzer's inputs for frames: any bytes either are no frame, or all that they hold lies within them."""
+"""The fuzzer's inputs for frames and groups: bytes are refused, or all that they hold lies within them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from timerheap._native._heap import (
     TEXT,
     ArrayView,
     Packing,
+    SliceGroups,
     read_frame,
     spark_hashes,
     xxh64,
@@ -75,14 +76,32 @@ def packs(data: bytes) -> None:
         start = end
 
 
+def groups(data: bytes) -> None:
+    """Group rows whose keys are any bytes, in parts; a part that is refused changes nothing."""
+    rows = data[0] % 32
+    parts = np.frombuffer(data[4:], np.uint8).copy()
+    held, added = SliceGroups(2), 0
+    for part in range(1 + data[1] % 4):
+        before = [column.tolist() for column in held.groups()]
+        try:
+            text = ArrayView(TEXT, 4 + 4 * (data[2] % 2), data[2] % 8, rows, None, parts, parts)
+            fixed = ArrayView(FIXED, 3, part, rows, parts if data[3] % 2 else None, None, parts)
+            held.add(parts[part : part + rows] % np.int64(3), parts[:rows] % np.int64(2), [text, fixed])
+            added += rows
+        except ValueError:
+            assert [column.tolist() for column in held.groups()] == before
+        assert held.groups()[2].sum() == added
+    assert sorted(held.order().tolist()) == list(range(added))
+
+
 def run(data: bytes) -> None:
     """Run an input, whose first byte determines the meaning of the rest."""
     if len(data) > 8:
-        (read, with_checksum, packs)[data[0] % 3](data[1:])
+        (read, with_checksum, packs, groups)[data[0] % 4](data[1:])
 
 
 def seeds() -> Iterator[bytes]:
-    """Yield the initial inputs: a frame in each form, and columns to pack."""
+    """Yield the initial inputs: a frame in each form, and columns to pack and to group."""
     rng = np.random.default_rng(0)
     views = [
         [ArrayView(FIXED, 8, 0, 5, b"\x15", None, np.arange(5))],
@@ -96,3 +115,4 @@ def seeds() -> Iterator[bytes]:
     for _ in range(20):
         yield b"\2" + rng.bytes(8) + bytes(sorted(rng.bytes(120)))
         yield b"\2" + rng.bytes(8) + np.arange(12, dtype=np.int32).tobytes() * 4
+        yield b"\3" + rng.bytes(4) + np.arange(12, dtype=np.int32).tobytes() * 4

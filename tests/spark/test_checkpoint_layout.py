@@ -20,6 +20,7 @@ from timerheap.spark._group.manifest import FORMAT, INLINE_CLOCK, Manifest, Run,
 from timerheap.spark._group.map_state import MapTable
 from timerheap.spark._group.memory import PROCESS, Block, ProcessMemory
 from timerheap.spark._group.offsets import size_of
+from timerheap.spark._group.standing import Standing
 from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._group.tiers import Tiers
 
@@ -256,7 +257,8 @@ def manifest() -> Manifest:
         Run(USER_STATE, 2**32 - 1, 10**7, 10**5, [Segment(3, 10**6, 10**5, 2**32 - 1), Segment(1, 64, 1, 0)]),
         Run(EVENT_TIMERS, 0),
     ]
-    return Manifest(16, bytes(range(8)), bytes(range(16)), b"clock", False, 10**12, 2**40, -1, runs)
+    standing = Standing(1, 300, 2, 70_000, -5, 2**62)
+    return Manifest(16, bytes(range(8)), bytes(range(16)), b"clock", False, 10**12, 2**40, -1, standing, runs)
 
 
 def test_a_manifest_is_read_back() -> None:

@@ -38,6 +38,7 @@ from timerheap.tvf import (
     VarPop,
     VarSamp,
 )
+from timerheap.tvf.columns import group_by, group_rows
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, 0.0, -0.0, math.inf]))
@@ -330,3 +331,15 @@ def test_the_local_buffer_stays_within_its_memory_budget() -> None:
     for _ in range(100):  # these batches merge into 50 accumulators, which stay in the buffer
         assert len(few.add(np.arange(50), 5)) == 0
     assert few.drain().rows.tolist() == [100] * 50
+
+
+@pytest.mark.parametrize("keys", [1, 40, 1 << 62], ids=["one key", "few keys", "all different"])
+@pytest.mark.parametrize("slices", [1, 7])
+def test_hashed_groups_are_those_of_a_sort(keys: int, slices: int) -> None:
+    draw = np.random.default_rng(0)
+    for rows in (999, 1000, 5000):
+        key_ids = draw.integers(-keys, keys, 2 * rows)[::2]
+        ends = draw.integers(-slices, slices, rows) * (1 << 59)
+        hashed, by_sort = group_rows(ends, key_ids), group_by(ends, key_ids)
+        for one, other in zip(hashed, by_sort, strict=True):
+            np.testing.assert_array_equal(one, other)

@@ -8,9 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Accumulator", "Groups", "Multisets", "Nullable", "concatenate", "group_by", "nbytes", "nullable"]
+from timerheap._native._heap import SliceGroups
+
+__all__ = [
+    "Accumulator",
+    "Groups",
+    "Multisets",
+    "Nullable",
+    "concatenate",
+    "group_by",
+    "group_rows",
+    "nbytes",
+    "nullable",
+]
 
 _KINDS = {"i": "integers", "f": "numbers"}
+_FEW = 1000  # rows that are sorted at once
 _OBJECT_BYTES = 64  # estimated size of a Python object, without the pointer to it
 
 
@@ -140,6 +153,32 @@ def group_by(*columns: NDArray[Any]) -> Groups:
         changes[0] = True
     starts = np.flatnonzero(changes)
     return Groups(order, starts, np.append(starts[1:], length) - starts if length else starts)
+
+
+def group_rows(slices: NDArray[np.int64], keys: NDArray[np.int64]) -> Groups:
+    """Group rows by slice, then key, like `group_by`, but sort only the groups if they are few.
+
+    Examples
+    --------
+    >>> group_rows(np.array([7, 5, 7, 5]), np.array([1, 1, 1, 0]))
+    Groups(order=array([3, 1, 0, 2]), starts=array([0, 1, 2]), sizes=array([1, 1, 2]))
+    """
+    if len(keys) < _FEW:
+        return group_by(slices, keys)
+    keys, slices = np.ascontiguousarray(keys), np.ascontiguousarray(slices)
+    size = max(len(keys) // 16, _FEW)
+    sample = SliceGroups(0)
+    sample.add(keys[:size], slices[:size], [])
+    if 2 * len(sample) > size:
+        return group_by(slices, keys)
+    found = SliceGroups(0)
+    firsts = found.add(keys, slices, [])
+    numbers, own_slices, own_sizes = found.groups()
+    sequence = np.lexsort((keys[firsts][numbers], own_slices))
+    sizes = own_sizes[sequence]
+    starts = np.cumsum(sizes) - sizes
+    moved = (np.cumsum(own_sizes) - own_sizes)[sequence] - starts
+    return Groups(found.order()[np.arange(len(keys)) + np.repeat(moved, sizes)], starts, sizes)
 
 
 def _sort(columns: tuple[NDArray[Any], ...]) -> NDArray[np.intp]:

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from timerheap.tvf.aggregate import Accumulators, Aggregate, FieldAggregate, Signs
 from timerheap.tvf.aggregates import Count
 from timerheap.tvf.arithmetic import Int64s, column
-from timerheap.tvf.columns import Accumulator, Groups, Multisets, concatenate, group_by, nbytes, nullable
+from timerheap.tvf.columns import (
+    Accumulator,
+    Groups,
+    Multisets,
+    concatenate,
+    group_by,
+    group_rows,
+    nbytes,
+    nullable,
+)
 
 __all__ = ["Aggregation", "Partials"]
 
@@ -111,7 +120,7 @@ class Aggregation:
     ) -> Partials:
         """Compute one accumulator for the rows of each key and slice.
 
-        This is a sort, O(n log n), and one pass per field.
+        Costs one pass per field, and a sort of the accumulators, or of the rows if nearly every row has its own.
 
         Parameters
         ----------
@@ -136,7 +145,7 @@ class Aggregation:
         length = len(slice_ends)
         ids = column("key_ids", key_ids, length)
         row_signs = self._signs(signs, length)
-        groups = group_by(slice_ends, ids)
+        groups = group_rows(slice_ends, ids)
         firsts = groups.firsts
         return Partials(ids[firsts], slice_ends[firsts], self.accumulate_groups(groups, inputs, row_signs))
 

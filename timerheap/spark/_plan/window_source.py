@@ -48,8 +48,8 @@ class WindowOptions(TypedDict, total=False):
         Distance between early results, in ms of event time. An early result of each open window has ``early``
         true; the result at the end of the window has it false.
     local : {"jvm", "arrow"}, optional
-        Where rows become slices or sessions. "jvm": in Spark's own aggregation, which is fastest and drops
-        rows that are late by Spark's watermark. "arrow": in Python workers, with Flink's lateness. By default
+        Where rows become slices or sessions. "jvm": in Spark's own aggregation, which drops rows that are
+        late by Spark's watermark. "arrow": in Python workers, with Flink's lateness. By default
         "jvm" where it supports the other arguments; `GroupedWindows.explain` prints which and why. A
         checkpoint keeps it: pass "arrow" if `channel` may be added or removed later.
     max_parallelism : int, optional

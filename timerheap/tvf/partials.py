@@ -120,7 +120,7 @@ class Aggregation:
     ) -> Partials:
         """Compute one accumulator for the rows of each key and slice.
 
-        Costs one pass per field, and a sort of the accumulators, or of the rows if nearly every row has its own.
+        Costs one pass per field, and a sort of the accumulators, or of the rows if they are nearly as many.
 
         Parameters
         ----------

@@ -14,12 +14,12 @@ cdef class TimerChanges:
     cdef int64_t *rows
     cdef size_t n, cap
 
-    cdef int make_room(self) except -1:
-        """Make room for one more row, so that `write` cannot fail."""
+    cdef int make_room(self, size_t rows=1) except -1:
+        """Make room for more rows, so that `write` cannot fail."""
         cdef size_t cap
         cdef cnp.ndarray more
-        if self.n == self.cap:
-            cap = max(64, 2 * self.cap)
+        if self.n + rows > self.cap:
+            cap = max(64, 2 * self.cap, self.n + rows)
             more = _empty(4 * cap, cnp.NPY_INT64)
             if self.n:
                 memcpy(cnp.PyArray_DATA(more), self.rows, 4 * self.n * sizeof(int64_t))
@@ -30,6 +30,18 @@ cdef class TimerChanges:
         cdef int64_t *row = self.rows + 4 * self.n
         row[0], row[1], row[2], row[3] = op, ts, key, ns
         self.n += 1
+
+    def push_many(self, timestamps, key_hashes, namespaces):
+        """Record that timers have been pushed; the columns are as for the heap's ``push_many``."""
+        cdef _Columns rows = _Columns(None)
+        cdef th_column ts = rows.take(timestamps, "timestamps")
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count(), i
+        self.make_room(n)
+        for i in range(n):
+            self.write(_PUSH, ts.data[<Py_ssize_t>i * ts.step], key.data[<Py_ssize_t>i * key.step],
+                       ns.data[<Py_ssize_t>i * ns.step])
 
     def take(self):
         """Remove and return all changes: int64, shape (n, 4)."""

@@ -26,6 +26,7 @@ from timerheap.timer import TimerBatch
 __all__ = ["JournalledTimers", "KeyTimers"]
 
 _MANY_RUNS = 16
+_FEW = 64  # changes that are copied one by one: for so few, keeping their columns takes longer
 
 
 class JournalledTimers:
@@ -43,7 +44,7 @@ class JournalledTimers:
     Attributes
     ----------
     single : TimerChanges
-        Receives the changes of one timer each.
+        Receives changes of few timers.
     """
 
     schema = SCHEMA
@@ -80,7 +81,10 @@ class JournalledTimers:
     ) -> np.ndarray:
         """Push many timers, like the heap's ``push_many``."""
         pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
-        self._record(PUSH, len(pushed), timestamps, key_hashes, namespaces)
+        if len(pushed) <= _FEW:
+            self.single.push_many(timestamps, key_hashes, namespaces)
+        else:
+            self._record(PUSH, len(pushed), timestamps, key_hashes, namespaces)
         return pushed
 
     def remove_many(

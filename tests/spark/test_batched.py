@@ -74,7 +74,7 @@ def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> 
     runner.begin(group, 1_000, ResultBuffer(SCHEMA))
     for call in calls:
         function.do = lambda function, ctx, call=call: call(function, ctx)  # type: ignore[misc]
-        runner.process(KeyedRows(rows, ids, np.zeros(3, np.int64)))
+        runner.process(KeyedRows(rows, ids, np.zeros(3, np.int64)), 0)
     return group
 
 

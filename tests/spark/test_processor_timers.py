@@ -30,7 +30,7 @@ class Handle(StatefulProcessorHandle):
         self.calls: list[str] = []
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> ValueState:
-        assert (stateName, schema, ttlDurationMs) == ("timerheap", "timers binary, wake_up bigint", None)
+        assert (stateName, schema, ttlDurationMs) == ("timerheap", "timers string, wake_up bigint", None)
         return Value(self)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
@@ -228,7 +228,7 @@ def test_wrong_arguments_and_nested_or_missing_blocks_raise() -> None:
             timers.push(50, 1)
             with pytest.raises(RuntimeError, match="already open"):
                 queue.open(at(2))
-    handle.value = (b"foreign", 3)
+    handle.value = ("foreign", 3)
     with pytest.raises(ValueError, match="state field 'timers' must hold a TimerHeap"), queue.open(at(1)):
         pass
-    assert handle.value == (b"foreign", 3)
+    assert handle.value == ("foreign", 3)

@@ -78,8 +78,8 @@ class StoredTimers(ABC):
 
     def __enter__(self) -> Self:
         self._check_closed()
-        data = self._load()
         try:
+            data = self._load()
             heap = self._heap_class() if data is None else self._heap_class.from_bytes(data)
         except ValueError as error:
             raise ValueError(

@@ -7,6 +7,7 @@ from weakref import WeakSet
 
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 
+from timerheap._native._heap import from_text, to_text
 from timerheap.spark._stored_timers import FIELD, Heap, StoredTimers
 from timerheap.timer import Timer
 
@@ -14,7 +15,7 @@ __all__ = ["ProcessorTimers"]
 
 # Part of the users' checkpoints: changing them breaks running queries.
 _STATE = "timerheap"
-_STATE_SCHEMA = f"{FIELD} binary, wake_up bigint"
+_STATE_SCHEMA = f"{FIELD} string, wake_up bigint"  # text, since Spark passes bytes character by character
 
 _taken: WeakSet[object] = WeakSet()  # handles that have a ProcessorTimers
 
@@ -32,7 +33,7 @@ class ProcessorTimers(StoredTimers):
     ----------
     handle : pyspark.sql.streaming.StatefulProcessorHandle
         The handle that Spark passes to ``init``. The timers are stored in a ValueState named ``timerheap``
-        with the schema ``timers binary, wake_up bigint``.
+        with the schema ``timers string, wake_up bigint``.
     processing_time : bool, default False
         False for a query with timeMode ``EventTime``, True for ``ProcessingTime``.
     one_timer_per_key : bool, default False
@@ -43,7 +44,7 @@ class ProcessorTimers(StoredTimers):
     TypeError
         If `handle` is not a StatefulProcessorHandle.
     ValueError
-        On entering the block: if the bytes in the state are not such a heap.
+        On entering the block: if the text in the state is not such a heap.
     RuntimeError
         If timers are used outside the block, if blocks are nested, or if the handle already has a
         ProcessorTimers.
@@ -107,7 +108,7 @@ class ProcessorTimers(StoredTimers):
         _taken.add(handle)
         self._time: int | None = None  # from open() to the end of its block
         self._firing: int | None = None
-        self._stored: tuple[bytes | None, int | None] = None, None
+        self._stored: tuple[str | None, int | None] = None, None
 
     def open(self, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo | None = None) -> Self:
         """Open the timers of the current key, for a ``with`` block.
@@ -162,17 +163,17 @@ class ProcessorTimers(StoredTimers):
 
     def _load(self) -> bytes | None:
         self._now()
-        self._stored = self._value.get() or (None, None)
-        return self._stored[0]
+        self._stored = text, _ = self._value.get() or (None, None)
+        return None if text is None else from_text(text)
 
     def _save(self, heap: Heap) -> None:
-        self._write(heap.to_bytes() if heap else None, heap.peek())
+        self._write(to_text(heap.to_bytes()) if heap else None, heap.peek())
 
     def _keep(self) -> None:
         if self._firing is not None:
             self._write(self._stored[0], self._first)
 
-    def _write(self, data: bytes | None, head: Timer | None) -> None:
+    def _write(self, text: str | None, head: Timer | None) -> None:
         registered = self._stored[1] if self._stored[1] != self._firing else None
         wake_up = self._wake_up(head, registered)
         if wake_up != registered:
@@ -180,11 +181,11 @@ class ProcessorTimers(StoredTimers):
                 self._handle.deleteTimer(registered)
             if wake_up is not None:
                 self._handle.registerTimer(wake_up)
-        if (data, wake_up) != self._stored:
-            if data is None:
+        if (text, wake_up) != self._stored:
+            if text is None:
                 self._value.clear()
             else:
-                self._value.update((data, wake_up))
+                self._value.update((text, wake_up))
 
     def _wake_up(self, head: Timer | None, registered: int | None) -> int | None:
         """Return the time of Spark's timer: the first timer's, or the earliest that Spark still calls for."""

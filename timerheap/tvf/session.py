@@ -174,11 +174,6 @@ class SessionWindowAggregate:
         head = self._timers.peek()
         return None if head is None else head.timestamp
 
-    @property
-    def timers(self) -> TimerHeap:
-        """A timer for each session, which fires when it ends."""
-        return self._timers
-
     def snapshot(self) -> tuple[NDArray[np.int64], Partials]:
         """Return the state: the starts of the sessions, and their ends (as slices) and accumulators. O(1)."""
         return self._starts, self._sessions

@@ -31,7 +31,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-small bench-windows bench-state bench-skew soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -107,6 +107,10 @@ bench-state: $(venv)/bench/.installed ## What a micro-batch costs over 1e5, 1e6 
 bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows beside Spark's own groupBy().count()
 	mkdir -p out
 	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/small_batches.py --json out/small_batches.json $(ARGS)
+
+bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap beside Spark's own transformWithState
+	mkdir -p out
+	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/processors.py --json out/processors.json $(ARGS)
 
 instructions: ## Fail if an operation of the heap takes 5 % more instructions than at the base commit (BASE=...)
 	$(PYTHON) bench/instructions.py $(BASE)

@@ -16,6 +16,7 @@ from timerheap.spark._process import process
 from timerheap.spark._process_two import process_two
 from timerheap.spark._progress import Progress, progress
 from timerheap.spark._sql import sql
+from timerheap.spark._transform_with_state import transform_with_state, transform_with_state_in_pandas
 from timerheap.spark._window_operator import window_operator
 from timerheap.spark.group_timers import GroupTimers
 from timerheap.spark.inspect import explain_watermark
@@ -38,6 +39,8 @@ __all__ = [
     "read_checkpoint",
     "session",
     "sql",
+    "transform_with_state",
+    "transform_with_state_in_pandas",
     "tumble",
     "window_operator",
 ]

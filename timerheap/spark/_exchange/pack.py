@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from timerheap.spark._exchange.frames import blobs_of, frames_of, hashes_of
 from timerheap.spark._exchange.garbage import freeze_modules
-from timerheap.spark._exchange.observed import merged, observed
+from timerheap.spark._exchange.observed import OBSERVED, merged, observed
 from timerheap.spark._exchange.placement import Placement, labels_of
 
 __all__ = [
@@ -58,6 +58,7 @@ OBSERVATION = -1
 """The position of event times, a table of `timerheap.spark._exchange.observed.OBSERVED`."""
 
 _SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
+_NOTHING = pa.RecordBatch.from_pylist([], OBSERVED)
 _ROWS = 1 << 19
 _BYTES = 64 << 20
 
@@ -93,6 +94,8 @@ class Packer:
         The event time's column.
     max_parallelism : int or None
         Number of key groups; None: the default for the number of partitions.
+    announces : bool, default False
+        Whether the first micro-batch calls every partition even if it has no rows.
     reduce : callable, optional
         Returns a `Reducer`, whose rows are sent instead.
     """
@@ -101,6 +104,7 @@ class Packer:
     columns: list[tuple[str, str]]
     event_time: str | None
     max_parallelism: int | None
+    announces: bool = False
     reduce: Callable[[], Reducer] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,8 +137,8 @@ class Packer:
                 held, sequence, rows, nbytes = [], sequence + 1, 0, 0
         if rows:
             yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
-        if seen:
-            (event_times,) = merged(seen).to_batches()
+        if seen or (self.announces and task is not None and _is_first(task)):
+            (event_times,) = merged(seen).to_batches() or [_NOTHING]
             everywhere = np.arange(placement.used)
             yield _packed(everywhere, OBSERVATION, _streams(event_times, placement.used))
 
@@ -161,6 +165,11 @@ class Packer:
         hashes = [key_hashes(batch, self.key) for batch in batches]
         present, blobs = frames_of(batches, hashes, placement)
         return _packed(present, sequence, blobs)
+
+
+def _is_first(task: TaskContext) -> bool:
+    """Return whether a task is of the first micro-batch of a query."""
+    return task.getLocalProperty("streaming.sql.batchId") == "0"
 
 
 def key_hashes(rows: pa.RecordBatch, key: str) -> np.ndarray:

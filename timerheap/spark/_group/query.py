@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.watermarks import WatermarkStrategy
@@ -67,7 +68,7 @@ class Query:
 
     Parameters
     ----------
-    work : KeyedProcessFunction, BatchProcessFunction or WindowWork
+    work : KeyedProcessFunction, BatchProcessFunction, WindowWork or ProcessorWork
         What each key group runs.
     key : list of str
         Key columns.
@@ -97,7 +98,7 @@ class Query:
         Names of states in the checkpoint to drop.
     """
 
-    work: KeyedProcessFunction | BatchProcessFunction | WindowWork
+    work: KeyedProcessFunction | BatchProcessFunction | WindowWork | ProcessorWork
     key: list[str]
     rows: StructType
     result: StructType

@@ -224,24 +224,27 @@ def bounded_delay(strategy: WatermarkStrategy) -> int | None:
     return generator.max_out_of_orderness
 
 
-def sendable(function: object, *classes: type) -> None:
-    """Check that `function` is an instance of one of `classes` and can be sent to the workers."""
+def sendable(function: object, *classes: type, argument: str = "function", opener: str = "open") -> None:
+    """Check that `function` is an instance of one of `classes` and can be sent to the workers.
+
+    Errors call it by the name of its `argument`, and its first method `opener`.
+    """
     if isinstance(function, type):
         raise TypeError(
-            f"function must be an instance, got the class {function.__name__}; pass {function.__name__}() "
+            f"{argument} must be an instance, got the class {function.__name__}; pass {function.__name__}() "
             "instead"
         )
     if not isinstance(function, classes):
         names = " or ".join(class_.__name__ for class_ in classes)
-        raise TypeError(f"function must be a {names}, got {function!r}")
+        raise TypeError(f"{argument} must be a {names}, got {function!r}")
     try:
         dumps(function)  # type: ignore[no-untyped-call]
     except Exception as e:
         bad = [name for name, value in vars(function).items() if not _serialises(value)]
         where = f" (its attribute {bad[0]!r})" if bad else ""
         raise TypeError(
-            f"function must be serialisable, to be sent to the workers, got a {type(function).__name__} that "
-            f"is not{where}: {e}; create connections, locks and clients in open()"
+            f"{argument} must be serialisable, to be sent to the workers, got a {type(function).__name__} "
+            f"that is not{where}: {e}; create connections, locks and clients in {opener}()"
         ) from e
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap.spark._exchange.pack import PACKED, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._plan.arguments import arrow_schema, named_column
 from timerheap.spark._plan.checkpoint_state import CheckpointState
@@ -23,7 +24,7 @@ from timerheap.spark._worker.rehearsal import rehearse
 from timerheap.spark._worker.stateful_operator import BatchOperator, StreamingOperator
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["build", "has_spark_watermark", "planned", "time_mode"]
+__all__ = ["build", "has_spark_watermark", "packed", "planned", "time_mode"]
 
 
 def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
@@ -67,16 +68,10 @@ def build(
     result_type = query.result
     if query.late_row is not None:
         result_type = _with_late_columns(query.result, query.late_row, output_event_time)
-    if not isinstance(query.work, WindowWork):
+    if not isinstance(query.work, (WindowWork, ProcessorWork)):
         group = KeyGroup(query) if initial_state is None else initial_state.group(query)
         rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism, group)
-    packer = _packer(query)
-    rows = hashed(df, query.key)
-    names = rows.columns
-    numbered = rows.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow() takes no dots in names
-    groups = numbered.mapInArrow(
-        lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
-    ).groupBy("label")
+    groups = packed(query, df)
     if df.isStreaming:
         spark = df.sparkSession
         operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
@@ -89,6 +84,17 @@ def build(
         on_batch = BatchOperator(query, result_type, notices(df.sparkSession))
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
     return result if output_event_time is None else _with_event_time(df, result, output_event_time)
+
+
+def packed(query: Query, df: DataFrame) -> GroupedData:
+    """Return the rows of a query, with their marks, in one blob for each task and partition, by partition."""
+    packer = _packer(query)
+    rows = hashed(df, query.key)
+    names = rows.columns
+    numbered = rows.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow() takes no dots in names
+    return numbered.mapInArrow(
+        lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
+    ).groupBy("label")
 
 
 def _expect_initial_state(df: DataFrame, initial_state: object) -> None:
@@ -120,6 +126,9 @@ def _packer(query: Query) -> Packer:
         columns=[] if event_time is None else [(argument, event_time)],
         event_time=event_time,
         max_parallelism=query.max_parallelism,
+        announces=isinstance(work, ProcessorWork)
+        and work.event_time != ()
+        and query.time_mode == "EventTime",
         reduce=local,
     )
 

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
-from timerheap.functions import BatchProcessFunction
+from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.unpack import HashedRows, unpack
@@ -43,6 +43,7 @@ def _runner_of(query: Query, placement: Placement) -> Runner:
         return WindowRunner(query.work, query)
     if isinstance(query.work, BatchProcessFunction):
         return BatchRunner(query.work, query, placement.max_parallelism)
+    assert isinstance(query.work, KeyedProcessFunction)
     return RowRunner(query.work, query, placement.max_parallelism)
 
 
@@ -100,8 +101,18 @@ class StreamingOperator(StatefulProcessor):
 
     def _begun(self, timer_values: Any) -> PartitionBatch:
         """Return the micro-batch of this task; Spark has a new operator in each."""
-        if self._batch is not None:
-            return self._batch
+        if self._batch is None:
+            query, groups, placement, run = self._task()
+            self._runner = runner = _runner_of(query, placement)
+            runner.open()
+            notices = self._unpickled[2]
+            self._batch = PartitionBatch(
+                query, placement, runner, self._store, groups, notices, run, timer_values
+            )
+        return self._batch
+
+    def _task(self) -> tuple[Query, LiveGroups, Placement, str | None]:
+        """Begin the work of this task; return the query, its key groups, their placement, and the run."""
         freeze_modules()
         query, runs, notices, hand_overs = self._unpickled
         task = cast(TaskContext, TaskContext.get())
@@ -112,12 +123,7 @@ class StreamingOperator(StatefulProcessor):
             runs.add(frozenset({(owner.query, run)}))
         groups = LiveGroups(query, self._store, owner, placement.max_parallelism, hand_overs, notices)
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
-        self._runner = runner = _runner_of(query, placement)
-        runner.open()
-        self._batch = PartitionBatch(
-            query, placement, runner, self._store, groups, notices, run, timer_values
-        )
-        return self._batch
+        return query, groups, placement, run
 
 
 class BatchOperator:

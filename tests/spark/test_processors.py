@@ -1,0 +1,267 @@
+"""What a stateful processor sees of its states and timers, by Spark's rules, without Spark's JVM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pandas.testing as pdt
+import pytest
+from processor_stage import Stage
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from timerheap.spark._group.processor_work import DeclaredState
+from timerheap.spark._worker.frame_slices import columns_of, sliced
+from timerheap.spark._worker.processor_values import StructCodec
+
+ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())
+RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())
+N = T.StructType().add("n", T.IntegerType())
+K = T.StructType().add("k", T.StringType())
+
+
+class Scripted(StatefulProcessor):
+    """Evaluates the commands of its rows; the timer at 10 deletes one, registers another and its own."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.value = handle.getValueState("value", N, 100)
+        self.list = handle.getListState("list", N, 100)
+        self.map = handle.getMapState("map", K, N, 100)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for row in rows:
+            for command in row.ops.split(";"):
+                yield Row(k=key[0], what=self._run(command))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        yield Row(k=key.k, what=f"{at} {list(self.handle.listTimers())}")
+        if at == 10:
+            self.handle.deleteTimer(20)
+            self.handle.registerTimer(5)
+            self.handle.registerTimer(10)
+
+    def close(self) -> None:
+        pass
+
+    def _run(self, command: str) -> str:
+        found = eval(command, {"v": self.value, "l": self.list, "m": self.map, "h": self.handle})
+        return repr(list(found) if hasattr(found, "__next__") else found)
+
+
+class Timed(Scripted):
+    value = list = map = None
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+
+def scripted() -> Stage:
+    states = {
+        "value": DeclaredState("value", (N,), 100),
+        "list": DeclaredState("list", (N,), 100),
+        "map": DeclaredState("map", (K, N), 100),
+    }
+    return Stage(Scripted, ROWS, RESULT, "ProcessingTime", **states)
+
+
+def run(stage: Stage, ops: str, now: int) -> list[str]:
+    return [what for _, what in stage.batch([("a", ops)], now)]
+
+
+def test_a_value_expires_when_the_time_to_live_has_passed_since_it_was_written() -> None:
+    stage = scripted()
+    run(stage, "v.update((1,))", now=1000)
+    assert run(stage, "v.get()", now=1099) == ["(1,)"]
+    assert run(stage, "v.get();v.exists()", now=1100) == ["None", "False"]
+
+
+def test_a_new_write_prolongs_a_value_and_a_read_does_not() -> None:
+    stage = scripted()
+    run(stage, "v.update((1,))", now=1000)
+    run(stage, "v.update((2,))", now=1050)
+    assert run(stage, "v.get()", now=1120) == ["(2,)"]
+    assert run(stage, "v.get()", now=1150) == ["None"]
+
+
+def test_each_element_and_each_entry_expires_on_its_own() -> None:
+    stage = scripted()
+    run(stage, "l.appendValue((1,));m.updateValue(('a',),(1,))", now=1000)
+    run(stage, "l.appendValue((2,));m.updateValue(('b',),(2,))", now=1050)
+    assert run(stage, "l.get();m.keys()", now=1100) == ["[(2,)]", "[('b',)]"]
+    assert run(stage, "m.containsKey(('a',));m.getValue(('b',))", now=1149) == ["False", "Row(n=2)"]
+    assert run(stage, "l.exists();m.exists()", now=1150) == ["False", "False"]
+
+
+def test_what_has_expired_is_removed_at_the_end_of_a_micro_batch() -> None:
+    stage = scripted()
+    run(stage, "v.update((1,));l.put([(1,),(2,)]);m.updateValue(('a',),(1,))", now=1000)
+    run(stage, "v.update((2,))", now=1001)
+    assert all(len(table) == 1 for table in stage.group.states.values())
+    stage.batch([], now=1100)
+    assert [len(table) for table in stage.group.states.values()] == [1, 0, 0]
+    stage.batch([], now=1101)
+    assert [len(table) for table in stage.group.states.values()] == [0, 0, 0]
+    assert not len(stage.group.processing_timers)
+
+
+def test_the_processor_does_not_see_the_timers_of_its_expiries() -> None:
+    stage = scripted()
+    run(stage, "v.update((1,));h.registerTimer(5000)", now=1000)
+    assert run(stage, "h.listTimers()", now=1001) == ["[5000]"]
+    assert stage.batch([], now=1200) == []
+
+
+def test_timers_that_are_due_fire_once_each_whatever_the_calls_do() -> None:
+    stage = Stage(Timed, ROWS, RESULT, "EventTime")
+    stage.batch([("a", "h.registerTimer(10)"), ("b", "h.registerTimer(15)"), ("a", "h.registerTimer(20)")])
+    fired = stage.batch([], watermark=20)
+    assert fired == [("a", "10 [10, 20]"), ("b", "15 [15]"), ("a", "20 [5]")]
+    assert stage.batch([], watermark=20) == [("a", "5 [5]")]
+    assert stage.batch([], watermark=10_000) == []
+
+
+def test_keys_come_in_their_order_nulls_first() -> None:
+    stage = Stage(Timed, ROWS, RESULT, "EventTime")
+    rows = [(key, f"'{number}'") for number, key in enumerate(["b", None, "a", "b"])]
+    assert stage.batch(rows) == [(None, "'1'"), ("a", "'2'"), ("b", "'0'"), ("b", "'3'")]
+
+
+def test_timers_and_map_keys_are_listed_in_the_order_of_sparks_bytes() -> None:
+    stage = Stage(Timed, ROWS, RESULT, "EventTime")
+    for at in (11_000, 20_000, 11_500):
+        stage.batch([("a", f"h.registerTimer({at})")])
+    assert stage.batch([("a", "h.listTimers()")]) == [("a", "[20000, 11500, 11000]")]
+    stage = scripted()
+    for key in ("'ccc'", "None", "'b'", "''", "'a'"):
+        run(stage, f"m.updateValue(({key},),(1,))", now=1)
+    assert run(stage, "m.keys()", now=1) == ["[('',), (None,), ('a',), ('b',), ('ccc',)]"]
+
+
+@pytest.mark.parametrize(
+    ("ops", "text"),
+    [
+        ("l.appendList([])", r"\[ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE\].* for StateName list\."),
+        ("v.update((1,2))", r"\[STRUCT_ARRAY_LENGTH_MISMATCH\].* 1 fields are required while 2 values"),
+        ("h.getValueState('w', 'n int')", r"operation=get_value_state with invalid handle state=INITIALIZED"),
+    ],
+)
+def test_calls_that_spark_refuses_raise_its_error(ops: str, text: str) -> None:
+    with pytest.raises(PySparkRuntimeError, match=text):
+        run(scripted(), ops, now=1)
+
+
+def test_timers_need_a_time_mode() -> None:
+    with pytest.raises(PySparkRuntimeError, match=r"operation=register_timer with invalid timeMode=NoTime"):
+        Stage(Timed, ROWS, RESULT).batch([("a", "h.registerTimer(1)")])
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "kept"),
+    [
+        ("integer", True, None),
+        ("integer", 2**40, 0),
+        ("integer", 1.5, None),
+        ("integer", "1", None),
+        ("integer", np.int32(5), 5),
+        ("byte", 300, 44),
+        ("long", 2**70, None),
+        ("double", 1, None),
+        ("double", np.float32(1.5), 1.5),
+        ("float", 1e300, math.inf),
+        ("string", 1, "1"),
+        ("string", False, "false"),
+        ("string", 1e10, "1.0E10"),
+        ("string", [1, None, "a"], "[1, null, a]"),
+        ("string", {"a": 1}, "{a=1}"),
+        ("binary", "a", b"a"),
+        ("boolean", 1, None),
+        ("decimal(10,2)", Decimal("1.255"), Decimal("1.26")),
+        ("decimal(10,2)", 1, None),
+        ("date", date(2020, 1, 2), date(2020, 1, 2)),
+        ("timestamp", datetime(2020, 1, 2, 3, tzinfo=UTC), "local"),
+        ("array<int>", [1, "a", 2**40], [1, None, 0]),
+        ("map<string,int>", {"a": "x"}, {"a": None}),
+        ("struct<a:int,b:string>", (1, 2), Row(a=1, b="2")),
+        ("integer not null", None, 0),
+    ],
+)
+def test_values_are_coerced_as_by_sparks_jvm(type_: str, value: Any, kept: Any) -> None:
+    codec = StructCodec(T.StructType([field(type_)]))
+    (found,) = codec.decode(codec.encode((value,)))
+    if kept == "local":
+        assert found == value.astimezone().replace(tzinfo=None)
+    else:
+        assert found == kept
+        assert type(found) is type(kept)
+
+
+def field(ddl: str) -> T.StructField:
+    names = {
+        "array<int>": T.ArrayType(T.IntegerType()),
+        "map<string,int>": T.MapType(T.StringType(), T.IntegerType()),
+        "struct<a:int,b:string>": T.StructType().add("a", "integer").add("b", "string"),
+        "decimal(10,2)": T.DecimalType(10, 2),
+    }
+    plain, null = ddl.removesuffix(" not null"), not ddl.endswith(" not null")
+    type_ = names[plain] if plain in names else T.StructType().add("x", plain)["x"].dataType
+    return T.StructField("x", type_, null)
+
+
+class Frames(StatefulProcessor):
+    """Yields the dtypes of its frames."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for frame in rows:
+            assert list(frame.index) == list(range(len(frame)))
+            what = " ".join(map(str, frame.dtypes[1:]))
+            yield pd.DataFrame({"what": [f"{len(frame)} {what}"], "k": [key[0]]})
+
+    def close(self) -> None:
+        pass
+
+
+def test_frames_have_the_dtypes_that_spark_makes_of_python_values() -> None:
+    rows = T.StructType().add("k", "string").add("i", "integer").add("f", "float").add("b", "boolean")
+    stage = Stage(Frames, rows, RESULT, style="frames")
+    found = stage.batch([("a", 1, 1.5, True), ("b", 2, 2.5, None), *[("c", 3, 3.5, False)] * 5])
+    assert found == [
+        ("a", "1 int64 float64 bool"),
+        ("b", "1 int64 float64 object"),
+        ("c", "3 int64 float64 bool"),
+        ("c", "2 int64 float64 bool"),
+    ]
+
+
+def test_slices_of_a_frame_are_those_of_iloc() -> None:
+    frame = pd.DataFrame(
+        {
+            "i": np.arange(6),
+            "s": list("abcdef"),
+            "t": pd.date_range("2020", periods=6),
+            "f": np.linspace(0, 1, 6),
+            "j": np.arange(6)[::-1],
+        }
+    )
+    for start, stop in [(0, 6), (2, 5), (3, 3), (5, 6)]:
+        part = sliced(frame, start, stop)
+        pdt.assert_frame_equal(part, frame.iloc[start:stop].reset_index(drop=True))
+    for number, column in enumerate(columns_of(frame)):
+        assert pd.Series(column).equals(frame.iloc[:, number])
+    part = sliced(frame, 2, 4)
+    part["i"] = -1
+    part.loc[0, "f"] = 7.0
+    assert frame["i"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert sliced(frame, 0, 2)["f"].tolist() == [0.0, 0.2]

@@ -1,0 +1,111 @@
+"""Stateful processors on Spark's implementation and on timerheap's yield the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import streams
+from processors import SCHEMA, Commands, on_both, random_batches, run_both
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from timerheap.spark import transform_with_state
+
+pytestmark = pytest.mark.spark
+
+
+def test_random_commands_on_rows_in_event_time_do_the_same_as_in_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = random_batches(seed=1, batches=4)
+    found = run_both(spark, batches, tmp_path, "rows", "EventTime")
+    for theirs, ours in found:
+        assert ours == theirs
+    yielded = [what for theirs, _ in found for _, what in theirs]
+    assert sum(what.startswith("timer ") for what in yielded) > 3
+    ran = sum(" -> " in what for what in yielded)
+    assert ran < sum(len(row["ops"].split(";")) for batch in batches for row in batch)  # some are late
+
+
+def test_random_commands_on_frames_with_time_to_live_and_initial_state_do_the_same_as_in_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, *batches = random_batches(seed=2, batches=3)
+    with streams.configured(spark, streaming_noDataMicroBatches_enabled=False):
+        initial = spark.createDataFrame([(row["k"], row["ops"]) for row in first], "i string, ops string")
+        found = run_both(
+            spark, batches, tmp_path, "frames", "ProcessingTime", ttl=3_600_000, initial=initial.groupBy("i")
+        )
+    for theirs, ours in found:
+        assert ours == theirs
+
+
+def test_a_batch_dataframe_with_initial_state_does_the_same_as_in_spark(spark: SparkSession) -> None:
+    ops = "value.get();value.update((3,'x'));list.get();map.keys();register(5);timers()"
+    df = spark.createDataFrame([("a", ops), ("b", ops), ("a", ops)], "k string, ops string")
+    first = "value.update((1,'first'));list.put([(1,),(2,)]);map.updateValue(('x',),(1,))"
+    initial = spark.createDataFrame([("a", first), ("c", first)], "i string, ops string").groupBy("i")
+    both = on_both(df, Commands("rows"), "rows", "EventTime", initial)
+    found = [(row.by, row.k, row.what.partition(" ")[2].partition(" ")[2]) for row in both.collect()]
+    yielded = {by: sorted(rest for one, *rest in found if one == by) for by in ("spark", "timerheap")}
+    assert yielded["timerheap"] == yielded["spark"]
+    assert len(yielded["spark"]) == 18
+
+
+class Echo(StatefulProcessor):
+    """Yields its rows, and for each a timer a second later."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.handle.registerTimer(int(row.at.timestamp() * 1000) + 1000)
+            yield Row(k=row.k, at=row.at)
+
+    def close(self) -> None:
+        pass
+
+
+def test_windows_follow_by_the_event_time_column_of_the_result(spark: SparkSession, tmp_path: Path) -> None:
+    batches = [[{"k": "a", "at": datetime.fromtimestamp(at, UTC), "ops": ""}] for at in (1, 2, 15, 35)]
+    streams.write_batches(tmp_path / "input", batches, SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "input", files=2).withWatermark("at", "0 seconds")
+    echo = transform_with_state(df, "k", Echo(), "k string, at timestamp", "Append", "EventTime", None, "at")
+    counts = echo.groupBy(F.window("at", "10 seconds")).count().select("window.start", "count")
+    streams.run(counts, tmp_path)
+    found = {(start.timestamp(), n) for start, n in streams.sink(spark, tmp_path)}
+    assert found == {(0.0, 2), (10.0, 1)}
+
+
+class Broken(Echo):
+    def init(self, handle: Any) -> None:
+        handle.getValueState("n", "n int", 1000)
+
+
+def test_wrong_arguments_and_states_are_refused_before_the_query_starts(spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a", 1)], "k string, n int")
+
+    def run(processor: Any = None, mode: str = "EventTime", initial: Any = None, key: str = "k") -> None:
+        transform_with_state(df, key, processor or Echo(), "k string", "Append", mode, initial)
+
+    with pytest.raises(ValueError, match="time_mode must be"):
+        run(mode="Event")
+    with pytest.raises(TypeError, match="processor must be an instance, got the class Echo"):
+        run(Echo)
+    with pytest.raises(TypeError, match="processor must be a StatefulProcessor"):
+        run(print)
+    with pytest.raises(TypeError, match="initial_state must be a grouped DataFrame"):
+        run(initial=df)
+    with pytest.raises(ValueError, match="initial_state must be grouped by columns of the types of key"):
+        run(initial=df.groupBy("n"))
+    with pytest.raises(ValueError, match="key must name one column"):
+        run(key="x")
+    with pytest.raises(PySparkRuntimeError, match=r"INCORRECT_TIME_MODE_TO_ASSIGN_TTL.*state=n in timeMode="):
+        run(Broken())

@@ -1,0 +1,200 @@
+"""Builds the DataFrame of a StatefulProcessor: checks arguments, collects its states, packs its rows."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from pyspark.cloudpickle import dumps, loads
+from pyspark.errors import ParseException
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
+
+from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
+from timerheap.spark._group.query import Query, TimeMode
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    data_frame,
+    key_columns,
+    key_groups,
+    parsed_schema,
+    sendable,
+)
+from timerheap.spark._plan.build import packed
+from timerheap.spark._plan.settings import check_settings
+from timerheap.spark._worker.endless import runs
+from timerheap.spark._worker.hand_overs import hand_overs
+from timerheap.spark._worker.notices import notices
+from timerheap.spark._worker.processor_batch import initial_query
+from timerheap.spark._worker.processor_handle import ProcessorHandle
+from timerheap.spark._worker.processor_operator import BatchProcessorOperator, StreamingProcessorOperator
+from timerheap.spark._worker.processor_states import Scope
+
+__all__ = ["run_processor"]
+
+_TIME_MODES: dict[str, TimeMode] = {
+    "none": "None",
+    "processingtime": "ProcessingTime",
+    "eventtime": "EventTime",
+}
+_WATERMARK = "spark.watermarkDelayMs"  # in the metadata of the column that withWatermark() has named
+
+
+def run_processor(
+    style: Literal["rows", "frames"],
+    df: DataFrame,
+    key: object,
+    processor: StatefulProcessor,
+    output_schema: object,
+    output_mode: object,
+    time_mode: object,
+    initial_state: object,
+    event_time_column_name: str,
+    max_parallelism: int | None,
+) -> DataFrame:
+    """Return the result of a processor; see `timerheap.spark.transform_with_state`."""
+    data_frame("df", df)
+    check_settings(df)
+    keys = key_columns(df, "key", key)
+    arrow_schema("df", df.schema)
+    key_groups(max_parallelism)
+    sendable(processor, StatefulProcessor, argument="processor", opener="init")
+    mode = _time_mode(time_mode)
+    if not isinstance(output_mode, str):
+        raise TypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
+    initial, initial_key = _initial_rows(initial_state, df, keys)
+    handle = _rehearsed(processor, mode)
+    result = parsed_schema(output_schema)
+    arrow_schema("output_schema", result)
+    spark = df.sparkSession
+    query = Query(
+        work=ProcessorWork(
+            processor=processor,
+            style=style,
+            states=handle.declared,
+            event_time=_event_time(df),
+            initial=None if initial is None else initial.schema,
+            initial_key=tuple(initial_key),
+            zone=str(spark.conf.get("spark.sql.session.timeZone")),
+            frame_rows=_frame_rows(df),
+        ),
+        key=keys,
+        rows=df.schema,
+        result=result,
+        event_time=None,
+        watermarks=(),
+        channels=(),
+        order="arrival",
+        time_mode=mode,
+        max_parallelism=max_parallelism,
+        drop_state=tuple(sorted(handle.deleted)),
+    )
+    groups = packed(query, df)
+    first = None if initial is None else packed(_of_initial(query), initial)
+    if df.isStreaming:
+        operator = StreamingProcessorOperator(query, runs(spark), notices(spark), hand_overs(spark))
+        return groups.transformWithStateInPandas(
+            operator, result, output_mode, mode, first, event_time_column_name
+        )
+    on_batch = BatchProcessorOperator(query)
+    if first is None:
+        return groups.applyInArrow(lambda rows: on_batch(rows), result)  # counts parameters
+    both = first.cogroup(groups)
+    return both.applyInArrow(lambda initial, rows: on_batch(rows, initial), result)
+
+
+def _of_initial(query: Query) -> Query:
+    return initial_query(query, cast(ProcessorWork, query.work))
+
+
+def _time_mode(time_mode: object) -> TimeMode:
+    found = _TIME_MODES.get(time_mode.lower()) if isinstance(time_mode, str) else None
+    if found is None:
+        raise ValueError(f'time_mode must be "None", "ProcessingTime" or "EventTime", got {time_mode!r}')
+    return found
+
+
+def _event_time(df: DataFrame) -> tuple[str, ...]:
+    """Return the path of the column that has Spark's watermark; of a window, it is the end that counts."""
+    for field in df.schema:
+        if _WATERMARK in field.metadata:
+            return (field.name, "end") if isinstance(field.dataType, StructType) else (field.name,)
+    return ()
+
+
+def _frame_rows(df: DataFrame) -> int:
+    most = int(df.sparkSession.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    return most if most > 0 else 1 << 31
+
+
+def _initial_rows(
+    initial_state: object, df: DataFrame, keys: list[str]
+) -> tuple[DataFrame | None, list[str]]:
+    """Return the rows of the initial state, and their key columns."""
+    if initial_state is None:
+        return None, []
+    if not isinstance(initial_state, GroupedData):
+        raise TypeError(
+            "initial_state must be a grouped DataFrame, such as initial.groupBy('key'), got "
+            f"{type(initial_state).__name__}"
+        )
+    rows = initial_state._df
+    expressions = initial_state._jgd.groupingExprs()
+    names = [expressions.apply(i).sql().replace("`", "").split(".")[-1] for i in range(expressions.size())]
+    names = key_columns(rows, "initial_state", names)
+    types = [rows.schema[name].dataType for name in names]
+    wanted = [df.schema[name].dataType for name in keys]
+    if types != wanted:
+        raise ValueError(
+            "initial_state must be grouped by columns of the types of key, "
+            f"{[t.simpleString() for t in wanted]}, got {[t.simpleString() for t in types]}; cast them"
+        )
+    arrow_schema("initial_state", rows.schema)
+    return rows, names
+
+
+class _RecordingHandle(ProcessorHandle):
+    """Records the states that ``init`` asks for, on the driver, which can parse their schemas."""
+
+    def __init__(self, time_mode: TimeMode) -> None:
+        super().__init__(time_mode, Scope(), self._parsed)
+        self.declared: dict[str, DeclaredState] = {}
+
+    def _parsed(
+        self, name: str, shape: str, schemas: tuple[StructType | str, ...], ttl: int | None
+    ) -> DeclaredState:
+        parsed = tuple(_schema(name, schema) for schema in schemas)
+        declared = self.declared[name] = DeclaredState(cast(Literal["value"], shape), parsed, ttl)
+        return declared
+
+
+def _schema(name: str, schema: object) -> StructType:
+    if isinstance(schema, str):
+        try:
+            return cast(StructType, StructType.fromDDL(schema))
+        except ParseException as e:
+            raise ValueError(
+                f"the schema of state {name!r} must be a DDL string such as 'n bigint', got {schema!r}: {e}"
+            ) from None
+    if not isinstance(schema, StructType):
+        raise TypeError(
+            f"the schema of state {name!r} must be a StructType, or a DDL string such as 'n bigint', got "
+            f"{schema!r}"
+        )
+    return schema
+
+
+def _rehearsed(processor: StatefulProcessor, time_mode: TimeMode) -> _RecordingHandle:
+    """Call ``init`` and ``close`` of a copy, as Spark does on the driver; return what it has asked for."""
+    handle = _RecordingHandle(time_mode)
+    copy = cast(StatefulProcessor, loads(dumps(processor)))  # type: ignore[no-untyped-call]
+    try:
+        copy.init(handle)
+        copy.close()
+    except Exception as e:
+        e.add_note(
+            "timerheap: in init() or close() on the driver, which calls both on a copy of the processor to "
+            "learn its states, as Spark does"
+        )
+        raise
+    return handle

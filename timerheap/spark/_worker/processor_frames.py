@@ -1,0 +1,146 @@
+"""The `Records` of ``transform_with_state_in_pandas``: DataFrames, converted as Spark does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.types as is_
+from pandas.api.types import infer_dtype, is_object_dtype
+from pyspark.errors import PySparkValueError
+from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.types import StructField, StructType
+
+from timerheap.spark._group.offsets import narrow
+from timerheap.spark._group.python_values import python_values
+from timerheap.spark._worker.frame_slices import columns_of, sliced
+from timerheap.spark._worker.output import ResultBuffer
+
+__all__ = ["FrameRecords"]
+
+_MOST = 1 << 16  # rows of results that become columns at once
+
+
+class FrameRecords:
+    """See `timerheap.spark._worker.processor_records.Records`.
+
+    Parameters
+    ----------
+    result : pyspark.sql.types.StructType
+        Type of the results.
+    zone : str
+        Time zone of the timestamps in the frames, which have none.
+    frame_rows : int
+        The most rows in one frame.
+    output : ResultBuffer
+    """
+
+    def __init__(self, result: StructType, zone: str, frame_rows: int, output: ResultBuffer) -> None:
+        self._result = StructType([StructField("_0", result)])
+        self._names = result.names
+        self._zone = zone
+        self._frame_rows = frame_rows
+        self._output = output
+        self._shape: tuple[Any, ...] = ()  # of the frames that wait: their columns and dtypes
+        self._pending: list[list[Any]] = []
+        self._rows = 0
+
+    def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> _Frames:
+        """See `Records`."""
+        rows = narrow(rows, schema)
+        keys = {name: rows.column(name) for name in key}
+        columns = [_widened(column) for column in rows.columns]
+        batch = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))])
+        series = ArrowBatchTransformer.to_pandas(batch, timezone=self._zone)
+        frame = pd.concat(series, axis=1)
+        frame.columns = pd.Index(rows.schema.names)
+        return _Frames(frame, keys, self._frame_rows)
+
+    def emit(self, results: Iterable[Any]) -> None:
+        """See `Records`; a result is a DataFrame, whose columns are found by name."""
+        for frame in results:
+            if not isinstance(frame, pd.DataFrame):
+                raise PySparkValueError(
+                    "Invalid return type. Please make sure that the UDF returns a pandas.DataFrame when the "
+                    "specified return type is StructType."
+                )
+            if not len(frame):
+                continue
+            columns = columns_of(frame)
+            shape = (tuple(frame.columns), *(column.dtype for column in columns))
+            if shape != self._shape:
+                self.flush()
+                self._shape = shape
+            self._pending.append(columns)
+            self._rows += len(frame)
+            if self._rows >= _MOST:
+                self.flush()
+
+    def flush(self) -> None:
+        """See `Records`."""
+        if not self._pending:
+            return
+        pending, self._pending, self._rows = self._pending, [], 0
+        names = self._shape[0]
+        frame = pd.concat([pd.Series(_joined(parts)) for parts in zip(*pending, strict=True)], axis=1)
+        frame.columns = pd.Index(names)
+        batch = PandasToArrowConversion.convert(
+            [frame],
+            self._result,
+            timezone=self._zone,
+            safecheck=False,
+            arrow_cast=True,
+            assign_cols_by_name=True,
+        )
+        columns = batch.column(0).flatten()
+        self._output.batch(pa.RecordBatch.from_arrays(columns, names=self._names), "the processor")
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    """Return the arrays of one column as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return type(parts[0])._concat_same_type(parts)  # an extension array of pandas
+
+
+def _widened(column: pa.Array) -> pa.Array:
+    """Return a column in the type that a frame of Python numbers has."""
+    if is_.is_integer(column.type):
+        return column.cast(pa.int64())
+    return column.cast(pa.float64()) if is_.is_float32(column.type) else column
+
+
+class _Frames:
+    def __init__(self, frame: pd.DataFrame, keys: dict[str, pa.Array], most: int) -> None:
+        self._frame = frame
+        self._keys = keys
+        self._most = most
+        # None makes a column of bools one of objects, also for keys that have no None.
+        self._unsure = [
+            i
+            for i, name in enumerate(frame.columns)
+            if is_object_dtype(frame.dtypes.iloc[i]) and infer_dtype(frame.iloc[:, i]) == "boolean"
+        ]
+
+    def keys(self, starts: list[int]) -> list[tuple[Any, ...]]:
+        columns = []
+        for name, column in self._keys.items():
+            if is_.is_timestamp(column.type):
+                columns.append(self._frame[name].iloc[starts].tolist())
+            else:
+                columns.append(python_values(column.take(pa.array(starts))))
+        return list(zip(*columns, strict=True))
+
+    def slice(self, start: int, stop: int) -> Iterator[pd.DataFrame]:
+        for first in range(start, stop, self._most):
+            frame = sliced(self._frame, first, min(stop, first + self._most))
+            for i in self._unsure:
+                column = frame.iloc[:, i]
+                if column.notna().all():
+                    frame.isetitem(i, column.to_numpy(bool))
+            yield frame

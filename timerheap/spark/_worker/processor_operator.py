@@ -1,0 +1,94 @@
+"""The operators that run a StatefulProcessor on the key groups of a shuffle partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import TimerValues
+from pyspark.sql.types import StructType
+
+from timerheap.spark._exchange.placement import key_group_of
+from timerheap.spark._exchange.unpack import HashedRows, unpack
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.processor_work import ProcessorWork
+from timerheap.spark._group.query import Query
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.processor_batch import ProcessorBatch, initial_query
+from timerheap.spark._worker.processor_runner import BoundGroup, ProcessorRunner
+from timerheap.spark._worker.stateful_operator import StreamingOperator
+
+__all__ = ["BatchProcessorOperator", "StreamingProcessorOperator"]
+
+
+class StreamingProcessorOperator(StreamingOperator):
+    """Runs a processor on a stream; see `StreamingOperator`."""
+
+    _processors: ProcessorBatch | None = None
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        """Pass the packed rows of the initial state to the processor."""
+        packed = zip(initialState["sequence"], initialState["blob"], strict=True)
+        self._begun(timerValues).restore(packed)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        """Run what is due in a partition."""
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        return self._begun(timerValues).wake_up(key_group_of(key[0]), fired)
+
+    def close(self) -> None:
+        """End the task."""
+        if self._processors is not None:
+            self._processors.close()
+
+    def _begun(self, timer_values: Any) -> ProcessorBatch:  # type: ignore[override]
+        if self._processors is None:
+            query, groups, placement, _ = self._task()
+            assert isinstance(query.work, ProcessorWork)
+            self._processors = ProcessorBatch(query, query.work, placement, self._store, groups, timer_values)
+        return self._processors
+
+
+class BatchProcessorOperator:
+    """Runs a processor on one partition of a batch DataFrame, as one key group (``applyInArrow``).
+
+    Parameters
+    ----------
+    query : Query
+    """
+
+    def __init__(self, query: Query) -> None:
+        assert isinstance(query.work, ProcessorWork)
+        self._query = query
+        self._work = query.work
+
+    def __call__(self, packed: pa.Table, initial: pa.Table | None = None) -> pa.Table:
+        """Run the partition of some packed rows; `initial` are those of the initial state."""
+        query = self._query
+        times = TimerValues() if query.time_mode == "None" else TimerValues(time.time_ns() // 1_000_000, -1)
+        output = ResultBuffer(query.result_schema)
+        runner = ProcessorRunner(self._work, query, times, output)
+        runner.open()
+        bound = runner.bind(KeyGroup(query))
+        if initial is not None:
+            of_initial = initial_query(query, self._work)
+            runner.initialise(_rows_of(of_initial, initial, bound), of_initial)
+        runner.process(_rows_of(query, packed, bound))
+        if query.time_mode == "ProcessingTime":
+            runner.fire([bound], times.getCurrentProcessingTimeInMs())
+        elif query.time_mode == "EventTime":
+            runner.fire([bound], times.getCurrentWatermarkInMs())
+        runner.close()
+        large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
+        type_ = to_arrow_schema(StructType(query.result.fields), timezone="UTC", prefers_large_types=large)
+        return output.table().cast(type_)
+
+
+def _rows_of(query: Query, packed: pa.Table, bound: BoundGroup) -> list[tuple[BoundGroup, HashedRows]]:
+    columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
+    parts, _ = unpack(query, zip(*columns, strict=True))
+    return [(bound, HashedRows.concatenated([part.rows for part in parts]))] if parts else []

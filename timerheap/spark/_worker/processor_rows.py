@@ -1,0 +1,110 @@
+"""The `Records` of ``transform_with_state``: ``Row`` objects, converted as Spark does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+
+from timerheap._native._heap import RowSource
+from timerheap.spark._group.python_values import column_reader, python_values
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.processor_records import in_zone
+
+__all__ = ["RowRecords"]
+
+_item = tuple.__getitem__
+_CHUNK = 1 << 13  # rows that are Python objects at once
+_MOST = 1 << 16  # results that become columns at once
+
+
+class RowRecords:
+    """See `timerheap.spark._worker.processor_records.Records`.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of the results.
+    zone : str
+        Time zone of the timestamps in the rows.
+    output : ResultBuffer
+    """
+
+    def __init__(self, schema: pa.Schema, zone: str, output: ResultBuffer) -> None:
+        self._schema = schema
+        self._zone = zone
+        self._output = output
+        self._flat = not any(pa.types.is_nested(type_) for type_ in schema.types)
+        self._fields: list[str] = []
+        self._places: list[int | None] = []
+        self._pending: list[list[Any]] = []
+
+    def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> _Rows:
+        """See `Records`."""
+        columns = [
+            column if (type_ := in_zone(column.type, self._zone)) == column.type else column.cast(type_)
+            for column in rows.columns
+        ]
+        return _Rows(pa.RecordBatch.from_arrays(columns, names=rows.schema.names), key)
+
+    def emit(self, results: Iterable[Any]) -> None:
+        """See `Records`; a result is a Row, whose fields are found by name."""
+        for row in results:
+            if not (self._flat and isinstance(row, Row) and hasattr(row, "__fields__")):
+                found = row.asDict(True)
+                self._pending.append([found.get(name) for name in self._schema.names])
+                continue
+            if row.__fields__ != self._fields:
+                self._fields = list(row.__fields__)
+                places = {name: place for place, name in enumerate(self._fields)}
+                self._places = [places.get(name) for name in self._schema.names]
+            self._pending.append(
+                [None if place is None else tuple.__getitem__(row, place) for place in self._places]
+            )
+        if len(self._pending) >= _MOST:
+            self.flush()
+
+    def flush(self) -> None:
+        """See `Records`."""
+        if self._pending:
+            pending, self._pending = self._pending, []
+            arrays = [
+                pa.array(values, field.type)
+                for values, field in zip(zip(*pending, strict=True), self._schema, strict=True)
+            ]
+            self._output.batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema), "the processor")
+
+
+class _Rows:
+    def __init__(self, rows: pa.RecordBatch, key: list[str]) -> None:
+        self._all = rows
+        self._key = key
+        self._begin = self._end = 0
+        self._chunk: list[Any] = []
+
+    def keys(self, starts: list[int]) -> list[tuple[Any, ...]]:
+        taken = pa.array(starts)
+        return list(
+            zip(*(python_values(self._all.column(name).take(taken)) for name in self._key), strict=True)
+        )
+
+    def slice(self, start: int, stop: int) -> Iterator[Any]:
+        if self._begin <= start and stop <= self._end:
+            return iter(self._chunk[start - self._begin : stop - self._begin])
+        return self._across(start, stop)
+
+    def _across(self, start: int, stop: int) -> Iterator[Any]:
+        while start < stop:
+            if not self._begin <= start < self._end:
+                self._load(start)
+            some = self._chunk[start - self._begin : stop - self._begin]
+            start += len(some)
+            yield from some
+
+    def _load(self, start: int) -> None:
+        part = self._all.slice(start, _CHUNK)
+        columns = [column_reader(column) or column.to_pylist() for column in part.columns]
+        self._chunk = RowSource(Row, part.schema.names, columns, []).tolist()
+        self._begin, self._end = start, start + part.num_rows

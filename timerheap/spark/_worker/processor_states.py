@@ -1,0 +1,271 @@
+"""The states of a StatefulProcessor, over the tables of the key group that is being processed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from timerheap._native._heap import CurrentKey
+from timerheap.spark._group.processor_work import DeclaredState
+from timerheap.spark._group.user_states import UserState
+from timerheap.spark._worker.processor_errors import refusal
+from timerheap.spark._worker.processor_values import StructCodec, stored_type
+from timerheap.spark._worker.unsafe_order import UnsafeOrder
+
+__all__ = ["STATES", "ProcessorState", "Scope"]
+
+
+class Scope:
+    """What all states of a processor share: the current key, the time, and the expiries to be kept.
+
+    Attributes
+    ----------
+    keys : CurrentKey
+        The id of the current key, None outside the calls for a key.
+    now : int
+        Time of the micro-batch, epoch ms.
+    expiries : list of (timestamp, key id, namespace)
+        When contents with a time to live expire, of the current key group.
+    """
+
+    def __init__(self) -> None:
+        self.keys = CurrentKey()
+        self.now = -1
+        self.expiries: list[tuple[int, int, int]] = []
+
+
+class ProcessorState(ABC):
+    """One state of a processor.
+
+    A value with a time to live is kept with the time when it expires, and is not there from then on. A timer
+    in the namespace of the state removes it.
+
+    Parameters
+    ----------
+    name : str
+    declared : DeclaredState
+    scope : Scope
+    """
+
+    shape: ClassVar[str]
+    _titles: ClassVar[dict[str, str]]
+
+    def __init__(self, name: str, declared: DeclaredState, scope: Scope) -> None:
+        self.name = name
+        self.deleted = False
+        self._scope = scope
+        self._ttl = declared.ttl
+        *_, schema = declared.schemas
+        self._codec = StructCodec(schema)
+        kept: pa.DataType = stored_type(schema)
+        if declared.ttl is not None:
+            kept = pa.struct([("value", kept), ("expires", pa.int64())])
+        self.type = self._contents_type(declared, kept)
+        self.timed = declared.ttl is not None
+        self.table: Any = None
+
+    @abstractmethod
+    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
+        """Return the type of a key's contents, given that of a value."""
+
+    def bind(self, table: UserState) -> None:
+        """Use the table of another key group."""
+        self.table = table
+
+    @abstractmethod
+    def purge(self, key_id: int) -> None:
+        """Remove what has expired of a key."""
+
+    def _key(self, doing: str) -> int:
+        """Return the current key's id; an error says what was being done, in Spark's words."""
+        if self.deleted:
+            raise PySparkRuntimeError(
+                f"Error {doing}: {self.shape.capitalize()} state {self.name} is not initialized."
+            )
+        id_: int | None = self._scope.keys.current_key
+        if id_ is None:
+            raise refusal("INTERNAL_ERROR_TWS", doing, name=self.name)
+        return id_
+
+    def _keep(self, value: Any) -> Any:
+        """Return what is kept of a value that is written now."""
+        kept = self._codec.encode(value)
+        return kept if self._ttl is None else {"value": kept, "expires": self._scope.now + self._ttl}
+
+    def _live(self, kept: Any) -> bool:
+        return self._ttl is None or bool(self._scope.now < kept["expires"])
+
+    def _value(self, kept: Any) -> tuple[Any, ...]:
+        return self._codec.decode(kept if self._ttl is None else kept["value"])
+
+    def _expire(self, key_id: int, at: int | None = None) -> None:
+        """Have the contents of a key purged at a time, by default the expiry of what is written now."""
+        if self._ttl is not None:
+            time = self._scope.now + self._ttl if at is None else at
+            self._scope.expiries.append((time, key_id, self.table.kind))
+
+
+class _Value(ProcessorState, ValueState):
+    shape = "value"
+
+    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
+        return kept
+
+    def _find(self, doing: str) -> Any:
+        key_id = self._key(doing)
+        kept = self.table.load(key_id)
+        return kept if kept is not None and self._live(kept) else None
+
+    def exists(self) -> bool:
+        return self._find("checking value state exists") is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        kept = self._find("getting value state")
+        return None if kept is None else self._value(kept)
+
+    def update(self, newValue: Any) -> None:
+        key_id, kept = self._key("updating value state"), self._keep(newValue)
+        if self._ttl is not None and self.table.load(key_id) is None:  # else an expiry is kept already
+            self._expire(key_id)
+        self.table.store(key_id, kept)
+
+    def clear(self) -> None:
+        key_id = self._key("clearing value state")
+        self.table.store(key_id, None)
+
+    def purge(self, key_id: int) -> None:
+        kept = self.table.load(key_id)
+        if kept is not None and self._live(kept):
+            self._expire(key_id, kept["expires"])
+        elif kept is not None:
+            self.table.store(key_id, None)
+
+
+class _List(ProcessorState, ListState):
+    shape = "list"
+
+    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
+        return pa.list_(pa.field("element", kept))
+
+    def exists(self) -> bool:
+        key_id = self._key("checking value state exists")
+        return any(map(self._live, self.table.load(key_id)))
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        if self.deleted:
+            return
+        key_id = self._key("getting value state")
+        for kept in list(self.table.load(key_id)):
+            if self._live(kept):
+                yield self._value(kept)
+
+    def put(self, newState: Iterable[Any]) -> None:
+        self._write(newState, "replace")
+
+    def appendValue(self, newState: Any) -> None:
+        self._write((newState,), "append")
+
+    def appendList(self, newState: Iterable[Any]) -> None:
+        self._write(newState, "append")
+
+    def _write(self, values: Iterable[Any], how: str) -> None:
+        key_id, kept = self._key("updating value state"), [self._keep(value) for value in values]
+        if not kept:
+            raise refusal(
+                "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE", "updating value state", name=self.name
+            )
+        getattr(self.table, how)(key_id, kept)
+        self._expire(key_id)
+
+    def clear(self) -> None:
+        key_id = self._key("clearing value state")
+        self.table.replace(key_id, [])
+
+    def purge(self, key_id: int) -> None:
+        elements = self.table.load(key_id)
+        live = list(filter(self._live, elements))
+        if len(live) < len(elements):
+            self.table.replace(key_id, live)
+
+
+class _Map(ProcessorState, MapState):
+    shape = "map"
+
+    def __init__(self, name: str, declared: DeclaredState, scope: Scope) -> None:
+        super().__init__(name, declared, scope)
+        for field in declared.schemas[0]:
+            if isinstance(field.dataType, (ArrayType, MapType, StructType)):
+                raise ValueError(
+                    f"state {name!r}: the fields of a map's keys must be of atomic types, got {field.name!r} "
+                    f"of type {field.dataType.simpleString()}; use several fields, or a string"
+                )
+        self._keys = StructCodec(declared.schemas[0])
+        self._row = Row(*declared.schemas[1].names)
+        self._order = UnsafeOrder(declared.schemas[0])
+
+    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
+        return pa.map_(stored_type(declared.schemas[0]), kept)
+
+    def exists(self) -> bool:
+        key_id = self._key("checking map state exists")
+        return any(map(self._live, self.table.load(key_id).values()))
+
+    def getValue(self, key: Any) -> tuple[Any, ...] | None:
+        key_id = self._key("getting value")
+        found, kept = self.table.find(key_id, self._keys.encode_key(key))
+        return self._row(*self._value(kept)) if found and self._live(kept) else None
+
+    def containsKey(self, key: Any) -> bool:
+        key_id = self._key("checking if map state contains key")
+        found, kept = self.table.find(key_id, self._keys.encode_key(key))
+        return bool(found and self._live(kept))
+
+    def updateValue(self, key: Any, value: Any) -> None:
+        key_id = self._key("updating map state value")
+        self.table.put(key_id, {self._keys.encode_key(key): self._keep(value)})
+        self._expire(key_id)
+
+    def removeKey(self, key: Any) -> None:
+        key_id = self._key("removing key from map state")
+        self.table.remove(key_id, self._keys.encode_key(key))
+
+    def clear(self) -> None:
+        key_id = self._key("clearing map state")
+        self.table.remove_all(key_id)
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        for key, kept in self._entries():
+            yield self._keys.decode_key(key), self._value(kept)
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        for key, _ in self._entries():
+            yield self._keys.decode_key(key)
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        for _, kept in self._entries():
+            yield self._value(kept)
+
+    def _entries(self) -> list[tuple[tuple[Any, ...], Any]]:
+        """Return the entries of now, in the order of Spark's state store."""
+        if self.deleted:
+            return []
+        key_id = self._key("getting map state")
+        entries = self.table.load(key_id)
+        live = [(key, kept) for key, kept in entries.items() if self._live(kept)]
+        return sorted(live, key=lambda entry: self._order.bytes_of(entry[0]))
+
+    def purge(self, key_id: int) -> None:
+        expired = [key for key, kept in self.table.load(key_id).items() if not self._live(kept)]
+        for key in expired:
+            self.table.remove(key_id, key)
+
+
+STATES: dict[str, type[ProcessorState]] = {state.shape: state for state in (_Value, _List, _Map)}
+"""The classes of states by shape."""

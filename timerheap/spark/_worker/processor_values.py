@@ -1,0 +1,261 @@
+"""The values of a StatefulProcessor's states: coerced as Spark's JVM does, and kept as Arrow structs."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.streaming.stateful_processor_api_client import _load_numpy, _normalize_state_value
+
+from timerheap.spark._worker.processor_errors import refusal
+
+__all__ = ["StructCodec", "reader", "stored_type"]
+
+Convert = Callable[[Any], Any]
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+_ZEROS: list[tuple[tuple[type[T.DataType], ...], Any]] = [
+    ((T.BooleanType,), False),
+    ((T.FloatType, T.DoubleType), 0.0),
+    ((T.IntegralType, T.DateType, T.TimestampType, T.TimestampNTZType), 0),
+]
+_BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
+
+
+def stored_type(schema: T.StructType) -> pa.StructType:
+    """Return the Arrow type that a state of this schema is kept in."""
+    return to_arrow_type(schema._as_nullable(), timezone="UTC")
+
+
+class StructCodec:
+    """Converts between what a processor passes or gets, a tuple by position, and what is kept, a dict.
+
+    Spark pickles a value, and the JVM converts it to the schema: a value of another type becomes null, an
+    int is cut to its width, and everything becomes a string where the schema has one. Numpy's scalars are
+    Python's.
+
+    Parameters
+    ----------
+    schema : pyspark.sql.types.StructType
+    """
+
+    def __init__(self, schema: T.StructType) -> None:
+        _load_numpy()  # which _normalize_state_value needs
+        self.names = schema.names
+        self._n = len(schema)
+        self._internal = schema.toInternal if any(f.needConversion() for f in schema) else tuple
+        self._coerce = [_field_coercer(field) for field in schema]
+        readers = [reader(field.dataType) for field in schema]
+        self._readers = None if all(read is _same for read in readers) else readers
+
+    def encode(self, data: Any) -> dict[str, Any]:
+        """Return what is kept of a value, any iterable; raise the error that Spark or its JVM would raise."""
+        return dict(zip(self.names, self.encode_key(data), strict=True))
+
+    def encode_key(self, data: Any) -> tuple[Any, ...]:
+        """Return what is kept of the key of a map, hashable if its fields are."""
+        values = self._internal(tuple(map(_normalize_state_value, data)))
+        if len(values) != self._n:
+            raise refusal("STRUCT_ARRAY_LENGTH_MISMATCH", expected=self._n, actual=len(values))
+        return tuple([coerce(value) for coerce, value in zip(self._coerce, values, strict=True)])
+
+    def decode(self, kept: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the value, an object of the caller's own."""
+        return self.decode_key(tuple(kept.values()))
+
+    def decode_key(self, kept: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the key of a map."""
+        if self._readers is None:
+            return kept if type(kept) is tuple else tuple(kept)
+        return tuple([read(value) for read, value in zip(self._readers, kept, strict=True)])
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _field_coercer(field: T.StructField) -> Convert:
+    """Return the `_coercer` of a field; a null that its type forbids becomes zero, as in the JVM."""
+    coerce = _coercer(field.dataType)
+    zero = next((zero for types, zero in _ZEROS if isinstance(field.dataType, types)), None)
+    if field.nullable or zero is None:
+        return coerce
+    default = coerce(zero)
+
+    def coerce_or_zero(value: Any) -> Any:
+        kept = coerce(value)
+        return default if kept is None else kept
+
+    return coerce_or_zero
+
+
+def _coercer(type_: T.DataType) -> Convert:
+    """Return the function that converts a value in Spark's internal form to what is kept."""
+    convert = _converter(type_)
+
+    def coerce(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, Row) or (isinstance(value, datetime.datetime) and value.tzinfo is not None):
+            raise TypeError(f"Spark cannot send {value!r} to a state; pass a tuple, or a value of its type")
+        return convert(value)
+
+    return coerce
+
+
+def _converter(type_: T.DataType) -> Convert:
+    if type(type_) in _BITS:
+        return _integer(_BITS[type(type_)])
+    if isinstance(type_, T.BooleanType):
+        return lambda value: value if value is True or value is False else None
+    if isinstance(type_, T.DoubleType):
+        return lambda value: value if type(value) is float else None
+    if isinstance(type_, T.FloatType):
+        return lambda value: _single(value) if type(value) is float else None
+    if isinstance(type_, T.StringType):
+        return lambda value: value if type(value) is str else _text(value)
+    if isinstance(type_, T.BinaryType):
+        return _binary
+    if isinstance(type_, T.DecimalType):
+        return _decimal(type_)
+    if isinstance(type_, T.DateType):
+        return lambda value: _date(value) if type(value) is int else None
+    if isinstance(type_, T.TimestampType):
+        return lambda value: _EPOCH + datetime.timedelta(microseconds=value) if type(value) is int else None
+    if isinstance(type_, T.TimestampNTZType):
+        naive = _EPOCH.replace(tzinfo=None)
+        return lambda value: naive + datetime.timedelta(microseconds=value) if type(value) is int else None
+    if isinstance(type_, T.ArrayType):
+        element = _coercer(type_.elementType)
+        return lambda value: list(map(element, value)) if isinstance(value, (list, tuple)) else None
+    if isinstance(type_, T.MapType):
+        key, item = _coercer(type_.keyType), _coercer(type_.valueType)
+        return lambda value: (
+            [(key(k), item(v)) for k, v in value.items()] if isinstance(value, dict) else None
+        )
+    if isinstance(type_, T.StructType):
+        return _struct(type_)
+    raise ValueError(
+        f"the schema of a state must have types that timerheap can keep, got {type_.simpleString()}; use "
+        "another type, such as string or binary"
+    )
+
+
+def _integer(bits: int) -> Convert:
+    bound, span = 1 << (bits - 1), 1 << bits
+
+    def integer(value: Any) -> int | None:
+        if type(value) is not int:
+            return None
+        if -bound <= value < bound:
+            return value
+        return (value + bound) % span - bound if -(1 << 63) <= value < 1 << 63 else None
+
+    return integer
+
+
+def _single(value: float) -> float:
+    try:
+        kept: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+    return kept
+
+
+def _text(value: Any) -> str:
+    """Return Java's text of a value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, decimal.Decimal)):
+        return str(value)
+    if isinstance(value, float):
+        return _float_text(value)
+    if isinstance(value, list):
+        return f"[{', '.join('null' if v is None else _text(v) for v in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_text(k)}={_text(v)}' for k, v in value.items())}}}"
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"a state of type string must get a string, got {value!r}; pass str(...)")
+
+
+def _float_text(value: float) -> str:
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value) if "e" not in repr(value) else format(decimal.Decimal(repr(value)), "f")
+    digits = decimal.Decimal(repr(value)).normalize().as_tuple()
+    first, *rest = map(str, digits.digits)
+    exponent = len(digits.digits) - 1 + int(digits.exponent)
+    return f"{'-' if digits.sign else ''}{first}.{''.join(rest) or '0'}E{exponent}"
+
+
+def _binary(value: Any) -> bytes | None:
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    return value.encode() if isinstance(value, str) else None
+
+
+def _decimal(type_: T.DecimalType) -> Convert:
+    step = decimal.Decimal(1).scaleb(-type_.scale)
+    context = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_UP)
+
+    def number(value: Any) -> decimal.Decimal | None:
+        if not isinstance(value, decimal.Decimal) or not value.is_finite():
+            return None
+        kept = value.quantize(step, context=context)
+        if len(kept.as_tuple().digits) > type_.precision:
+            raise ArithmeticError(
+                f"[DECIMAL_PRECISION_EXCEEDS_MAX_PRECISION] {value} does not fit {type_.simpleString()}"
+            )
+        return kept
+
+    return number
+
+
+def _date(days: int) -> datetime.date:
+    return datetime.date.fromordinal(_EPOCH_DAY + days)
+
+
+def _struct(type_: T.StructType) -> Convert:
+    names, coerce = type_.names, [_field_coercer(field) for field in type_]
+
+    def fields(value: Any) -> dict[str, Any] | None:
+        if not isinstance(value, tuple):
+            return None
+        if len(value) != len(names):
+            raise refusal("STRUCT_ARRAY_LENGTH_MISMATCH", expected=len(names), actual=len(value))
+        return {name: one(v) for name, one, v in zip(names, coerce, value, strict=True)}
+
+    return fields
+
+
+def reader(type_: T.DataType) -> Convert:
+    """Return the function that makes the user's value of a kept one."""
+    read = _reader(type_)
+    return _same if read is _same else lambda kept: None if kept is None else read(kept)
+
+
+def _reader(type_: T.DataType) -> Convert:
+    if isinstance(type_, T.TimestampType):  # local time, as PySpark reads timestamps
+        return lambda kept: kept.astimezone().replace(tzinfo=None)
+    if isinstance(type_, T.StructType):
+        row, readers = Row(*type_.names), [reader(field.dataType) for field in type_]
+        return lambda kept: row(*(read(v) for read, v in zip(readers, kept.values(), strict=True)))
+    if isinstance(type_, T.ArrayType):
+        element = reader(type_.elementType)
+        return lambda kept: list(map(element, kept))
+    if isinstance(type_, T.MapType):
+        key, item = reader(type_.keyType), reader(type_.valueType)
+        return lambda kept: {key(k): item(v) for k, v in kept}
+    return _same

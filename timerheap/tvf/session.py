@@ -106,6 +106,11 @@ class SessionWindowAggregate:
         """Return the number of sessions."""
         return len(self._sessions)
 
+    @property
+    def timers(self) -> TimerHeap:
+        """The ends of sessions, in epoch ms, with the key as the key hash and the end as the namespace."""
+        return self._timers
+
     def add(
         self,
         key_ids: Int64s,

@@ -167,6 +167,7 @@ def process_two(
         late_row=late_row if late == "emit" else None,
         late_columns=_SIDES,
         drop_state=state_names(drop_state),
+        key_names=one.key,
     )
     return build(query, both, output_event_time=output_event_time, initial_state=initial_state)
 

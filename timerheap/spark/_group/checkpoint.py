@@ -47,13 +47,27 @@ from timerheap.spark._group.tiers import Tiers
 __all__ = [
     "CheckpointedPart",
     "ChunkStore",
+    "LoadedPart",
     "Stored",
     "read_clock",
 ]
 
 
-class CheckpointedPart(Protocol):
-    """A part of a group that is rebuilt by replaying its snapshot and changes in order."""
+class LoadedPart(Protocol):
+    """A part of a group that is built by replaying its snapshot and changes in order."""
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Apply a batch of `changes`, `snapshot` or `merge`; raise ValueError if it belongs to another part.
+
+        A load calls this for each chunk, so it must not copy the part.
+        """
+
+    def reserve(self, times: int) -> None:
+        """Make room for `times` the present contents; a load calls it after the first of several chunks."""
+
+
+class CheckpointedPart(LoadedPart, Protocol):
+    """A part of a group that is saved by its changes."""
 
     @property
     def kind(self) -> int:
@@ -72,15 +86,6 @@ class CheckpointedPart(Protocol):
 
     def snapshot(self) -> pa.RecordBatch:
         """Return the whole part; offsets may have 64 bits."""
-
-    def replay(self, batch: pa.RecordBatch) -> None:
-        """Apply a batch of `changes`, `snapshot` or `merge`; raise ValueError if it belongs to another part.
-
-        A load calls this for each chunk, so it must not copy the part.
-        """
-
-    def reserve(self, times: int) -> None:
-        """Make room for `times` the present contents; a load calls it after the first of several chunks."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Return one batch whose replay has the effect of replaying these; the part does not change.
@@ -148,7 +153,7 @@ class Stored:
         cls,
         store: ChunkStore,
         manifest: Manifest,
-        make_part: Callable[[int, str, pa.Schema], CheckpointedPart],
+        make_part: Callable[[int, str, pa.Schema], LoadedPart],
         drop_state: Collection[str] = (),
     ) -> Stored:
         """Load a group: replay the chunks of each run into the part of this kind, name and schema.

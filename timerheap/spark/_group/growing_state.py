@@ -94,6 +94,16 @@ class GrowingState(ABC, Generic[L]):
     def _pending_edits(self) -> Edits | None:
         """Return the changes since the last call, or None if there are none."""
 
+    @staticmethod
+    def _whole(rows: pa.Array) -> pa.Array:
+        """Return contents given the compacted rows of whole ones."""
+        return rows
+
+    def get_many(self, ids: np.ndarray) -> pa.Array:
+        """Return the contents of many keys, empty for a key without any: shape (n,), with 64-bit offsets."""
+        self._settle()
+        return self._whole(self._compact(self._chains.get(ids), np.ones(len(ids), bool)))
+
     def announce(self, ids: np.ndarray) -> None:
         """Record that the contents of these keys may be read; the first read then loads the small ones."""
         self._at_hand.append(ids)

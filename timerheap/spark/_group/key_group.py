@@ -58,7 +58,7 @@ class KeyGroup:
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
         single, windows = query.one_timer_per_key, query.windows
-        self.keys: KeyTable = part(KeyTable, "keys", [query.schema.field(name) for name in query.key])
+        self.keys: KeyTable = part(KeyTable, "keys", query.key_fields)
         self.event_timers: JournalledTimers = part(JournalledTimers, "event", EVENT_TIMERS, single)
         self.processing_timers: JournalledTimers = part(
             JournalledTimers, "processing", PROCESSING_TIMERS, single

@@ -18,7 +18,10 @@ from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.merging import last_rows
 from timerheap.spark._group.offsets import narrow, wide_rows
 
-__all__ = ["KeyTable"]
+__all__ = ["NAME", "KeyTable", "shown_keys"]
+
+NAME = b"name"
+"""The metadata of a key column that has its name in the user's rows."""
 
 _ID_SPAN = 1 << 64
 _NO_IDS = np.empty(0, np.int64)
@@ -33,7 +36,7 @@ class KeyTable:
     Parameters
     ----------
     fields : list of pyarrow.Field
-        The key columns. Null is an ordinary value, which equals only null.
+        The key columns. Null is an ordinary value, which equals only null. Their metadata is stored, too.
     memory : Memory
 
     Attributes
@@ -46,7 +49,7 @@ class KeyTable:
     name = ""
 
     def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS) -> None:
-        self._columns = pa.schema(fields)
+        self._columns = pa.schema([field.remove_metadata() for field in fields])
         self._wide = wide_rows(self._columns)
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
         stored = pa.struct([pa.field("hash", pa.int64()), *columns])
@@ -59,6 +62,12 @@ class KeyTable:
         self._dropped: list[np.ndarray] = []
         self.losses = 0  # counts new keys, since a key may never get a timer, state or row
         self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
+
+    @classmethod
+    def restored(cls, schema: pa.Schema) -> KeyTable:
+        """Return an empty table for chunks of this schema."""
+        stored = schema.field("key").type
+        return cls([stored.field(i) for i in range(1, stored.num_fields)])
 
     @classmethod
     def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
@@ -255,6 +264,22 @@ class KeyTable:
     def _structs(self, columns: list[pa.Array], nulls: pa.Array | None = None) -> pa.Array:
         fields = [field.with_type(c.type) for field, c in zip(self.type, columns, strict=True)]
         return pa.StructArray.from_arrays(columns, fields=fields, mask=nulls)
+
+
+def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:
+    """Return the key columns that are the user's, by number, under their names in the user's rows.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Of chunks of a `KeyTable`.
+    """
+    _, *fields = schema.field("key").type
+    return {
+        number: field.with_name(field.metadata[NAME].decode()).remove_metadata()
+        for number, field in enumerate(fields)
+        if field.metadata and NAME in field.metadata
+    }
 
 
 def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from timerheap.spark._group.standing import NOTHING, Standing
 
 __all__ = ["FORMAT", "INLINE_CLOCK", "MANIFEST", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
-FORMAT = 5
+FORMAT = 6
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 512

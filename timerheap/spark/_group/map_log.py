@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from timerheap._native._heap import IdIndex
 
-__all__ = ["compact", "find", "log_type", "map_type", "searchable"]
+__all__ = ["compact", "find", "log_type", "map_type", "maps", "searchable"]
 
 
 def log_type(type_: pa.MapType) -> pa.ListType:
@@ -61,6 +61,14 @@ def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     return pa.LargeListArray.from_arrays(
         pa.array(np.concatenate([[0], np.cumsum(counts)])), kept, type=rows.type
     )
+
+
+def maps(rows: pa.Array) -> pa.Array:
+    """Return the maps of whole, compacted logs, fewer than 2**31 entries: shape (n,)."""
+    entries = rows.flatten()
+    keys, values = entries.field("key"), entries.field("value")
+    offsets = np.concatenate([[0], np.cumsum(rows.value_lengths())])
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
 
 
 def searchable(type_: pa.DataType) -> bool:

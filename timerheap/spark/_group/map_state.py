@@ -62,6 +62,10 @@ class MapTable(GrowingState[dict[Any, Any]]):
     def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
         return map_log.compact(rows, whole)
 
+    @staticmethod
+    def _whole(rows: pa.Array) -> pa.Array:
+        return map_log.maps(rows)
+
     def load(self, key_id: int) -> dict[Any, Any]:
         """Return the entries of a key in the order of insertion; changes reach the dict."""
         found = self._loaded.get(key_id)

@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._group.key_table import NAME
 from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
@@ -96,6 +97,8 @@ class Query:
         The columns of `rows` that become the fields of `late_row`.
     drop_state : tuple of str
         Names of states in the checkpoint to drop.
+    key_names : list of str, optional
+        The names of the key columns in the user's rows, by default `key`; fewer if the rest are not theirs.
     """
 
     work: KeyedProcessFunction | BatchProcessFunction | WindowWork | ProcessorWork
@@ -112,6 +115,7 @@ class Query:
     late_row: StructType | None = None
     late_columns: tuple[str, ...] = ()
     drop_state: tuple[str, ...] = ()
+    key_names: list[str] | None = None
 
     @property
     def windows(self) -> WindowSpec | None:
@@ -131,6 +135,14 @@ class Query:
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
             schema = pa.schema([*(schema.field(name) for name in self.key), *slices])
         return schema.append(pa.field(ORDER, pa.int64())) if self.order == "event_time" else schema
+
+    @cached_property
+    def key_fields(self) -> list[pa.Field]:
+        """The key columns; the metadata of those that are the user's has their names there."""
+        names = self.key if self.key_names is None else self.key_names
+        metadata = [{NAME: name.encode()} for name in names] + [None] * (len(self.key) - len(names))
+        fields = (self.schema.field(name) for name in self.key)
+        return [field.with_metadata(each) for field, each in zip(fields, metadata, strict=True)]
 
     @cached_property
     def result_schema(self) -> pa.Schema:

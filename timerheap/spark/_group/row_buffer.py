@@ -115,6 +115,11 @@ class RowBuffer:
         self.losses = 0  # rows released
 
     @classmethod
+    def restored(cls, schema: pa.Schema) -> RowBuffer:
+        """Return an empty buffer for chunks of this schema."""
+        return cls(pa.schema(list(schema)[: -len(_OWN)]))
+
+    @classmethod
     def attach(cls, schema: pa.Schema, memory: Memory, head: list[Any]) -> RowBuffer:
         """Return the buffer that `head` describes; O(1)."""
         buffer = cls(schema, memory)
@@ -135,6 +140,11 @@ class RowBuffer:
         """Return the ids of the keys of the buffered rows: shape (n,), a view until the next change."""
         self._settle()
         return self._heap.key_hashes
+
+    def waiting(self) -> KeyedRows:
+        """Return a copy of the rows that wait, in arbitrary order."""
+        self._settle()
+        return self._rows(_Entries(self._heap.namespaces, self._heap.key_hashes, self._heap.timestamps))
 
     def append(self, rows: KeyedRows) -> None:
         """Buffer rows until the watermark reaches them."""

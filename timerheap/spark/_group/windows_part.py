@@ -23,9 +23,10 @@ from timerheap.tvf import (
     SliceAssigner,
 )
 
-__all__ = ["SessionsPart", "SlicesPart", "WindowsPart"]
+__all__ = ["SESSION_START", "SessionsPart", "SlicesPart", "StoredWindows", "WindowsPart"]
 
-_START = "__timerheap_session_start"
+SESSION_START = "__timerheap_session_start"
+"""Name of the column with the start of a session."""
 
 
 class WindowsPart(ABC):
@@ -184,8 +185,8 @@ class SessionsPart(WindowsPart):
     """A `SessionWindowAggregate` that checkpoints the sessions of changed keys; see `WindowsPart`."""
 
     windows: SessionWindowAggregate
-    _group, _version = KEY_HASH, _START
-    _more: ClassVar[list[pa.Field]] = [pa.field(_START, pa.int64())]
+    _group, _version = KEY_HASH, SESSION_START
+    _more: ClassVar[list[pa.Field]] = [pa.field(SESSION_START, pa.int64())]
 
     def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
         assert isinstance(spec.assigner, SessionUnsliceAssigner)
@@ -209,5 +210,36 @@ class SessionsPart(WindowsPart):
         return [*self.columns.to_arrow(sessions), pa.array(starts)]
 
     def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
-        starts, sessions = rows.column(_START).to_numpy(), self.columns.from_arrow(rows)
+        starts, sessions = rows.column(SESSION_START).to_numpy(), self.columns.from_arrow(rows)
         self.windows.restore(starts, sessions, watermark, timers=timers)
+
+
+class StoredWindows:
+    """Windows as they are stored, read without their aggregates.
+
+    Parameters
+    ----------
+    name : str
+        The description of the windows and their aggregates.
+    schema : pyarrow.Schema
+        Of the chunks.
+    """
+
+    def __init__(self, name: str, schema: pa.Schema) -> None:
+        self.name = name
+        self._schema = schema
+        self._replayed: list[pa.RecordBatch] = []
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """See `timerheap.spark._group.checkpoint.LoadedPart`."""
+        self._replayed.append(widen(batch))
+
+    def reserve(self, times: int) -> None:
+        """Do nothing: chunks are kept until `rows`."""
+
+    def rows(self) -> pa.RecordBatch:
+        """Return a row for each accumulator, with 64-bit offsets."""
+        if not self._replayed:
+            return widen(pa.RecordBatch.from_pylist([], self._schema))
+        part = SessionsPart if SESSION_START in self._schema.names else SlicesPart
+        return with_version(latest_versions(self._replayed, part._group, part._version), part._version)

@@ -16,6 +16,7 @@ from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import hashed
 from timerheap.spark._plan.observation import observed, with_metrics
 from timerheap.spark._plan.settings import check_settings
+from timerheap.spark._plan.starting_state import starting_group, starting_partitions
 from timerheap.spark._worker.endless import runs
 from timerheap.spark._worker.hand_overs import hand_overs
 from timerheap.spark._worker.notices import notices
@@ -69,13 +70,13 @@ def build(
     if query.late_row is not None:
         result_type = _with_late_columns(query.result, query.late_row, output_event_time)
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
-        group = KeyGroup(query) if initial_state is None else initial_state.group(query)
+        group = KeyGroup(query) if initial_state is None else starting_group(initial_state, query)
         rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism, group)
     groups = packed(query, df)
     if df.isStreaming:
         spark = df.sparkSession
         operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
-        initial = None if initial_state is None else initial_state.by_partition(query)
+        initial = None if initial_state is None else starting_partitions(initial_state, query)
         result = groups.transformWithStateInPandas(
             operator, with_metrics(result_type), "Append", query.time_mode, initial
         )

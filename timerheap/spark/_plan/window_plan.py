@@ -198,6 +198,7 @@ class WindowPlan:
             late=options["late"],
             late_row=source.df.schema if options["late"] == "emit" else None,
             late_columns=tuple(source.df.columns),
+            key_names=self.keys,
         )
         return build(query, rows)
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from timerheap._native._heap import from_text
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
 from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import split
+from timerheap.spark._group.stored_group import ReadChunks
 
 __all__ = ["INITIAL", "Splitter"]
 
@@ -26,30 +25,6 @@ The label is that of the partition that has the key group; see `timerheap.spark.
 _SCHEMA = pa.schema(
     [("label", pa.int32()), ("key_group", pa.int32()), ("clock", pa.binary()), ("contents", pa.binary())]
 )
-
-
-class _Chunks:
-    """The `ChunkStore` of a key group whose values have been read; it is not written."""
-
-    def __init__(self, values: pa.Table) -> None:
-        kinds, ids = (values.column(name).to_pylist() for name in ("kind", "id"))
-        self._chunks = dict(zip(zip(kinds, ids, strict=True), values.column("text"), strict=True))
-
-    def read(self, kind: int, id_: int) -> bytes | None:
-        text = self._chunks.get((kind, id_))
-        return None if text is None else from_text(text.as_py())
-
-    def read_manifest(self) -> Manifest:
-        return Manifest.from_bytes(from_text(self._chunks[MANIFEST, 0].as_py()))
-
-    def write(self, kind: int, id_: int, data: bytes) -> None:
-        raise NotImplementedError
-
-    def remove(self, kind: int, id_: int) -> None:
-        raise NotImplementedError
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -69,7 +44,10 @@ class Splitter:
     def __call__(self, values: pa.Table) -> pa.Table:
         """Split the key group whose values these are."""
         placement = Placement.running(self.query.max_parallelism)
-        store = _Chunks(values)
+        store = ReadChunks()
+        kinds, ids = (values.column(name).to_pylist() for name in ("kind", "id"))
+        for chunk in zip(kinds, ids, values.column("text"), strict=True):
+            store.add(*chunk)
         manifest = store.read_manifest()
         clock = read_clock(manifest, store.read)
         group = KeyGroup(self.query)

@@ -1,0 +1,197 @@
+"""The tables of a checkpoint: what its key groups hold, as columns, in the tasks that read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.spark._exchange.placement import key_group_of
+from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, PROCESSING_TIMERS
+from timerheap.spark._group.key_table import shown_keys
+from timerheap.spark._group.manifest import MANIFEST
+from timerheap.spark._group.offsets import fitting, narrow, wide_rows, widen
+from timerheap.spark._group.stored_group import ReadChunks, StoredGroup
+from timerheap.spark._group.window_slices import KEY_HASH, SLICE_END
+from timerheap.spark._group.windows_part import SESSION_START
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+
+__all__ = [
+    "EVENT_TIME",
+    "PROCESSING_TIME",
+    "TIMESTAMP",
+    "GroupReader",
+    "groups",
+    "readable",
+    "state",
+    "timers",
+    "waiting_rows",
+    "windows",
+]
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
+"""The time domains of timers."""
+
+_DOMAINS = {EVENT_TIMERS: EVENT_TIME, PROCESSING_TIMERS: PROCESSING_TIME}
+_STEP = 1 << 17  # rows at once
+_FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
+
+Columns = Iterator[list[pa.Array]]
+Table = Callable[[StoredGroup, int], Columns]
+"""Yields parts of a table for a key group, given its number; the columns may have 64-bit offsets."""
+
+
+def readable(millis: np.ndarray, type_: pa.DataType = TIMESTAMP) -> pa.Array:
+    """Return epoch ms as timestamps, null outside the years 1 to 9999, which Python cannot represent."""
+    outside = (millis < _FIRST) | (millis > _LAST)
+    return pa.array(np.where(outside, 0, millis) * 1000, mask=outside).cast(type_)
+
+
+@dataclass(frozen=True)
+class GroupReader:
+    """Reads the key groups of a partition of a checkpoint (``mapInArrow``).
+
+    The input has the columns label, kind, id and text, and a row for each chunk. A key group is read as soon
+    as its chunks are there, so that only one at a time is in memory if Spark returns them group by group.
+
+    Parameters
+    ----------
+    table : Table
+        What to return of each group.
+    kinds : collection of int
+        The kinds of the parts that it needs.
+    schema : pyarrow.Schema
+        Of the result.
+    """
+
+    table: Table
+    kinds: Collection[int]
+    schema: pa.Schema
+
+    @property
+    def chunks(self) -> list[int]:
+        """The kinds of the chunks that the input must have."""
+        return [MANIFEST, CLOCK, *self.kinds]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the key groups of a partition."""
+        begun: dict[int, ReadChunks] = {}
+        for batch in batches:
+            numbers = (column.to_pylist() for column in batch.columns[:3])
+            for label, *chunk in zip(*numbers, batch.column(3), strict=True):
+                begun.setdefault(label, ReadChunks()).add(*chunk)
+            for label in [label for label, chunks in begun.items() if chunks.has_all(self.kinds)]:
+                yield from self._read(label, begun.pop(label))
+        for label, chunks in begun.items():
+            yield from self._read(label, chunks)
+
+    def _read(self, label: int, chunks: ReadChunks) -> Iterator[pa.RecordBatch]:
+        key_group = key_group_of(label)
+        try:
+            group = StoredGroup(chunks, self.kinds)
+        except ValueError as e:
+            raise ValueError(
+                f"checkpoint must be whole, got one whose key group {key_group} is damaged: {e}; "
+                "pass the batch_id of an older micro-batch"
+            ) from e
+        wide = wide_rows(self.schema)
+        for columns in self.table(group, key_group):
+            rows = widen(pa.RecordBatch.from_arrays(columns, names=self.schema.names), wide)
+            for start, stop in fitting(rows):
+                yield narrow(rows.slice(start, stop - start), self.schema)
+
+
+def timers(group: StoredGroup, key_group: int) -> Columns:
+    """Yield the timers: keys, timestamp, epoch ms, time domain, namespace, key group."""
+    for kind, part in group.timers.items():
+        heap = part.heap
+        for start in range(0, len(heap), _STEP):
+            step = slice(start, start + _STEP)
+            timestamps = heap.timestamps[step]
+            n = len(timestamps)
+            yield [
+                *_keys(group, heap.key_hashes[step]),
+                readable(timestamps),
+                pa.array(timestamps),
+                pa.repeat(_DOMAINS[kind], n),
+                pa.array(heap.namespaces[step]),
+                _numbers(key_group, n),
+            ]
+
+
+def state(name: str, group: StoredGroup, key_group: int) -> Columns:
+    """Yield the contents of a state: keys, value, key group."""
+    table = group.states.get(name)
+    if table is None:
+        return
+    ids = table.ids()
+    for start in range(0, len(ids), _STEP):
+        step = ids[start : start + _STEP]
+        yield [*_keys(group, step), table.get_many(step), _numbers(key_group, len(step))]
+
+
+def waiting_rows(names: list[str], group: StoredGroup, key_group: int) -> Columns:
+    """Yield the rows that wait for the watermark: their columns `names`, event time, key group."""
+    if group.rows is not None and len(group.rows):
+        waiting = group.rows.waiting()
+        columns = [waiting.rows.column(name) for name in names]
+        yield [*columns, readable(waiting.timestamps), _numbers(key_group, len(waiting))]
+
+
+def windows(group: StoredGroup, key_group: int) -> Columns:
+    """Yield the windows: keys, the start of a session, the end, the accumulators, key group."""
+    if group.windows is None:
+        return
+    rows = group.windows.rows()
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    ids, end = (columns.pop(name).to_numpy() for name in (KEY_HASH, SLICE_END))
+    bounds = [end]
+    if SESSION_START in columns:
+        bounds.insert(0, columns.pop(SESSION_START).to_numpy())
+    local = pa.timestamp("us")
+    yield [
+        *_keys(group, ids),
+        *(readable(bound, local) for bound in bounds),
+        *columns.values(),
+        _numbers(key_group, len(ids)),
+    ]
+
+
+def groups(group: StoredGroup, key_group: int) -> Columns:
+    """Yield a row for the group: see `timerheap.spark.CheckpointState.groups`."""
+    manifest, watermark = group.manifest, group.clock.watermark
+    heaps = [group.timers[kind].heap if kind in group.timers else None for kind in _DOMAINS]
+    heads = [None if heap is None else heap.peek() for heap in heaps]
+    never = MAX_WATERMARK
+    counts = [0 if heap is None else len(heap) for heap in heaps]
+    sizes = {name: len(state) for name, state in sorted(group.states.items())}
+    yield [
+        _numbers(key_group, 1),
+        _counted(0 if group.keys is None else len(group.keys)),
+        *map(_counted, counts),
+        *(readable(np.array([never if head is None else head.timestamp])) for head in heads),
+        _counted(0 if group.rows is None else len(group.rows)),
+        _counted(0 if group.windows is None else group.windows.rows().num_rows),
+        pa.array([list(sizes.items())], pa.map_(pa.string(), pa.int64())),
+        _counted(manifest.late_rows),
+        _counted(sum(run.nbytes for run in manifest.runs)),
+        readable(np.array([watermark if watermark > MIN_WATERMARK else never])),
+    ]
+
+
+def _keys(group: StoredGroup, ids: np.ndarray) -> list[pa.Array]:
+    if group.keys is None:
+        raise ValueError("it has no keys")
+    keys = group.keys.keys(ids)
+    return [keys.column(number) for number in shown_keys(group.keys.schema)]
+
+
+def _numbers(key_group: int, n: int) -> pa.Array:
+    return pa.repeat(pa.scalar(key_group, pa.int32()), n)
+
+
+def _counted(count: int) -> pa.Array:
+    return pa.array([count], pa.int64())

@@ -28,6 +28,7 @@ LAYERS = {
         "__init__ flink",
         "async_io",
         "spark",
+        "_inspect _local_spark",
         "_demo",
         "__main__",
     ],
@@ -100,6 +101,10 @@ LAYERS = {
         "_sql _window_operator",
         "__init__",
     ],
+    "_inspect": [
+        "__init__ plot report",
+        "command",
+    ],
     "spark._group": [
         "__init__ clock_bytes free_space map_log memory merging offsets processor_work standing tiers",
         "array_views batch_log buffers chunks live_file manifest timer_journal",
@@ -149,7 +154,7 @@ LEVELS = {
     wing: {room: level for level, line in enumerate(lines) for room in line.split()}
     for wing, lines in LAYERS.items()
 }
-WITH_PYSPARK = {"spark", "_demo"}
+WITH_PYSPARK = {"spark", "_inspect", "_local_spark", "_demo"}
 CORE = LEVELS[""].keys() - WITH_PYSPARK - {"__main__"}
 
 SOURCES = sorted(

@@ -73,13 +73,39 @@ def demo_windows(batches: int, chart: Path) -> None:
     sys.exit(0 if right else 1)
 
 
+@main.command()
+@click.argument("checkpoint")
+@click.option("--operator", type=int, help="Number of the stateful operator.  [default: all of timerheap's]")
+@click.option("--batch", type=int, help="Show the state after this micro-batch.  [default: the last one]")
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw the pending timers into this PNG file.",
+)
+def inspect(checkpoint: str, operator: int | None, batch: int | None, picture: Path | None) -> None:
+    """Show what the query of a CHECKPOINT holds; it may be running.
+
+    Prints who holds the watermark back, the key groups, the states, and the timers that fire next.
+    """
+    if picture is not None and picture.suffix != ".png":
+        raise click.BadParameter(f"must end in .png, got {picture}", param_hint="--plot")
+    with _extra():
+        from timerheap._inspect.command import inspect as run
+
+        try:
+            run(checkpoint, operator, batch, picture, Console(highlight=False))
+        except ValueError as e:
+            raise click.ClickException(str(e)) from e
+
+
 @contextlib.contextmanager
 def _extra() -> Iterator[None]:
     """Convert a missing module into an error that says what to install."""
     try:
         yield
     except ModuleNotFoundError as missing:
-        message = f"the demo needs {missing.name}; run pip install 'timerheap[demo]'"
+        message = f"this command needs {missing.name}; run pip install 'timerheap[demo]'"
         raise click.ClickException(message) from missing
 
 

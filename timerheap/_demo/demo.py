@@ -22,6 +22,8 @@ from timerheap._demo.flights import read_flights, write_replay
 from timerheap._demo.overdue import DELAY
 from timerheap._demo.overdue_pandas import final_watermark, overdue_planes
 from timerheap._demo.replay import TIMERS, micro_batches, spark_session, start_replay
+from timerheap._inspect.report import report
+from timerheap.spark import read_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,8 +66,10 @@ def demo(batches: int, directory: Path, console: Console) -> bool:
             totals.update(ms=batch.durationMs["triggerExecution"])
             totals.update({name: timers[name] for name in TIMERS})
         alerts = spark.read.parquet(str(directory / "alerts")).toPandas()
+        console.print(Padding(summary(totals), (1, 0)))
+        report(read_checkpoint(spark, directory / "checkpoint"), console)
 
-    console.print(Padding(summary(totals), (1, 0)))
+    console.print()
     watermark = final_watermark(flights, pd.Timedelta(milliseconds=DELAY))
     return compare(alerts, overdue_planes(flights, watermark), watermark, console)
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import time
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from timerheap._demo.flights import departures, read_replay
 from timerheap._demo.overdue import Overdue, overdue
-from timerheap.spark.java import ensure_java
+from timerheap._local_spark import CORES, local_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from pyspark.sql import Row
+    from pyspark.sql import Row, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -47,46 +43,20 @@ class Counted(Overdue):
             yield *alert, "fired"
 
 
-@contextmanager
-def spark_session(log: Path, settings: Mapping[str, object] = MappingProxyType({})) -> Iterator[SparkSession]:
-    """Start a local Spark; the output of the JVM and the Python workers goes to the file ``log``."""
-    ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    cores = min(os.cpu_count() or 1, 4)
-    builder = (
-        SparkSession.builder.master(f"local[{cores}]")
-        .appName("timerheap demo")
-        .config("spark.driver.host", "localhost")
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .config("spark.sql.shuffle.partitions", cores)
-        .config(
-            "spark.sql.streaming.stateStore.providerClass",
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        )
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", True)
-        .config("spark.sql.streaming.numRecentProgressUpdates", 1_000_000)
-        .config("spark.ui.enabled", False)
-        .config("spark.ui.showConsoleProgress", False)
-        .config(map={name: str(value) for name, value in settings.items()})
-    )
-    interrupted = signal.getsignal(signal.SIGINT)
-    own = os.dup(2)  # the JVM inherits standard error when it starts
-    with log.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        spark = builder.getOrCreate()
-        # Spark's own handler calls the JVM, possibly in the middle of another call.
-        signal.signal(signal.SIGINT, interrupted)
-    except Exception as error:
-        error.add_note(log.read_text(errors="replace"))
-        raise
-    finally:
-        os.dup2(own, 2)
-        os.close(own)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+def spark_session(
+    log: Path, settings: Mapping[str, object] = MappingProxyType({})
+) -> AbstractContextManager[SparkSession]:
+    """Start a local Spark for the replay; its output goes to the file `log`."""
+    own = {
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.shuffle.partitions": CORES,
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": True,
+        "spark.sql.streaming.numRecentProgressUpdates": 1_000_000,
+    }
+    return local_spark("timerheap demo", log, {**own, **settings})
 
 
 def start_replay(spark: SparkSession, directory: Path) -> StreamingQuery:

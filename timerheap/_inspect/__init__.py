@@ -1,0 +1,1 @@
+"""``python -m timerheap inspect``: what a query's checkpoint holds, as tables and as a picture."""

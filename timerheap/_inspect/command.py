@@ -1,0 +1,58 @@
+"""The command: starts a small Spark, reads a checkpoint, and shows it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timerheap._inspect.report import report
+from timerheap._local_spark import CORES, local_spark
+from timerheap.spark import read_checkpoint
+from timerheap.spark._plan.checkpoint_source import find_operators
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    checkpoint: str, operator: int | None, batch: int | None, picture: Path | None, console: Console
+) -> None:
+    """Show what the operators of a checkpoint hold.
+
+    Parameters
+    ----------
+    checkpoint : str
+        A path, or the URI of one that Spark can read.
+    operator : int or None
+        The number of the operator; None: all operators of timerheap.
+    batch : int or None
+        The micro-batch; None: the last one that has finished.
+    picture : pathlib.Path or None
+        The PNG file to draw into, of the first operator.
+    console : rich.console.Console
+
+    Raises
+    ------
+    ValueError
+        If there is no such checkpoint, operator or micro-batch.
+    """
+    with tempfile.TemporaryDirectory(prefix="timerheap-") as scratch:
+        settings = {"spark.sql.shuffle.partitions": CORES, "spark.sql.warehouse.dir": scratch}
+        with (
+            console.status("Starting Spark"),
+            local_spark("timerheap inspect", Path(scratch) / "spark.log", settings) as spark,
+        ):
+            operators = [each.number for each in find_operators(spark, checkpoint)]
+            for number in operators if operator is None else [operator]:
+                state = read_checkpoint(spark, checkpoint, number, batch_id=batch)
+                report(state, console)
+                if picture is not None:
+                    from timerheap._inspect.plot import plot  # which needs matplotlib
+
+                    plot(state, picture)
+                    console.print(f"Pending timers: [bold]{picture}[/]", soft_wrap=True)
+                    picture = None
+                console.print()

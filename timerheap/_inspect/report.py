@@ -1,0 +1,148 @@
+"""The tables of a checkpoint: who holds the watermark back, the key groups, the timers that fire next."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.padding import Padding
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from timerheap.spark import CheckpointState
+
+__all__ = ["report"]
+
+_NEXT = 5  # timers to show
+_MOST = 16  # rows of the other tables
+_TIMERS = ("event_time_timers", "processing_time_timers")
+_COUNTS = ("keys", *_TIMERS, "waiting_rows", "windows", "late_rows", "bytes")
+
+
+def report(state: CheckpointState, console: Console) -> None:
+    """Print what a checkpoint holds; times are in UTC.
+
+    Parameters
+    ----------
+    state : CheckpointState
+    console : rich.console.Console
+    """
+    groups = _rows(state.groups().orderBy("key_group"))
+    key = ", ".join(state.key) or "none"
+    batch = (
+        f"[bold]Checkpoint after micro-batch {state.batch_id}[/], operator {state.operator_id}, key: {key}"
+    )
+    console.print(batch, soft_wrap=True)
+    _watermarks(_rows(state.watermarks()), console)
+    _groups(groups, console)
+    _states(groups, console)
+    if any(group[name] for group in groups for name in _TIMERS):
+        _next_timers(state, console)
+
+
+def _rows(df: Any) -> list[dict[str, Any]]:
+    """Return the rows by way of Arrow, so that times do not depend on the session's zone."""
+    rows: list[dict[str, Any]] = df.toArrow().to_pylist()
+    return rows
+
+
+def _watermarks(channels: list[dict[str, Any]], console: Console) -> None:
+    mark = channels[0]["query_watermark"]
+    text = "No watermark yet" if mark is None else f"Watermark {_time(mark)}"
+    holders = [_name(channel) for channel in channels if channel["holds"]]
+    if holders:
+        more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
+        text += f", held back by [bold]{', '.join(holders[:3])}[/]{more}"
+    table = _table(text, "input", "channel", "watermark", "newest event", "behind", "status", "")
+    channels = sorted(channels, key=lambda c: (not c["holds"], c["status"] == "idle", -(c["behind_ms"] or 0)))
+    for channel in channels[:_MOST]:
+        behind = channel["behind_ms"]
+        table.add_row(
+            channel["input"],
+            channel["channel"] or "all rows",
+            _time(channel["watermark"]),
+            _time(channel["newest"]),
+            "" if not behind else _duration(behind),
+            channel["status"] if channel["aligned"] in (True, None) else "has yet to catch up",
+            "holds" if channel["holds"] else "",
+        )
+    _print(table, len(channels), console)
+
+
+def _name(channel: dict[str, Any]) -> str:
+    if channel["input"] == "spark":
+        return "Spark's own watermark"
+    whose = "" if channel["input"] == "df" else f" of input {channel['input']}"
+    if channel["channel"] is None:
+        return f"the rows{whose}" if channel["newest"] else f"input {channel['input']}, which has no rows yet"
+    return f"{channel['channel_column'] or 'channel'} {channel['channel']}{whose}"
+
+
+def _groups(groups: list[dict[str, Any]], console: Console) -> None:
+    shown = [name for name in _COUNTS if any(group[name] for group in groups)]
+    firsts = [name for name in ("next_event_time_timer", "next_processing_time_timer") if _any(groups, name)]
+    heads = [name.replace("_", " ") for name in (*shown, *firsts)]
+    table = _table("Key groups", "group", *heads)
+    for group in groups[:_MOST]:
+        counts = [f"{group[name]:,}" for name in shown]
+        table.add_row(str(group["key_group"]), *counts, *(_time(group[name]) for name in firsts))
+    for column in table.columns[1 : len(shown) + 1]:
+        column.justify = "right"
+    totals = [f"{sum(group[name] for group in groups):,}" for name in shown]
+    times = [_time(min(group[name] for group in groups if group[name])) for name in firsts]
+    table.add_row("all", *totals, *times, style="bold")
+    _print(table, len(groups), console)
+
+
+def _any(groups: list[dict[str, Any]], name: str) -> bool:
+    return any(group[name] for group in groups)
+
+
+def _states(groups: list[dict[str, Any]], console: Console) -> None:
+    totals: dict[str, int] = {}
+    for group in groups:
+        for name, count in group["states"]:
+            totals[name] = totals.get(name, 0) + count
+    if totals:
+        table = _table("States", "name", "keys")
+        table.columns[1].justify = "right"
+        for name, count in sorted(totals.items()):
+            table.add_row(name, f"{count:,}")
+        _print(table, 0, console)
+
+
+def _next_timers(state: CheckpointState, console: Console) -> None:
+    timers = state.timers()
+    keys = timers.columns[: len(state.key)]
+    first = timers.orderBy(timers.columns[len(state.key) + 1], *keys).limit(_NEXT)
+    table = _table("Next timers", *keys, "fires at", "time domain")
+    for row in _rows(first):
+        *key, timestamp, _, domain, _, _ = row.values()
+        at = _time(timestamp) or "beyond the year 9999"
+        table.add_row(*("null" if value is None else str(value) for value in key), at, domain)
+    _print(table, 0, console)
+
+
+def _table(title: str, *heads: str) -> Table:
+    return Table(*heads, title=title, title_justify="left", box=None, pad_edge=False)
+
+
+def _print(table: Table, rows: int, console: Console) -> None:
+    if rows > _MOST:
+        table.caption = f"and {rows - _MOST} more"
+        table.caption_justify = "left"
+    console.print(Padding(table, (1, 0, 0, 0)))
+
+
+def _time(time: Any) -> str:
+    if time is None:
+        return ""
+    text = f"{pd.Timestamp(time).tz_convert('UTC'):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    return f"{text.removesuffix('.000')} UTC"
+
+
+def _duration(milliseconds: int) -> str:
+    return f"{milliseconds} ms" if milliseconds < 1000 else str(timedelta(seconds=milliseconds // 1000))

@@ -28,7 +28,8 @@ LAYERS = {
         "__init__ flink",
         "async_io",
         "spark",
-        "_inspect _local_spark",
+        "_local_spark testing",
+        "_inspect",
         "_demo",
         "__main__",
     ],
@@ -105,6 +106,11 @@ LAYERS = {
         "__init__ plot report",
         "command",
     ],
+    "testing": [
+        "input_rows snapshots",
+        "process_tester",
+        "__init__",
+    ],
     "spark._group": [
         "__init__ clock_bytes free_space map_log memory merging offsets processor_work standing tiers",
         "array_views batch_log buffers chunks live_file manifest timer_journal",
@@ -132,7 +138,7 @@ LAYERS = {
         "processor_frames processor_records processor_values row_context rows spark_store unsafe_order",
         "processor_rows window_columns",
         "rows_ahead",
-        "group_state live_groups processor_states runner waves window_runner",
+        "group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state key_group_batch processor_handle rehearsal row_runner",
         "partition_batch processor_runner",
         "processor_batch stateful_operator",
@@ -154,7 +160,7 @@ LEVELS = {
     wing: {room: level for level, line in enumerate(lines) for room in line.split()}
     for wing, lines in LAYERS.items()
 }
-WITH_PYSPARK = {"spark", "_inspect", "_local_spark", "_demo"}
+WITH_PYSPARK = {"spark", "_inspect", "_local_spark", "testing", "_demo"}
 CORE = LEVELS[""].keys() - WITH_PYSPARK - {"__main__"}
 
 SOURCES = sorted(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TypeInformation", "Types", "arrow_type"]
+__all__ = ["TypeInformation", "Types", "arrow_columns", "arrow_type"]
 
 # Spark's type names, and factories of the Arrow types that represent their values exactly.
 _PRIMITIVES: dict[str, Callable[[Any], Any]] = {
@@ -224,6 +224,26 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
     return _Parser(ddl, argument).parse()
 
 
+def arrow_columns(ddl: str, argument: str) -> pa.Schema:
+    """Return the Arrow schema of the columns of a DataFrame, given as Spark DDL.
+
+    As in Spark, a ``timestamp`` is a moment, and a ``timestamp_ntz`` is not; types of state call them
+    ``instant`` and ``timestamp``.
+
+    Raises
+    ------
+    ValueError
+        If `ddl` is not valid; the message starts with `argument`.
+
+    Examples
+    --------
+    >>> arrow_columns("plane string, at timestamp not null", "input_schema")
+    plane: string
+    at: timestamp[us, tz=UTC] not null
+    """
+    return _ColumnsParser(ddl, argument).columns()
+
+
 class _Parser:
     """A recursive descent parser for Spark's type DDL; workers have no JVM to parse it."""
 
@@ -314,3 +334,38 @@ class _Parser:
             fields.append(pa.field(name, self.type()))
             if self.next() == ">":
                 return pa.struct(fields)
+
+
+class _ColumnsParser(_Parser):
+    """Parses the columns of a DataFrame."""
+
+    def error(self, why: str) -> ValueError:
+        return ValueError(
+            f"{self.argument} must be a DDL string such as 'plane string, at bigint', got {self.ddl!r}: {why}"
+        )
+
+    def type(self) -> pa.DataType:
+        import pyarrow as pa
+
+        name = self.tokens[0].lower() if self.tokens else ""
+        if name in ("timestamp", "timestamp_ltz"):
+            self.next()
+            return pa.timestamp("us", "UTC")
+        return super().type()
+
+    def columns(self) -> pa.Schema:
+        import pyarrow as pa
+
+        fields = []
+        while True:
+            name = self.next().strip("`")
+            if self.tokens and self.tokens[0] == ":":
+                self.next(":")
+            type_, nullable = self.type(), True
+            if [token.lower() for token in self.tokens[:2]] == ["not", "null"]:
+                del self.tokens[:2]
+                nullable = False
+            fields.append(pa.field(name, type_, nullable))
+            if not self.tokens:
+                return pa.schema(fields)
+            self.next(",")

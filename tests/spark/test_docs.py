@@ -16,6 +16,7 @@ import pytest
 
 import timerheap
 import timerheap.spark
+import timerheap.testing
 import timerheap.tvf
 import timerheap.windows
 
@@ -112,7 +113,7 @@ def test_every_block_of_code_names_a_known_language(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [timerheap, timerheap.spark, timerheap.windows, timerheap.tvf],
+    [timerheap, timerheap.spark, timerheap.testing, timerheap.windows, timerheap.tvf],
     ids=lambda module: module.__name__,
 )
 def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:

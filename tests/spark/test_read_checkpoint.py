@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import streams
+from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +25,8 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap.__main__ import main
+from timerheap._inspect.plot import histogram
 from timerheap._native._heap import from_text, to_text
 from timerheap.spark import CheckpointState, read_checkpoint
 from timerheap.spark._exchange.placement import label_of
@@ -317,3 +321,45 @@ def test_damaged_chunks_raise_and_name_the_key_group(state: CheckpointState) -> 
         read([row for row in rows if row is not rows[at]])
     with pytest.raises(ValueError, match=r"key group 1 is damaged: .*lacks the manifest"):
         read([row for row in rows if row["kind"] != MANIFEST])
+
+
+def inspected(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *arguments: object) -> Result:
+    monkeypatch.setattr("timerheap._inspect.command.local_spark", lambda *_: nullcontext(spark))
+    monkeypatch.setenv("COLUMNS", "200")
+    return CliRunner().invoke(main, ["inspect", *map(str, arguments)])
+
+
+def test_inspect_prints_tables_and_draws_the_timers(
+    spark: SparkSession, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = tmp_path / "timers.png"
+    result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", picture)
+    assert result.exit_code == 0, result.output
+    mark = f"{instant(rows_until(5)[1]):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    assert "Checkpoint after micro-batch 5, operator 0, key: plane, value" in result.output
+    assert f"Watermark {mark} UTC, held back by the rows" in result.output
+    printed = [line.split() for line in result.output.splitlines()]
+    total = next(line for line in printed if line[:1] == ["all"])
+    assert str(len(pending(5))) in total
+    first = min((at, plane or "", value) for plane, value, at in pending(5))[0]
+    assert any(f"{instant(first):%H:%M:%S.%f}"[:-3] in line for line in printed)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_inspect_draws_each_timer_once(state: CheckpointState) -> None:
+    counts = histogram(state)
+    assert counts["timers"].sum() == len(pending(5))
+    assert counts["start"].isna().sum() == 3  # the timers at the end of time, in each group
+    assert counts["start"].nunique() > 30
+
+
+def test_inspect_says_what_is_wrong(
+    spark: SparkSession, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = inspected(monkeypatch, spark, tmp_path / "nothing")
+    assert result.exit_code == 1
+    assert "Error: checkpoint must be the checkpoint location" in result.output
+    result = inspected(monkeypatch, spark, work / "checkpoint", "--batch", 99)
+    assert "Error: batch_id must be from" in result.output
+    result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", "timers.svg")
+    assert "must end in .png, got timers.svg" in result.output

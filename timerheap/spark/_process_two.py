@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from timerheap._returned import records
-from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
+from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.spark._exchange.pack import INPUT
 from timerheap.spark._group.query import Query
@@ -33,35 +32,10 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import build, time_mode
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import Input, marked
+from timerheap.spark._worker.two_inputs import KEY, SIDES, TIME, Tagged
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process_two"]
-
-_KEY = "__timerheap_key"
-_TIME = "__timerheap_time"
-_SIDES = "__timerheap_left", "__timerheap_right"
-
-
-class _Tagged(KeyedProcessFunction):
-    """Runs a two-input function on rows that name their input."""
-
-    def __init__(self, function: KeyedCoProcessFunction) -> None:
-        self._function = function
-        self._any_order = function._any_order
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._function.open(runtime_context)
-
-    def close(self) -> None:
-        self._function.close()
-
-    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        if value[INPUT]:
-            return records("process_element2", self._function.process_element2(value[_SIDES[1]], ctx))
-        return records("process_element1", self._function.process_element1(value[_SIDES[0]], ctx))
-
-    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
-        return self._function.on_timer(timestamp, ctx)
 
 
 def process_two(
@@ -148,16 +122,16 @@ def process_two(
     key_groups(max_parallelism)
     sendable(function, KeyedCoProcessFunction)
     timed = event_time is not None
-    names = [f"{_KEY}{number}" for number in range(len(one.key))]
+    names = [f"{KEY}{number}" for number in range(len(one.key))]
     both = one.tagged(0, two, rows_order).unionAll(two.tagged(1, one, rows_order))
-    columns = [*names, *([_TIME] if timed else []), INPUT, *_SIDES]
+    columns = [*names, *([TIME] if timed else []), INPUT, *SIDES]
     late_row = StructType([StructField("left", left.schema), StructField("right", right.schema)])
     query = Query(
-        work=_Tagged(function),
+        work=Tagged(function),
         key=names,
         rows=StructType([both.schema[name] for name in columns]),
         result=parsed_schema(output_schema),
-        event_time=_TIME if timed else None,
+        event_time=TIME if timed else None,
         watermarks=(one.strategy, two.strategy),
         channels=(one.channel, two.channel),
         order=rows_order,
@@ -165,7 +139,7 @@ def process_two(
         max_parallelism=max_parallelism,
         late=late_rows(late, rows_order),
         late_row=late_row if late == "emit" else None,
-        late_columns=_SIDES,
+        late_columns=SIDES,
         drop_state=state_names(drop_state),
         key_names=one.key,
     )
@@ -226,11 +200,11 @@ class _Side(Input):
         The struct of the other side is null.
         """
         marks = marked(self, other, order=order)
-        columns = [quoted(name).alias(f"{_KEY}{i}") for i, name in enumerate(self.key)]
+        columns = [quoted(name).alias(f"{KEY}{i}") for i, name in enumerate(self.key)]
         if self.event_time is not None:
-            columns.append(quoted(self.event_time).alias(_TIME))
+            columns.append(quoted(self.event_time).alias(TIME))
         columns.append(F.lit(number).cast("tinyint").alias(INPUT))
         row, none = F.struct(*map(quoted, self.df.columns)), F.lit(None).cast(other.df.schema)
-        for side, content in zip(_SIDES, (none, row) if number else (row, none), strict=True):
+        for side, content in zip(SIDES, (none, row) if number else (row, none), strict=True):
             columns.append(content.alias(side))
         return marks.select(*columns, *(quoted(name) for name in marks.columns[len(self.df.columns) :]))

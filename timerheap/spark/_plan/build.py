@@ -25,7 +25,7 @@ from timerheap.spark._worker.rehearsal import rehearse
 from timerheap.spark._worker.stateful_operator import BatchOperator, StreamingOperator
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["build", "has_spark_watermark", "packed", "planned", "time_mode"]
+__all__ = ["build", "has_spark_watermark", "packed", "planned", "time_mode", "with_late_columns"]
 
 
 def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
@@ -68,7 +68,7 @@ def build(
     arrow_schema("output_schema", query.result)
     result_type = query.result
     if query.late_row is not None:
-        result_type = _with_late_columns(query.result, query.late_row, output_event_time)
+        result_type = with_late_columns(query.result, query.late_row, output_event_time)
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
         group = KeyGroup(query) if initial_state is None else starting_group(initial_state, query)
         rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism, group)
@@ -134,7 +134,10 @@ def _packer(query: Query) -> Packer:
     )
 
 
-def _with_late_columns(result: StructType, late_row: StructType, output_event_time: str | None) -> StructType:
+def with_late_columns(
+    result: StructType, late_row: StructType, output_event_time: str | None = None
+) -> StructType:
+    """Return the type of results with late rows beside them."""
     if output_event_time is not None:
         raise ValueError(
             f'output_event_time must be left out with late="emit", got {output_event_time!r}; late rows '

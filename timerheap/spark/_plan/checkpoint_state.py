@@ -19,6 +19,7 @@ from timerheap.spark._plan.checkpoint_source import StoredOperator, chunks_of, f
 from timerheap.spark._plan.checkpoint_survey import StoredPart, Survey
 from timerheap.spark._plan.checkpoint_watermarks import WATERMARKS, watermark_rows
 from timerheap.spark._worker import checkpoint_tables as tables
+from timerheap.spark._worker.two_inputs import KEY, SIDES
 
 __all__ = ["CheckpointState", "read_checkpoint", "survey_of"]
 
@@ -149,9 +150,8 @@ class CheckpointState:
         own = {field.name: field for field in stored if not field.name.startswith(_RESERVED)}
         if own:
             return own
-        keys = {f"{_RESERVED}key{number}": name for number, name in enumerate(self.key)}
-        sides = {f"{_RESERVED}{side}": side for side in ("left", "right")}
-        names = keys | sides
+        names = {f"{KEY}{number}": name for number, name in enumerate(self.key)}
+        names |= {side: side.removeprefix(_RESERVED) for side in SIDES}
         return {field.name: field.with_name(names[field.name]) for field in stored if field.name in names}
 
     def windows(self) -> DataFrame:

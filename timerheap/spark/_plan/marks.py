@@ -24,11 +24,11 @@ from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["Input", "hashed", "hashed_when_packed", "marked"]
+__all__ = ["NULL_MARK", "Input", "hashed", "hashed_when_packed", "marked"]
 
 _AHEAD_METRIC = "timerheap_ahead"
 _HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)
-_NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a value of a key
+NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a value of a key
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _key_hash(key: list[str]) -> Column:
     if len(key) == 1:
         return F.xxhash64(quoted(key[0]))
     parts = []
-    for name, mark in zip(key, count(_NULL_MARK), strict=False):
+    for name, mark in zip(key, count(NULL_MARK), strict=False):
         parts += [quoted(name), F.when(quoted(name).isNull(), F.lit(mark))]
     return F.xxhash64(*parts)
 

@@ -35,10 +35,11 @@ from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.window_runner import WindowRunner
 from timerheap.timer import MAX_WATERMARK
 
-__all__ = ["BatchOperator", "StreamingOperator"]
+__all__ = ["BatchOperator", "StreamingOperator", "runner_of"]
 
 
-def _runner_of(query: Query, placement: Placement) -> Runner:
+def runner_of(query: Query, placement: Placement) -> Runner:
+    """Return what runs the work of a query."""
     if isinstance(query.work, WindowWork):
         return WindowRunner(query.work, query)
     if isinstance(query.work, BatchProcessFunction):
@@ -103,7 +104,7 @@ class StreamingOperator(StatefulProcessor):
         """Return the micro-batch of this task; Spark has a new operator in each."""
         if self._batch is None:
             query, groups, placement, run = self._task()
-            self._runner = runner = _runner_of(query, placement)
+            self._runner = runner = runner_of(query, placement)
             runner.open()
             notices = self._unpickled[2]
             self._batch = PartitionBatch(
@@ -149,7 +150,7 @@ class BatchOperator:
         columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
         parts, _ = unpack(query, zip(*columns, strict=True))
         rows = HashedRows.concatenated([part.rows for part in parts]) if parts else None
-        runner = _runner_of(query, Placement.running(query.max_parallelism))
+        runner = runner_of(query, Placement.running(query.max_parallelism))
         output = ResultBuffer(query.result_schema, query.late_type)
         runner.open()
         run_key_group(query, runner, KeyGroup(query), rows, None, MAX_WATERMARK, output)

@@ -1,0 +1,314 @@
+"""`ProcessTester` without Spark: rows, time, timers, states, snapshots, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+
+from timerheap import (
+    BatchProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+)
+from timerheap.testing import PendingTimer, ProcessTester
+from timerheap.time import TimeDomain
+
+GAP = 1000
+INPUT = "plane string, gate int, at bigint"
+
+
+class Overdue(KeyedProcessFunction):
+    """Yields a plane that has not been seen for a second; keeps where it was seen."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.LONG()))
+        self.gates = runtime_context.get_list_state(ListStateDescriptor("gates", Types.INT()))
+        self.times = runtime_context.get_map_state(MapStateDescriptor("times", Types.INT(), Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        if self.due.value() is not None:
+            ctx.timer_service().delete_event_time_timer(self.due.value())
+        self.due.update(ctx.timestamp() + GAP)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP)
+        self.gates.add(value.gate)
+        self.times.put(value.gate, value.at)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        self.due.clear()
+        yield ctx.get_current_key(), timestamp
+
+
+def made(function: Any = None, **options: Any) -> ProcessTester:
+    arguments: dict[str, Any] = {
+        "key": "plane",
+        "input_schema": INPUT,
+        "output_schema": "plane string, at bigint",
+        "event_time": "at",
+    }
+    return ProcessTester(function or Overdue(), **{**arguments, **options})
+
+
+def test_rows_wait_for_the_watermark_in_event_time_order() -> None:
+    test = made()
+    assert test.push([("a", 1, 500), ("b", 2, 100)]) == []
+    assert test.waiting_rows() == [Row(plane="b", gate=2, at=100), Row(plane="a", gate=1, at=500)]
+    assert test.timers() == []
+    assert test.advance_watermark(400) == []
+    assert test.timers() == [PendingTimer("b", 1100)]
+    assert test.waiting_rows() == [Row(plane="a", gate=1, at=500)]
+    assert test.advance_watermark(1100) == [Row(plane="b", at=1100)]
+    assert (test.watermark, test.timers()) == (1100, [PendingTimer("a", 1500)])
+    assert test.finish() == [Row(plane="a", at=1500)]
+
+
+def test_rows_are_processed_at_once_in_arrival_order() -> None:
+    test = made(order="arrival")
+    test.push([{"plane": "a", "gate": 1, "at": 500}, Row(plane="a", gate=2, at=100)])
+    assert test.timers() == [PendingTimer("a", 1100)]
+    assert test.state("due") == {"a": 1100}
+    assert test.state("gates") == {"a": [1, 2]}
+    assert test.state("times") == {"a": {1: 500, 2: 100}}
+    assert test.advance_watermark(1100) == [Row(plane="a", at=1100)]
+    assert test.state("due") == {}
+
+
+def test_late_rows_are_dropped_and_counted_or_returned() -> None:
+    test = made()
+    test.advance_watermark(100)
+    assert test.push([("a", 1, 100)]) == []
+    assert (test.late_rows, test.waiting_rows()) == (1, [])
+    test = made(late="emit")
+    test.advance_watermark(100)
+    late = Row(plane="a", gate=1, at=60)
+    assert test.push([late]) == [Row(plane=None, at=None, late_by=41, late_row=late)]
+
+
+def test_a_snapshot_is_restored_with_a_new_copy_of_the_function() -> None:
+    test = made()
+    test.push([("a", 1, 100), (None, 2, 900)])
+    test.advance_watermark(500)
+    snapshot, function = test.snapshot(), test.function
+    before = test.timers(), test.state("gates"), test.waiting_rows(), test.watermark
+    assert test.finish() == [Row(plane="a", at=1100), Row(plane=None, at=1900)]
+    test.restore(snapshot)
+    assert (test.timers(), test.state("gates"), test.waiting_rows(), test.watermark) == before
+    assert test.function is not function
+    other = made()
+    other.restore(snapshot)
+    assert other.finish() == [Row(plane="a", at=1100), Row(plane=None, at=1900)]
+
+
+class CountsText(Overdue):
+    def open(self, runtime_context: Any) -> None:
+        self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.STRING()))
+
+
+def test_a_snapshot_that_does_not_fit_raises_and_changes_nothing() -> None:
+    test = made()
+    test.push([("a", 1, 100)])
+    test.advance_watermark(500)
+    other = made(CountsText())
+    with pytest.raises(ValueError, match="state 'due' is a value state of int64, not a value state of str"):
+        other.restore(test.snapshot())
+    assert (other.watermark, other.timers()) == (made().watermark, [])
+    assert other.finish() == []
+    with pytest.raises(ValueError, match=r"snapshot must be what snapshot\(\) has returned"):
+        test.restore(b"nothing")
+    with pytest.raises(ValueError, match="max_parallelism must be 16, as in the checkpoint, got 4"):
+        made(max_parallelism=4).restore(test.snapshot())
+    assert test.timers() == [PendingTimer("a", 1100)]
+
+
+class Later(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 10)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        yield ctx.get_current_key(), timestamp
+
+
+def test_the_clock_fires_processing_time_timers() -> None:
+    test = made(Later(), event_time=None, processing_time=True)
+    test.advance_clock(100)
+    test.push([("a", 1, 0)])
+    assert test.timers() == [PendingTimer("a", 110, 0, TimeDomain.PROCESSING_TIME)]
+    snapshot = test.snapshot()
+    assert test.advance_clock(110) == []
+    assert test.advance_clock(111) == [Row(plane="a", at=110)]
+    test.restore(snapshot)
+    assert test.advance_clock(111) == [Row(plane="a", at=110)]
+    with pytest.raises(ValueError, match="now must be at least the present time, 111, got 5"):
+        test.advance_clock(5)
+    with pytest.raises(RuntimeError, match="processing_time must be True for a test with a clock"):
+        made().advance_clock(5)
+    with pytest.raises(RuntimeError, match="processing_time must be True for a function that uses it"):
+        made(Later(), event_time=None).push([("a", 1, 0)])
+
+
+class Columns(BatchProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + GAP)
+        self.last.update_many(ctx.key_hashes, batch.column("at"))
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterable[pa.RecordBatch]:
+        keys = ctx.keys(due.key_hashes)
+        yield pa.RecordBatch.from_arrays([keys.column(0), pa.array(due.timestamps)], ["plane", "at"])
+
+
+def test_a_batch_function_gets_columns() -> None:
+    test = made(Columns())
+    schema = pa.schema([("plane", pa.string()), ("gate", pa.int32()), ("at", pa.int64())])
+    test.push(pa.table([["a", "b"], [1, 2], [100, 300]], schema=schema))
+    test.advance_watermark(200)
+    assert test.timers() == [PendingTimer("a", 1100)]
+    assert test.state("last") == {"a": 100}
+    assert test.finish() == [Row(plane="a", at=1100), Row(plane="b", at=1300)]
+
+
+class Meet(KeyedCoProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.left = runtime_context.get_state(ValueStateDescriptor("left", Types.LONG()))
+
+    def process_element1(self, value: Any, ctx: Any) -> None:
+        self.left.update(value.at)
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield value.tail, self.left.value()
+
+
+def test_two_inputs_share_state_in_event_time_order() -> None:
+    options: dict[str, Any] = {"right_schema": "tail string, seen bigint", "right_key": "tail"}
+    test = made(Meet(), right_event_time="seen", **options)
+    test.push_right([("a", 200), ("a", 50)])
+    test.push([("a", 1, 100)])
+    left, right = Row(plane="a", gate=1, at=100), [Row(tail="a", seen=50), Row(tail="a", seen=200)]
+    assert test.waiting_rows() == [right[0], left, right[1]]
+    assert test.finish() == [Row(plane="a", at=None), Row(plane="a", at=100)]
+    assert test.state("left") == {"a": 100}
+    with pytest.raises(ValueError, match="function must be a KeyedCoProcessFunction to have a right input"):
+        made().push_right([])
+    with pytest.raises(ValueError, match="right_key and right_event_time must have the types of the left"):
+        made(Meet(), right_event_time="seen", right_schema="tail int, seen bigint", right_key="tail")
+
+
+class Fails(Overdue):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        if value.gate < 0:
+            raise KeyError(value.plane)
+        super().process_element(value, ctx)
+
+
+def test_a_function_that_has_failed_needs_a_snapshot() -> None:
+    test = made(Fails(), order="arrival")
+    test.push([("a", 1, 100)])
+    snapshot = test.snapshot()
+    with pytest.raises(KeyError, match="b"):
+        test.push([("a", 1, 200), ("b", -1, 300)])
+    with pytest.raises(RuntimeError, match=r"the function must not have failed before; restore\(\) a snap"):
+        test.push([("a", 1, 200)])
+    test.restore(snapshot)
+    assert test.finish() == [Row(plane="a", at=1100)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([("a", "1", 5)], ValueError, "rows must fit the schema: column 'gate': '1' \\(str\\) does not fit"),
+        ([("a", 1 << 31, 5)], ValueError, r"column 'gate': 2147483648 \(int\) does not fit int32"),
+        ([("a", 1)], ValueError, r"rows must be dicts, tuples or Rows with the columns \['plane', 'gate'"),
+        ([{"plane": "a", "gat": 1}], ValueError, r"rows must have the columns .*, got \['gat'\]"),
+        ([("a", 1, None)], ValueError, "rows must have a value in column 'at', which is the event time"),
+        (("a"), TypeError, r"rows must be a list of rows, .* pass \[row\] for one"),
+        (Row(plane="a", gate=1, at=5), TypeError, r"rows must be a list of rows"),
+        (pa.table({"plane": ["a"]}), ValueError, r"rows must have the columns .*, got \['plane'\]"),
+    ],
+)
+def test_rows_that_do_not_fit_raise_before_any_is_processed(rows: Any, error: Any, message: str) -> None:
+    test = made(order="arrival")
+    with pytest.raises(error, match=message):
+        test.push(rows)
+    test.push([("a", 1, 5)])
+    assert test.timers() == [PendingTimer("a", 1005)]
+
+
+def test_wrong_arguments_raise() -> None:
+    with pytest.raises(ValueError, match=r"input_schema must be a DDL string .*, got 'plane strin"):
+        made(input_schema="plane strinG g")
+    with pytest.raises(TypeError, match=r"output_schema must be a DDL string such as .*, got 3"):
+        made(output_schema=3)
+    with pytest.raises(ValueError, match="key must name one column, got 'x', which names none"):
+        made(key="x")
+    with pytest.raises(ValueError, match="event_time must be a timestamp or a bigint of epoch milliseconds"):
+        made(event_time="plane")
+    with pytest.raises(ValueError, match='order must be "event_time" or "arrival", got'):
+        made(order="time")
+    with pytest.raises(TypeError, match="function must be an instance, got the class Overdue"):
+        made(Overdue)
+    with pytest.raises(ValueError, match="right_schema, right_key and right_event_time need a KeyedCo"):
+        made(right_key="plane")
+    with pytest.raises(ValueError, match=r"name must be one of \['due', 'gates', 'times'\], got 'x'"):
+        made().state("x")
+    test = made()
+    test.advance_watermark(5)
+    with pytest.raises(ValueError, match="timestamp must be at least the watermark, 5, got 4"):
+        test.advance_watermark(4)
+
+
+class Wrong(Overdue):
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        yield ctx.get_current_key(), str(timestamp)
+
+
+def test_results_that_do_not_fit_raise() -> None:
+    test = made(Wrong())
+    test.push([("a", 1, 5)])
+    with pytest.raises(ValueError, match="an output row does not fit output_schema: column 'at'"):
+        test.finish()
+
+
+class Echo(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield value
+
+
+def test_values_of_all_types_come_as_on_spark() -> None:
+    schema = (
+        "k decimal(10,2), at timestamp, n timestamp_ntz, d date, x double, b boolean, y binary, "
+        "l array<int>, m map<string,bigint>, s struct<a:int,b:string>, t smallint not null"
+    )
+    test = ProcessTester(Echo(), ["k", "d", "x"], schema, schema, "at")
+    at = datetime.datetime(2024, 3, 31, 1, 30, tzinfo=datetime.UTC)
+    naive, day = at.replace(tzinfo=None), at.date()
+    row = (decimal.Decimal("1.50"), at, naive, day, -0.0, True, b"\0", [1, None], {"a": 2}, (1, "x"), 3)
+    test.push([row, (None, at, None, None, None, None, None, None, None, None, 0)])
+    first, second = sorted(test.finish(), key=lambda row: row.t, reverse=True)
+    assert first.at.astimezone(datetime.UTC) == at
+    assert tuple(first)[2:] == (naive, day, 0.0, True, b"\0", [1, None], {"a": 2}, Row(a=1, b="x"), 3)
+    assert second.k is None
+    with pytest.raises(ValueError, match="column 't', which is not null in the schema"):
+        test.push([(*row[:-1], None)])
+
+
+def test_many_rows_of_one_time_come_in_an_order_of_their_own() -> None:
+    rows = [("a", gate, 5) for gate in range(20)]
+    results = []
+    for seed in (1, 2):
+        test = ProcessTester(Echo(), "plane", INPUT, INPUT, "at")
+        test.push([rows[i] for i in np.random.default_rng(seed).permutation(20)])
+        results.append(test.finish())
+    assert results[0] == results[1] != rows

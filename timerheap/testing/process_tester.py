@@ -1,0 +1,450 @@
+"""`ProcessTester`: runs a process function row by row, with its time in the hands of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.cloudpickle import dumps, loads
+from pyspark.sql import Row
+from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.types import ByteType, StructField, StructType
+
+from timerheap._arguments import int64
+from timerheap._values import ArrowTypes
+from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
+from timerheap.interval_join import IntervalJoin
+from timerheap.spark._exchange.pack import INPUT
+from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._exchange.unpack import HashedRows
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.offsets import narrow_column
+from timerheap.spark._group.query import Query
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    expect_event_time,
+    key_columns,
+    key_groups,
+    late_rows,
+    row_order,
+    sendable,
+    state_names,
+)
+from timerheap.spark._plan.build import with_late_columns
+from timerheap.spark._worker.key_group_batch import run_key_group
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.rows import row_source
+from timerheap.spark._worker.runner import Runner
+from timerheap.spark._worker.stateful_operator import runner_of
+from timerheap.spark._worker.two_inputs import KEY, SIDES, TIME, Tagged
+from timerheap.testing.input_rows import PushedRows, columns_type
+from timerheap.testing.snapshots import load_group, save_group
+from timerheap.time import TimeDomain
+from timerheap.timer import MAX_WATERMARK
+from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["PendingTimer", "ProcessTester"]
+
+Function = KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction
+
+
+class PendingTimer(NamedTuple):
+    """A timer that has not fired.
+
+    Parameters
+    ----------
+    key : object
+        As ``ctx.get_current_key()`` returns it: a value, or a Row of several key columns.
+    timestamp : int
+        Epoch ms.
+    namespace : int
+        0 for functions on rows.
+    time_domain : TimeDomain
+    """
+
+    key: Any
+    timestamp: int
+    namespace: int = 0
+    time_domain: TimeDomain = TimeDomain.EVENT_TIME
+
+
+class ProcessTester:
+    """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.
+
+    The function runs on the code that runs it in `timerheap.spark.process` and `process_two`, with all keys
+    in one key group, and everything is checked as there: the types of rows, states and results. What runs is
+    a copy of the function, as on Spark, which pickles it to its workers.
+
+    Parameters
+    ----------
+    function : KeyedProcessFunction, BatchProcessFunction or KeyedCoProcessFunction
+    key : str or list of str
+        Key columns.
+    input_schema : str or pyspark.sql.types.StructType
+        The columns of the rows, for instance "plane string, at bigint"; of two inputs, those of the left.
+    output_schema : str or pyspark.sql.types.StructType
+        The columns of the results.
+    event_time : str, optional
+        Event-time column, a timestamp or a bigint of epoch ms.
+    order : {"event_time", "arrival"}, optional
+        As in `timerheap.spark.process`.
+    right_schema, right_key, right_event_time : optional
+        Those of the right input of a KeyedCoProcessFunction; by default as of the left.
+    late : {"drop", "emit"}, optional
+        What becomes of rows behind the watermark, as in `timerheap.spark.process`.
+    processing_time : bool
+        Whether there are processing-time timers; the clock then starts at 0.
+    max_parallelism : int
+        The number of key groups, which the function can ask for.
+    drop_state : list of str
+        Names of states in a restored snapshot to drop.
+
+    Attributes
+    ----------
+    function
+        The copy that runs. `restore` opens a new one.
+
+    Examples
+    --------
+    >>> from timerheap import KeyedProcessFunction
+    >>> class Reminder(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         ctx.timer_service().register_event_time_timer(value.at + 1000)
+    ...
+    ...     def on_timer(self, timestamp, ctx):
+    ...         yield ctx.get_current_key(), timestamp
+    >>> tester = ProcessTester(Reminder(), "user", "user string, at bigint", "user string, due bigint", "at")
+    >>> tester.push([("ann", 500), ("bob", 700)])
+    []
+    >>> tester.advance_watermark(1_499)
+    []
+    >>> tester.timers()[0]
+    PendingTimer(key='ann', timestamp=1500, namespace=0, time_domain=<TimeDomain.EVENT_TIME: 0>)
+    >>> tester.advance_watermark(1_500)
+    [Row(user='ann', due=1500)]
+    """
+
+    function: Function
+
+    def __init__(
+        self,
+        function: Function,
+        key: str | Sequence[str],
+        input_schema: str | StructType,
+        output_schema: str | StructType,
+        event_time: str | None = None,
+        *,
+        order: str | None = None,
+        right_schema: str | StructType | None = None,
+        right_key: str | Sequence[str] | None = None,
+        right_event_time: str | None = None,
+        late: str | None = None,
+        processing_time: bool = False,
+        max_parallelism: int = 16,
+        drop_state: Sequence[str] = (),
+    ) -> None:
+        sendable(function, KeyedProcessFunction, BatchProcessFunction, KeyedCoProcessFunction)
+        left = _input("input_schema", input_schema, "", key, event_time)
+        self._inputs = [left]
+        result = columns_type("output_schema", output_schema)
+        arrow_schema("output_schema", result)
+        if isinstance(function, KeyedCoProcessFunction):
+            right = _input(
+                "right_schema",
+                input_schema if right_schema is None else right_schema,
+                "right_",
+                key if right_key is None else right_key,
+                event_time if right_event_time is None else right_event_time,
+            )
+            _expect_to_match(left, right)
+            self._inputs.append(right)
+            if order is None and isinstance(function, IntervalJoin):
+                order = "arrival"
+        elif not right_schema is right_key is right_event_time is None:
+            raise ValueError("right_schema, right_key and right_event_time need a KeyedCoProcessFunction")
+        self._pickled = dumps(function)  # type: ignore[no-untyped-call]
+        self._max_parallelism = cast(int, key_groups(max_parallelism))
+        self._now: int | None = 0 if processing_time else None
+        self._failed = False
+        rows_order = row_order(order, cast(Any, left), event_time)
+        self._options: dict[str, Any] = {
+            "result": result,
+            "watermarks": (WatermarkStrategy.no_watermarks(),) * len(self._inputs),
+            "channels": (None,) * len(self._inputs),
+            "order": rows_order,
+            "late": late_rows(late, rows_order),
+            "time_mode": "ProcessingTime" if processing_time else "None",
+            "max_parallelism": self._max_parallelism,
+            "drop_state": state_names(drop_state),
+        }
+        self._emits_late = late == "emit"
+        query = self._query()
+        self._begin(query, KeyGroup(query), self._now)
+
+    def _query(self) -> Query:
+        """Return the query of a new copy of the function."""
+        function = loads(self._pickled)
+        left = self._inputs[0]
+        if len(self._inputs) == 1:
+            return Query(
+                work=function,
+                key=left.key,
+                rows=left.type,
+                event_time=left.event_time,
+                late_row=left.type if self._emits_late else None,
+                late_columns=tuple(left.columns),
+                **self._options,
+            )
+        keys = [left.type[name] for name in left.key]
+        fields = [StructField(f"{KEY}{number}", field.dataType) for number, field in enumerate(keys)]
+        if left.event_time is not None:
+            fields.append(StructField(TIME, left.type[left.event_time].dataType))
+        fields.append(StructField(INPUT, ByteType()))
+        sides = [StructField(side, each.type) for side, each in zip(SIDES, self._inputs, strict=True)]
+        both = zip(("left", "right"), self._inputs, strict=True)
+        late = [StructField(name, each.type) for name, each in both]
+        return Query(
+            work=Tagged(function),
+            key=[field.name for field in fields[: len(keys)]],
+            rows=StructType([*fields, *sides]),
+            event_time=None if left.event_time is None else TIME,
+            late_row=StructType(late) if self._emits_late else None,
+            late_columns=SIDES,
+            key_names=left.key,
+            **self._options,
+        )
+
+    def _begin(self, query: Query, group: KeyGroup, now: int | None) -> None:
+        """Open the function of a query, and go on with a key group."""
+        runner: Runner = runner_of(query, Placement(1, self._max_parallelism))
+        runner.open()
+        runner.begin(group, now, ResultBuffer(query.result_schema, query.late_type))
+        work = query.work
+        self.function = work.function if isinstance(work, Tagged) else cast(Function, work)
+        self._current, self._group, self._runner, self._now = query, group, runner, now
+        self._failed = False
+
+    def push(self, rows: object) -> list[Row]:
+        """Process rows of one micro-batch; with two inputs, rows of the left.
+
+        Parameters
+        ----------
+        rows : list of dict, tuple or Row, or a pyarrow.Table or RecordBatch
+            A timestamp is a datetime, which without a time zone is local time, or an int of epoch ms. Rows
+            wait for the watermark with ``order="event_time"``, where late rows are dropped.
+
+        Returns
+        -------
+        list of Row
+            The results.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a row does not fit `input_schema`; then none is processed.
+        """
+        return self._push(0, rows)
+
+    def push_right(self, rows: object) -> list[Row]:
+        """Process rows of the right input; see `push`."""
+        if len(self._inputs) == 1:
+            raise ValueError("function must be a KeyedCoProcessFunction to have a right input")
+        return self._push(1, rows)
+
+    def _push(self, number: int, rows: object) -> list[Row]:
+        input_ = self._inputs[number]
+        batch = input_.table(rows)
+        seen = batch if len(self._inputs) == 1 else self._tagged(number, batch)
+        ordered = self._current.order == "event_time"
+        return self._run(input_.hashed(batch, seen, ordered), self._group.watermark)
+
+    def _tagged(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows in the columns of both inputs."""
+        input_, n = self._inputs[number], batch.num_rows
+        columns = [batch.column(name) for name in input_.key]
+        if input_.event_time is not None:
+            columns.append(batch.column(input_.event_time))
+        columns.append(pa.array(np.full(n, number, np.int8)))
+        schema = self._current.schema
+        for side, name in enumerate(SIDES):
+            type_ = schema.field(name).type
+            row = pa.StructArray.from_arrays(batch.columns, fields=list(type_)) if side == number else None
+            columns.append(pa.nulls(n, type_) if row is None else row)
+        return pa.RecordBatch.from_arrays(columns, names=schema.names[: len(columns)])
+
+    def advance_watermark(self, timestamp: int) -> list[Row]:
+        """Advance the watermark, release the rows that wait for it, fire timers, and return the results.
+
+        Parameters
+        ----------
+        timestamp : int
+            Epoch ms, at least the present watermark.
+        """
+        timestamp = int64("timestamp", timestamp)
+        if timestamp < self._group.watermark:
+            raise ValueError(
+                f"timestamp must be at least the watermark, {self._group.watermark}, got {timestamp}"
+            )
+        return self._run(None, timestamp)
+
+    def finish(self) -> list[Row]:
+        """Advance the watermark to the end of the input, as the end of a batch DataFrame does."""
+        return self._run(None, MAX_WATERMARK)
+
+    def advance_clock(self, now: int) -> list[Row]:
+        """Advance the processing time, fire the timers that it passes, and return the results.
+
+        A timer of time t fires when the clock shows t + 1, as in Flink.
+
+        Parameters
+        ----------
+        now : int
+            Epoch ms, at least the present time.
+        """
+        if self._now is None:
+            raise RuntimeError("processing_time must be True for a test with a clock, got False")
+        now = int64("now", now)
+        if now < self._now:
+            raise ValueError(f"now must be at least the present time, {self._now}, got {now}")
+        self._now = now
+        return self._run(None, self._group.watermark)
+
+    def _run(self, rows: HashedRows | None, watermark: int) -> list[Row]:
+        if self._failed:
+            raise RuntimeError(
+                "the function must not have failed before; restore() a snapshot, or begin anew"
+            )
+        query, group = self._current, self._group
+        output = ResultBuffer(query.result_schema, query.late_type)
+        self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
+        run_key_group(query, self._runner, group, rows, self._now, watermark, output)
+        table = output.table()
+        group.forget_dead_keys()
+        for part in group.parts():
+            part.changes()  # as a save does, after which nothing of the micro-batch is kept apart
+        self._failed = False
+        late = query.late_row
+        return _rows(table, query.result if late is None else with_late_columns(query.result, late))
+
+    @property
+    def watermark(self) -> int:
+        """The watermark, epoch ms."""
+        return self._group.watermark
+
+    @property
+    def late_rows(self) -> int:
+        """The number of late rows so far."""
+        return self._group.late_rows
+
+    def timers(self) -> list[PendingTimer]:
+        """Return the pending timers in the order in which they fire, those of event time first."""
+        found = []
+        for domain, timers in (
+            (TimeDomain.EVENT_TIME, self._group.event_timers),
+            (TimeDomain.PROCESSING_TIME, self._group.processing_timers),
+        ):
+            heap = timers.heap
+            keys = self._keys(heap.key_hashes)
+            columns = (heap.timestamps.tolist(), heap.key_hashes.tolist(), heap.namespaces.tolist())
+            pending = list(zip(*columns, keys, strict=True))
+            pending = sorted(pending, key=lambda timer: timer[:3])
+            found += [PendingTimer(key, at, namespace, domain) for at, _, namespace, key in pending]
+        return found
+
+    def state(self, name: str) -> dict[Any, Any]:
+        """Return the contents of a state: by key, its value, list or dict."""
+        table = self._group.states.get(name)
+        if table is None:
+            raise ValueError(f"name must be one of {sorted(self._group.states)}, got {name!r}")
+        ids = np.sort(table.ids())
+        contents = narrow_column(table.get_many(ids), table.type).to_pylist()
+        decode = _decoder(table.type, table.shape)
+        return dict(zip(self._keys(ids), map(decode, contents), strict=True))
+
+    def waiting_rows(self) -> list[Row]:
+        """Return the rows that wait for the watermark, by event time; of two inputs, those of both."""
+        waiting = self._group.rows.waiting()
+        waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
+        table = pa.Table.from_batches([waiting.rows]).select(self._current.rows.names)
+        rows = _rows(table, self._current.rows)
+        if len(self._inputs) == 1:
+            return rows
+        return [row[SIDES[row[INPUT]]] for row in rows]
+
+    def _keys(self, ids: np.ndarray) -> list[Any]:
+        key = self._current.key
+        type_ = StructType([self._current.rows[name] for name in key])
+        return list(row_source(pa.Table.from_batches([self._group.keys.keys(ids)]), type_, key).keys())
+
+    def snapshot(self) -> bytes:
+        """Return everything that a checkpoint would hold, and the clock."""
+        if self._failed:
+            raise RuntimeError("the function must not have failed before a snapshot")
+        return save_group(self._group, self._max_parallelism, self._now)
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go on from a snapshot with a new copy of the function, as a query does after a restart.
+
+        The snapshot may be that of another tester, whose function has had other code or other states.
+
+        Raises
+        ------
+        ValueError
+            If these are other bytes, or do not fit the function; the tester then goes on as before.
+        """
+        query = self._query()
+        group, now = load_group(query, self._max_parallelism, snapshot)
+        old = self._runner
+        self._begin(query, group, self._now if now is None or self._now is None else now)
+        old.close()
+
+    def close(self) -> None:
+        """Close the function."""
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _input(argument: str, schema: object, prefix: str, key: object, event_time: str | None) -> PushedRows:
+    """Return an input, with its arguments checked as on Spark."""
+    type_ = columns_type(argument, schema)
+    arrow_schema(argument, type_)
+    rows: Any = PushedRows(type_, [], event_time)
+    strategy = None if event_time is None else WatermarkStrategy.for_monotonous_timestamps()
+    expect_event_time(rows, event_time, strategy, prefix)
+    return PushedRows(type_, key_columns(rows, prefix + "key", key), event_time)
+
+
+def _expect_to_match(left: PushedRows, right: PushedRows) -> None:
+    """Raise ValueError unless both inputs have keys and event times of the same types."""
+    names = [[*each.key, *([each.event_time] if each.event_time else [])] for each in (left, right)]
+    types = [
+        [each.type[name].dataType.simpleString() for name in mine]
+        for each, mine in zip((left, right), names, strict=True)
+    ]
+    if types[0] != types[1]:
+        raise ValueError(
+            f"right_key and right_event_time must have the types of the left, {types[0]}, got {types[1]}"
+        )
+
+
+def _rows(table: pa.Table, type_: StructType) -> list[Row]:
+    return ArrowTableToRowsConversion.convert(table, type_)
+
+
+def _decoder(type_: pa.DataType, shape: str) -> Callable[[Any], Any]:
+    """Return the function that makes what a handle returns of Arrow's contents of a key."""
+    types = ArrowTypes(Row)
+    if shape == "map":
+        key, value = (types.codec(each, "").decode for each in (type_.key_type, type_.item_type))
+        return lambda pairs: {key(k): value(v) for k, v in pairs}
+    if shape == "list":
+        element = types.codec(type_.value_type, "").decode
+        return lambda elements: list(map(element, elements))
+    return types.codec(type_, "").decode

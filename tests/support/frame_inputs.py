@@ -1,4 +1,7 @@
-"""The fuzzer's inputs for frames and groups: bytes are refused, or all that they hold lies within them."""
+"""The fuzzer's inputs for frames, groups, and columns that are packed, compared with keys, or read as rows.
+
+Any bytes either are refused, or all that they hold lies within them.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from timerheap._native._heap import (
     NESTED,
     TEXT,
     ArrayView,
+    ColumnReader,
+    IdIndex,
     Packing,
     SliceGroups,
     read_frame,
@@ -94,10 +99,50 @@ def groups(data: bytes) -> None:
     assert sorted(held.order().tolist()) == list(range(added))
 
 
+def views_of(data: bytes) -> list[ArrayView]:
+    """Return two views of one kind, whose buffers are any bytes."""
+    kind = (BITS, FIXED, FLOAT, TEXT)[data[0] % 4]
+    widths = {BITS: (0, 0), FIXED: (1 << data[1] % 5,) * 2, FLOAT: (4 + data[1] % 2 * 4,) * 2}
+    rows, parts = data[2] % 16, np.frombuffer(data[8:], np.uint8).copy()
+    return [
+        ArrayView(kind, width, data[k] % 8, rows, parts if data[k] & 8 else None, parts, parts)
+        for k, width in zip((3, 4), widths.get(kind, (4 + data[1] % 2 * 4, 4 + data[5] % 2 * 4)), strict=True)
+    ]
+
+
+def resolves(data: bytes) -> None:
+    """Find keys as a key table does: where an index says, which may be outside of the stored keys."""
+    try:
+        values, stored = views_of(data)
+        hashes = np.frombuffer(data[: len(values)].ljust(len(values)), np.int8).astype(np.int64)
+        index = IdIndex()
+        index.put_many(np.arange(-128, 128), np.arange(256) % (1 + data[6]) - data[7] % 2)
+        places, found = index.find_many(hashes)
+        assert found.all()
+        asked = np.arange(len(values)) % 3 < 2
+        same = asked.copy()
+        values.compare(stored, places, same)
+    except ValueError:
+        return
+    assert not (same & ~asked).any()
+    inside = (places >= 0) & (places < len(stored))
+    assert inside[asked].all(), "a place outside of the keys was not refused"
+
+
+def read_rows(data: bytes) -> None:
+    """Read the values of a column as Python objects."""
+    try:
+        values, _ = views_of(data)
+        reader = ColumnReader(("integer", "float", "bool", "string", "binary")[data[7] % 5], values)
+        assert len(reader.tolist()) == len(values)
+    except ValueError:
+        return
+
+
 def run(data: bytes) -> None:
     """Run an input, whose first byte determines the meaning of the rest."""
     if len(data) > 8:
-        (read, with_checksum, packs, groups)[data[0] % 4](data[1:])
+        (read, with_checksum, packs, groups, resolves, read_rows)[data[0] % 6](data[1:])
 
 
 def seeds() -> Iterator[bytes]:
@@ -114,5 +159,5 @@ def seeds() -> Iterator[bytes]:
     yield b"\1" + bytes([columns, 0, rows, groups, described, 0, 0]) + frame[FRONT:]
     for _ in range(20):
         yield b"\2" + rng.bytes(8) + bytes(sorted(rng.bytes(120)))
-        yield b"\2" + rng.bytes(8) + np.arange(12, dtype=np.int32).tobytes() * 4
-        yield b"\3" + rng.bytes(4) + np.arange(12, dtype=np.int32).tobytes() * 4
+        for meaning in b"\2\3\4\5":
+            yield bytes([meaning]) + rng.bytes(8) + np.arange(12, dtype=np.int32).tobytes() * 4

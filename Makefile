@@ -20,6 +20,9 @@ installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
   PYSPARK_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python \
   $(venv)/$(1)/bin/python
 
+# A benchmark, which imports the others and measures processes as some tests do.
+measured = env -u SPARK_HOME PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python
+
 # On the PATH, or among pyenv's, whose shim may be there and yet not run.
 find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
   "$$python" -c "" 2>/dev/null && echo "$$python" && exit; done; exit 1
@@ -31,7 +34,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -76,7 +79,7 @@ valgrind: $(venv)/soak/.installed ## The C tests and a few hundred inputs of the
 fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage
 	$(sanitizers) $(call installed,sanitize) tests/fuzz/fuzz_model.py
 	mkdir -p out/corpus
-	$(call installed,fuzz) tests/fuzz/fuzz_heap.py -runs=10000000 -max_len=96 -artifact_prefix=out/ $(ARGS) out/corpus
+	$(call installed,fuzz) tests/fuzz/fuzz_heap.py -runs=10000000 -max_len=192 -artifact_prefix=out/ $(ARGS) out/corpus
 
 soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
 	NUMPY_MADVISE_HUGEPAGE=0 $(call installed,soak) tests/fuzz/soak.py $(ARGS)
@@ -85,7 +88,11 @@ soak-kills: $(venv)/test/.installed ## Kill drivers, Python workers and executor
 	PYTHONPATH=tests/support PYTHONSAFEPATH=1 $(venv)/test/bin/python tests/support/kill_driver.py $(ARGS)
 
 bench: bench-heap ## The heaps, and then the session timeout on Spark, beside their peers; figures go to out/
-	$(call installed,bench) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
+	$(measured) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
+	$(measured) bench/session_shapes.py --json out/session_shapes.json
+
+bench-shapes: $(venv)/bench/.installed ## The session timeout with other keys, rows, micro-batches and cores
+	$(measured) bench/session_shapes.py --json out/session_shapes.json $(ARGS)
 
 bench-heap: $(venv)/bench/.installed ## The heaps alone, beside heapq and a set
 	mkdir -p out
@@ -96,21 +103,21 @@ bench-peers: $(venv)/bench/.installed ## The heaps beside heapq, sortedcontainer
 	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/compare.py --json out/peers.json --plots out $(ARGS)
 
 bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
-	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/windows.py --json out/windows.json $(ARGS)
+	$(measured) bench/windows.py --json out/windows.json $(ARGS)
 
 bench-skew: $(venv)/bench/.installed ## Key groups under skew and storms: a key of 1M timers, lists of 1e5, 10,000 channels
-	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/skew.py --json out/skew.json $(ARGS)
+	$(measured) bench/skew.py --json out/skew.json $(ARGS)
 
 bench-state: $(venv)/bench/.installed ## What a micro-batch costs over 1e5, 1e6 and 1e7 standing timers
-	PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/state.py --json out/state.json $(ARGS)
+	$(measured) bench/state.py --json out/state.json $(ARGS)
 
 bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows beside Spark's own groupBy().count()
 	mkdir -p out
-	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/small_batches.py --json out/small_batches.json $(ARGS)
+	$(measured) bench/small_batches.py --json out/small_batches.json $(ARGS)
 
 bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap beside Spark's own transformWithState
 	mkdir -p out
-	PYTHONPATH=bench PYTHONSAFEPATH=1 $(venv)/bench/bin/python bench/processors.py --json out/processors.json $(ARGS)
+	$(measured) bench/processors.py --json out/processors.json $(ARGS)
 
 instructions: ## Fail if an operation of the heap takes 5 % more instructions than at the base commit (BASE=...)
 	$(PYTHON) bench/instructions.py $(BASE)

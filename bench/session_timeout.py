@@ -1,6 +1,7 @@
 """The session-timeout job: each event moves the timer of its key, and timers that fire are emitted.
 
 Run as ``python bench/session_timeout.py [--events N] [--batches N] [--rounds N] [--sample N] [--json FILE]``.
+The figures of other keys, rows, micro-batches and cores are those of session_shapes.py.
 
 Every variant is a streaming query over the same Parquet files, with its own checkpoint, a Parquet sink and
 the RocksDB state store. All must emit the same (key, timestamp) pairs.
@@ -30,6 +31,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
+from usage import Cpu, cpu
 
 import timerheap.spark
 from timerheap import (
@@ -45,6 +47,10 @@ from timerheap.spark._exchange.observed import OBSERVED
 from timerheap.spark._exchange.pack import OBSERVATION, PACKED, Packer
 
 SCHEMA = "key string, at bigint"
+SETTINGS = {  # of all variants
+    "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
+    "spark.sql.execution.arrow.maxBytesPerBatch": 2**31 - 1,  # no limit
+}
 SPAN = 60_000  # event time of one batch, ms
 GAP = (
     150_000  # more than two spans, so that the next batch moves a key's timer before the watermark passes it
@@ -56,11 +62,26 @@ GAP = (
 
 @dataclass(frozen=True)
 class Job:
-    """The size of the job: `batches` batches of `events` rows, with `keys` keys in total."""
+    """The size of the job: `batches` batches of `events` rows, with `keys` keys in total.
+
+    The keys are strings, or numbers of the type bigint, and a row has `payload` more columns, of numbers.
+    """
 
     events: int
     batches: int
     keys: int
+    key: str = "string"
+    payload: int = 0
+
+    @property
+    def schema(self) -> str:
+        """The schema of the rows."""
+        return ", ".join([f"key {self.key}, at bigint", *(f"c{i} double" for i in range(self.payload))])
+
+    @property
+    def result(self) -> str:
+        """The schema of the results."""
+        return f"key {self.key}, at bigint"
 
     def write(self, directory: Path, files: int) -> None:
         """Write `files` Parquet files per batch, and one row that closes all sessions.
@@ -80,9 +101,17 @@ class Job:
             at = np.sort(rng.integers(batch * SPAN, (batch + 1) * SPAN, self.events))
             for file in range(files):
                 mine = keys % files == file
-                _write(directory, batch, file, _names(keys[mine]), at[mine])
+                self._write(directory, batch, file, keys[mine], at[mine])
         closing = self.batches * SPAN + 10 * GAP
-        _write(directory, self.batches, 0, pa.array(["closing"]), np.array([closing]))
+        self._write(directory, self.batches, 0, np.array([self.keys]), np.array([closing]))
+
+    def _write(self, directory: Path, batch: int, file: int, keys: np.ndarray, at: np.ndarray) -> None:
+        path = directory / f"{batch:03}-{file:03}.parquet"
+        rng = np.random.default_rng((batch, file))
+        columns = {f"c{i}": rng.random(len(keys)) for i in range(self.payload)}
+        names = _names(keys) if self.key == "string" else keys
+        pq.write_table(pa.table({"key": names, "at": at, **columns}), path)
+        os.utime(path, (batch, batch))  # a file source reads the oldest files first
 
 
 def _names(keys: np.ndarray) -> pa.Array:
@@ -90,16 +119,10 @@ def _names(keys: np.ndarray) -> pa.Array:
     return pc.binary_join_element_wise("user-", digits, "")
 
 
-def _write(directory: Path, batch: int, file: int, keys: pa.Array, at: np.ndarray) -> None:
-    path = directory / f"{batch:03}-{file:03}.parquet"
-    pq.write_table(pa.table({"key": keys, "at": at}), path)
-    os.utime(path, (batch, batch))  # a file source reads the oldest files first
-
-
 def expected(directory: Path) -> pd.DataFrame:
     """Return the expected output: each key once, at its last event plus the gap, but not the closing row."""
-    events = pd.read_parquet(directory)
-    last = events[events["key"] != "closing"].groupby("key", as_index=False)["at"].max()
+    events = pd.read_parquet(directory, columns=["key", "at"])
+    last = events[events["at"] < events["at"].max()].groupby("key", as_index=False)["at"].max()
     return last.assign(at=last["at"] + GAP)
 
 
@@ -154,13 +177,17 @@ def timerheap_process(
             events,
             key="key",
             function=function,
-            output_schema=SCHEMA,
+            output_schema=_result(events),
             event_time="at",
             watermark=WatermarkStrategy.for_monotonous_timestamps(),
             order=order,
         )
 
     return variant
+
+
+def _result(events: DataFrame) -> str:
+    return f"key {events.schema['key'].dataType.simpleString()}, at bigint"
 
 
 def packed(events: DataFrame) -> Any:
@@ -182,7 +209,7 @@ class Nothing(StatefulProcessor):
 
 
 def no_op(events: DataFrame) -> DataFrame:
-    return packed(events).transformWithStateInPandas(Nothing(), SCHEMA, "Append", "None")
+    return packed(events).transformWithStateInPandas(Nothing(), _result(events), "Append", "None")
 
 
 def heapq_blob(events: DataFrame) -> DataFrame:
@@ -191,7 +218,9 @@ def heapq_blob(events: DataFrame) -> DataFrame:
     A key has one entry in the heap. If its timer has been moved when the entry is due, the entry is pushed
     again. That is twice as fast as one entry per move, since the blob stays small.
     """
-    return packed(events).applyInPandasWithState(_heapq_group, SCHEMA, "timers binary", "append", "NoTimeout")
+    return packed(events).applyInPandasWithState(
+        _heapq_group, _result(events), "timers binary", "append", "NoTimeout"
+    )
 
 
 def _heapq_group(label: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
@@ -249,7 +278,9 @@ class SparkTimers(StatefulProcessor):
 
 def spark_timers(events: DataFrame) -> DataFrame:
     timed = events.withColumn("time", F.timestamp_millis("at")).withWatermark("time", "0 seconds")
-    return timed.groupBy("key").transformWithStateInPandas(SparkTimers(), SCHEMA, "Append", "EventTime")
+    return timed.groupBy("key").transformWithStateInPandas(
+        SparkTimers(), _result(events), "Append", "EventTime"
+    )
 
 
 VARIANTS: dict[str, Callable[[DataFrame], DataFrame]] = {
@@ -268,12 +299,17 @@ VARIANTS: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 @dataclass(frozen=True)
 class Run:
-    """The result of a query: rows per second of each full batch but the first, and the timers fired."""
+    """The result of a query: rows per second of each full batch but the first, and the timers fired.
+
+    The CPU time is that of all batches, in ns a row.
+    """
 
     rates: list[float]
     fired: int
     closing_fired: int
     closing_seconds: float
+    jvm: float = 0.0
+    python: float = 0.0
 
 
 def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path, files: int) -> Run:
@@ -282,7 +318,9 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
     The rates exclude the first batch, in which the Python workers start. Most timers fire in the closing
     batch; Spark's own timers need another batch without data, since the watermark is one batch behind.
     """
-    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(source))
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    events = spark.readStream.schema(job.schema).option("maxFilesPerTrigger", files).parquet(str(source))
+    before = cpu(jvm)
     emitted = VARIANTS[variant](events).observe("emitted", F.count(F.lit(1)).alias("rows"))
     query = (
         emitted.writeStream.option("checkpointLocation", str(scratch / "checkpoint"))
@@ -290,6 +328,7 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
         .start(str(scratch / "output"), format="parquet")
     )
     query.awaitTermination()
+    used = Cpu(*(seconds * 1e9 / (job.batches * job.events) for seconds in cpu(jvm).since(before)))
     progress = query.recentProgress
     seconds = [p.durationMs["triggerExecution"] / 1000 for p in progress]
     rows = [p.observedMetrics["emitted"]["rows"] for p in progress]
@@ -299,6 +338,8 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
         fired=sum(rows),
         closing_fired=sum(rows[job.batches :]),
         closing_seconds=sum(seconds[job.batches :]),
+        jvm=used.jvm,
+        python=used.python,
     )
 
 
@@ -330,10 +371,15 @@ def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Pa
                 file=sys.stderr,
             )
             if variant != "no-op":
-                emitted = spark.read.schema(SCHEMA).parquet(str(place / "output")).toPandas()
-                if wrong := difference(emitted, wanted):
-                    raise ValueError(f"{variant} has not emitted what it should: {wrong}")
+                expect(spark, job, variant, place, wanted)
     return report(runs, job, sample, rounds)
+
+
+def expect(spark: SparkSession, job: Job, variant: str, place: Path, wanted: pd.DataFrame) -> None:
+    """Raise a ValueError if what a variant has emitted to `place`/output is not what it should."""
+    emitted = spark.read.schema(job.result).parquet(str(place / "output")).toPandas()
+    if wrong := difference(emitted, wanted):
+        raise ValueError(f"{variant} has not emitted what it should: {wrong}")
 
 
 def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> dict[str, Any]:
@@ -353,6 +399,8 @@ def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> di
                 "fired": all_[0].fired,
                 "fired_at_the_end": all_[0].closing_fired,
                 "seconds_at_the_end": statistics.median(done.closing_seconds for done in all_),
+                "jvm_ns_a_row": statistics.median(done.jvm for done in all_),
+                "python_ns_a_row": statistics.median(done.python for done in all_),
                 "every_rate": [done.rates for done in all_],
             }
             for variant, all_ in runs.items()
@@ -368,13 +416,14 @@ def table(result: dict[str, Any]) -> str:
         f"Session timeout: {job.batches} batches of {job.events:,} rows, {job.keys:,} keys "
         f"(Spark's own timers: {sample.batches} of {sample.events:,}, {sample.keys:,}); "
         f"medians of {result['rounds']} rounds without their first batches",
-        f"{'':16}{'rows/s':>12}{'/ no-op':>9}{'/ heapq':>9}{'/ Spark':>9}{'fired':>12}{'closing':>10}",
+        f"{'':16}{'rows/s':>12}{'/ no-op':>9}{'/ heapq':>9}{'/ Spark':>9}{'fired':>12}{'closing':>10}"
+        f"{'JVM ns':>9}{'Python ns':>10}",
     ]
     for name, v in result["variants"].items():
         compared = "".join(f"{v[ratio]:9.{1 if v[ratio] >= 10 else 2}f}" for ratio in ratios)
         lines.append(
             f"{name:16}{v['rows_per_second']:12,.0f}{compared}{v['fired']:12,}"
-            f"{v['seconds_at_the_end']:8.1f} s"
+            f"{v['seconds_at_the_end']:8.1f} s{v['jvm_ns_a_row']:9,.0f}{v['python_ns_a_row']:10,.0f}"
         )
     return "\n".join(lines)
 
@@ -383,7 +432,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=1_000_000, help="rows a batch, and keys altogether")
     parser.add_argument("--batches", type=int, default=4, help="2 or more")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each variant runs")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each variant runs")
     parser.add_argument("--sample", type=int, default=20_000, help="rows a batch for Spark's own timers")
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
@@ -392,8 +441,7 @@ def main() -> None:
     job, sample = (Job(n, arguments.batches, n) for n in (arguments.events, arguments.sample))
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
         scratch = Path(directory)
-        with spark_session(scratch / "spark.log") as spark:
-            spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 1_000_000)
+        with spark_session(scratch / "spark.log", SETTINGS) as spark:
             result = measure(spark, job, sample, arguments.rounds, scratch)
     print(table(result))
     if arguments.json is not None:

@@ -1,9 +1,12 @@
 """Every variant of the benchmarked job emits the rows that pandas computes, so that speeds are comparable."""
 
+import dataclasses
 import importlib.util
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +22,7 @@ FILES = 2
 @pytest.fixture(scope="module")
 def bench():
     """Import the program; its functions are pickled by value, since workers cannot import it."""
+    sys.path.append(str(BENCH.parent))  # for what it imports
     spec = importlib.util.spec_from_file_location("session_timeout", BENCH)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -27,6 +31,7 @@ def bench():
     yield module
     cloudpickle.unregister_pickle_by_value(module)
     del sys.modules[spec.name]
+    sys.path.remove(str(BENCH.parent))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +122,10 @@ def test_a_difference_between_variants_is_reported(bench):
 def test_the_report_compares_medians(bench, job):
     rates = {"columns": 600, "rows": 90, "no-op": 1000, "heapq": 300, "spark": 6}
     runs = {
-        variant: [bench.Run([rate / 2, rate, 2 * rate], 320, 200, seconds) for seconds in (1.0, 2.0, 9.0)]
+        variant: [
+            bench.Run([rate / 2, rate, 2 * rate], 320, 200, seconds, 1500.0, 250.0)
+            for seconds in (1.0, 2.0, 9.0)
+        ]
         for variant, rate in rates.items()
     }
 
@@ -132,7 +140,35 @@ def test_the_report_compares_medians(bench, job):
         "fired": 320,
         "fired_at_the_end": 200,
         "seconds_at_the_end": 2.0,
+        "jvm_ns_a_row": 1500.0,
+        "python_ns_a_row": 250.0,
     }
-    assert "columns                  600     0.60     2.00    100.0         320     2.0 s" in bench.table(
-        result
+    line = "columns                  600     0.60     2.00    100.0         320     2.0 s    1,500       250"
+    assert line in bench.table(result)
+
+
+def test_shapes_change_the_rows_and_not_the_result(bench, tmp_path):
+    shapes = importlib.import_module("session_shapes")
+    for number, shape in enumerate(shapes.SHAPES.values()):
+        job = dataclasses.replace(shape.job(400), events=400, keys=320, batches=4)
+        source = tmp_path / str(number)
+        job.write(source, FILES)
+        rows = batch(source, 0)
+        assert [f"{name} " in job.schema for name in rows.columns] == [True] * (2 + job.payload)
+        assert bench.expected(source)["key"].nunique() == job.keys
+
+
+def test_figures_of_shapes_are_medians_beside_the_no_op(bench, tmp_path, monkeypatch):
+    shapes = importlib.import_module("session_shapes")
+    rates = {variant: 100.0 * (number + 1) for number, variant in enumerate(shapes.VARIANTS)}
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=FILES))
+    monkeypatch.setattr(shapes, "session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(shapes, "expect", lambda *_: None)
+    monkeypatch.setattr(
+        shapes, "run", lambda variant, *_: bench.Run([rates[variant]] * 3, 0, 0, 1.0, 1500.0, 250.0)
+    )
+    figures = shapes.measure(shapes.Shape(batches=4), 400, 2, tmp_path)
+    assert figures["columns"]["to_no-op"] == 2
+    assert "bigint key      columns                  200     2.00     1,500        250" in shapes.table(
+        {"bigint key": figures}
     )

@@ -6,6 +6,7 @@ from heapq import heappop
 
 import numpy as np
 
+from timerheap._native._heap import IdIndex
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.timers_of_keys import due_rows
@@ -67,15 +68,14 @@ class RowsAhead:
         ids, timestamps = (np.concatenate(pair) for pair in zip(before, self.due(), strict=True))
         if not len(ids):
             return
-        order = np.lexsort([timestamps, ids])
-        ids, first = np.unique(ids[order], return_index=True)
-        timestamps = timestamps[order][first]
-        place = np.minimum(np.searchsorted(ids, rows.ids), len(ids) - 1)
-        ahead = np.flatnonzero((ids[place] == rows.ids) & (timestamps[place] < rows.timestamps))
+        latest_first = np.argsort(timestamps)[::-1]
+        earliest = IdIndex()
+        earliest.put_many(ids[latest_first], timestamps[latest_first])  # of an id the last value stays
+        timers, found = earliest.find_many(rows.ids)
+        ahead = np.flatnonzero(found & (timers < rows.timestamps))
         if len(ahead):
             row = ahead[0]
-            timer = int(timestamps[place[row]])
-            self._add(len(ahead), int(rows.ids[row]), int(rows.timestamps[row]), timer)
+            self._add(len(ahead), int(rows.ids[row]), int(rows.timestamps[row]), int(timers[row]))
 
     def _add(self, count: int, id_: int, timestamp: int, timer: int) -> None:
         self.count += count

@@ -50,6 +50,7 @@ def spark_session(
     own = {
         "spark.sql.session.timeZone": "America/New_York",
         "spark.sql.shuffle.partitions": CORES,
+        "spark.sql.execution.arrow.maxBytesPerBatch": (1 << 31) - 1,  # else each query warns
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),

@@ -30,7 +30,7 @@ from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_cache import Cache
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.stateful_operator import _runner_of
+from timerheap.spark._worker.stateful_operator import runner_of
 
 BATCHES, ROWS, KEYS = 30, 15, 12
 LABEL = 7
@@ -83,7 +83,7 @@ class Group:
         if fate == "dies at once":
             return self._die(worker, group.memory)
         output = ResultBuffer(self.query.result_schema, self.query.late_type)
-        runner = _runner_of(self.query, placement)
+        runner = runner_of(self.query, placement)
         runner.open()
         run_key_group(self.query, runner, group, self._hashed(rows), None, watermark, output)
         group.notices()

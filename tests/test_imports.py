@@ -135,8 +135,8 @@ LAYERS = {
     "spark._worker": [
         "task_metrics",
         "__init__ endless frame_slices hand_overs live_cache notices output processor_errors",
-        "processor_frames processor_records processor_values row_context rows spark_store unsafe_order",
-        "processor_rows window_columns",
+        "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
+        "processor_frames processor_rows",
         "rows_ahead",
         "group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state key_group_batch processor_handle rehearsal row_runner",

@@ -245,6 +245,30 @@ def test_frames_have_the_dtypes_that_spark_makes_of_python_values() -> None:
     ]
 
 
+class Hours(StatefulProcessor):
+    """Yields the hours of the timestamps that it receives."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for one in rows:
+            if isinstance(one, Row):
+                yield Row(k=key[0], what=f"{one.at.hour} {one.at.utcoffset()}")
+            else:
+                yield pd.DataFrame({"k": key, "what": [str(at.hour) for at in one["at"]]})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("style", "what"), [("rows", "10 1:00:00"), ("frames", "10")])
+def test_timestamps_are_in_the_time_zone_of_the_session(style: Any, what: str) -> None:
+    rows = T.StructType().add("k", "string").add("at", "timestamp")
+    stage = Stage(Hours, rows, RESULT, style=style, zone="Europe/Berlin")
+    assert stage.batch([("a", datetime(2020, 1, 1, 9, tzinfo=UTC))]) == [("a", what)]
+
+
 def test_slices_of_a_frame_are_those_of_iloc() -> None:
     frame = pd.DataFrame(
         {

@@ -29,11 +29,12 @@ class Stage:
         result: StructType,
         mode: TimeMode = "None",
         style: Literal["rows", "frames"] = "rows",
+        zone: str = "UTC",
         **states: DeclaredState,
     ) -> None:
         self._processor = processor
         self._query = Query(
-            work=ProcessorWork(processor(), style, states, (), None, (), "UTC", 3),
+            work=ProcessorWork(processor(), style, states, (), None, (), zone, 3),
             key=[rows.names[0]],
             rows=rows,
             result=result,

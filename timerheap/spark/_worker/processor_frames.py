@@ -18,6 +18,7 @@ from timerheap.spark._group.offsets import narrow
 from timerheap.spark._group.python_values import python_values
 from timerheap.spark._worker.frame_slices import columns_of, sliced
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.processor_records import in_zone
 
 __all__ = ["FrameRecords"]
 
@@ -52,7 +53,7 @@ class FrameRecords:
         """See `Records`."""
         rows = narrow(rows, schema)
         keys = {name: rows.column(name) for name in key}
-        columns = [_widened(column) for column in rows.columns]
+        columns = [_widened(in_zone(column, self._zone)) for column in rows.columns]
         batch = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))])
         series = ArrowBatchTransformer.to_pandas(batch, timezone=self._zone)
         frame = pd.concat(series, axis=1)

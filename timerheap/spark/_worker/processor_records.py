@@ -34,16 +34,21 @@ class Records(Protocol):
         """Pass what has been added to the output."""
 
 
-def in_zone(type_: pa.DataType, zone: str) -> pa.DataType:
-    """Return a type with this time zone where it has one."""
+def in_zone(column: pa.Array, zone: str) -> pa.Array:
+    """Return a column with this time zone where its type has one."""
+    type_ = _in_zone(column.type, zone)
+    return column if type_ == column.type else column.cast(type_)
+
+
+def _in_zone(type_: pa.DataType, zone: str) -> pa.DataType:
     if is_.is_timestamp(type_):
         return pa.timestamp(type_.unit, zone) if type_.tz is not None else type_
     if is_.is_struct(type_):
-        return pa.struct([field.with_type(in_zone(field.type, zone)) for field in type_])
+        return pa.struct([field.with_type(_in_zone(field.type, zone)) for field in type_])
     if is_.is_map(type_):
-        return pa.map_(in_zone(type_.key_type, zone), in_zone(type_.item_type, zone))
+        return pa.map_(_in_zone(type_.key_type, zone), _in_zone(type_.item_type, zone))
     if is_.is_list(type_):
-        return pa.list_(type_.value_field.with_type(in_zone(type_.value_type, zone)))
+        return pa.list_(type_.value_field.with_type(_in_zone(type_.value_type, zone)))
     if is_.is_large_list(type_):
-        return pa.large_list(type_.value_field.with_type(in_zone(type_.value_type, zone)))
+        return pa.large_list(type_.value_field.with_type(_in_zone(type_.value_type, zone)))
     return type_

@@ -43,10 +43,7 @@ class RowRecords:
 
     def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> _Rows:
         """See `Records`."""
-        columns = [
-            column if (type_ := in_zone(column.type, self._zone)) == column.type else column.cast(type_)
-            for column in rows.columns
-        ]
+        columns = [in_zone(column, self._zone) for column in rows.columns]
         return _Rows(pa.RecordBatch.from_arrays(columns, names=rows.schema.names), key)
 
     def emit(self, results: Iterable[Any]) -> None:

@@ -250,9 +250,10 @@ def _until_its_end(
     while True:
         now = time.monotonic()
         if due is not None and now >= due:
-            due = None
             if KINDS[kind](child, draw, where):
-                found.kills += 1
+                found.kills, due = found.kills + 1, None
+            else:
+                due = now + draw.uniform(0, pace)
             if child.process.poll() is not None:
                 return True
         told = child.listen(PATIENCE if due is None else max(due - now, 0))
@@ -264,7 +265,7 @@ def _until_its_end(
         if told is not None:
             pace, heard = 0.7 * pace + 0.3 * min(now - heard, 20), now
             if due is None and found.kills < may_kill and (told == "wrote" or draw.randrange(2)):
-                due = now + draw.uniform(0, 3 * pace)
+                due = now + draw.uniform(0, 2 * pace)
 
 
 def compared(expected: Path, found: Path) -> Outcome:

@@ -251,15 +251,13 @@ def test_settings_that_make_a_query_slow_are_said_in_one_line(
 ) -> None:
     rates = spark.readStream.format("rate").load()
     changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-    no_limit = {"execution_arrow_maxRecordsPerBatch": 0, "execution_arrow_maxBytesPerBatch": 2**31 - 1}
-    with streams.configured(spark, **no_limit):
+    with streams.configured(spark, execution_arrow_maxRecordsPerBatch=0):
         assert slow_settings(caplog, rates, "value") == []
-    with streams.configured(spark, execution_arrow_maxRecordsPerBatch=500):
+    limits = {"execution_arrow_maxRecordsPerBatch": 500, "execution_arrow_maxBytesPerBatch": "64m"}
+    with streams.configured(spark, **limits):
         (line,) = slow_settings(caplog, spark.range(1), "id")
         assert "maxRecordsPerBatch is 500, set it to 10000 or more; " in line
-        assert (
-            "maxBytesPerBatch is 67108864b, so Spark computes the size of an Arrow batch after each" in line
-        )
+        assert "maxBytesPerBatch is 64m, so Spark computes the size of an Arrow batch after each row" in line
         assert "set it to 2147483647, which is no limit, unless 10000 rows may exceed it" in line
         assert "changelog" not in line
     for value in ("false", None):

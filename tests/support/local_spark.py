@@ -34,6 +34,7 @@ def start_spark(
         .config("spark.local.dir", f"{scratch}/local")
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", (1 << 31) - 1)
         .config("spark.sql.shuffle.partitions", 2)  # each costs a Python worker in every micro-batch
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)

@@ -115,7 +115,7 @@ class JournalledTimers:
         return due
 
     def take_many(self, timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray) -> np.ndarray:
-        """Take timers out of the heap to fire them; return a bool array that is True where there was one.
+        """Remove timers to fire them, and return a bool array that is True where there was one.
 
         Nothing is recorded: call `taken` when all timers up to a watermark have been taken.
         """

@@ -81,9 +81,9 @@ class StagedTimers:
         self._at_hand, self._numbers = ids, numbers
 
     def take(self, numbers: np.ndarray) -> tuple[np.ndarray, TimerBatch]:
-        """Take the next timer of each of these keys, without those that callbacks have deleted.
+        """Remove and return the next timer of each of these keys, without those that callbacks have deleted.
 
-        Returns the numbers of the keys, and the timers, sorted.
+        The numbers of their keys come first; both are sorted by time.
         """
         timestamps, namespaces = self.next[numbers], self._next_namespace[numbers]
         ids = self.ids[numbers]

@@ -212,8 +212,7 @@ class PartitionBatch:
         """Keep one timer of Spark's after now, at the time when the group has to run, or before it.
 
         The first group of a partition runs in every micro-batch, so that the metrics are those of all groups.
-        Spark would drop a timer for the time that is firing. A timer that is too early stays, since the time
-        of the next run often moves on in each micro-batch, and a run too many changes nothing.
+        Spark would drop a timer for the time that is firing.
         """
         if self._query.time_mode == "None":
             return
@@ -230,15 +229,7 @@ class PartitionBatch:
             times.append(over)
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
         wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
-        current = group.wake_up
-        if current is not None and current <= over:
-            current = None  # it has fired or fires in this batch; Spark deletes it
-        if current is None or wanted is None or wanted < current:
-            if current is not None:
-                self._store.delete_timer(current)
-            if wanted is not None:
-                self._store.register_timer(wanted)
-            group.wake_up = wanted
+        group.wake_up = self._store.keep_timer(group.wake_up, wanted, over)
 
     def _frames(self, output: ResultBuffer) -> Iterator[pd.DataFrame]:
         """Yield the results, and the metrics since the last call."""

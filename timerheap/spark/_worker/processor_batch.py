@@ -91,11 +91,11 @@ class ProcessorBatch:
         self._done: set[int] = set()  # the partitions that have been run
 
     def run(self, partition: int, parts: list[Part], observed: pa.Table) -> Iterator[pd.DataFrame]:
-        """Run what is due in a partition, given its rows."""
+        """Process the rows of a partition and fire its due timers."""
         return self._run(partition, parts, label_of(partition))
 
     def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
-        """Run what is due in the partition of a key group whose timer of Spark's has fired.
+        """Fire the due timers in the partition of a key group whose timer of Spark's has fired.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class ProcessorBatch:
     def _run(
         self, partition: int, parts: list[Part], label: int, fired: int | None = None
     ) -> Iterator[pd.DataFrame]:
-        """Run what is due; then the label that Spark has called is current again, for its own timer."""
+        """Process rows and fire due timers, then select the label that Spark has called."""
         self._done.add(partition)
         by_group = by_key_group(parts)
         seen, due = self._survey(partition, set(by_group)) if self._timed else (MIN_WATERMARK, set())
@@ -221,15 +221,7 @@ class ProcessorBatch:
             wanted = now + 1 if wanted is None else min(wanted, now + 1)
         if wanted is not None and wanted <= now:
             wanted = now if firing != now else now - 1
-        current = group.wake_up
-        if current is not None and current <= now:
-            current = None  # it has fired, or fires in this micro-batch; Spark deletes it
-        if current is None or wanted is None or wanted < current:
-            if current is not None:
-                self._store.delete_timer(current)
-            if wanted is not None:
-                self._store.register_timer(wanted)
-            group.wake_up = wanted
+        group.wake_up = self._store.keep_timer(group.wake_up, wanted, now)
 
 
 def late_rows(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark: int) -> np.ndarray:

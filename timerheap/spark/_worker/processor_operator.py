@@ -8,19 +8,18 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.types import StructType
 
 from timerheap.spark._exchange.placement import key_group_of
-from timerheap.spark._exchange.unpack import HashedRows, unpack
+from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_batch import ProcessorBatch, initial_query
 from timerheap.spark._worker.processor_runner import BoundGroup, ProcessorRunner
-from timerheap.spark._worker.stateful_operator import StreamingOperator
+from timerheap.spark._worker.stateful_operator import StreamingOperator, in_types_of_spark, unpacked_rows
 
 __all__ = ["BatchProcessorOperator", "StreamingProcessorOperator"]
 
@@ -36,7 +35,7 @@ class StreamingProcessorOperator(StreamingOperator):
         self._begun(timerValues).restore(packed)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
-        """Run what is due in a partition."""
+        """Fire the due timers in a partition."""
         fired = expiredTimerInfo.getExpiryTimeInMs()
         return self._begun(timerValues).wake_up(key_group_of(key[0]), fired)
 
@@ -83,12 +82,9 @@ class BatchProcessorOperator:
         elif query.time_mode == "EventTime":
             runner.fire([bound], times.getCurrentWatermarkInMs())
         runner.close()
-        large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
-        type_ = to_arrow_schema(StructType(query.result.fields), timezone="UTC", prefers_large_types=large)
-        return output.table().cast(type_)
+        return in_types_of_spark(output.table(), StructType(query.result.fields), packed)
 
 
 def _rows_of(query: Query, packed: pa.Table, bound: BoundGroup) -> list[tuple[BoundGroup, HashedRows]]:
-    columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
-    parts, _ = unpack(query, zip(*columns, strict=True))
-    return [(bound, HashedRows.concatenated([part.rows for part in parts]))] if parts else []
+    rows = unpacked_rows(query, packed)
+    return [] if rows is None else [(bound, rows)]

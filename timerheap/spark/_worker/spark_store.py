@@ -100,6 +100,36 @@ class SparkStore:
         """Delete a timer of the selected group."""
         self._send(self._handle.deleteTimer, timestamp)
 
+    def keep_timer(self, current: int | None, wanted: int | None, over: int) -> int | None:
+        """Keep one timer of the selected group, at `wanted` or before it.
+
+        A timer that is too early stays: the wanted time often moves on in each micro-batch, and a call too
+        many changes nothing.
+
+        Parameters
+        ----------
+        current : int or None
+            The timer of the group so far.
+        wanted : int or None
+            When Spark has to call the group next.
+        over : int
+            The time up to which timers have fired or fire in this micro-batch; Spark deletes those.
+
+        Returns
+        -------
+        int or None
+            The timer that the group has now.
+        """
+        if current is not None and current <= over:
+            current = None
+        if current is not None and wanted is not None and wanted >= current:
+            return current
+        if current is not None:
+            self.delete_timer(current)
+        if wanted is not None:
+            self.register_timer(wanted)
+        return wanted
+
     def read(self, kind: int, id_: int) -> bytes | None:
         row = self._chunks.getValue((kind, id_))
         return None if row is None else from_text(row[0])

@@ -35,7 +35,7 @@ from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.window_runner import WindowRunner
 from timerheap.timer import MAX_WATERMARK
 
-__all__ = ["BatchOperator", "StreamingOperator", "runner_of"]
+__all__ = ["BatchOperator", "StreamingOperator", "in_types_of_spark", "runner_of", "unpacked_rows"]
 
 
 def runner_of(query: Query, placement: Placement) -> Runner:
@@ -147,9 +147,7 @@ class BatchOperator:
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Process one partition."""
         query = self._query
-        columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
-        parts, _ = unpack(query, zip(*columns, strict=True))
-        rows = HashedRows.concatenated([part.rows for part in parts]) if parts else None
+        rows = unpacked_rows(query, packed)
         runner = runner_of(query, Placement.running(query.max_parallelism))
         output = ResultBuffer(query.result_schema, query.late_type)
         runner.open()
@@ -157,6 +155,17 @@ class BatchOperator:
         runner.close()
         if runner.rows_ahead.first is not None:
             self._notices.add(frozenset({Notice("rows ahead", runner.rows_ahead.first)}))
-        large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
-        type_ = to_arrow_schema(self._result_type, timezone="UTC", prefers_large_types=large)
-        return output.table().cast(type_)
+        return in_types_of_spark(output.table(), self._result_type, packed)
+
+
+def unpacked_rows(query: Query, packed: pa.Table) -> HashedRows | None:
+    """Return the rows of a partition of a batch DataFrame, or None if it has none."""
+    columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
+    parts, _ = unpack(query, zip(*columns, strict=True))
+    return HashedRows.concatenated([part.rows for part in parts]) if parts else None
+
+
+def in_types_of_spark(results: pa.Table, result_type: StructType, packed: pa.Table) -> pa.Table:
+    """Return results in the Arrow types that Spark expects of a function whose input was `packed`."""
+    large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
+    return results.cast(to_arrow_schema(result_type, timezone="UTC", prefers_large_types=large))

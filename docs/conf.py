@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version as installed_version
 from inspect import isclass
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.statemachine import StringList
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path.append(str(TESTS / "support"))
+from promises import markdown  # noqa: E402
 
 project = "timerheap"
 version = release = installed_version("timerheap")
@@ -57,7 +65,23 @@ def is_inherited_class(
     return True if isclass(member) and member.__qualname__ != f"{page}.{name}" else None
 
 
+class Promises(SphinxDirective):
+    """The table of what timerheap promises of an API, read off the tests: ``{promises} PyFlink``."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the table as part of the page."""
+        for test in TESTS.rglob("test_*.py"):
+            self.env.note_dependency(str(test))
+        node = nodes.container()
+        self.state.nested_parse(StringList(markdown(self.arguments[0])), 0, node)
+        return node.children
+
+
 def setup(app: Sphinx) -> None:
     """Connect what stands above."""
+    app.add_directive("promises", Promises)
     app.connect("warn-missing-reference", is_in_a_docstring)
     app.connect("autodoc-skip-member", is_inherited_class)

@@ -176,6 +176,7 @@ timeouts = st.none() | st.integers(0, 60).map(lambda n: 2 * n + 1)
 
 @settings(max_examples=300)
 @given(streams, st.integers(1, 8), st.booleans(), retries, timeouts)
+@pytest.mark.promises("PyFlink", "supported", "has_exception_predicate")
 def test_results_and_their_order_equal_the_model(
     stream: list[Any],
     capacity: int,
@@ -257,6 +258,7 @@ def test_a_function_that_never_awaits_returns_its_results() -> None:
     ]
 
 
+@pytest.mark.promises("PyFlink", "supported", "AsyncFunction.timeout")
 def test_a_timeout_names_the_element_and_cancels_the_call() -> None:
     cancelled = []
 
@@ -435,6 +437,17 @@ def test_results_that_are_not_a_collection_raise(results: Any) -> None:
         run(feed(AsyncWaitOperator(call), ["a"]))
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "AsyncRetryStrategy.fixed_delay",
+    "AsyncRetryStrategy.get_retry_predicate",
+    "FixedDelayRetryStrategy",
+    "AsyncRetryPredicate.result_predicate",
+    "AsyncRetryPredicate.exception_predicate",
+    "RetryPredicate",
+    "exception_type_predicate",
+)
 def test_a_retry_waits_for_its_delay_and_only_follows_expected_failures() -> None:
     calls: list[Any] = []
 
@@ -457,6 +470,18 @@ def test_a_retry_waits_for_its_delay_and_only_follows_expected_failures() -> Non
         run(feed(AsyncWaitOperator(call, retry=retry), ["N1"]))
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "AsyncRetryStrategy.can_retry",
+    "AsyncRetryStrategy.get_backoff_time_millis",
+    "AsyncRetryStrategy.no_restart",
+    "AsyncRetryStrategy.exponential_backoff",
+    "ExponentialBackoffDelayRetryStrategy",
+    "NoRetryStrategy",
+    "NO_RETRY_STRATEGY",
+    "empty_result_predicate",
+)
 def test_backoff_delays_equal_javas() -> None:
     """Each delay is the last one times the factor, truncated to whole ms, as in Java."""
     waits = {

@@ -49,6 +49,7 @@ class Metronome(WatermarkGenerator):
         output.emit_watermark(self.watermark)
 
 
+@pytest.mark.promises("PyFlink", "added", "WatermarkGenerator.on_batch")
 def test_a_generator_for_batches_processes_rows() -> None:
     generator, recorder = ByBatch(), Recorder()
     generator.on_periodic_emit(recorder)
@@ -145,6 +146,7 @@ def test_idleness_begins_after_the_timeout_and_ends_with_a_row() -> None:
     assert recorder.out == [19]
 
 
+@pytest.mark.promises("PyFlink", "added", "WatermarksWithMaxAhead")
 def test_timestamps_too_far_ahead_are_ignored_and_counted() -> None:
     clock, recorder = ManualProcessingTimeService(1_000), Recorder()
     generator = WatermarksWithMaxAhead(AscendingTimestampsWatermarks(), 50, clock)

@@ -85,6 +85,14 @@ BOUNDS = st.tuples(st.integers(-10, 10), st.integers(-10, 10)).map(sorted)
 
 @settings(max_examples=500)
 @given(BOUNDS, st.booleans(), st.booleans(), OPS)
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "ProcessJoinFunction.process_element",
+    "ProcessJoinFunction.Context.get_left_timestamp",
+    "ProcessJoinFunction.Context.get_right_timestamp",
+    "ProcessJoinFunction.Context.get_timestamp",
+)
 def test_every_pair_within_the_bounds_is_emitted_once_and_all_rows_are_removed(
     bounds, lower_inclusive, upper_inclusive, ops
 ):

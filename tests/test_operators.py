@@ -104,6 +104,7 @@ def test_records_have_the_timestamp_of_their_element(operator):
     assert values(operator.process_element(("k", "see"), 5)) == [("k", 5, 7)]
 
 
+@pytest.mark.promises("PyFlink", "added", "KeyedProcessFunction.Context.set_output_timestamp")
 def test_a_function_may_set_the_timestamps_of_its_records(operator):
     assert operator.process_element(("k", "at", 10, None, 30), 5) == [
         StreamRecord("before", 5),
@@ -145,6 +146,7 @@ def test_a_due_timer_registered_by_a_timer_fires_at_once():
     assert [value[1] for value in values(fired)] == [10, 3, 11, 12]  # measured in PyFlink's thread mode
 
 
+@pytest.mark.promises("PyFlink", "supported", "TimeDomain.PROCESSING_TIME")
 def test_records_of_processing_time_timers_have_no_timestamp(operator):
     operator.process_element(("a", "register_processing_time_timer", 100), 5)
     assert operator.num_processing_time_timers() == 1
@@ -245,6 +247,7 @@ def test_setting_a_system_clock_raises():
 # ---- open and close ----
 
 
+@pytest.mark.promises("PyFlink", "supported", "RuntimeContext.get_max_number_of_parallel_subtasks")
 def test_an_operator_must_be_open_and_opens_its_function_once():
     function = Script()
     operator = KeyedProcessOperator(function, first, max_parallelism=16)
@@ -413,6 +416,15 @@ def two():
         yield operator
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "KeyedCoProcessFunction.process_element1",
+    "KeyedCoProcessFunction.process_element2",
+    "KeyedCoProcessFunction.on_timer",
+    "KeyedCoProcessFunction.Context",
+    "KeyedCoProcessFunction.OnTimerContext",
+)
 def test_both_inputs_share_the_state_and_the_timers_of_a_key(two):
     assert two.process_element1(("a", 10), 1) == [StreamRecord(("a", [1], 1), 1)]
     assert two.process_element2(("A", 10), 2) == [StreamRecord(("a", [1, 2], 2), 2)]

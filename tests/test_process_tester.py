@@ -139,6 +139,12 @@ class Later(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "TimerService.current_processing_time",
+    "TimerService.register_processing_time_timer",
+)
 def test_the_clock_fires_processing_time_timers() -> None:
     test = made(Later(), event_time=None, processing_time=True)
     test.advance_clock(100)
@@ -178,6 +184,32 @@ def test_a_batch_function_gets_columns() -> None:
     assert test.timers() == [PendingTimer("a", 1100)]
     assert test.state("last") == {"a": 100}
     assert test.finish() == [Row(plane="a", at=1100), Row(plane="b", at=1300)]
+
+
+class Alarms(Columns):
+    """Registers two alarms for each row, and deletes the earlier one."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        now = timers.current_processing_time()
+        for wait in (5, 10):
+            timers.register_processing_time_timers(ctx.key_hashes, now + wait)
+        timers.delete_processing_time_timers(ctx.key_hashes, now + 5)
+
+
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "BatchTimerService.current_processing_time",
+    "BatchTimerService.register_processing_time_timers",
+    "BatchTimerService.delete_processing_time_timers",
+)
+def test_the_clock_fires_processing_time_timers_in_columns() -> None:
+    test = made(Alarms(), event_time=None, processing_time=True)
+    test.advance_clock(100)
+    test.push([("a", 1, 0), ("b", 2, 0)])
+    assert test.advance_clock(110) == []
+    assert test.advance_clock(111) == [Row(plane="a", at=110), Row(plane="b", at=110)]
 
 
 class Meet(KeyedCoProcessFunction):

@@ -388,6 +388,15 @@ def test_the_next_timer_of_any_key_is_returned(service, clock):
     assert service.next_processing_time_timer() == (25, "a", "ns")
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "TimerService.event_time_timers",
+    "TimerService.processing_time_timers",
+    "TimerService.next_event_time_timer",
+    "TimerService.next_processing_time_timer",
+    "TimerService.delete_all_timers",
+)
 def test_a_timer_service_lists_the_timers_of_the_current_key(service):
     timers = SimpleTimerService(service)
     service.register_event_time_timer("another namespace", 1)
@@ -564,6 +573,7 @@ def test_a_service_works_alike_with_any_queue(steps, jump):
     assert run(create_timer_queue, jump, steps) == run(QueueModel, jump, steps)
 
 
+@pytest.mark.promises("PyFlink", "supported", "TimerService.delete_processing_time_timer")
 def test_a_timer_service_registers_and_deletes_timers(service, recorder, clock):
     timers = SimpleTimerService(service)
     clock.set_current_time(100)

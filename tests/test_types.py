@@ -40,6 +40,34 @@ FLINK = [
 
 
 @pytest.mark.parametrize(("type_", "arrow"), FLINK, ids=lambda value: str(value))
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "Types.STRING",
+    "Types.CHAR",
+    "Types.BOOLEAN",
+    "Types.BYTE",
+    "Types.SHORT",
+    "Types.INT",
+    "Types.LONG",
+    "Types.FLOAT",
+    "Types.DOUBLE",
+    "Types.BIG_INT",
+    "Types.BIG_DEC",
+    "Types.SQL_DATE",
+    "Types.SQL_TIME",
+    "Types.SQL_TIMESTAMP",
+    "Types.INSTANT",
+    "Types.LIST",
+    "Types.BASIC_ARRAY",
+    "Types.OBJECT_ARRAY",
+    "Types.PRIMITIVE_ARRAY",
+    "Types.MAP",
+    "Types.ROW_NAMED",
+    "Types.ROW",
+    "Types.TUPLE",
+)
+@pytest.mark.promises("PyFlink", "added", "TypeInformation.ddl")
 def test_flinks_types_have_arrow_types(type_, arrow):
     assert arrow_type(type_) == arrow
     assert arrow_type(type_.ddl) == arrow
@@ -100,6 +128,12 @@ def test_types_are_equal_by_value():
     assert Types.LONG() != Types.INT()
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "Types.PICKLED_BYTE_ARRAY",
+    note="write the type of the values: nothing pickled is kept in a checkpoint",
+)
 def test_the_type_of_pickles_raises():
     with pytest.raises(
         NotImplementedError, match=r"PICKLED_BYTE_ARRAY is not supported, .* use the type of the value"

@@ -115,6 +115,7 @@ def test_an_assigner_replaces_the_timestamp(assigner: Any) -> None:
     assert output.take() == [({"at": 70}, 70), 69]
 
 
+@pytest.mark.promises("PyFlink", "added", "RecordTimestampAssigner", note="as in Flink's Java API")
 def test_an_assigner_receives_the_previous_timestamp() -> None:
     strategy = MONOTONOUS.with_timestamp_assigner(lambda value, timestamp: timestamp + 1)
     operator, _, output = start(strategy)
@@ -166,6 +167,13 @@ def test_a_stream_becomes_idle_and_active_again() -> None:
     assert output.take() == [("b", 60), "active", 59]
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "WatermarkStrategy.with_wall_clock",
+    "WatermarksWithWallClock",
+    "Clock.get_current_processing_time",
+)
 def test_a_quiet_stream_follows_the_clock() -> None:
     operator, clock, output = start(MONOTONOUS.with_wall_clock(500, 100))
     operator.process_element("a", 1_000)

@@ -12,6 +12,7 @@ from timerheap.flink import BroadcastingOutput, StatusWatermarkValve
 from timerheap.watermarks import WatermarkStatus
 
 
+@pytest.mark.promises("PyFlink", "added", "Output.collect", note="as in Flink's Java API")
 def test_every_channel_receives_all_output_in_order() -> None:
     channels = [Recorder(), Recorder(), Recorder()]
     output = BroadcastingOutput(channels)
@@ -43,6 +44,9 @@ def test_an_invalid_watermark_raises_and_is_not_sent(watermark: Any) -> None:
     assert (channel.out, output.current_watermark) == ([], MIN_WATERMARK)
 
 
+@pytest.mark.promises(
+    "PyFlink", "added", "WatermarkStatus.IDLE", "WatermarkStatus.ACTIVE", note="as in Flink's Java API"
+)
 def test_the_status_is_sent_when_it_changes() -> None:
     channel = Recorder()
     output = BroadcastingOutput([channel])

@@ -19,6 +19,7 @@ def watermarks(strategy, maxima):
 
 
 @given(maxima=TIMES, delay=st.integers(0, MAX_WATERMARK))
+@pytest.mark.promises("PyFlink", "supported", "WatermarkStrategy.for_bounded_out_of_orderness")
 def test_bounded_watermarks_follow_the_largest_timestamp(maxima, delay):
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay)
     largest = [max(maxima[: n + 1]) for n in range(len(maxima))]
@@ -26,6 +27,13 @@ def test_bounded_watermarks_follow_the_largest_timestamp(maxima, delay):
 
 
 @given(maxima=TIMES)
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "WatermarkStrategy.for_monotonous_timestamps",
+    "WatermarkStrategy.no_watermarks",
+    "NoWatermarks",
+)
 def test_monotonous_watermarks_have_no_delay(maxima):
     monotonous = WatermarkStrategy.for_monotonous_timestamps()
     assert watermarks(monotonous, maxima) == watermarks(
@@ -55,6 +63,20 @@ def test_a_delay_may_be_an_int_or_a_timedelta(duration):
     assert watermarks(strategy, [60_000]) == [54_999]
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "Duration.of_days",
+    "Duration.of_hours",
+    "Duration.of_minutes",
+    "Duration.of_seconds",
+    "Duration.of_millis",
+    "Time.days",
+    "Time.hours",
+    "Time.minutes",
+    "Time.seconds",
+    "Time.milliseconds",
+)
 def test_duration_factories_return_equal_durations():
     assert Duration.of_days(1) == Duration.of_hours(24) == Duration.of_minutes(24 * 60)
     assert (
@@ -83,6 +105,13 @@ class At(TimestampAssigner):
         return value["at"]
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "WatermarkStrategy.for_generator",
+    "WatermarkStrategy.create_watermark_generator",
+    note="as in Flink's Java API",
+)
 def test_a_strategy_may_have_a_custom_generator():
     assert watermarks(WatermarkStrategy.for_generator(Fixed), [100]) == [7]
     with pytest.raises(TypeError, match="create_watermark_generator must be a class or function"):
@@ -96,12 +125,21 @@ def test_a_function_that_returns_no_generator_raises(made):
         strategy.create_watermark_generator()
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "WatermarkStrategy.with_watermark_alignment",
+    note="use `with_idleness`: all channels are read by the same micro-batches",
+)
 def test_watermark_alignment_raises():
     with pytest.raises(NotImplementedError, match=r"watermark alignment.*with_idleness"):
         WatermarkStrategy.no_watermarks().with_watermark_alignment("group", Duration.of_seconds(20))
 
 
 @pytest.mark.parametrize("assigner", [At(), lambda value, timestamp: value["at"]])
+@pytest.mark.promises(
+    "PyFlink", "supported", "WatermarkStrategy.with_timestamp_assigner", "TimestampAssigner.extract_timestamp"
+)
 def test_a_timestamp_assigner_may_be_a_callable(assigner):
     strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner(assigner)
     assert strategy.timestamp_assigner.extract_timestamp({"at": 5}, 0) == 5

@@ -64,6 +64,15 @@ def on_the_grid(time: int, size: int, slide: int, offset: int) -> set[TimeWindow
 
 
 @given(TIMES, st.integers(1, 50), st.integers(-60, 60))
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "TumblingProcessingTimeWindows.of",
+    "WindowAssigner.assign_windows",
+    "WindowAssigner.WindowAssignerContext.get_current_processing_time",
+    "TimeWindow.start",
+    "TimeWindow.end",
+)
 def test_tumbling_windows_contain_the_time(time: int, size: int, offset: int) -> None:
     if abs(offset) >= size:
         with pytest.raises(ValueError, match=r"offset must satisfy abs\(offset\) < size"):
@@ -75,6 +84,9 @@ def test_tumbling_windows_contain_the_time(time: int, size: int, offset: int) ->
 
 
 @given(TIMES, st.integers(1, 50), st.integers(1, 50), st.integers(-60, 60))
+@pytest.mark.promises(
+    "PyFlink", "supported", "SlidingProcessingTimeWindows.of", "TimeWindow.get_window_start_with_offset"
+)
 def test_sliding_windows_contain_the_time(time: int, size: int, slide: int, offset: int) -> None:
     if abs(offset) >= slide:
         with pytest.raises(ValueError, match=r"offset must satisfy abs\(offset\) < slide"):
@@ -91,6 +103,9 @@ def test_durations_may_be_numpy_integers() -> None:
     assert TumblingEventTimeWindows.of(*numbers).assign_windows(None, 5, Clock(0)) == of_ints
 
 
+@pytest.mark.promises(
+    "PyFlink", "supported", "GlobalWindow.start", "GlobalWindow.end", "GlobalWindow.max_timestamp"
+)
 def test_assigners_have_a_readable_repr_and_windows_compare() -> None:
     of_a_day = TumblingEventTimeWindows.of(timedelta(days=1), timedelta(hours=-8))
     assert repr(of_a_day) == "TumblingEventTimeWindows(86400000, -28800000)"
@@ -114,6 +129,14 @@ def test_assigners_have_a_readable_repr_and_windows_compare() -> None:
     ],
     ids=repr,
 )
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "WindowAssigner.get_default_trigger",
+    "WindowAssigner.is_event_time",
+    "ProcessingTimeTrigger.create",
+    "NeverTrigger",
+)
 def test_the_default_trigger_has_the_time_of_the_assigner(
     assigner: WindowAssigner, trigger: type[Trigger], event_time: bool
 ) -> None:
@@ -135,6 +158,14 @@ def sessions_of(windows: list[TimeWindow]) -> set[TimeWindow]:
 
 
 @given(st.lists(st.tuples(TIMES, st.integers(1, 60)), max_size=40), st.integers(1, 41))
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "MergingWindowAssigner.merge_windows",
+    "MergingWindowAssigner.MergeCallback.merge",
+    "TimeWindow.intersects",
+    "TimeWindow.cover",
+)
 def test_a_merging_window_set_merges_sessions(added: list[tuple[int, int]], reload_after: int) -> None:
     keys: KeyContext[str] = KeyContext()
     keys.current_key = "key"
@@ -174,6 +205,15 @@ class Gap(SessionWindowTimeGapExtractor):
 
 @pytest.mark.parametrize(
     "sessions", [EventTimeSessionWindows, ProcessingTimeSessionWindows], ids=lambda s: s.__name__
+)
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "EventTimeSessionWindows.with_dynamic_gap",
+    "ProcessingTimeSessionWindows.with_dynamic_gap",
+    "DynamicEventTimeSessionWindows",
+    "DynamicProcessingTimeSessionWindows",
+    "SessionWindowTimeGapExtractor.extract",
 )
 def test_each_element_has_its_own_gap(sessions: Any) -> None:
     assigner = sessions.with_dynamic_gap(Gap())

@@ -170,6 +170,17 @@ LATER = ["key1", "key2"]
     ],
     ids=["count after", "count before", "time after", "no time", "delta before", "delta after"],
 )
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "CountEvictor.of",
+    "TimeEvictor.of",
+    "DeltaEvictor.of",
+    "TimestampedValue.value",
+    "TimestampedValue.timestamp",
+    "Evictor.evict_before",
+    "Evictor.evict_after",
+)
 def test_evictors_keep_the_elements_that_flinks_keep(evictor: Evictor, rounds: list[Any]) -> None:
     with running(GLOBAL, Sum(), trigger=CountTrigger.of(2), evictor=evictor) as operator:
         for given, expected in rounds:
@@ -224,6 +235,7 @@ class Nothing(Evictor):
 
 
 @pytest.mark.parametrize(("function", "expected"), [(Add(), []), (Total(), [0, 0]), (Sum(), [("a", 0)] * 2)])
+@pytest.mark.promises("PyFlink", "supported", "WindowFunction.apply")
 def test_an_evictor_may_evict_all_elements(function: Any, expected: list[Any]) -> None:
     with running(GLOBAL, function, trigger=CountTrigger.of(2), evictor=Nothing()) as operator:
         operator.set_processing_time(7)
@@ -231,6 +243,12 @@ def test_an_evictor_may_evict_all_elements(function: Any, expected: list[Any]) -
         assert [result for result, _ in fed(operator, [("a", 1, 5)] * 4)] == expected
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "Evictor.EvictorContext.get_current_processing_time",
+    "Evictor.EvictorContext.get_current_watermark",
+)
 def test_an_evictor_receives_the_elements_of_merged_sessions() -> None:
     sessions = EventTimeSessionWindows.with_gap(10)
     with running(sessions, All(), evictor=TimeEvictor.of(6)) as operator:
@@ -261,6 +279,7 @@ def test_a_failing_function_leaves_the_elements_of_the_window() -> None:
 # ---- count windows ----
 
 
+@pytest.mark.promises("PyFlink", "supported", "CountTumblingWindowAssigner.of")
 def test_a_count_window_fires_when_it_is_full() -> None:
     given = [(key, value, None) for value in range(1, 8) for key in "ab"]
     with running(count_window(3), All()) as operator:
@@ -282,12 +301,23 @@ def test_a_count_window_fires_when_it_is_full() -> None:
         (2, 3, [(0, [1, 2]), (1, [4, 5]), (2, [7, 8])]),
     ],
 )
+@pytest.mark.promises("PyFlink", "supported", "CountSlidingWindowAssigner.of")
+@pytest.mark.promises("PyFlink", "supported", "WindowAssigner.WindowAssignerContext.get_runtime_context")
 def test_sliding_count_windows_fire_when_they_are_full(size: int, slide: int, expected: list[Any]) -> None:
     with running(count_window(size, slide), All()) as operator:
         found = fed(operator, [("a", value, None) for value in range(1, 10)])
     assert found == [((CountWindow(number), values), END) for number, values in expected]
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "count_window",
+    "CountWindow.id",
+    "CountWindow.start",
+    "CountWindow.end",
+    "CountWindow.max_timestamp",
+)
 def test_count_window_returns_an_assigner_of_count_windows() -> None:
     assert isinstance(count_window(3), CountTumblingWindowAssigner)
     assert isinstance(count_window(3, 2), CountSlidingWindowAssigner)
@@ -304,6 +334,9 @@ def test_count_window_returns_an_assigner_of_count_windows() -> None:
 # ---- the end of the stream ----
 
 
+@pytest.mark.promises(
+    "PyFlink", "supported", "GlobalWindows.create_with_end_of_stream_trigger", "EndOfStreamTrigger"
+)
 def test_the_end_of_the_stream_fires_the_global_window() -> None:
     assigner = GlobalWindows.create_with_end_of_stream_trigger()
     assert isinstance(assigner.get_default_trigger(), EndOfStreamTrigger)
@@ -320,6 +353,7 @@ def test_the_end_of_the_stream_fires_the_global_window() -> None:
 
 
 @pytest.mark.parametrize("function", [Difference(), lambda old, new: new - old], ids=["class", "callable"])
+@pytest.mark.promises("PyFlink", "supported", "DeltaTrigger.of", "DeltaFunction.get_delta")
 def test_a_delta_trigger_fires_beyond_the_threshold(function: Any) -> None:
     with running(GLOBAL, All(), trigger=DeltaTrigger.of(10, function, LONG)) as operator:
         given = [("a", value, 0) for value in (100, 105, 110, 111, 121, 122, 90, 133)]
@@ -409,6 +443,14 @@ def test_a_timeout_may_keep_the_state_of_the_nested_trigger() -> None:
         assert counts(operator.process_element(("a", 1))) == [3]  # the third of the count
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "ProcessingTimeoutTrigger.of",
+    "TriggerResult.PURGE",
+    "TriggerResult.is_fire",
+    "TriggerResult.is_purge",
+)
 def test_a_timeout_purges_only_if_the_nested_trigger_purges() -> None:
     purging = PurgingTrigger.of(CountTrigger.of(3))
     with timing_out(purging, 50, False, False) as operator:

@@ -222,6 +222,28 @@ EVENTS = st.lists(ELEMENTS | ELEMENTS | st.tuples(st.just("w"), st.integers(0, 1
 
 @settings(max_examples=120, deadline=None)
 @given(ASSIGNERS, EVENTS, st.integers(0, 12), st.integers(5, 60))
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "Trigger.on_element",
+    "Trigger.on_event_time",
+    "Trigger.on_processing_time",
+    "Trigger.can_merge",
+    "Trigger.on_merge",
+    "Trigger.clear",
+    "Trigger.TriggerContext.register_event_time_timer",
+    "Trigger.TriggerContext.delete_event_time_timer",
+    "Trigger.TriggerContext.get_partitioned_state",
+    "Trigger.TriggerContext.get_current_watermark",
+    "Trigger.OnMergeContext.merge_partitioned_state",
+    "TriggerResult.CONTINUE",
+    "TriggerResult.FIRE",
+    "TriggerResult.FIRE_AND_PURGE",
+    "ReducingStateDescriptor",
+    "ReducingState.get",
+    "ReducingState.add",
+    "TimeWindow.max_timestamp",
+)
 def test_results_with_a_custom_trigger_equal_the_model(
     assigner: WindowAssigner, events: list[Any], lateness: int, limit: int
 ) -> None:
@@ -322,6 +344,7 @@ def test_records_of_the_function_and_late_elements_keep_their_timestamp() -> Non
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), max_size=30), st.integers(2, 50))
+@pytest.mark.promises("PyFlink", "supported", "ProcessingTimeSessionWindows.with_gap")
 def test_sessions_in_processing_time_equal_the_model(steps: list[tuple[str, int]], gap: int) -> None:
     sessions: dict[str, list[list[int]]] = {"a": [], "b": []}
     found, now = [], 0
@@ -341,6 +364,14 @@ def test_sessions_in_processing_time_equal_the_model(steps: list[tuple[str, int]
     assert sorted(results(found)) == sorted(expected)
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "ContinuousProcessingTimeTrigger.of",
+    "Trigger.TriggerContext.get_current_processing_time",
+    "Trigger.TriggerContext.register_processing_time_timer",
+    "Trigger.TriggerContext.delete_processing_time_timer",
+)
 def test_a_continuous_trigger_fires_early_in_processing_time() -> None:
     trigger = ContinuousProcessingTimeTrigger.of(10)
     assigner = TumblingProcessingTimeWindows.of(25)
@@ -353,6 +384,7 @@ def test_a_continuous_trigger_fires_early_in_processing_time() -> None:
     assert seen == [(10, ("a", 0, 25, 2)), (20, ("a", 0, 25, 3)), (24, ("a", 0, 25, 3))]
 
 
+@pytest.mark.promises("PyFlink", "supported", "ReduceFunction.reduce")
 def test_a_count_trigger_fires_a_reduced_global_window() -> None:
     class Latest(ReduceFunction):
         def reduce(self, value1: Any, value2: Any) -> Any:
@@ -415,6 +447,14 @@ class Memory(ProcessWindowFunction):
         context.window_state().get_map_state(self.book).clear()
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "ProcessWindowFunction.clear",
+    "ProcessWindowFunction.Context.window_state",
+    "ProcessWindowFunction.Context.global_state",
+    "ProcessWindowFunction.Context.current_processing_time",
+)
 def test_a_window_function_has_state_per_window_and_per_key() -> None:
     function = Memory()
     with running(

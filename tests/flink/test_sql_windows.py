@@ -153,6 +153,19 @@ CASES = [pytest.param(mode, marks=[pytest.mark.slow] if mode in SLOW else []) fo
 
 
 @pytest.mark.parametrize("mode", CASES)
+@pytest.mark.promises(
+    "Flink SQL",
+    "supported",
+    "TUMBLE",
+    "HOP",
+    "CUMULATE",
+    "SESSION",
+    "COUNT",
+    "SUM",
+    "MIN",
+    "MAX",
+    "COUNT(DISTINCT)",
+)
 def test_sql_windows_equal_flinks(mode: str, traces: list[Trace]) -> None:
     for line, trace in enumerate(traces, 1):
         if trace["kind"] == "SESSION" and mode.startswith("two"):

@@ -67,6 +67,22 @@ class Multiplexer:
                 pytest.fail(f"unknown operation {op}")
 
 
+@pytest.mark.promises(
+    "PyFlink", "supported", "WatermarkGenerator.on_event", "WatermarkGenerator.on_periodic_emit"
+)
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "AscendingTimestampsWatermarks",
+    "BoundedOutOfOrdernessWatermarks",
+    "WatermarksWithIdleness",
+    "IdlenessTimer.activity",
+    "IdlenessTimer.check_if_idle",
+    "WatermarkOutput.emit_watermark",
+    "WatermarkOutput.mark_idle",
+    "WatermarkOutput.mark_active",
+    note="as in Flink's Java API",
+)
 def test_emitted_watermarks_equal_flinks(traces: list[dict[str, Any]]) -> None:
     for line, trace in enumerate(traces, 1):
         output = Recorder()

@@ -127,6 +127,35 @@ class Host(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("whole_windows", [True, False], ids=["elements", "accumulators"])
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "TumblingEventTimeWindows.of",
+    "SlidingEventTimeWindows.of",
+    "EventTimeSessionWindows.with_gap",
+    "GlobalWindows.create",
+    "PurgingTrigger.of",
+    "EventTimeTrigger.create",
+    "ContinuousEventTimeTrigger.of",
+    "CountTrigger.of",
+    "AggregateFunction.create_accumulator",
+    "AggregateFunction.add",
+    "AggregateFunction.get_result",
+    "AggregateFunction.merge",
+    "ProcessWindowFunction.process",
+    "ProcessWindowFunction.Context.window",
+    "ProcessWindowFunction.Context.current_watermark",
+    "GlobalWindow.get",
+)
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "WindowOperator.open",
+    "WindowOperator.close",
+    "WindowOperator.process_element",
+    "WindowOperator.on_timer",
+    note="as in Flink's Java API",
+)
 def test_results_equal_flinks(traces: list[dict[str, Any]], whole_windows: bool) -> None:
     for line, trace in enumerate(traces, 1):
         where = f"line {line}: {trace['assigner']}, {trace['trigger']}"

@@ -229,6 +229,7 @@ def expected(n: int) -> list[tuple[int, int]]:
 
 
 @spark_needed
+@pytest.mark.promises("PyFlink", "supported", "AsyncFunction.open", "AsyncFunction.close")
 def test_a_streaming_query_returns_all_results_and_closes_its_functions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_a_streaming_query_returns_all_results_and_closes_its_functions(
 
 
 @spark_needed
+@pytest.mark.promises("PyFlink", "supported", "AsyncFunction.async_invoke")
 def test_a_batch_query_keeps_the_order_and_all_column_types(spark: SparkSession) -> None:
     df = spark.range(500, numPartitions=2).select(
         "id",

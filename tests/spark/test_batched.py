@@ -101,6 +101,9 @@ def test_an_unknown_key_id_raises_and_changes_nothing(name: str) -> None:
     assert all(not len(family.ids()) for family in group.states.values())
 
 
+@pytest.mark.promises(
+    "PyFlink", "added", "BatchValueState.values", "BatchValueState.update_many", "BatchRuntimeContext"
+)
 def test_key_ids_may_be_arrays_lists_or_columns() -> None:
     def call(function: Any, ctx: Any) -> None:
         timers, ids = ctx.timer_service(), ctx.key_hashes
@@ -117,6 +120,9 @@ def test_key_ids_may_be_arrays_lists_or_columns() -> None:
     assert len(run(call).event_timers.heap) == 6
 
 
+@pytest.mark.promises(
+    "PyFlink", "added", "BatchProcessFunction.Context.set_current_key", "BatchProcessFunction.Context.keys"
+)
 def test_the_current_key_is_set_anew_in_each_call() -> None:
     def chosen(function: Any, ctx: Any) -> None:
         ctx.set_current_key(6)

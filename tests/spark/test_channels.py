@@ -146,6 +146,7 @@ def test_the_example_of_carriers_loses_no_rows_by_channel(spark: SparkSession, t
     assert lost['channel="carrier"'] == 0
 
 
+@pytest.mark.promises("PyFlink", "added", "WatermarkStrategy.with_max_ahead")
 def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
     assert [row[-2] for row in found if row[0] is None] == [1_000 - DELAY - 900]
 
 
+@pytest.mark.promises("PyFlink", "supported", "WatermarkStrategy.with_idleness")
 def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     """No row follows the first micro-batch; without the timeout the watermark would stay with channel 2."""
     streams.write_batches(tmp_path / "input", [rows(("a", 1, 5_000), ("b", 2, 1_000))], SCHEMA)

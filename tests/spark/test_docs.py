@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from promises import APIS, markdown
 
 import timerheap
 import timerheap.spark
@@ -121,3 +122,10 @@ def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
     listed = set(re.findall(r"^   (?:\w+\.)*(\w+)$", reference, re.MULTILINE))
     constants = set(re.findall(r"`timerheap\.(\w+)`", reference))
     assert set(module.__all__) <= listed | constants
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_page_shows_the_promises_of_each_api(api: str) -> None:
+    shown = [page for page in PAGES if f"```{{promises}} {api}\n" in page.read_text(encoding="utf-8")]
+    assert [page.parent.name for page in shown] == ["compatibility"]
+    assert len(markdown(api)) > 2

@@ -125,6 +125,7 @@ CUBES = (
     ],
     ids=["tumble", "hop", "cumulate", "where", "tumble by jvm"],
 )
+@pytest.mark.promises("Flink SQL", "supported", "late rows")
 def test_late_rows_of_slices_are_the_same_as_in_flink(
     text: str, local: str | None, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:

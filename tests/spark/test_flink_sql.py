@@ -63,6 +63,7 @@ def windows_of(function: str) -> Any:
         ("SESSION(TABLE t, DESCRIPTOR(ts), GAP => INTERVAL '1:30' MINUTE TO SECOND)", {"gap": 90_000}),
     ],
 )
+@pytest.mark.promises("Flink SQL", "supported", "arguments by name")
 def test_arguments_of_window_functions_are_parsed(function: str, lengths: dict[str, int]) -> None:
     query = windows_of(function)
     assert (query.windows, query.table, query.time) == (function.partition("(")[0].lower(), ("t",), "ts")
@@ -100,6 +101,19 @@ def test_sessions_are_partitioned_by_the_group_keys(by: str, keys: list[str]) ->
         ("COUNT(*) FILTER (WHERE v > 1)", Call("count", None, "v > 1")),
         ("MAX(v) FILTER (WHERE k = 'a')", Call("max", "v", "k = 'a'")),
     ],
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "supported",
+    "STDDEV_POP",
+    "STDDEV_SAMP",
+    "VAR_POP",
+    "VAR_SAMP",
+    "APPROX_COUNT_DISTINCT",
+    "FILTER",
+)
+@pytest.mark.promises(
+    "Flink SQL", "different", "AVG", note="the average of integers is a double, as in Spark"
 )
 def test_aggregates_are_parsed(text: str, call: Call) -> None:
     query = parsed(f"SELECT {text} AS x {FROM} GROUP BY window_start, window_end")
@@ -163,6 +177,11 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
             r"GROUP BY TUMBLE\(\.\.\.\), Flink's legacy windows",
         ),
         (
+            "SELECT 1 FROM t GROUP BY HOP(ts, INTERVAL '1' MINUTE, INTERVAL '2' MINUTE)",
+            r"GROUP BY HOP\(\.\.\.\)",
+        ),
+        ("SELECT 1 FROM t GROUP BY SESSION(ts, INTERVAL '1' MINUTE)", r"GROUP BY SESSION\(\.\.\.\)"),
+        (
             f"SELECT 1 FROM TABLE(SLIDE(TABLE t)) {GROUP}",
             "table function SLIDE is not supported; use one of TUM",
         ),
@@ -201,6 +220,7 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
         (f"SELECT ROW_NUMBER() OVER ({BY} ORDER BY v) AS n {FROM} {GROUP}", "in this place"),
         (f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER ({BY}) AS n {FROM}) WHERE n < 3", "without ORDER BY"),
         (TOP.replace("ROW_NUMBER", "RANK"), r"RANK\(\) OVER .*only the ROW_NUMBER\(\)"),
+        (TOP.replace("ROW_NUMBER", "DENSE_RANK"), r"DENSE_RANK\(\) OVER .*only the ROW_NUMBER\(\)"),
         (TOP.replace("AS n", ""), "without a name"),
         (TOP.replace("n <= 3", "v <= 3"), "without exactly one limit of n"),
         (TOP.replace("n <= 3", "n >= 3"), "without exactly one limit of n"),
@@ -239,6 +259,7 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
         (f"SELECT 1 {FROM} {GROUP} HAVING v > 1", "columns in HAVING must be .*, got 'v'"),
         (f"SELECT COLLECT(v) {FROM} {GROUP}", "aggregates are COUNT, .*timerheap.spark.aggregate"),
         (f"SELECT FIRST_VALUE(v) {FROM} {GROUP}", r"FIRST_VALUE\(v\) is not supported; aggregates are COUNT"),
+        (f"SELECT LAST_VALUE(v) {FROM} {GROUP}", r"LAST_VALUE\(v\) is not supported; aggregates are COUNT"),
         (f"SELECT LISTAGG(v) {FROM} {GROUP}", "LISTAGG.* is not supported; aggregates are COUNT"),
         (f"SELECT SUM(DISTINCT v) {FROM} {GROUP}", "only COUNT takes DISTINCT"),
         (f"SELECT COUNT(DISTINCT k, v) {FROM} {GROUP}", "distinct values of one column"),
@@ -247,6 +268,60 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
         (f"SELECT SUM(v) OVER () {FROM} {GROUP}", r"SUM\(v\) OVER \(\)"),
     ],
 )
+@pytest.mark.promises(
+    "Flink SQL", "refused", "window JOIN", "window SEMI JOIN", "window ANTI JOIN", note="use `process_two`"
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "FIRST_VALUE",
+    "LAST_VALUE",
+    "LISTAGG",
+    "COLLECT",
+    note="use `timerheap.spark.aggregate` with a function of your own",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "SUM(DISTINCT)",
+    "COUNT(DISTINCT a, b)",
+    note="only `COUNT` takes `DISTINCT`, of one column",
+)
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "GROUP BY TUMBLE(...)",
+    "GROUP BY HOP(...)",
+    "GROUP BY SESSION(...)",
+    note="write the window as a table function",
+)
+@pytest.mark.promises("Flink SQL", "refused", "RANK", "DENSE_RANK", note="only `ROW_NUMBER` ranks")
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "aggregation over a nested window aggregation",
+    note="make a view of the inner one",
+)
+@pytest.mark.promises("Flink SQL", "refused", "WITH", note="make a view")
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "ORDER BY",
+    "LIMIT",
+    "UNION",
+    "SELECT DISTINCT",
+    "SELECT *",
+    note="use the DataFrame's methods on the result",
+)
+@pytest.mark.promises("Flink SQL", "refused", "INSERT INTO", note="use `writeStream`")
+@pytest.mark.promises(
+    "Flink SQL",
+    "refused",
+    "SESSION with GROUPING SETS",
+    "Top-N of the rows of SESSION",
+    note="rank or group the aggregates",
+)
+@pytest.mark.promises("Flink SQL", "refused", "temporal joins", note="use `process_two`")
 def test_an_unsupported_query_raises_and_names_the_feature(query: str, message: str) -> None:
     with pytest.raises(ValueError, match=rf"(?s)^query.*{message}"):
         parsed(query)

@@ -293,6 +293,7 @@ JOBS: dict[str, tuple[Any, Any, str, list[Any]]] = {
 
 @pytest.mark.parametrize("micro_batches", [1, 20, 200])
 @pytest.mark.parametrize("job", JOBS)
+@pytest.mark.promises("PyFlink", "added", "BatchProcessFunction.one_timer_per_key")
 def test_a_job_equals_pandas(job: str, micro_batches: int) -> None:
     function, model, output, actions = JOBS[job]
     rows = events(40, 800, action=actions)

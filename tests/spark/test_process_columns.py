@@ -247,6 +247,18 @@ def process(df: DataFrame, function: BatchProcessFunction, order: str) -> DataFr
 
 @pytest.mark.parametrize("function", [Rounds(), Moving()], ids=["many timers", "one timer"])
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "BatchProcessFunction.process_batch",
+    "BatchProcessFunction.on_timers",
+    "BatchProcessFunction.Context.timer_service",
+    "BatchProcessFunction.Context.time_domain",
+    "BatchProcessFunction.Context.watermarks",
+    "BatchTimerService.current_watermark",
+    "BatchTimerService.register_event_time_timers",
+    "BatchTimerService.delete_event_time_timers",
+)
 def test_a_stream_gives_the_expected_output(
     function: Rounds, order: str, spark: SparkSession, tmp_path: Path
 ) -> None:

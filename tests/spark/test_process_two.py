@@ -150,6 +150,12 @@ def end_of(right: Any) -> int:
 
 
 @pytest.mark.parametrize("order", ["event_time", None, "batch"])
+@pytest.mark.promises(
+    "PyFlink",
+    "different",
+    "IntervalJoin",
+    note="a function of `process_two`, for `a.interval_join(b).between(...)`",
+)
 def test_the_interval_join_finds_every_pair_once(
     order: str | None, spark: SparkSession, tmp_path: Path
 ) -> None:

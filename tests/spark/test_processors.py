@@ -13,9 +13,11 @@ import pandas as pd
 import pandas.testing as pdt
 import pytest
 from processor_stage import Stage
+from promises import promises_of
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as T
+from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._group.processor_work import DeclaredState
@@ -76,6 +78,17 @@ def scripted() -> Stage:
 
 def run(stage: Stage, ops: str, now: int) -> list[str]:
     return [what for _, what in stage.batch([("a", ops)], now)]
+
+
+def test_every_method_of_sparks_classes_is_promised() -> None:
+    classes = [
+        *(stateful_processor.StatefulProcessor, stateful_processor.StatefulProcessorHandle),
+        *(stateful_processor.ValueState, stateful_processor.ListState, stateful_processor.MapState),
+        *(stateful_processor.TimerValues, stateful_processor.ExpiredTimerInfo),
+    ]
+    methods = {f"{of.__name__}.{name}" for of in classes for name in vars(of) if name[0] != "_"}
+    promised = promises_of("StatefulProcessor").keys()
+    assert methods == {name for name in promised if "." in name and not name.startswith("GroupedData")}
 
 
 def test_a_value_expires_when_the_time_to_live_has_passed_since_it_was_written() -> None:
@@ -155,11 +168,18 @@ def test_timers_and_map_keys_are_listed_in_the_order_of_sparks_bytes() -> None:
         ("h.getValueState('w', 'n int')", r"operation=get_value_state with invalid handle state=INITIALIZED"),
     ],
 )
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "calls that Spark refuses",
+    note="Spark's error class and text, at the call; in Spark the task then loses its state server",
+)
 def test_calls_that_spark_refuses_raise_its_error(ops: str, text: str) -> None:
     with pytest.raises(PySparkRuntimeError, match=text):
         run(scripted(), ops, now=1)
 
 
+@pytest.mark.promises("StatefulProcessor", "supported", "timeMode")
 def test_timers_need_a_time_mode() -> None:
     with pytest.raises(PySparkRuntimeError, match=r"operation=register_timer with invalid timeMode=NoTime"):
         Stage(Timed, ROWS, RESULT).batch([("a", "h.registerTimer(1)")])
@@ -195,6 +215,7 @@ def test_timers_need_a_time_mode() -> None:
         ("integer not null", None, 0),
     ],
 )
+@pytest.mark.promises("StatefulProcessor", "supported", "values of other types than the state's")
 def test_values_are_coerced_as_by_sparks_jvm(type_: str, value: Any, kept: Any) -> None:
     codec = StructCodec(T.StructType([field(type_)]))
     (found,) = codec.decode(codec.encode((value,)))
@@ -267,6 +288,36 @@ def test_timestamps_are_in_the_time_zone_of_the_session(style: Any, what: str) -
     rows = T.StructType().add("k", "string").add("at", "timestamp")
     stage = Stage(Hours, rows, RESULT, style=style, zone="Europe/Berlin")
     assert stage.batch([("a", datetime(2020, 1, 1, 9, tzinfo=UTC))]) == [("a", what)]
+
+
+class Logged(StatefulProcessor):
+    """Records its calls in a list that its copies share."""
+
+    calls: list[str] = []  # noqa: RUF012
+
+    def init(self, handle: Any) -> None:
+        self.calls.append("init")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        self.calls.append(f"rows of {key[0]}")
+        return iter([])
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "StatefulProcessor.init",
+    "StatefulProcessor.close",
+    note="only where there are rows or due timers, and once on the driver; in Spark, in all partitions",
+)
+def test_a_processor_is_opened_and_closed_around_the_keys_of_a_partition() -> None:
+    stage = Stage(Logged, ROWS, RESULT)
+    Logged.calls.clear()
+    stage.batch([("a", ""), ("b", "")])
+    assert Logged.calls == ["init", "rows of a", "rows of b", "close"]
 
 
 def test_slices_of_a_frame_are_those_of_iloc() -> None:

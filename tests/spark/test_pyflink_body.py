@@ -56,6 +56,26 @@ def assert_same_rows(df, recorded):
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "KeyedProcessFunction.process_element",
+    "KeyedProcessFunction.on_timer",
+    "KeyedProcessFunction.Context.get_current_key",
+    "KeyedProcessFunction.Context.timestamp",
+    "KeyedProcessFunction.Context.timer_service",
+    "KeyedProcessFunction.OnTimerContext.time_domain",
+    "TimerService.current_watermark",
+    "TimerService.register_event_time_timer",
+    "TimerService.delete_event_time_timer",
+    "TimeDomain.EVENT_TIME",
+    "RuntimeContext.get_state",
+    "RuntimeContext.get_list_state",
+    "RuntimeContext.get_map_state",
+    "ValueStateDescriptor",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+)
 def test_a_pyflink_function_yields_the_recorded_rows_on_a_batch(spark, recorded, order):
     rows = spark.read.schema(INPUT_SCHEMA).json(str(INPUT)).coalesce(1)  # rows of a key arrive in order
 

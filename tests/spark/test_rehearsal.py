@@ -134,6 +134,18 @@ def df(request: pytest.FixtureRequest, spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "StateDescriptor.enable_time_to_live",
+    note="register a timer and clear the state in `on_timer`",
+)
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "RuntimeContext.get_reducing_state",
+    note="keep the reduced value in a `ValueState`; triggers have a reducing state",
+)
 def test_an_invalid_state_raises_before_the_query_starts(entry: str, df: DataFrame) -> None:
     ENTRIES[entry](df, lambda rc: rc.get_state(ValueStateDescriptor("last", "bigint")))
     for act, error, message in BAD:
@@ -164,6 +176,13 @@ class Logged(Rows):
         sys.modules[__name__].EVENTS.append(event)  # type: ignore[attr-defined]
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "different",
+    "Function.open",
+    "Function.close",
+    note="they run in every task of every micro-batch, and once on the driver on a copy",
+)
 def test_an_opened_copy_is_closed(df: DataFrame) -> None:
     EVENTS.clear()
     timerheap.spark.process(df, "k", Logged(lambda rc: None), "k string")

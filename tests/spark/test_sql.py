@@ -183,6 +183,7 @@ def test_a_stream_uses_the_watermark_of_the_argument_or_the_view(
         ),
     ],
 )
+@pytest.mark.promises("Flink SQL", "supported", "PROCTIME")
 def test_processing_time_windows_end_by_the_clock(
     windows: str, options: dict[str, Any], spark: SparkSession, tmp_path: Path
 ) -> None:

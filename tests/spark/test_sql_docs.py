@@ -94,6 +94,7 @@ BY_SUPPLIER = """
     ("sets", "local"),
     [("GROUPING SETS ((supplier_id), ())", "jvm"), ("ROLLUP (supplier_id)", "arrow")],
 )
+@pytest.mark.promises("Flink SQL", "supported", "GROUPING SETS", "CUBE", "ROLLUP")
 def test_grouping_sets_return_the_documented_results(
     sets: str, local: str, bid: None, spark: SparkSession
 ) -> None:
@@ -103,6 +104,7 @@ def test_grouping_sets_return_the_documented_results(
 
 
 @pytest.mark.parametrize("bid", [BIDS], indirect=True)
+@pytest.mark.promises("Flink SQL", "supported", "GROUPING", "GROUPING_ID")
 def test_grouping_distinguishes_the_nulls_of_a_cube_from_those_of_rows(
     bid: None, spark: SparkSession
 ) -> None:
@@ -161,6 +163,7 @@ LAST_BIDS = """SELECT *
 
 
 @pytest.mark.parametrize("bid", [MORE_BIDS], indirect=True)
+@pytest.mark.promises("Flink SQL", "supported", "window Top-N", "window deduplication")
 def test_top_n_and_deduplication_return_the_documented_results(bid: None, spark: SparkSession) -> None:
     suppliers = timerheap.spark.sql(spark, TOP_SUPPLIERS)
     assert suppliers.columns == ["window_start", "window_end", "supplier_id", "price", "cnt", "rownum"]
@@ -192,6 +195,12 @@ def test_top_n_of_a_stream_ignores_late_rows(what: str, spark: SparkSession, tmp
         ]  # fmt: skip
 
 
+@pytest.mark.promises(
+    "Flink SQL",
+    "different",
+    "windows over window_time",
+    note="through a view; they end when a later window of the view comes out",
+)
 def test_windows_over_a_view_of_windows_return_the_documented_results(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -72,6 +72,20 @@ class Opened:
 
 
 @backends
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "State.clear",
+    "ValueState.value",
+    "ValueState.update",
+    "ListState.get",
+    "ListState.add",
+    "ListState.add_all",
+    "MapState.get",
+    "MapState.put",
+    "MapState.put_all",
+    "MapState.is_empty",
+)
 def test_states_belong_to_the_current_key(backend):
     opened = Opened(backend, "bigint")
     opened.value.update(1)
@@ -91,6 +105,7 @@ def test_states_belong_to_the_current_key(backend):
 
 
 @backends
+@pytest.mark.promises("PyFlink", "supported", "ListState.update", "MapState.remove", "MapState.contains")
 def test_an_emptied_list_or_map_is_no_state(backend):
     opened = Opened(backend, "bigint")
     opened.log.add(1)
@@ -129,6 +144,7 @@ def test_an_iterator_over_a_list_is_not_changed_by_what_follows(backend):
 
 
 @backends
+@pytest.mark.promises("PyFlink", "supported", "MapState.items", "MapState.keys", "MapState.values")
 def test_a_map_is_iterated_in_the_order_of_insertion(backend):
     opened = Opened(backend, "bigint")
     opened.book.put_all({"a": 1, "b": 2, "c": 3})
@@ -272,6 +288,7 @@ def test_state_without_a_current_key_raises(backend):
 
 
 @backends
+@pytest.mark.promises("PyFlink", "supported", "StateDescriptor.get_name")
 def test_descriptors_of_equal_types_return_one_handle(backend):
     opened = Opened(backend, "bigint")
     for same in (Types.LONG(), pa.int64()):

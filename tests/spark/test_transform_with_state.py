@@ -20,6 +20,42 @@ from timerheap.spark import transform_with_state
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "supported",
+    "StatefulProcessor.handleInputRows",
+    "StatefulProcessor.handleExpiredTimer",
+    "StatefulProcessorHandle.getValueState",
+    "StatefulProcessorHandle.getListState",
+    "StatefulProcessorHandle.getMapState",
+    "StatefulProcessorHandle.registerTimer",
+    "StatefulProcessorHandle.deleteTimer",
+    "StatefulProcessorHandle.listTimers",
+    "StatefulProcessorHandle.deleteIfExists",
+    "TimerValues.getCurrentProcessingTimeInMs",
+    "TimerValues.getCurrentWatermarkInMs",
+    "ExpiredTimerInfo.getExpiryTimeInMs",
+    "ValueState.exists",
+    "ValueState.get",
+    "ValueState.update",
+    "ValueState.clear",
+    "ListState.exists",
+    "ListState.get",
+    "ListState.put",
+    "ListState.appendValue",
+    "ListState.appendList",
+    "ListState.clear",
+    "MapState.exists",
+    "MapState.getValue",
+    "MapState.containsKey",
+    "MapState.updateValue",
+    "MapState.iterator",
+    "MapState.keys",
+    "MapState.values",
+    "MapState.removeKey",
+    "MapState.clear",
+    "GroupedData.transformWithState",
+)
 def test_random_commands_on_rows_in_event_time_do_the_same_as_in_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -33,6 +69,15 @@ def test_random_commands_on_rows_in_event_time_do_the_same_as_in_spark(
     assert ran < sum(len(row["ops"].split(";")) for batch in batches for row in batch)  # some are late
 
 
+@pytest.mark.promises(
+    "StatefulProcessor", "supported", "GroupedData.transformWithStateInPandas", "ttlDurationMs"
+)
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "StatefulProcessor.handleInitialState",
+    note="that of all keys of a partition comes before all rows; in Spark, a key's before its own rows",
+)
 def test_random_commands_on_frames_with_time_to_live_and_initial_state_do_the_same_as_in_spark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -46,6 +91,7 @@ def test_random_commands_on_frames_with_time_to_live_and_initial_state_do_the_sa
         assert ours == theirs
 
 
+@pytest.mark.promises("StatefulProcessor", "supported", "initialState", "batch DataFrames")
 def test_a_batch_dataframe_with_initial_state_does_the_same_as_in_spark(spark: SparkSession) -> None:
     ops = "value.get();value.update((3,'x'));list.get();map.keys();register(5);timers()"
     df = spark.createDataFrame([("a", ops), ("b", ops), ("a", ops)], "k string, ops string")
@@ -73,6 +119,7 @@ class Echo(StatefulProcessor):
         pass
 
 
+@pytest.mark.promises("StatefulProcessor", "supported", "eventTimeColumnName")
 def test_windows_follow_by_the_event_time_column_of_the_result(spark: SparkSession, tmp_path: Path) -> None:
     batches = [[{"k": "a", "at": datetime.fromtimestamp(at, UTC), "ops": ""}] for at in (1, 2, 15, 35)]
     streams.write_batches(tmp_path / "input", batches, SCHEMA)

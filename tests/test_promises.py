@@ -1,0 +1,79 @@
+"""Each public name of the classes that PyFlink has is promised by a test."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from promises import promises, promises_of
+
+import timerheap
+from timerheap import functions, interval_join, state, time, types, watermarks, windows
+from timerheap.async_io import function, retry
+
+PROMISED = promises_of("PyFlink")
+SURFACE = [functions, state, time, types, watermarks, interval_join, windows, function, retry]
+
+
+def public_names(of: str, found: Any) -> Iterator[str]:
+    """Yield the public names of a class: those that no base class has, or if there are none, its own."""
+    if not inspect.isclass(found):
+        yield of
+        return
+    bases = found.__mro__[1:]
+    own = [name for name in vars(found) if name[0] != "_" and not any(hasattr(base, name) for base in bases)]
+    if not own:
+        yield of
+    for name in own:
+        yield from public_names(f"{of}.{name}", getattr(found, name))
+
+
+def surface(module: ModuleType) -> Iterator[str]:
+    for name in module.__all__:
+        if inspect.isclass(getattr(module, name)):
+            yield from public_names(name, getattr(module, name))
+
+
+@pytest.mark.parametrize("module", SURFACE, ids=lambda module: module.__name__)
+def test_every_public_name_is_promised(module: ModuleType) -> None:
+    missing = sorted({*surface(module)} - PROMISED.keys())
+    assert not missing, "mark the tests that hold them, as tests/support/promises.py says"
+
+
+def test_every_promised_name_exists_unless_it_is_refused() -> None:
+    unknown = []
+    for name, status in PROMISED.items():
+        for module in (timerheap, timerheap.flink, *SURFACE):
+            try:
+                attrgetter(name)(module)
+            except (AttributeError, ImportError):
+                continue
+            break
+        else:
+            unknown += [name] * (status != "refused")
+    assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ('"PyFlink", "supported"', "and names"),
+        ('"Flink", "supported", "open"', "must be of one of"),
+        ('"PyFlink", "done", "open"', "have one of"),
+        ('"PyFlink", "refused", "OutputTag"', "must have a note"),
+        ('"PyFlink", "supported", "ListState.add", note="as a set"', "must agree"),
+    ],
+)
+def test_a_promise_that_says_too_little_raises(tmp_path: Path, marker: str, message: str) -> None:
+    path = tmp_path / "test_lists.py"
+    sound = '@pytest.mark.promises("PyFlink", "supported", "ListState.add")\ndef test_lists(): ...\n'
+    path.write_text(sound)
+    assert [promise.test for promise in promises(tmp_path)] == ["test_lists.py::test_lists"]
+    path.write_text(f"{sound}@pytest.mark.promises({marker})\ndef test_more(): ...\n")
+    with pytest.raises(ValueError, match=message):
+        promises(tmp_path)

@@ -20,8 +20,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # A room is a module or a subpackage; "__init__" is the package's own face.
 LAYERS = {
     "": [
-        "_arguments _murmur _returned state time types",
-        "_values timer",
+        "_arguments _murmur _subscripts row time types",
+        "_returned _state_contents _values state timer",
         "_native functions watermarks",
         "_state_handles hashing interval_join tvf",
         "windows",
@@ -138,7 +138,7 @@ LAYERS = {
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
         "processor_frames processor_rows",
         "rows_ahead",
-        "group_state live_groups processor_states runner two_inputs waves window_runner",
+        "assigned_times group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state key_group_batch processor_handle rehearsal row_runner",
         "partition_batch processor_runner",
         "processor_batch stateful_operator",
@@ -149,7 +149,7 @@ LAYERS = {
         "checkpoint_state",
         "starting_state",
         "aggregates flink_grouping flink_ranks marks observation window_source",
-        "build flink_sql",
+        "build flink_sql time_column",
         "processors window_plan",
         "grouped_windows",
         "ranking",

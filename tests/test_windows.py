@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import MIN_WATERMARK, ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
+from timerheap import (
+    MIN_WATERMARK,
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    Types,
+    ValueStateDescriptor,
+)
 from timerheap.flink import KeyContext
 from timerheap.flink.operators.memory_state import MemoryRuntimeContext
 from timerheap.windows import (
@@ -28,7 +36,6 @@ from timerheap.windows import (
     ProcessWindowFunction,
     PurgingTrigger,
     ReduceFunction,
-    ReducingStateDescriptor,
     SessionWindowTimeGapExtractor,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
@@ -387,9 +394,29 @@ def test_a_window_keeps_states_of_all_kinds() -> None:
         states.of(total, window).add(window.end)
     states.merge(total, union, [one, TimeWindow(99, 100), other])
     assert [states.of(total, window).get() for window in (one, other, union)] == [None, None, 19]
-    with pytest.raises(TypeError, match="must be the descriptor of a reducing or a list state, which"):
+
+    class Mean(AggregateFunction):
+        def create_accumulator(self):
+            return [0, 0]
+
+        def add(self, value, accumulator):
+            return [accumulator[0] + value, accumulator[1] + 1]
+
+        def get_result(self, accumulator):
+            return accumulator[0] / accumulator[1]
+
+        def merge(self, acc_a, acc_b):
+            return [a + b for a, b in zip(acc_a, acc_b, strict=True)]
+
+    mean = AggregatingStateDescriptor("mean", Mean(), "array<bigint>")
+    states.of(mean, one).add(6)
+    for value in (1, 2):
+        states.of(mean, other).add(value)
+    states.merge(mean, union, [one, other])
+    assert [states.of(mean, window).get() for window in (one, other, union)] == [None, None, 3]
+    with pytest.raises(TypeError, match="must be the descriptor of a reducing, an aggregating or a list"):
         states.merge(ValueStateDescriptor("value", LONG), union, [one])
-    with pytest.raises(TypeError, match="must be the descriptor of a value, list, map or reducing state"):
+    with pytest.raises(TypeError, match="must be the descriptor of a value, list, map, reducing or"):
         states.of("value", one)
     with pytest.raises(ValueError, match="already in use"):
         states.of(ListStateDescriptor("value", LONG), one)

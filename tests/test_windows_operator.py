@@ -16,6 +16,7 @@ from timerheap import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     Types,
     ValueStateDescriptor,
 )
@@ -31,7 +32,6 @@ from timerheap.windows import (
     ProcessingTimeSessionWindows,
     ProcessWindowFunction,
     ReduceFunction,
-    ReducingStateDescriptor,
     SessionWindowTimeGapExtractor,
     SlidingEventTimeWindows,
     TimeWindow,

@@ -1,9 +1,12 @@
 """Flink's timers, watermarks and windows for PySpark, on a native heap.
 
 The heaps, and the vocabulary of functions that run on Spark (`timerheap.spark`). Windows are in
-`timerheap.windows` and `timerheap.tvf`, asynchronous calls in `timerheap.async_io`, and Flink's runtime
-classes in `timerheap.flink`.
+`timerheap.windows`, whose names can also be imported from here, and in `timerheap.tvf`, asynchronous calls in
+`timerheap.async_io`, and Flink's runtime classes in `timerheap.flink`.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.functions import (
@@ -18,12 +21,17 @@ from timerheap.functions import (
 )
 from timerheap.hashing import spark_xxhash64
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
+from timerheap.row import Row
 from timerheap.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
     BatchValueState,
     ListState,
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
     ValueState,
     ValueStateDescriptor,
 )
@@ -32,10 +40,15 @@ from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch, coa
 from timerheap.types import TypeInformation, Types
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
+if TYPE_CHECKING:
+    from timerheap.windows import *  # noqa: F403
+
 __all__ = [
     "MAX_WATERMARK",
     "MIN_WATERMARK",
     "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
     "BatchProcessFunction",
     "BatchRuntimeContext",
     "BatchTimerService",
@@ -50,6 +63,9 @@ __all__ = [
     "MapState",
     "MapStateDescriptor",
     "ProcessJoinFunction",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "Row",
     "RuntimeContext",
     "Time",
     "TimeDomain",
@@ -70,9 +86,6 @@ __all__ = [
 _REFUSED = {
     "OutputTag": "there are no side outputs: yield rows of another kind, and split the result with where()",
     "StateTtlConfig": "there is no state time-to-live: register a timer and clear() the state in on_timer",
-    "ReducingStateDescriptor": "there is no reducing state: keep the reduced value in a ValueState "
-    "(triggers have one: timerheap.windows.ReducingStateDescriptor)",
-    "AggregatingStateDescriptor": "there is no aggregating state: keep the accumulator in a ValueState",
 }
 
 
@@ -83,4 +96,8 @@ def __getattr__(name: str) -> object:
         return version("timerheap")
     if name in _REFUSED:
         raise ImportError(f"timerheap has no {name}: {_REFUSED[name]}")
+    if not name.startswith("_"):  # imported when used, since many programs have no windows
+        windows = import_module("timerheap.windows")
+        if name in windows.__all__:
+            return getattr(windows, name)
     raise AttributeError(f"module 'timerheap' has no attribute {name!r}")

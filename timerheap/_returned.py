@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import GeneratorType
 from typing import Any, cast
 
+from timerheap.row import Row
+
 __all__ = ["records"]
 
 
@@ -40,7 +42,7 @@ def records(method: str, returned: object) -> Iterable[Any]:
         return cast(Iterable[Any], returned)
     if returned is None or (isinstance(returned, tuple) and not returned):
         return ()
-    one = isinstance(returned, str | bytes | bytearray | Mapping | tuple) or hasattr(returned, _TABLE)
+    one = isinstance(returned, str | bytes | bytearray | Mapping | tuple | Row) or hasattr(returned, _TABLE)
     if one or not isinstance(returned, Iterable):
         shown = " ".join(repr(returned).split())
         raise TypeError(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from timerheap.functions import RuntimeContext
+from timerheap._state_contents import Codec, Contents, CurrentKey, KeyedContents, StateBackend, ValueTypes
+from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
     ListState,
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
     State,
     StateDescriptor,
     ValueState,
@@ -19,159 +24,14 @@ from timerheap.state import (
 )
 
 __all__ = [
-    "Codec",
-    "Contents",
-    "CurrentKey",
+    "AggregatingHandle",
     "Handle",
-    "KeyedContents",
     "KeyedRuntimeContext",
-    "ListContents",
     "ListHandle",
-    "MapContents",
     "MapHandle",
-    "StateBackend",
-    "ValueContents",
+    "ReducingHandle",
     "ValueHandle",
-    "ValueTypes",
 ]
-
-
-class CurrentKey(Protocol):
-    """Where the current key is: a `timerheap.flink.KeyContext`."""
-
-    @property
-    def current_key(self) -> Any:
-        """The key, or None if there is none."""
-
-
-class ValueContents(Protocol):
-    """The encoded values of one value state, by key; None for a key without state."""
-
-    def load(self, key: Any, /) -> Any:
-        """Return the value of a key."""
-
-    def store(self, key: Any, value: Any, /) -> None:
-        """Set the value of a key; None removes it."""
-
-
-class ListContents(Protocol):
-    """The encoded elements of one list state, by key."""
-
-    def load(self, key: Any, /) -> Sequence[Any]:
-        """Return the elements of a key; `append` may extend the sequence, `replace` leaves it as it is."""
-
-    def append(self, key: Any, elements: list[Any], /) -> None:
-        """Append elements, at a cost that does not depend on the length of the list."""
-
-    def replace(self, key: Any, elements: list[Any], /) -> None:
-        """Set the elements of a key; an empty list removes its state."""
-
-
-class MapContents(Protocol):
-    """The entries of one map state, by key, from the user's keys to encoded values."""
-
-    def load(self, key: Any, /) -> Mapping[Any, Any]:
-        """Return the entries of a key in the order of insertion."""
-
-    def find(self, key: Any, entry: Any, /) -> tuple[bool, Any]:
-        """Return whether a key has an entry, and the value of the entry."""
-
-    def put(self, key: Any, entries: dict[Any, Any], /) -> None:
-        """Set entries, at a cost that does not depend on the size of the map."""
-
-    def remove(self, key: Any, entry: Any, /) -> None:
-        """Remove an entry if there is one, at a cost that does not depend on the size of the map."""
-
-    def remove_all(self, key: Any, /) -> None:
-        """Remove all entries of a key."""
-
-
-class StateBackend(Protocol):
-    """Stores the contents of all states of one function."""
-
-    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> Any:
-        """Return the contents of one state: `ValueContents`, `ListContents` or `MapContents`.
-
-        Parameters
-        ----------
-        name : str
-        shape : {"value", "list", "map"}
-        types : tuple
-            The type of the value; of an element; of a key and a value. They come from `ValueTypes`.
-        """
-
-
-class Codec(Protocol):
-    """Converts values between the user and a state."""
-
-    def encode(self, value: Any) -> Any:
-        """Return what is kept of `value`, or raise ValueError if it does not fit; None stays None."""
-
-    def decode(self, kept: Any) -> Any:
-        """Return the value of `kept`, an object of the caller's own."""
-
-
-class ValueTypes(Protocol):
-    """Reads the types of descriptors, and knows how their values are kept."""
-
-    def resolve(self, type_info: object, argument: str) -> Any:
-        """Return a type, comparable with ``==``; errors begin with `argument`."""
-
-    def resolve_key(self, type_info: object, argument: str) -> Any:
-        """Return the type of a map's keys."""
-
-    def codec(self, type_: Any, what: str) -> Codec:
-        """Return the codec of a type; `what` is named in errors."""
-
-
-class Contents(Protocol):
-    """Where a handle reads and writes: a table of contents, and a key in it."""
-
-    @property
-    def table(self) -> Any:
-        """`ValueContents`, `ListContents` or `MapContents`, as the handle needs it."""
-
-    def key(self) -> Any:
-        """Return the key, such as the current one."""
-
-
-class KeyedContents:
-    """The current key's contents of one state.
-
-    Parameters
-    ----------
-    keys : CurrentKey
-    name, shape, types
-        As in `StateBackend.contents_of`.
-    """
-
-    table: Any
-
-    def __init__(self, keys: CurrentKey, name: str, shape: str, types: tuple[Any, ...]) -> None:
-        self.keys = keys
-        self.name = name
-        self.shape = shape
-        self.types = types
-
-    def bind(self, backend: StateBackend) -> Any:
-        """Use this backend from now on; return its contents of the state."""
-        self.table = backend.contents_of(self.name, self.shape, self.types)
-        return self.table
-
-    def key(self) -> Any:
-        """See `Contents`."""
-        key = self.keys.current_key
-        if key is None:
-            raise RuntimeError(
-                f"state {self.name!r}: there is no current key; use state in the calls that process elements "
-                "or timers, not in open()"
-            )
-        return key
-
-    def __str__(self) -> str:
-        types = ", ".join(map(str, self.types))
-        text = {"value": types, "list": f"list<element: {types}>", "map": f"map<{types}>"}[self.shape]
-        return f"a {self.shape} state of {text}"
 
 
 class Handle(State):
@@ -187,6 +47,7 @@ class Handle(State):
     """
 
     shape: ClassVar[str]
+    kind: ClassVar[str]
     parts: ClassVar[tuple[str, ...]]
 
     def __init__(self, contents: Contents, name: str, codecs: Sequence[Codec]) -> None:
@@ -198,7 +59,7 @@ class Handle(State):
 class ValueHandle(Handle, ValueState):
     """A `ValueState` over `ValueContents`."""
 
-    shape = "value"
+    shape = kind = "value"
     parts = ("",)
 
     def value(self) -> Any:
@@ -214,10 +75,77 @@ class ValueHandle(Handle, ValueState):
         self._contents.table.store(self._contents.key(), None)
 
 
+class _AddingHandle(Handle):
+    """One value for each key, to which values are added; a subclass sets what combines them."""
+
+    shape = "value"
+    parts = ("",)
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.store(self._contents.key(), None)
+
+    def _load(self) -> Any:
+        return self._codec.decode(self._contents.table.load(self._contents.key()))
+
+    def _store(self, value: Any) -> None:
+        if value is None:
+            raise ValueError(f"state {self._name!r}: a value that is added or combined must not be None")
+        self._contents.table.store(self._contents.key(), self._codec.encode(value))
+
+
+class ReducingHandle(_AddingHandle, ReducingState):
+    """A `ReducingState` over `ValueContents`."""
+
+    kind = "reducing"
+    function: Callable[[Any, Any], Any]
+
+    def get(self) -> Any:
+        """See `timerheap.ReducingState`."""
+        return self._load()
+
+    def add(self, value: Any) -> None:
+        """See `timerheap.ReducingState`."""
+        kept = None if value is None else self._load()
+        self._store(value if kept is None else self.function(kept, value))
+
+    def absorb(self, other: ReducingHandle) -> None:
+        """Move the value of another key to this one."""
+        kept = other._load()
+        if kept is not None:
+            other.clear()
+            self.add(kept)
+
+
+class AggregatingHandle(_AddingHandle, AggregatingState):
+    """An `AggregatingState` over `ValueContents`."""
+
+    kind = "aggregating"
+    function: AggregateFunction
+
+    def get(self) -> Any:
+        """See `timerheap.AggregatingState`."""
+        kept = self._load()
+        return None if kept is None else self.function.get_result(kept)
+
+    def add(self, value: Any) -> None:
+        """See `timerheap.AggregatingState`."""
+        kept = self._load()
+        self._store(self.function.add(value, self.function.create_accumulator() if kept is None else kept))
+
+    def absorb(self, other: AggregatingHandle) -> None:
+        """Move the accumulator of another key to this one."""
+        kept = other._load()
+        if kept is not None:
+            other.clear()
+            mine = self._load()
+            self._store(kept if mine is None else self.function.merge(mine, kept))
+
+
 class ListHandle(Handle, ListState):
     """A `ListState` over `ListContents`."""
 
-    shape = "list"
+    shape = kind = "list"
     parts = (", an element",)
 
     def get(self) -> Iterator[Any]:
@@ -244,6 +172,12 @@ class ListHandle(Handle, ListState):
         """See `timerheap.state.State.clear`."""
         self._contents.table.replace(self._contents.key(), [])
 
+    def absorb(self, other: ListState) -> None:
+        """Move the elements of another key to this one."""
+        elements = list(other.get())
+        other.clear()
+        self.add_all(elements)
+
     def _encode(self, values: Iterable[Any]) -> list[Any]:
         encoded = [self._codec.encode(value) for value in values]
         if any(value is None for value in encoded):
@@ -254,7 +188,7 @@ class ListHandle(Handle, ListState):
 class MapHandle(Handle, MapState):
     """A `MapState` over `MapContents`."""
 
-    shape = "map"
+    shape = kind = "map"
     parts = (", a key", ", a value")
 
     def __init__(self, contents: Contents, name: str, codecs: Sequence[Codec]) -> None:
@@ -368,13 +302,30 @@ class KeyedRuntimeContext(RuntimeContext):
         types = self._types.resolve_key(key, argument), self._types.resolve(value, argument)
         return self._handle(MapHandle, state_descriptor.name, types)
 
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
+        """See `timerheap.RuntimeContext`."""
+        _expect(state_descriptor, ReducingStateDescriptor)
+        handle = self._handle_of_value(ReducingHandle, state_descriptor)
+        handle.function = state_descriptor.reduce_function
+        return handle
+
+    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """See `timerheap.RuntimeContext`."""
+        _expect(state_descriptor, AggregatingStateDescriptor)
+        handle = self._handle_of_value(AggregatingHandle, state_descriptor)
+        handle.function = state_descriptor.agg_function
+        return handle
+
     def _value_state(self, class_: type[H], descriptor: ValueStateDescriptor) -> H:
         _expect(descriptor, ValueStateDescriptor)
+        return self._handle_of_value(class_, descriptor)
+
+    def _handle_of_value(self, class_: type[H], descriptor: StateDescriptor) -> H:
         type_ = self._types.resolve(descriptor.type_info, f"state {descriptor.name!r}")
         return self._handle(class_, descriptor.name, (type_,))
 
     def _handle(self, class_: type[H], name: str, types: tuple[Any, ...]) -> H:
-        asked = KeyedContents(self._keys, name, class_.shape, types)
+        asked = KeyedContents(self._keys, name, class_.shape, types, class_.kind)
         if name in self._handles:
             handle, contents = self._handles[name]
             if not isinstance(handle, class_) or contents.types != types:
@@ -390,4 +341,5 @@ class KeyedRuntimeContext(RuntimeContext):
 
 def _expect(descriptor: object, class_: type[StateDescriptor]) -> None:
     if not isinstance(descriptor, class_):
-        raise TypeError(f"state_descriptor must be a {class_.__name__}, got {descriptor!r}")
+        article = "an" if class_.__name__[0] == "A" else "a"
+        raise TypeError(f"state_descriptor must be {article} {class_.__name__}, got {descriptor!r}")

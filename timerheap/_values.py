@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from timerheap.row import Row
 from timerheap.types import arrow_type
 
 if TYPE_CHECKING:
@@ -255,6 +256,11 @@ def _row(type_: pa.DataType) -> Convert:
     checks = [checker(field.type) for field in type_]
 
     def row(value: Any) -> dict[str, Any]:
+        if isinstance(value, Row):
+            try:
+                value = value.get_fields_by_names(names)
+            except ValueError as e:
+                raise Misfit(f"{_show(value)} does not fit {type_}: {e}") from None
         if isinstance(value, Mapping):
             unknown = set(value) - set(names)
             if unknown:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from timerheap._subscripts import Subscripted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,11 +14,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from timerheap.state import (
+        AggregatingState,
+        AggregatingStateDescriptor,
         BatchValueState,
         ListState,
         ListStateDescriptor,
         MapState,
         MapStateDescriptor,
+        ReducingState,
+        ReducingStateDescriptor,
         ValueState,
         ValueStateDescriptor,
     )
@@ -56,16 +62,16 @@ class RuntimeContext(ABC):
         """Return the handle of a map state."""
 
     @abstractmethod
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return the handle of a reducing state."""
+
+    @abstractmethod
+    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """Return the handle of an aggregating state."""
+
+    @abstractmethod
     def get_max_number_of_parallel_subtasks(self) -> int:
         """Return ``max_parallelism``, the number of key groups."""
-
-    def get_reducing_state(self, state_descriptor: object) -> NoReturn:
-        """Raise NotImplementedError: reducing state is not supported."""
-        raise NotImplementedError("ReducingState is not supported; keep the reduced value in a ValueState")
-
-    def get_aggregating_state(self, state_descriptor: object) -> NoReturn:
-        """Raise NotImplementedError: aggregating state is not supported."""
-        raise NotImplementedError("AggregatingState is not supported; keep the accumulator in a ValueState")
 
 
 class BatchRuntimeContext(RuntimeContext):
@@ -76,7 +82,7 @@ class BatchRuntimeContext(RuntimeContext):
         """Return the handle of a value state."""
 
 
-class Function:
+class Function(Subscripted):
     """Life cycle of a function.
 
     Every task uses a new copy of the function, and Spark runs one task for every partition of every
@@ -111,7 +117,7 @@ class KeyedProcessFunction(Function, ABC):
     ...         yield ctx.get_current_key(), timestamp
     """
 
-    class Context(ABC):
+    class Context(Subscripted, ABC):
         """Context of `process_element`; valid only during the call."""
 
         @abstractmethod
@@ -393,7 +399,7 @@ class BatchProcessFunction(Function, ABC):
         return None
 
 
-class AggregateFunction(ABC):
+class AggregateFunction(Subscripted, ABC):
     """Aggregates elements into an accumulator (``pyflink.datastream.AggregateFunction``).
 
     Only the accumulator is kept, not the elements. A method may modify the accumulator and return it. A

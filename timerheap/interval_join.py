@@ -9,6 +9,7 @@ from typing import Any
 
 from timerheap._arguments import milliseconds
 from timerheap._returned import records
+from timerheap._subscripts import Subscripted
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -27,7 +28,7 @@ class ProcessJoinFunction(Function, ABC):
     ...         yield left["plane"], ctx.get_right_timestamp() - ctx.get_left_timestamp()
     """
 
-    class Context(ABC):
+    class Context(Subscripted, ABC):
         """The context of one call of `process_element`; invalid after it."""
 
         @abstractmethod

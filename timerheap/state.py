@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from timerheap._subscripts import Subscripted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
 __all__ = [
+    "AggregatingState",
+    "AggregatingStateDescriptor",
     "BatchValueState",
     "ListState",
     "ListStateDescriptor",
     "MapState",
     "MapStateDescriptor",
+    "ReducingState",
+    "ReducingStateDescriptor",
     "State",
     "StateDescriptor",
     "ValueState",
@@ -32,7 +38,8 @@ class StateDescriptor:
         Unique within the function; also the name of the state in the checkpoint.
     type_info
         A ``Types.*``, a DDL string, a Spark type or a pyarrow type. Values are stored as Arrow values of that
-        type. An int stands for a timestamp, in epoch ms.
+        type. An int stands for a timestamp, in epoch ms. There is no default: where PyFlink would pickle the
+        values, using the state raises TypeError.
     """
 
     def __init__(self, name: str, type_info: object) -> None:
@@ -59,26 +66,73 @@ class StateDescriptor:
 class ValueStateDescriptor(StateDescriptor):
     """Describes a `ValueState`: ``ValueStateDescriptor("last", Types.LONG())``."""
 
-    def __init__(self, name: str, value_type_info: object) -> None:
+    def __init__(self, name: str, value_type_info: object = None) -> None:
         super().__init__(name, value_type_info)
 
 
 class ListStateDescriptor(StateDescriptor):
     """Describes a `ListState`; `elem_type_info` is the type of one element."""
 
-    def __init__(self, name: str, elem_type_info: object) -> None:
+    def __init__(self, name: str, elem_type_info: object = None) -> None:
         super().__init__(name, elem_type_info)
 
 
 class MapStateDescriptor(StateDescriptor):
     """Describes a `MapState`; keys must be hashable Python values of `key_type_info`."""
 
-    def __init__(self, name: str, key_type_info: object, value_type_info: object) -> None:
+    def __init__(self, name: str, key_type_info: object = None, value_type_info: object = None) -> None:
         super().__init__(name, (key_type_info, value_type_info))
         self.key_and_value = (key_type_info, value_type_info)
 
 
-class State(ABC):
+class ReducingStateDescriptor(StateDescriptor):
+    """Describes a `ReducingState`.
+
+    Parameters
+    ----------
+    name : str
+    reduce_function : ReduceFunction or callable
+        An associative function ``(value1, value2) -> value``.
+    type_info
+        The type of the value, as in other descriptors.
+
+    Examples
+    --------
+    >>> from timerheap import Types
+    >>> ReducingStateDescriptor("last", max, Types.LONG())
+    ReducingStateDescriptor('last', TypeInformation('bigint'))
+    """
+
+    def __init__(self, name: str, reduce_function: Any, type_info: object = None) -> None:
+        super().__init__(name, type_info)
+        self.reduce_function: Callable[[Any, Any], Any] = getattr(reduce_function, "reduce", reduce_function)
+        if not callable(self.reduce_function):
+            raise TypeError(
+                "reduce_function must be a ReduceFunction or a callable (value1, value2) -> value, got "
+                f"{reduce_function!r}"
+            )
+
+
+class AggregatingStateDescriptor(StateDescriptor):
+    """Describes an `AggregatingState`.
+
+    Parameters
+    ----------
+    name : str
+    agg_function : AggregateFunction
+    state_type_info
+        The type of the accumulators, as in other descriptors.
+    """
+
+    def __init__(self, name: str, agg_function: Any, state_type_info: object = None) -> None:
+        super().__init__(name, state_type_info)
+        for method in ("create_accumulator", "add", "get_result"):
+            if isinstance(agg_function, type) or not callable(getattr(agg_function, method, None)):
+                raise TypeError(f"agg_function must be an AggregateFunction, got {agg_function!r}")
+        self.agg_function = agg_function
+
+
+class State(Subscripted, ABC):
     """State of the current key. A value that does not fit the type of the descriptor raises ValueError."""
 
     @abstractmethod
@@ -123,6 +177,36 @@ class BatchValueState(ValueState):
         key_hashes : array_like of int64, shape (n,)
         values : pyarrow Array, or an argument of ``pyarrow.array``, shape (n,)
         """
+
+
+class ReducingState(State):
+    """One value for each key that combines all added values (Flink's ``ReducingState``).
+
+    Each call costs O(1) and a call of the function.
+    """
+
+    @abstractmethod
+    def get(self) -> Any:
+        """Return the combined value, or None if nothing has been added."""
+
+    @abstractmethod
+    def add(self, value: Any) -> None:
+        """Combine `value` with the value of the state; None raises ValueError."""
+
+
+class AggregatingState(State):
+    """One accumulator for each key, to which values are added (Flink's ``AggregatingState``).
+
+    Each call costs O(1) and a call of the function.
+    """
+
+    @abstractmethod
+    def get(self) -> Any:
+        """Return the result of the accumulator, or None if nothing has been added."""
+
+    @abstractmethod
+    def add(self, value: Any) -> None:
+        """Add `value` to the accumulator."""
 
 
 class ListState(State):

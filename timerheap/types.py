@@ -189,7 +189,7 @@ class Types:
         """Raise NotImplementedError: state is never pickled."""
         raise NotImplementedError(
             "Types.PICKLED_BYTE_ARRAY is not supported, because state is never pickled; use the type of the "
-            "value, such as Types.STRING() or Types.ROW_NAMED([...], [...])"
+            "value, such as Types.DOUBLE(), Types.STRING() or Types.TUPLE([Types.STRING(), Types.LONG()])"
         )
 
 
@@ -216,6 +216,11 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
         ddl = type_
     elif callable(getattr(type_, "simpleString", None)):  # a Spark DataType, without importing pyspark
         ddl = type_.simpleString()  # type: ignore[attr-defined]
+    elif type_ is None:
+        raise TypeError(
+            f"{argument}: the type must be given, since values are never pickled, got None; pass the type of "
+            "the value, such as Types.LONG(), Types.STRING() or Types.TUPLE([Types.STRING(), Types.LONG()])"
+        )
     else:
         raise TypeError(
             f"{argument}: the type must be one of Types.*, a DDL string such as 'bigint', a Spark type or a "

@@ -428,11 +428,11 @@ RUNS: dict[str, tuple[Any, str]] = {
     ),
     "reducing state": (
         Rows(lambda rc, row, ctx: rc.get_reducing_state(None)),
-        "ReducingState is not supported; keep",
+        "must be a ReducingStateDescriptor, got None",
     ),
     "aggregating state": (
         Rows(lambda rc, row, ctx: rc.get_aggregating_state(0)),
-        "AggregatingState is not supported; k",
+        "must be an AggregatingStateDescriptor, got 0",
     ),
     "descriptor": (
         Rows(lambda rc, row, ctx: rc.get_state("last")),

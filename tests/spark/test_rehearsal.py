@@ -121,7 +121,7 @@ BAD: list[tuple[Open, type[Exception], str]] = [
         ValueError,
         "keys must be hashable",
     ),
-    (lambda rc: rc.get_reducing_state(None), NotImplementedError, "ReducingState is not supported"),
+    (lambda rc: rc.get_reducing_state(None), TypeError, "must be a ReducingStateDescriptor, got None"),
     (twice, ValueError, "state 'last' is already in use as a value state"),
     (lambda rc: 1 / 0, ZeroDivisionError, "division by zero"),
 ]

@@ -9,9 +9,12 @@ import pytest
 from pyspark.sql.types import StructType
 
 from timerheap import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -102,6 +105,43 @@ def test_states_belong_to_the_current_key(backend):
     assert opened.contents() == (None, [], [])
     opened.keys.current_key = 6
     assert opened.contents() == (None, [7], [])
+
+
+class Average(AggregateFunction):
+    def create_accumulator(self):
+        return 0, 0
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1]
+
+
+@backends
+def test_reducing_and_aggregating_states_combine_what_is_added(backend):
+    keys = KeyContext()
+    context = backend(keys)
+    largest = context.get_reducing_state(ReducingStateDescriptor("largest", max, Types.LONG()))
+    sums = Types.TUPLE([Types.LONG(), Types.LONG()])
+    average = context.get_aggregating_state(AggregatingStateDescriptor("average", Average(), sums))
+    for key in (5, 6):
+        keys.current_key = key
+        assert (largest.get(), average.get()) == (None, None)
+        for value in (key, key + 3, key + 1):
+            largest.add(value)
+            average.add(value)
+    keys.current_key = 5
+    assert (largest.get(), average.get()) == (8, 19 / 3)
+    for wrong in (None, "9", 1 << 63):
+        with pytest.raises((TypeError, ValueError)):
+            largest.add(wrong)
+    assert largest.get() == 8
+    largest.clear()
+    average.clear()
+    assert (largest.get(), average.get()) == (None, None)
+    keys.current_key = 6
+    assert (largest.get(), average.get()) == (9, 22 / 3)
 
 
 @backends

@@ -21,6 +21,7 @@ from timerheap import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ReducingStateDescriptor,
     WatermarkStrategy,
 )
 from timerheap.flink import KeyContext, StreamRecord
@@ -38,7 +39,6 @@ from timerheap.windows import (
     GlobalWindows,
     ProcessWindowFunction,
     ReduceFunction,
-    ReducingStateDescriptor,
     SlidingEventTimeWindows,
     TimeEvictor,
     TimeWindow,

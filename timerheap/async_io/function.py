@@ -101,7 +101,7 @@ class Stateless(RuntimeContext):
             "keep it in a KeyedProcessFunction before or after"
         )
 
-    get_state = get_list_state = get_map_state = _refuse
+    get_state = get_list_state = get_map_state = get_reducing_state = get_aggregating_state = _refuse
 
     def get_max_number_of_parallel_subtasks(self) -> NoReturn:
         """Raise NotImplementedError: there are no key groups."""

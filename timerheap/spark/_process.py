@@ -25,6 +25,7 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import build, time_mode
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import Input, marked
+from timerheap.spark._plan.time_column import with_assigned_time
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process"]
@@ -65,11 +66,13 @@ def process(
         Schema of the result.
     event_time : str, optional
         Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. Without it the watermark does not
-        advance until the end of a batch DataFrame.
+        advance until the end of a batch DataFrame, unless `watermark` has a timestamp assigner.
     watermark : WatermarkStrategy, optional
-        Required with `event_time`. It receives the largest event time of each micro-batch, over all
-        partitions or for each channel. ``with_idleness`` ignores a channel that has had no rows for a while,
-        and ``with_wall_clock`` lets it follow the clock; both imply `processing_time` on a stream.
+        Required with `event_time`. With ``with_timestamp_assigner`` it computes the event time of each row in
+        Python, in place of `event_time`; a column is faster. The strategy receives the largest event time of
+        each micro-batch, over all partitions or for each channel. ``with_idleness`` ignores a channel that
+        has had no rows for a while, and ``with_wall_clock`` lets it follow the clock; both imply
+        `processing_time` on a stream.
         ``with_max_ahead`` keeps rows too far ahead of the micro-batch's time from advancing the watermark;
         the observed metric ``timerheap_ahead`` in the query's progress counts them.
     order : {"event_time", "arrival"}, optional
@@ -134,11 +137,13 @@ def process(
     """
     data_frame("df", df)
     keys = key_columns(df, "key", key)
+    arrow_schema("df", df.schema)
+    input_type = df.schema
+    df, event_time = with_assigned_time(df, event_time, watermark)
     strategy = expect_event_time(df, event_time, watermark, late=late, channel=channel)
     rows_order = row_order(order, df, event_time, strategy)
     if channel is not None:
         channel_column(df, "channel", channel)
-    arrow_schema("df", df.schema)
     key_groups(max_parallelism)
     sendable(function, KeyedProcessFunction, BatchProcessFunction)
     query = Query(
@@ -153,8 +158,8 @@ def process(
         time_mode=time_mode(df, processing_time, strategy),
         max_parallelism=max_parallelism,
         late=late_rows(late, rows_order),
-        late_row=df.schema if late == "emit" else None,
-        late_columns=tuple(df.columns),
+        late_row=input_type if late == "emit" else None,
+        late_columns=tuple(input_type.names),
         drop_state=state_names(drop_state),
     )
     rows = marked(Input(df, event_time, strategy, channel), order=rows_order)

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.spark._exchange.pack import INPUT
-from timerheap.spark._group.query import Query
+from timerheap.spark._group.query import TIME, Query
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.arguments import (
     arrow_schema,
@@ -32,7 +32,8 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import build, time_mode
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import Input, marked
-from timerheap.spark._worker.two_inputs import KEY, SIDES, TIME, Tagged
+from timerheap.spark._plan.time_column import assigns_time, with_assigned_time
+from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process_two"]
@@ -110,7 +111,7 @@ def process_two(
         "right",
         right,
         key if right_key is None else right_key,
-        event_time if right_event_time is None else right_event_time,
+        event_time if right_event_time is None and not assigns_time(right_watermark) else right_event_time,
         watermark if right_watermark is None else right_watermark,
         right_channel,
         late,
@@ -118,10 +119,10 @@ def process_two(
     one.expect_to_match(two)
     if order is None and isinstance(function, IntervalJoin):
         order = "arrival"
-    rows_order = row_order(order, left, event_time, one.strategy, two.strategy)
+    rows_order = row_order(order, left, one.event_time, one.strategy, two.strategy)
     key_groups(max_parallelism)
     sendable(function, KeyedCoProcessFunction)
-    timed = event_time is not None
+    timed = one.event_time is not None
     names = [f"{KEY}{number}" for number in range(len(one.key))]
     both = one.tagged(0, two, rows_order).unionAll(two.tagged(1, one, rows_order))
     columns = [*names, *([TIME] if timed else []), INPUT, *SIDES]
@@ -152,6 +153,7 @@ class _Side(Input):
 
     prefix: str
     key: list[str]
+    rows: StructType
 
     @classmethod
     def of(
@@ -169,10 +171,12 @@ class _Side(Input):
         arrow_schema(argument, data_frame(argument, df).schema)
         keys = key_columns(df, prefix + "key", key)
         needing: dict[str, Any] = {"late": late, prefix + "channel": channel}
+        rows = df.schema
+        df, event_time = with_assigned_time(df, event_time, watermark)
         strategy = expect_event_time(df, event_time, watermark, prefix, **needing)
         if channel is not None:
             channel_column(df, prefix + "channel", channel)
-        return cls(df, event_time, strategy, channel, prefix, keys)
+        return cls(df, event_time, strategy, channel, prefix, keys, rows)
 
     def expect_to_match(self, other: _Side) -> None:
         """Raise an error unless both inputs are of one kind, with keys and event times of the same types."""
@@ -204,7 +208,7 @@ class _Side(Input):
         if self.event_time is not None:
             columns.append(quoted(self.event_time).alias(TIME))
         columns.append(F.lit(number).cast("tinyint").alias(INPUT))
-        row, none = F.struct(*map(quoted, self.df.columns)), F.lit(None).cast(other.df.schema)
+        row, none = F.struct(*map(quoted, self.rows.names)), F.lit(None).cast(other.rows)
         for side, content in zip(SIDES, (none, row) if number else (row, none), strict=True):
             columns.append(content.alias(side))
         return marks.select(*columns, *(quoted(name) for name in marks.columns[len(self.df.columns) :]))

@@ -13,6 +13,8 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.row import Row
+from timerheap.spark._group.query import TIME
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     data_frame,
@@ -22,6 +24,7 @@ from timerheap.spark._plan.arguments import (
     row_order,
     sendable,
 )
+from timerheap.spark._plan.time_column import assigns_time
 from timerheap.spark._process import process
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.timer import MAX_WATERMARK
@@ -87,8 +90,8 @@ def window_operator(
     output_schema : str or pyspark.sql.types.StructType
         Schema of the function's results, without the key and the window.
     event_time : str, optional
-        Column of the event time: a timestamp (truncated to ms) or a bigint of epoch ms. Required for
-        event-time windows.
+        Column of the event time: a timestamp (truncated to ms) or a bigint of epoch ms. Event-time windows
+        need it, or a timestamp assigner in `watermark`.
     window_function : ProcessWindowFunction or WindowFunction, optional
         With an AggregateFunction or a ReduceFunction: receives its result as the only element and yields
         rows.
@@ -165,11 +168,12 @@ def window_operator(
     )
     operator(function, window_function)  # checks the user's arguments before they are wrapped
     sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
-    _times(assigner, event_time, processing_time)
+    timed = event_time is not None or assigns_time(watermark)
+    _times(assigner, timed, processing_time)
     emits = late_rows(late) == "emit"
     if emits and not assigner.is_event_time():
         raise ValueError(f'late must be "drop" with {assigner!r}, for which no row is late, got {late!r}')
-    by_event_time = row_order(order, df, event_time) == "event_time"
+    by_event_time = row_order(order, df, TIME if timed else None) == "event_time"
     if by_event_time and allowed_lateness:
         raise ValueError(
             f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
@@ -193,9 +197,9 @@ def window_operator(
     )
 
 
-def _times(assigner: WindowAssigner, event_time: str | None, processing_time: bool) -> None:
+def _times(assigner: WindowAssigner, timed: bool, processing_time: bool) -> None:
     if assigner.is_event_time():
-        if event_time is None:
+        if not timed:
             raise ValueError(f"event_time must name the event-time column with {assigner!r}, got None")
     elif not processing_time and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
         raise ValueError(f"processing_time must be True with {assigner!r}, got {processing_time!r}")
@@ -320,6 +324,8 @@ class _Labelled(ProcessWindowFunction):
 
     def _row(self, result: Any) -> tuple[Any, ...]:
         names = self._names
+        if isinstance(result, Row):
+            result = result.as_dict() if result.has_field_names() else tuple(result)
         if isinstance(result, dict) and result.keys() <= set(names):
             return tuple(result.get(name) for name in names)
         if isinstance(result, tuple if len(names) == 1 else (tuple, list)) and len(result) == len(names):

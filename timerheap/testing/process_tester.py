@@ -21,7 +21,7 @@ from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import narrow_column
-from timerheap.spark._group.query import Query
+from timerheap.spark._group.query import TIME, Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     expect_event_time,
@@ -38,7 +38,7 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import row_source
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.stateful_operator import runner_of
-from timerheap.spark._worker.two_inputs import KEY, SIDES, TIME, Tagged
+from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
 from timerheap.testing.input_rows import PushedRows, columns_type
 from timerheap.testing.snapshots import load_group, save_group
 from timerheap.time import TimeDomain

@@ -19,7 +19,6 @@ from timerheap.windows.counting import CountSlidingWindowAssigner, CountTumbling
 from timerheap.windows.delta import DeltaEvictor, DeltaFunction, DeltaTrigger
 from timerheap.windows.evictors import CountEvictor, Evictor, TimeEvictor, TimestampedValue
 from timerheap.windows.operator import WindowOperator
-from timerheap.windows.states import ReducingState, ReducingStateDescriptor
 from timerheap.windows.timeout import ProcessingTimeoutTrigger
 from timerheap.windows.triggers import (
     CountTrigger,
@@ -67,8 +66,6 @@ __all__ = [
     "ProcessingTimeoutTrigger",
     "PurgingTrigger",
     "ReduceFunction",
-    "ReducingState",
-    "ReducingStateDescriptor",
     "SessionWindowTimeGapExtractor",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from timerheap._arguments import milliseconds, positive
+from timerheap._subscripts import Subscripted
 from timerheap.functions import RuntimeContext
 from timerheap.timer import MIN_WATERMARK
 from timerheap.windows.merging import merge_time_windows
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-class WindowAssigner(ABC):
+class WindowAssigner(Subscripted, ABC):
     """Assigns an element to windows (``pyflink.datastream.window.WindowAssigner``).
 
     A subclass implements these three methods and keeps no state in ``self``.
@@ -58,7 +59,7 @@ class WindowAssigner(ABC):
     [TimeWindow(start=60000, end=120000)]
     """
 
-    class WindowAssignerContext(ABC):
+    class WindowAssignerContext(Subscripted, ABC):
         """Context of `assign_windows`."""
 
         @abstractmethod
@@ -95,7 +96,7 @@ class WindowAssigner(ABC):
 class MergingWindowAssigner(WindowAssigner, ABC):
     """An assigner whose windows can merge (``pyflink.datastream.window.MergingWindowAssigner``)."""
 
-    class MergeCallback(ABC):
+    class MergeCallback(Subscripted, ABC):
         """Receives the merges of `merge_windows`."""
 
         @abstractmethod
@@ -107,7 +108,7 @@ class MergingWindowAssigner(WindowAssigner, ABC):
         """Call ``callback.merge(to_be_merged, merge_result)`` for each set of windows to merge."""
 
 
-class SessionWindowTimeGapExtractor(ABC):
+class SessionWindowTimeGapExtractor(Subscripted, ABC):
     """Extracts session gaps from elements (``pyflink.datastream.window.SessionWindowTimeGapExtractor``)."""
 
     @abstractmethod

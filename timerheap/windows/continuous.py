@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from timerheap._arguments import positive
+from timerheap.state import ReducingStateDescriptor
 from timerheap.types import Types
-from timerheap.windows.states import ReducingStateDescriptor
 from timerheap.windows.triggers import QuietTrigger, Trigger, TriggerResult
 
 __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]

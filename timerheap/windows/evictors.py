@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from timerheap._arguments import not_negative, positive_int
+from timerheap._subscripts import Subscripted
 
 __all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "TimestampedValue"]
 
@@ -25,7 +26,7 @@ class TimestampedValue(NamedTuple):
     timestamp: int | None = None
 
 
-class Evictor(ABC):
+class Evictor(Subscripted, ABC):
     """Removes elements from a window when it fires, before or after the window function.
 
     Flink: ``Evictor``.
@@ -45,7 +46,7 @@ class Evictor(ABC):
     ...         pass
     """
 
-    class EvictorContext(ABC):
+    class EvictorContext(Subscripted, ABC):
         """Context of `evict_before` and `evict_after`."""
 
         @abstractmethod

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from timerheap._state_handles import Handle, ListHandle, MapHandle, ValueHandle
+from timerheap._state_handles import (
+    AggregatingHandle,
+    Handle,
+    ListHandle,
+    MapHandle,
+    ReducingHandle,
+    ValueHandle,
+)
 from timerheap.functions import RuntimeContext
 from timerheap.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
     ListState,
     ListStateDescriptor,
     MapState,
     MapStateDescriptor,
-    State,
+    ReducingState,
+    ReducingStateDescriptor,
     StateDescriptor,
     ValueState,
     ValueStateDescriptor,
@@ -20,36 +30,10 @@ from timerheap.state import (
 from timerheap.types import TypeInformation, Types, arrow_type
 from timerheap.windows.window import WINDOW_TYPE, Window
 
-__all__ = ["ReducingState", "ReducingStateDescriptor", "WindowStateStore", "WindowStates"]
+__all__ = ["WindowStateStore", "WindowStates"]
 
 
 H = TypeVar("H", bound=Handle)
-
-
-class ReducingStateDescriptor(StateDescriptor):
-    """Describes a `ReducingState` of a window, for a trigger.
-
-    Parameters
-    ----------
-    name : str
-    reduce_function : callable, or an object with a ``reduce`` method
-        An associative function ``(value1, value2) -> value``.
-    type_info
-        The type of the value, as in other descriptors.
-
-    Examples
-    --------
-    >>> ReducingStateDescriptor("last", max, Types.LONG())
-    ReducingStateDescriptor('last', TypeInformation('bigint'))
-    """
-
-    def __init__(self, name: str, reduce_function: Any, type_info: object) -> None:
-        super().__init__(name, type_info)
-        self.reduce_function: Callable[[Any, Any], Any] = getattr(reduce_function, "reduce", reduce_function)
-        if not callable(self.reduce_function):
-            raise TypeError(
-                f"reduce_function must be a callable (value1, value2) -> value, got {reduce_function!r}"
-            )
 
 
 class _WindowValues:
@@ -127,27 +111,6 @@ class _NestedCodec:
         return kept
 
 
-class ReducingState(State):
-    """One value that combines all added values (Flink's ``ReducingState``)."""
-
-    def __init__(self, value: ValueState, reduce_function: Callable[[Any, Any], Any]) -> None:
-        self._value = value
-        self._reduce = reduce_function
-
-    def clear(self) -> None:
-        """See `timerheap.state.State`."""
-        self._value.clear()
-
-    def get(self) -> Any:
-        """Return the value, or None if nothing has been added."""
-        return self._value.value()
-
-    def add(self, value: Any) -> None:
-        """Combine `value` with the value of the state."""
-        kept = self.get()
-        self._value.update(value if kept is None else self._reduce(kept, value))
-
-
 class WindowStates:
     """The states of a trigger or a window function, for each window of the current key.
 
@@ -169,8 +132,13 @@ class WindowStates:
     def of(self, descriptor: object, window: Window) -> Any:
         """Return the state of one window. Each call reads or writes the whole of a list or map."""
         if isinstance(descriptor, ReducingStateDescriptor):
-            value = self._handle(ValueHandle, descriptor, descriptor.type_info, window)
-            return ReducingState(value, descriptor.reduce_function)
+            reducing = self._handle(ReducingHandle, descriptor, descriptor.type_info, window)
+            reducing.function = descriptor.reduce_function
+            return reducing
+        if isinstance(descriptor, AggregatingStateDescriptor):
+            aggregating = self._handle(AggregatingHandle, descriptor, descriptor.type_info, window)
+            aggregating.function = descriptor.agg_function
+            return aggregating
         if isinstance(descriptor, ValueStateDescriptor):
             return self._handle(ValueHandle, descriptor, descriptor.type_info, window)
         if isinstance(descriptor, ListStateDescriptor):
@@ -178,26 +146,22 @@ class WindowStates:
         if isinstance(descriptor, MapStateDescriptor):
             return self._handle(MapHandle, descriptor, _nested(*descriptor.key_and_value), window)
         raise TypeError(
-            "state_descriptor must be the descriptor of a value, list, map or reducing state, "
+            "state_descriptor must be the descriptor of a value, list, map, reducing or aggregating state, "
             f"got {descriptor!r}"
         )
 
     def merge(self, descriptor: object, window: Window, merged: Iterable[Window]) -> None:
         """Move the state of the `merged` windows to `window`."""
-        if not isinstance(descriptor, (ReducingStateDescriptor, ListStateDescriptor)):
+        if not isinstance(
+            descriptor, (ReducingStateDescriptor, AggregatingStateDescriptor, ListStateDescriptor)
+        ):
             raise TypeError(
-                "state_descriptor must be the descriptor of a reducing or a list state, which can be merged, "
-                f"got {descriptor!r}"
+                "state_descriptor must be the descriptor of a reducing, an aggregating or a list state, "
+                f"which can be merged, got {descriptor!r}"
             )
         target = self.of(descriptor, window)
-        for source in (self.of(descriptor, old) for old in merged):
-            kept = source.get()
-            if isinstance(source, ReducingState):
-                kept = () if kept is None else (kept,)
-            values = list(kept)
-            source.clear()
-            for value in values:
-                target.add(value)
+        for old in merged:
+            target.absorb(self.of(descriptor, old))
 
     def _handle(self, class_: type[H], descriptor: StateDescriptor, type_info: object, window: Window) -> H:
         name = f"{self._prefix}.{descriptor.name}"
@@ -241,9 +205,19 @@ class WindowStateStore:
         state: MapState = self._state(state_descriptor, MapStateDescriptor)
         return state
 
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return a reducing state."""
+        state: ReducingState = self._state(state_descriptor, ReducingStateDescriptor)
+        return state
+
+    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """Return an aggregating state."""
+        state: AggregatingState = self._state(state_descriptor, AggregatingStateDescriptor)
+        return state
+
     def _state(self, descriptor: object, class_: type[StateDescriptor]) -> Any:
         if not isinstance(descriptor, class_):
-            raise TypeError(f"state_descriptor must be a {class_.__name__}, got {descriptor!r}")
+            raise TypeError(f"state_descriptor must be of the class {class_.__name__}, got {descriptor!r}")
         if self._states is None:
             raise ValueError("per-window state is not supported with merging windows; use global_state()")
         return self._states.of(descriptor, self._window)

@@ -8,9 +8,9 @@ from operator import add
 from typing import Any
 
 from timerheap._arguments import positive_int
-from timerheap.state import StateDescriptor
+from timerheap._subscripts import Subscripted
+from timerheap.state import ReducingStateDescriptor, StateDescriptor
 from timerheap.types import Types
-from timerheap.windows.states import ReducingStateDescriptor
 
 __all__ = [
     "CountTrigger",
@@ -46,7 +46,7 @@ class TriggerResult(Enum):
         return self.value[1]
 
 
-class Trigger(ABC):
+class Trigger(Subscripted, ABC):
     """Decides for each key and window when it fires (``pyflink.datastream.window.Trigger``).
 
     A subclass keeps its parameters in ``self`` and its state in ``ctx.get_partitioned_state(descriptor)``.
@@ -71,7 +71,7 @@ class Trigger(ABC):
     ...         return False
     """
 
-    class TriggerContext(ABC):
+    class TriggerContext(Subscripted, ABC):
         """Context of a trigger, with the timers and the state of one key and one window."""
 
         @abstractmethod

@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+from timerheap._subscripts import Subscripted
 from timerheap.functions import AggregateFunction, Function, RuntimeContext
 from timerheap.windows.states import WindowStateStore
 
 __all__ = ["AggregateFunction", "ProcessWindowFunction", "ReduceFunction", "WindowFunction"]
 
 
-class ReduceFunction(ABC):
+class ReduceFunction(Subscripted, ABC):
     """Combines two elements into one; only the result is kept (``pyflink.datastream.ReduceFunction``)."""
 
     @abstractmethod
@@ -38,7 +39,7 @@ class ProcessWindowFunction(Function, ABC):
     ...         yield key, context.window().start, max(elements, key=lambda row: row["seconds"])
     """
 
-    class Context(ABC):
+    class Context(Subscripted, ABC):
         """Context of `process`; valid only during the call."""
 
         @abstractmethod

@@ -7,7 +7,8 @@ from copy import deepcopy
 from importlib.util import find_spec
 from typing import Any
 
-from timerheap._state_handles import KeyedRuntimeContext, ValueTypes
+from timerheap._state_contents import ValueTypes
+from timerheap._state_handles import KeyedRuntimeContext
 from timerheap._values import ArrowTypes, NamedRow
 from timerheap.flink.internal_timer_service import KeyContext
 

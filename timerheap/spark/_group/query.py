@@ -18,7 +18,10 @@ from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["Late", "Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
+__all__ = ["TIME", "Late", "Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
+
+TIME = "__timerheap_time"
+"""Name of the event-time column that is not the user's: of two inputs, or of a timestamp assigner."""
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 """The clock that a query follows beside its own watermark.
@@ -126,6 +129,11 @@ class Query:
     def one_timer_per_key(self) -> bool:
         """Whether a key has one timer, which a new timestamp moves."""
         return isinstance(self.work, BatchProcessFunction) and self.work.one_timer_per_key
+
+    @cached_property
+    def seen_rows(self) -> StructType:
+        """Type of the rows that the function sees: `rows` without `TIME`."""
+        return StructType([field for field in self.rows if field.name != TIME])
 
     @cached_property
     def schema(self) -> pa.Schema:

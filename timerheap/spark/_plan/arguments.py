@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
-from timerheap.spark._group.query import Late
+from timerheap.spark._group.query import TIME, Late
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkStrategy
 
@@ -170,10 +170,10 @@ def expect_event_time(
             f"{prefix}watermark must be a WatermarkStrategy, got {watermark!r}; "
             "pass one such as WatermarkStrategy.for_bounded_out_of_orderness(5_000)"
         )
-    if watermark.timestamp_assigner is not None:
+    if watermark.timestamp_assigner is not None and event_time != TIME:
         raise ValueError(
-            f"{prefix}watermark must have no timestamp assigner, got {watermark!r}; timestamps come from the "
-            f"column that {named} names: leave with_timestamp_assigner() out"
+            f"{prefix}watermark must have no timestamp assigner, got {watermark!r}, where {named} names the "
+            f"column {event_time!r} for the timestamps; leave out one of them"
         )
     return watermark
 

@@ -16,7 +16,7 @@ from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import fitting, narrow
 from timerheap.spark._group.query import Query
-from timerheap.spark._group.row_buffer import ORDER, KeyedRows
+from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.staged_timers import StagedTimers
 from timerheap.spark._worker.group_state import BatchGroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
@@ -239,9 +239,7 @@ class BatchRunner:
         for start, stop in fitting(waiting.rows):
             part = waiting.slice(start, stop)
             rows = narrow(part.rows, self._group.query.schema)
-            if rows.schema.get_field_index(ORDER) >= 0:
-                rows = rows.drop_columns([ORDER])
-            yield KeyedRows(rows, part.ids, part.timestamps)
+            yield KeyedRows(rows.select(self._group.query.seen_rows.names), part.ids, part.timestamps)
 
     def _process(self, part: KeyedRows) -> None:
         self._begin_call(part.ids)

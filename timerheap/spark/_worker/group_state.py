@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Row
 
-from timerheap._state_handles import CurrentKey, KeyedContents, KeyedRuntimeContext, ValueHandle
+from timerheap._state_contents import CurrentKey, KeyedContents
+from timerheap._state_handles import KeyedRuntimeContext, ValueHandle
 from timerheap._values import ArrowTypes
 from timerheap.functions import BatchRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from timerheap._returned import records
+from timerheap.row import Row
 from timerheap.spark._group.offsets import FITS, fitting, narrow, wide_rows
 from timerheap.spark._group.value_columns import cast, column_of
 from timerheap.spark._worker.task_metrics import METRICS
@@ -60,6 +61,8 @@ class ResultBuffer:
 
     def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
         names = self._schema.names
+        if isinstance(row, Row):
+            row = row.as_dict() if row.has_field_names() else list(row)
         if isinstance(row, dict) and row.keys() <= set(names):
             return tuple(row.get(name) for name in names)
         if isinstance(row, list) and len(row) == len(names):

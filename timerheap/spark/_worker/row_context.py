@@ -7,7 +7,8 @@ from typing import NoReturn
 
 from timerheap._arguments import int64
 from timerheap._native._heap import CurrentKey, RowContext, RowTimerService, RowValue
-from timerheap._state_handles import Codec, KeyedContents, ValueHandle
+from timerheap._state_contents import Codec, KeyedContents
+from timerheap._state_handles import ValueHandle
 from timerheap._values import ArrowCodec
 from timerheap.functions import KeyedCoProcessFunction, TimerService
 from timerheap.spark._group.journalled_timers import KeyTimers

@@ -42,7 +42,7 @@ class RowRunner:
 
     def __init__(self, function: KeyedProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
-        self._row_type = query.rows
+        self._row_type = query.seen_rows
         self._key = query.key
         self._key_type = StructType([query.rows[name] for name in query.key])
         self._timed = query.event_time is not None

@@ -9,13 +9,10 @@ from timerheap._returned import records
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.spark._exchange.pack import INPUT
 
-__all__ = ["KEY", "SIDES", "TIME", "Tagged"]
+__all__ = ["KEY", "SIDES", "Tagged"]
 
 KEY = "__timerheap_key"
 """The names of the key columns begin with this; their numbers follow."""
-
-TIME = "__timerheap_time"
-"""Name of the event-time column."""
 
 SIDES = "__timerheap_left", "__timerheap_right"
 """Names of the columns with the rows of each input, structs, one of which is null."""

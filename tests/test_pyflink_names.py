@@ -96,6 +96,14 @@ def test_a_row_is_read_by_position_by_name_and_by_attribute():
     assert repr(Row("a", 1)) == "<Row('a', 1)>"
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "Row.as_dict",
+    "Row.set_field_names",
+    "Row.get_fields_by_names",
+)
+@pytest.mark.promises("PyFlink", "added", "Row.has_field_names")
 def test_a_row_can_be_changed_copied_and_named():
     row = Row("N14228", 5)
     row[1] = 6

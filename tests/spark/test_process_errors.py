@@ -475,12 +475,6 @@ RUNS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", RUNS)
-@pytest.mark.promises(
-    "PyFlink",
-    "refused",
-    "RuntimeContext.get_aggregating_state",
-    note="keep the accumulator in a `ValueState`",
-)
 def test_an_invalid_call_in_a_function_fails_the_query(case: str, spark: SparkSession) -> None:
     function, message = RUNS[case]
     df = spark.range(1).selectExpr("'x' k", "timestamp_millis(1000) at").coalesce(1)

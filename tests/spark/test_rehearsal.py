@@ -140,12 +140,6 @@ def df(request: pytest.FixtureRequest, spark: SparkSession) -> DataFrame:
     "StateDescriptor.enable_time_to_live",
     note="register a timer and clear the state in `on_timer`",
 )
-@pytest.mark.promises(
-    "PyFlink",
-    "refused",
-    "RuntimeContext.get_reducing_state",
-    note="keep the reduced value in a `ValueState`; triggers have a reducing state",
-)
 def test_an_invalid_state_raises_before_the_query_starts(entry: str, df: DataFrame) -> None:
     ENTRIES[entry](df, lambda rc: rc.get_state(ValueStateDescriptor("last", "bigint")))
     for act, error, message in BAD:

@@ -118,6 +118,17 @@ class Average(AggregateFunction):
         return accumulator[0] / accumulator[1]
 
 
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "RuntimeContext.get_reducing_state",
+    "RuntimeContext.get_aggregating_state",
+    "AggregatingStateDescriptor",
+    "ReducingState.get",
+    "ReducingState.add",
+    "AggregatingState.get",
+    "AggregatingState.add",
+)
 @backends
 def test_reducing_and_aggregating_states_combine_what_is_added(backend):
     keys = KeyContext()

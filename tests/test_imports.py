@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # A room is a module or a subpackage; "__init__" is the package's own face.
 LAYERS = {
     "": [
+        "_intervals",
         "_arguments _murmur _subscripts row time types",
         "_returned _state_contents _values state timer",
         "_native functions watermarks",

@@ -315,7 +315,8 @@ def test_a_row_without_event_time_raises(timestamp):
     ("lower", "upper", "error", "message"),
     [
         (1, 0, ValueError, "lower_bound must not be above upper_bound, got 1 and 0"),
-        ("1", 2, TypeError, "lower_bound must be an int of milliseconds or a timedelta, got '1'"),
+        ("1", 2, ValueError, "lower_bound must be a duration such as '10 minutes' or .*, got '1'"),
+        ("1 hour", "59 minutes", ValueError, "lower_bound must not be above upper_bound, got '1 hour' and"),
         (1, 2.0, TypeError, "upper_bound must be an int of milliseconds or a timedelta, got 2.0"),
         (0, 2**63, OverflowError, "upper_bound"),
         (timedelta(microseconds=-1), 0, ValueError, "lower_bound must be a whole number of milliseconds"),

@@ -54,11 +54,13 @@ def test_each_generator_has_its_own_state():
         5_000,
         np.int32(5_000),
         datetime.timedelta(seconds=5),
+        "5 seconds",
+        "interval 1 second 4000 milliseconds",
         Duration.of_seconds(5),
         Duration.of_millis(5_000),
     ],
 )
-def test_a_delay_may_be_an_int_or_a_timedelta(duration):
+def test_a_delay_may_be_an_int_a_timedelta_or_a_text(duration):
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(duration)
     assert watermarks(strategy, [60_000]) == [54_999]
 
@@ -87,11 +89,14 @@ def test_duration_factories_return_equal_durations():
 
 @pytest.mark.parametrize(
     ("duration", "error"),
-    [(-1, ValueError), (2**63, OverflowError), (5.0, TypeError), ("5 seconds", TypeError), (True, TypeError),
+    [(-1, ValueError), (2**63, OverflowError), (5.0, TypeError), ("5", ValueError),
+     ("-5 seconds", ValueError), ("1 month", ValueError), ("5 microseconds", ValueError), (True, TypeError),
      (datetime.timedelta(microseconds=5), ValueError), (datetime.timedelta(-1), ValueError)],
 )  # fmt: skip
 def test_an_invalid_duration_raises(duration, error):
-    with pytest.raises(error, match=r"max_out_of_orderness:? .*(duration|milliseconds|0 or more|64 bits)"):
+    with pytest.raises(
+        error, match=r"max_out_of_orderness:? .*(duration|milliseconds|0 or more|64 bits|fixed length)"
+    ):
         WatermarkStrategy.for_bounded_out_of_orderness(duration)
 
 

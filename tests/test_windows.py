@@ -240,8 +240,13 @@ def test_each_element_has_its_own_gap(sessions: Any) -> None:
         (lambda: TumblingProcessingTimeWindows.of(-5), ValueError, "size must be more than 0 ms, got -5"),
         (
             lambda: TumblingEventTimeWindows.of("1h"),
-            TypeError,
-            "size must be an int of milliseconds or a timedelta",
+            ValueError,
+            "size must be a duration such as '10 minutes' or '1 hour 30 minutes', got '1h'",
+        ),
+        (
+            lambda: TumblingEventTimeWindows.of("1 year"),
+            ValueError,
+            "size must have a fixed length, got '1 year'; write weeks or days instead of years",
         ),
         (lambda: TumblingEventTimeWindows.of(5, None), TypeError, "offset must be an int of milliseconds"),
         (lambda: SlidingEventTimeWindows.of(5, 0), ValueError, "slide must be .*, got 0"),

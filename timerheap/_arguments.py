@@ -6,6 +6,8 @@ from datetime import timedelta
 from operator import index
 from typing import SupportsIndex
 
+from timerheap._intervals import interval_micros
+
 __all__ = [
     "Length",
     "int64",
@@ -20,8 +22,8 @@ __all__ = [
     "window_length",
 ]
 
-Length = int | timedelta
-"""A duration: an int is a number of milliseconds."""
+Length = int | timedelta | str
+"""A duration: an int is a number of milliseconds, a str is an interval of Spark's, such as "10 minutes"."""
 
 _LONGEST_WINDOW = (2**63 - 1) // 4  # so that the sum of a few lengths fits into int64
 
@@ -32,22 +34,29 @@ def milliseconds(name: str, value: Length) -> int:
     Raises
     ------
     TypeError
-        If `value` is neither an int nor a timedelta.
+        If `value` is not an int, a timedelta or a str.
     ValueError, OverflowError
-        If it is not a whole number of milliseconds, or does not fit into int64.
+        If it is not a whole number of milliseconds, does not fit into int64, or is a str that
+        `timerheap._intervals.interval_micros` cannot parse.
 
     Examples
     --------
-    >>> milliseconds("offset", timedelta(minutes=-1))
-    -60000
+    >>> milliseconds("offset", timedelta(minutes=-1)), milliseconds("size", "1 hour 30 minutes")
+    (-60000, 5400000)
     """
-    if isinstance(value, timedelta):
-        whole, rest = divmod(value, timedelta(milliseconds=1))
+    if isinstance(value, (timedelta, str)):
+        micros = (
+            interval_micros(name, value) if isinstance(value, str) else value // timedelta(microseconds=1)
+        )
+        whole, rest = divmod(micros, 1000)
         if rest:
             raise ValueError(f"{name} must be a whole number of milliseconds, got {value!r}")
         value = whole
     elif isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be an int of milliseconds or a timedelta, got {value!r}")
+        raise TypeError(
+            f"{name} must be an int of milliseconds or a timedelta, got {value!r}; or pass a str such as "
+            "'10 minutes'"
+        )
     return int64(name, value)
 
 

@@ -87,7 +87,7 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     Parameters
     ----------
-    lower_bound, upper_bound : int or timedelta
+    lower_bound, upper_bound : int, timedelta or str
         The distance from the left row to the right row in ms; either bound may be negative.
     function : ProcessJoinFunction or callable
         Processes each pair. A callable receives ``(left, right)`` and returns one output row.
@@ -150,8 +150,8 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     def __init__(
         self,
-        lower_bound: int | timedelta,
-        upper_bound: int | timedelta,
+        lower_bound: int | timedelta | str,
+        upper_bound: int | timedelta | str,
         function: ProcessJoinFunction | Callable[[Any, Any], Any],
         *,
         lower_inclusive: bool = True,

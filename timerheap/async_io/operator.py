@@ -40,7 +40,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
     capacity : int, default 100
         The maximum number of elements and watermarks in progress: called, waiting for a retry, or complete
         and waiting for earlier ones. Adding another one waits.
-    timeout : int or timedelta, optional
+    timeout : int, timedelta or str, optional
         The maximum duration of an element's calls in ms, including all attempts and the waits between them.
         After it the call is cancelled, and `AsyncFunction.timeout` returns the results or raises the error.
         By default there is no timeout.
@@ -88,7 +88,7 @@ class AsyncWaitOperator(Generic[IN, OUT]):
         function: AsyncFunction[IN, OUT] | Callable[[IN], Awaitable[Iterable[OUT]]],
         *,
         capacity: int = 100,
-        timeout: int | timedelta | None = None,
+        timeout: int | timedelta | str | None = None,
         ordered: bool = True,
         retry: AsyncRetryStrategy | None = None,
     ) -> None:

@@ -129,7 +129,7 @@ class AsyncRetryStrategy(ABC):
     @staticmethod
     def fixed_delay(
         max_attempts: int,
-        backoff_time_millis: int | timedelta,
+        backoff_time_millis: int | timedelta | str,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> AsyncRetryStrategy:
@@ -141,8 +141,8 @@ class AsyncRetryStrategy(ABC):
     @staticmethod
     def exponential_backoff(
         max_attempts: int,
-        initial_delay: int | timedelta,
-        max_retry_delay: int | timedelta,
+        initial_delay: int | timedelta | str,
+        max_retry_delay: int | timedelta | str,
         multiplier: float,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
@@ -205,7 +205,7 @@ class FixedDelayRetryStrategy(_Bounded):
     ----------
     max_attempts : int
         The maximum number of retries after the first attempt, 1 or more.
-    backoff_time_millis : int or timedelta
+    backoff_time_millis : int, timedelta or str
         The delay before each retry in ms, more than 0.
     result_predicate : callable, optional
         A function from the list of results to whether to retry.
@@ -216,7 +216,7 @@ class FixedDelayRetryStrategy(_Bounded):
     def __init__(
         self,
         max_attempts: int,
-        backoff_time_millis: int | timedelta,
+        backoff_time_millis: int | timedelta | str,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,
     ) -> None:
@@ -238,9 +238,9 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
     ----------
     max_attempts : int
         The maximum number of retries after the first attempt, 1 or more.
-    initial_delay : int or timedelta
+    initial_delay : int, timedelta or str
         The delay before the first retry in ms, more than 0.
-    max_retry_delay : int or timedelta
+    max_retry_delay : int, timedelta or str
         The maximum delay in ms, more than 0; it does not limit the first delay.
     multiplier : float
         The factor from each delay to the next, which is truncated to whole ms; more than 0.
@@ -253,8 +253,8 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
     def __init__(
         self,
         max_attempts: int,
-        initial_delay: int | timedelta,
-        max_retry_delay: int | timedelta,
+        initial_delay: int | timedelta | str,
+        max_retry_delay: int | timedelta | str,
         multiplier: float,
         result_predicate: ResultPredicate | None = None,
         exception_predicate: ExceptionPredicate | None = None,

@@ -40,7 +40,7 @@ def async_map(
     output_schema: str | StructType | None = None,
     *,
     capacity: int = 100,
-    timeout: int | timedelta | None = None,
+    timeout: int | timedelta | str | None = None,
     ordered: bool = True,
     retry: AsyncRetryStrategy | None = None,
 ) -> DataFrame:
@@ -65,7 +65,7 @@ def async_map(
     capacity : int, default 100
         Maximum number of rows in progress per task. The maximum for the query is this times the number of
         concurrent tasks.
-    timeout : int or timedelta, optional
+    timeout : int, timedelta or str, optional
         Maximum time for one row in ms, including all attempts and the waits between them. After it the call
         is cancelled. The ``timeout`` method of an AsyncFunction may then return rows; otherwise the query
         fails.

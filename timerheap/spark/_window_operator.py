@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
+from timerheap._arguments import not_negative
 from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.row import Row
@@ -60,7 +61,7 @@ def window_operator(
     accumulator_type: object = None,
     trigger: Trigger | None = None,
     evictor: Evictor | None = None,
-    allowed_lateness: int | timedelta = 0,
+    allowed_lateness: int | timedelta | str = 0,
     late: str = "drop",
     watermark: WatermarkStrategy | None = None,
     order: str = "arrival",
@@ -102,7 +103,7 @@ def window_operator(
         When a window fires; by default at its end. Each firing returns its own rows.
     evictor : timerheap.windows.Evictor, optional
         Removes rows from a window when it fires. The window then keeps all its rows, with any function.
-    allowed_lateness : int or timedelta
+    allowed_lateness : int, timedelta or str
         How long a window is kept after its end, in ms. Each late row in that time fires the window again.
     late : {"drop", "emit"}, default "drop"
         With "emit" the query also returns each row that is too late for all its windows, with the columns
@@ -174,7 +175,7 @@ def window_operator(
     if emits and not assigner.is_event_time():
         raise ValueError(f'late must be "drop" with {assigner!r}, for which no row is late, got {late!r}')
     by_event_time = row_order(order, df, TIME if timed else None) == "event_time"
-    if by_event_time and allowed_lateness:
+    if by_event_time and not_negative("allowed_lateness", allowed_lateness):
         raise ValueError(
             f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
             "the watermark reaches a window there: use a watermark with more delay"

@@ -23,9 +23,9 @@ __all__ = ["GroupedWindows", "WindowOptions", "Windows", "cumulate", "hop", "ses
 def tumble(
     df: DataFrame,
     time: str | None,
-    size: int | timedelta,
+    size: int | timedelta | str,
     *,
-    offset: int | timedelta = 0,
+    offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
     """Cut a DataFrame into adjacent windows of one size: SQL's ``TUMBLE``.
@@ -37,9 +37,9 @@ def tumble(
     time : str or None
         Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. None: the windows are cut from
         the processing time of micro-batches, on a stream.
-    size : int or timedelta
+    size : int, timedelta or str
         Length of a window, in ms.
-    offset : int or timedelta
+    offset : int, timedelta or str
         Distance of the first window from midnight, in ms; less than `size` either way.
     **options
         watermark, time_zone, channel, late, emit_every, local and max_parallelism; see
@@ -69,10 +69,10 @@ def tumble(
 def hop(
     df: DataFrame,
     time: str | None,
-    slide: int | timedelta,
-    size: int | timedelta,
+    slide: int | timedelta | str,
+    size: int | timedelta | str,
     *,
-    offset: int | timedelta = 0,
+    offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
     """Cut a DataFrame into windows of one size that start every `slide`: SQL's ``HOP``.
@@ -84,9 +84,9 @@ def hop(
     ----------
     df, time, offset, **options
         As in `tumble`.
-    slide : int or timedelta
+    slide : int, timedelta or str
         Distance between the starts of two windows, in ms.
-    size : int or timedelta
+    size : int, timedelta or str
         Length of a window, in ms: a multiple of `slide`.
 
     Returns
@@ -108,10 +108,10 @@ def hop(
 def cumulate(
     df: DataFrame,
     time: str | None,
-    step: int | timedelta,
-    max_size: int | timedelta,
+    step: int | timedelta | str,
+    max_size: int | timedelta | str,
     *,
-    offset: int | timedelta = 0,
+    offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
     """Cut a DataFrame into windows that start together and grow by a step: SQL's ``CUMULATE``.
@@ -120,9 +120,9 @@ def cumulate(
     ----------
     df, time, offset, **options
         As in `tumble`.
-    step : int or timedelta
+    step : int, timedelta or str
         Difference in length between a window and the next, in ms.
-    max_size : int or timedelta
+    max_size : int, timedelta or str
         Length of the longest window, a multiple of `step`. After it the next windows start.
 
     Returns
@@ -141,7 +141,9 @@ def cumulate(
     return Windows(Source.checked("cumulate", df, time, make, options))
 
 
-def session(df: DataFrame, time: str, gap: int | timedelta, **options: Unpack[WindowOptions]) -> Windows:
+def session(
+    df: DataFrame, time: str, gap: int | timedelta | str, **options: Unpack[WindowOptions]
+) -> Windows:
     """Collect rows of a key that follow each other within `gap` into one window: SQL's ``SESSION``.
 
     For sessions of processing time, custom triggers and functions over whole sessions, use
@@ -153,7 +155,7 @@ def session(df: DataFrame, time: str, gap: int | timedelta, **options: Unpack[Wi
         As in `tumble`. `time_zone` is the zone whose wall clock measures the gap.
     time : str
         Event-time column, as in `tumble`.
-    gap : int or timedelta
+    gap : int, timedelta or str
         Time from the last row of a session to its end, in ms.
 
     Returns

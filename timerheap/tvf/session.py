@@ -26,7 +26,7 @@ class SessionUnsliceAssigner:
 
     Parameters
     ----------
-    gap : int or timedelta
+    gap : int, timedelta or str
         A session ends this long after its last row; an int is in ms.
     time_zone : str, default "UTC"
         The time zone of the window bounds.
@@ -57,7 +57,7 @@ class SessionWindowAggregate:
 
     Parameters
     ----------
-    gap : int or timedelta
+    gap : int, timedelta or str
         A session ends this long after its last row; an int is in ms.
     aggregates : sequence of Aggregate
         The aggregates to compute for each session.

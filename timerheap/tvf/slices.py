@@ -177,9 +177,9 @@ class TumblingSliceAssigner(SliceAssigner):
 
     Parameters
     ----------
-    size : int or timedelta
+    size : int, timedelta or str
         The length of the windows; an int is in ms.
-    offset : int or timedelta, default 0
+    offset : int, timedelta or str, default 0
         The shift of the windows; its absolute value must be less than `size`.
     time_zone : str, default "UTC"
         The time zone whose local time the windows follow.
@@ -228,7 +228,7 @@ class HoppingSliceAssigner(SliceAssigner):
 
     Parameters
     ----------
-    size, slide : int or timedelta
+    size, slide : int, timedelta or str
         The length of the windows, a multiple of their distance; an int is in ms.
     offset, time_zone, event_time
         As in `TumblingSliceAssigner`, but the offset is not limited.
@@ -289,7 +289,7 @@ class CumulativeSliceAssigner(SliceAssigner):
 
     Parameters
     ----------
-    max_size, step : int or timedelta
+    max_size, step : int, timedelta or str
         The length of the longest window, a multiple of the step; an int is in ms.
     offset, time_zone, event_time
         As in `HoppingSliceAssigner`.

@@ -59,7 +59,8 @@ class WatermarkStrategy:
     """Defines the timestamps and watermarks of a stream (``pyflink.common.WatermarkStrategy``).
 
     A strategy is immutable: every ``with_`` method returns a new one and keeps the other settings. A duration
-    is an int of milliseconds or a ``datetime.timedelta``, which `timerheap.Duration` returns.
+    is an int of milliseconds, a ``datetime.timedelta``, which `timerheap.Duration` returns, or a str in
+    Spark's interval syntax, such as "10 minutes".
 
     Attributes
     ----------
@@ -80,7 +81,7 @@ class WatermarkStrategy:
     ...     WatermarkStrategy.for_bounded_out_of_orderness(5_000)
     ...     .with_timestamp_assigner(lambda row, timestamp: row["at"])
     ...     .with_idleness(Duration.of_minutes(1))
-    ...     .with_max_ahead(Duration.of_days(1))
+    ...     .with_max_ahead("1 day")
     ... )
     >>> strategy.create_watermark_generator().on_batch(max_timestamp=60_000, count=10, now=None)
     54999
@@ -100,7 +101,7 @@ class WatermarkStrategy:
         self.max_ahead: int | None = None
 
     @staticmethod
-    def for_bounded_out_of_orderness(max_out_of_orderness: int | timedelta) -> WatermarkStrategy:
+    def for_bounded_out_of_orderness(max_out_of_orderness: int | timedelta | str) -> WatermarkStrategy:
         """Return a strategy for rows at most `max_out_of_orderness` behind the largest timestamp so far."""
         ms = not_negative("max_out_of_orderness", max_out_of_orderness)
         strategy = WatermarkStrategy(lambda: BoundedOutOfOrdernessWatermarks(ms))
@@ -178,7 +179,7 @@ class WatermarkStrategy:
             )
         return self._with("timestamp_assigner", _CallableAssigner(timestamp_assigner))
 
-    def with_idleness(self, idle_timeout: int | timedelta) -> WatermarkStrategy:
+    def with_idleness(self, idle_timeout: int | timedelta | str) -> WatermarkStrategy:
         """Return a strategy whose channels become idle after `idle_timeout` without a row.
 
         An idle channel does not hold the watermark back until its next row.
@@ -190,7 +191,7 @@ class WatermarkStrategy:
         """
         return self._with("idle_timeout", positive("idle_timeout", idle_timeout))
 
-    def with_wall_clock(self, after: int | timedelta, lag: int | timedelta) -> WatermarkStrategy:
+    def with_wall_clock(self, after: int | timedelta | str, lag: int | timedelta | str) -> WatermarkStrategy:
         """Return a strategy whose watermark follows the clock while there are no rows.
 
         A channel, or a stream without channels, that has been quiet for `after` gets the watermark
@@ -199,9 +200,9 @@ class WatermarkStrategy:
 
         Parameters
         ----------
-        after : int or datetime.timedelta
+        after : int, datetime.timedelta or str
             Time without a row, more than 0 ms.
-        lag : int or datetime.timedelta
+        lag : int, datetime.timedelta or str
             How far behind the clock rows may come, 0 ms or more.
 
         Raises
@@ -211,7 +212,7 @@ class WatermarkStrategy:
         """
         return self._with("wall_clock", (positive("after", after), not_negative("lag", lag)))
 
-    def with_max_ahead(self, max_ahead: int | timedelta) -> WatermarkStrategy:
+    def with_max_ahead(self, max_ahead: int | timedelta | str) -> WatermarkStrategy:
         """Return a strategy whose watermark ignores timestamps too far ahead of processing time.
 
         The rows are kept and counted. Without the limit, one row with a wrong clock could make all other rows

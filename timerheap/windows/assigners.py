@@ -150,7 +150,7 @@ class _ProcessingTime(WindowAssigner):
 
 
 class _Tumbling(_Grid):
-    def __init__(self, size: int | timedelta, offset: int | timedelta = 0) -> None:
+    def __init__(self, size: int | timedelta | str, offset: int | timedelta | str = 0) -> None:
         size = positive("size", size)
         super().__init__(size, size, _offset(offset, "size", size))
 
@@ -159,7 +159,9 @@ class _Tumbling(_Grid):
 
 
 class _Sliding(_Grid):
-    def __init__(self, size: int | timedelta, slide: int | timedelta, offset: int | timedelta = 0) -> None:
+    def __init__(
+        self, size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
+    ) -> None:
         slide = positive("slide", slide)
         super().__init__(positive("size", size), slide, _offset(offset, "slide", slide))
 
@@ -172,7 +174,7 @@ class TumblingEventTimeWindows(_EventTime, _Tumbling):
 
     Parameters
     ----------
-    size, offset : int or timedelta
+    size, offset : int, timedelta or str
         In ms. Windows start at `offset` modulo `size`, counted from 1970 UTC. For example, windows of one day
         with an offset of -8 hours start at midnight in Shanghai.
 
@@ -188,7 +190,7 @@ class TumblingEventTimeWindows(_EventTime, _Tumbling):
     """
 
     @staticmethod
-    def of(size: int | timedelta, offset: int | timedelta = 0) -> TumblingEventTimeWindows:
+    def of(size: int | timedelta | str, offset: int | timedelta | str = 0) -> TumblingEventTimeWindows:
         """Return a new assigner."""
         return TumblingEventTimeWindows(size, offset)
 
@@ -203,7 +205,7 @@ class TumblingProcessingTimeWindows(_ProcessingTime, _Tumbling):
     """Consecutive windows of processing time; see `TumblingEventTimeWindows` for the parameters."""
 
     @staticmethod
-    def of(size: int | timedelta, offset: int | timedelta = 0) -> TumblingProcessingTimeWindows:
+    def of(size: int | timedelta | str, offset: int | timedelta | str = 0) -> TumblingProcessingTimeWindows:
         """Return a new assigner."""
         return TumblingProcessingTimeWindows(size, offset)
 
@@ -219,7 +221,7 @@ class SlidingEventTimeWindows(_EventTime, _Sliding):
 
     Parameters
     ----------
-    size, slide, offset : int or timedelta
+    size, slide, offset : int, timedelta or str
         In ms. Windows start at `offset` modulo `slide`.
 
     Raises
@@ -235,7 +237,7 @@ class SlidingEventTimeWindows(_EventTime, _Sliding):
 
     @staticmethod
     def of(
-        size: int | timedelta, slide: int | timedelta, offset: int | timedelta = 0
+        size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
     ) -> SlidingEventTimeWindows:
         """Return a new assigner."""
         return SlidingEventTimeWindows(size, slide, offset)
@@ -252,7 +254,7 @@ class SlidingProcessingTimeWindows(_ProcessingTime, _Sliding):
 
     @staticmethod
     def of(
-        size: int | timedelta, slide: int | timedelta, offset: int | timedelta = 0
+        size: int | timedelta | str, slide: int | timedelta | str, offset: int | timedelta | str = 0
     ) -> SlidingProcessingTimeWindows:
         """Return a new assigner."""
         return SlidingProcessingTimeWindows(size, slide, offset)
@@ -267,7 +269,7 @@ class SlidingProcessingTimeWindows(_ProcessingTime, _Sliding):
 class _Sessions(MergingWindowAssigner):
     """Sessions with a fixed gap, or with a gap for each element."""
 
-    def __init__(self, gap: int | timedelta | SessionWindowTimeGapExtractor) -> None:
+    def __init__(self, gap: int | timedelta | str | SessionWindowTimeGapExtractor) -> None:
         self._gap: int | SessionWindowTimeGapExtractor
         if isinstance(gap, SessionWindowTimeGapExtractor):
             self._gap = gap
@@ -303,7 +305,7 @@ class EventTimeSessionWindows(_EventTime, _Sessions):
     """
 
     @staticmethod
-    def with_gap(size: int | timedelta) -> EventTimeSessionWindows:
+    def with_gap(size: int | timedelta | str) -> EventTimeSessionWindows:
         """Return a new assigner with a fixed gap, in ms."""
         return EventTimeSessionWindows(positive("size", size))
 
@@ -327,7 +329,7 @@ class ProcessingTimeSessionWindows(_ProcessingTime, _Sessions):
     """Sessions in processing time; see `EventTimeSessionWindows`."""
 
     @staticmethod
-    def with_gap(size: int | timedelta) -> ProcessingTimeSessionWindows:
+    def with_gap(size: int | timedelta | str) -> ProcessingTimeSessionWindows:
         """Return a new assigner with a fixed gap, in ms."""
         return ProcessingTimeSessionWindows(positive("size", size))
 
@@ -388,7 +390,7 @@ class GlobalWindows(WindowAssigner):
         return "GlobalWindows()"
 
 
-def _offset(offset: int | timedelta, bound: str, ms: int) -> int:
+def _offset(offset: int | timedelta | str, bound: str, ms: int) -> int:
     shift = milliseconds("offset", offset)
     if abs(shift) >= ms:
         raise ValueError(f"offset must satisfy abs(offset) < {bound}, which is {ms} ms, got {offset!r}")

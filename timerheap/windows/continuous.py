@@ -19,7 +19,7 @@ class _Continuous(QuietTrigger):
 
     _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
 
-    def __init__(self, interval: int | timedelta) -> None:
+    def __init__(self, interval: int | timedelta | str) -> None:
         self.interval = positive("interval", interval)
 
     @abstractmethod
@@ -82,12 +82,12 @@ class ContinuousEventTimeTrigger(_Continuous):
 
     Parameters
     ----------
-    interval : int or timedelta
+    interval : int, timedelta or str
         In ms, more than 0.
     """
 
     @staticmethod
-    def of(interval: int | timedelta) -> ContinuousEventTimeTrigger:
+    def of(interval: int | timedelta | str) -> ContinuousEventTimeTrigger:
         """Return a new trigger."""
         return ContinuousEventTimeTrigger(interval)
 
@@ -117,12 +117,12 @@ class ContinuousProcessingTimeTrigger(_Continuous):
 
     Parameters
     ----------
-    interval : int or timedelta
+    interval : int, timedelta or str
         In ms, more than 0.
     """
 
     @staticmethod
-    def of(interval: int | timedelta) -> ContinuousProcessingTimeTrigger:
+    def of(interval: int | timedelta | str) -> ContinuousProcessingTimeTrigger:
         """Return a new trigger."""
         return ContinuousProcessingTimeTrigger(interval)
 

@@ -171,18 +171,18 @@ class TimeEvictor(OneSidedEvictor):
 
     Parameters
     ----------
-    window_size : int or timedelta
+    window_size : int, timedelta or str
         In ms. An element that is older than the latest one by this much or more is removed.
     do_evict_after : bool, default False
         Evict after the window function instead of before it.
     """
 
-    def __init__(self, window_size: int | timedelta, do_evict_after: bool = False) -> None:
+    def __init__(self, window_size: int | timedelta | str, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
         self.window_size = not_negative("window_size", window_size)
 
     @staticmethod
-    def of(window_size: int | timedelta, do_evict_after: bool = False) -> TimeEvictor:
+    def of(window_size: int | timedelta | str, do_evict_after: bool = False) -> TimeEvictor:
         """Return a new evictor."""
         return TimeEvictor(window_size, do_evict_after)
 

@@ -55,7 +55,7 @@ class WindowOperator:
     evictor : Evictor, optional
         Removes elements from a window when it fires, such as ``CountEvictor.of(100)``. With an evictor, every
         function keeps all elements.
-    allowed_lateness : int or timedelta, default 0
+    allowed_lateness : int, timedelta or str, default 0
         In ms: how long a window of event time is kept after its end. A late element fires it again.
     late : callable, optional
         ``late(value, ctx)`` is called with an element that is too late for all its windows, and returns
@@ -127,7 +127,7 @@ class WindowOperator:
         *,
         trigger: Trigger | None = None,
         evictor: Evictor | None = None,
-        allowed_lateness: int | timedelta = 0,
+        allowed_lateness: int | timedelta | str = 0,
         late: Callable[[Any, KeyedProcessFunction.Context], Iterable[Any] | None] | None = None,
         accumulator_type: object = None,
         element_type: object = None,

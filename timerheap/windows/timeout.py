@@ -21,7 +21,7 @@ class ProcessingTimeoutTrigger(Trigger):
     Parameters
     ----------
     nested_trigger : Trigger
-    timeout : int or timedelta
+    timeout : int, timedelta or str
         In ms of processing time.
     reset_timer_on_new_record : bool, default False
         Whether each element restarts the timeout.
@@ -44,7 +44,7 @@ class ProcessingTimeoutTrigger(Trigger):
     def __init__(
         self,
         nested_trigger: Trigger,
-        timeout: int | timedelta,
+        timeout: int | timedelta | str,
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
     ) -> None:
@@ -58,7 +58,7 @@ class ProcessingTimeoutTrigger(Trigger):
     @staticmethod
     def of(
         nested_trigger: Trigger,
-        timeout: int | timedelta,
+        timeout: int | timedelta | str,
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
     ) -> ProcessingTimeoutTrigger:

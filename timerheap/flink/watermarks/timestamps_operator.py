@@ -57,7 +57,7 @@ class TimestampsAndWatermarksOperator:
         Provides timestamps, watermarks, the idle timeout and `WatermarkStrategy.max_ahead`. Required in event
         time, and not allowed otherwise.
     time_characteristic : TimeCharacteristic, default EVENT_TIME
-    auto_watermark_interval : int or datetime.timedelta, optional
+    auto_watermark_interval : int, datetime.timedelta or str, optional
         Interval between periodic watermarks, an int in milliseconds; 0 for none. The default is 200, or 0 in
         processing time.
 
@@ -110,7 +110,7 @@ class TimestampsAndWatermarksOperator:
         strategy: WatermarkStrategy | None = None,
         *,
         time_characteristic: TimeCharacteristic = TimeCharacteristic.EVENT_TIME,
-        auto_watermark_interval: int | timedelta | None = None,
+        auto_watermark_interval: int | timedelta | str | None = None,
     ) -> None:
         self._output = output
         self._clock = clock
@@ -247,7 +247,7 @@ class _WatermarkEmitter:
             self._output.mark_active()
 
 
-def _interval(time_characteristic: TimeCharacteristic, interval: int | timedelta | None) -> int:
+def _interval(time_characteristic: TimeCharacteristic, interval: int | timedelta | str | None) -> int:
     if not isinstance(time_characteristic, TimeCharacteristic):
         raise TypeError(f"time_characteristic must be a TimeCharacteristic, got {time_characteristic!r}")
     in_processing_time = time_characteristic is TimeCharacteristic.PROCESSING_TIME

@@ -44,7 +44,7 @@ class WindowOptions(TypedDict, total=False):
         ms longer the watermark's delay would have had to be) and ``late_row``. A row is late
         when its last window is over, or for sessions, when its session and all sessions that it touches are
         over. A row that is only behind its first windows counts in the others.
-    emit_every : int or timedelta, optional
+    emit_every : int, timedelta or str, optional
         Distance between early results, in ms of event time. An early result of each open window has ``early``
         true; the result at the end of the window has it false.
     local : {"jvm", "arrow"}, optional
@@ -60,7 +60,7 @@ class WindowOptions(TypedDict, total=False):
     time_zone: str | None
     channel: str | None
     late: Late
-    emit_every: int | timedelta | None
+    emit_every: int | timedelta | str | None
     local: str | None
     max_parallelism: int | None
 

@@ -21,6 +21,7 @@ from timerheap.spark import Progress, progress
 from timerheap.spark._group.manifest import Manifest, Run, Segment
 from timerheap.spark._group.standing import Standing
 from timerheap.spark._worker.task_metrics import TASK_METRICS, TaskMetrics
+from timerheap.timer import MIN_WATERMARK
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
 OUTPUT = "k string not null, at bigint"
@@ -101,6 +102,8 @@ def test_the_progress_of_each_micro_batch_has_the_metrics(spark: SparkSession, t
         "dropped_rows": 0,
         "out_of_order_rows": 0,
         "keys": third["keys"],
+        "groups": third["max_parallelism"],
+        "max_parallelism": third["max_parallelism"],
         "waiting_rows": 2,
     }
     assert (first["pending_event_time_timers"], first["next_event_time_timer"]) == (1, 2000)
@@ -147,8 +150,7 @@ def test_pending_timers_are_known_while_no_rows_come(spark: SparkSession, tmp_pa
 def stub(*batches: dict[str, Any] | None) -> StreamingQuery:
     """A query with these values of the operator, None for a trigger without a micro-batch."""
     query = Mock(spec=StreamingQuery)
-    names = [metric.name for metric in TASK_METRICS if metric.name not in ("groups", "max_parallelism")]
-    blank = dict.fromkeys([*names, "event_time_lag", "clock_lag"])
+    blank = dict.fromkeys(metric.name for metric in TASK_METRICS)
     query.recentProgress = [
         Mock(
             batchId=number,
@@ -168,9 +170,10 @@ def test_progress_is_none_before_the_first_micro_batch() -> None:
 
 def test_progress_keeps_what_the_last_micro_batch_does_not_tell() -> None:
     held = {"keys": 3, "waiting_rows": 2, "watermark": 5, "clock_lag": 10, "fired_timers": 7}
-    found = progress(stub(held, {}, None))
+    some = {"keys": 1, "waiting_rows": 0, "groups": 1, "max_parallelism": 2}
+    found = progress(stub({**held, "groups": 2, "max_parallelism": 2}, some, {}, None))
     assert found is not None
-    assert (found.batch_id, found.keys, found.waiting_rows, found.watermark) == (1, 3, 2, 5)
+    assert (found.batch_id, found.keys, found.waiting_rows, found.watermark) == (2, 3, 2, 5)
     assert (found.fired_timers, found.late_rows, found.next_event_time_timer) == (0, 0, None)
 
 
@@ -194,7 +197,14 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
     metrics.add_group(Manifest(4, standing=Standing(1, 1, 1, 0, 5, 9)))
     metrics.add(watermark=None, max_parallelism=4, late_rows=0)
     metrics.add_totals(fired_timers=5)
+    metrics.add_times(MIN_WATERMARK, MIN_WATERMARK, now=50)
+    metrics.add_times(MIN_WATERMARK, 30, now=50)
+    metrics.add_times(20, 30, now=50)
     assert taken(metrics) == {
+        "watermark": "20",
+        "newest_event_time": "30",
+        "event_time_lag": "10",
+        "clock_lag": "30",
         "pending_event_time_timers": "3",
         "pending_processing_time_timers": "1",
         "next_event_time_timer": "5",

@@ -14,6 +14,8 @@ __all__ = ["Progress", "progress"]
 
 _HELD = [metric.name for metric in TASK_METRICS if metric.of_all]
 _TIMES = ["watermark", "newest_event_time", "event_time_lag", "clock_lag"]
+_REPORTED = ["groups", "max_parallelism"]
+_COUNTED = [m.name for m in TASK_METRICS if m.name not in (*_HELD, *_TIMES, *_REPORTED)]
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,16 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
 
 def _combined(batch_id: int, metrics: list[dict[str, Any]]) -> Progress | None:
     """Return the metrics of the last of these micro-batches; what it leaves out has not changed before it."""
-    held = next((values for values in reversed(metrics) if values["keys"] is not None), None)
+    held = next((values for values in reversed(metrics) if _of_all_groups(values)), None)
     if held is None:
         return None
     times = next((values for values in reversed(metrics) if values["watermark"] is not None), held)
-    values = {name: value or 0 for name, value in metrics[-1].items()}  # what was counted in the micro-batch
+    values = {name: metrics[-1][name] or 0 for name in _COUNTED}  # in the micro-batch
     values |= {name: times[name] for name in _TIMES} | {name: held[name] for name in _HELD}
     return Progress(batch_id=batch_id, **values)
+
+
+def _of_all_groups(values: dict[str, Any]) -> bool:
+    """Return whether the metrics of a micro-batch are those of all key groups."""
+    groups, all_groups = (values[name] for name in _REPORTED)
+    return groups is not None and groups >= all_groups

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -18,6 +18,7 @@ OBSERVED = "timerheap"
 """Name of the metrics of a query's first operator; those of operators behind it are numbered from 2."""
 
 _DATAFRAME = -1  # the id of no DataFrame
+_PARSED = ", ".join(f"{metric.name} bigint" for metric in TASK_METRICS)
 
 
 def with_metrics(result: StructType) -> StructType:
@@ -29,11 +30,10 @@ def with_metrics(result: StructType) -> StructType:
 def observed(output: DataFrame, df: DataFrame) -> DataFrame:
     """Return the results among the output of an operator, whose input is `df`, and observe its metrics."""
     results = [quoted(name) for name in output.columns if name != METRICS]
-    # Spark allows the time of the micro-batch in rows, but not in metrics.
-    now = F.unix_millis(F.current_timestamp()).cast("string")
-    values = F.split(F.concat_ws(",", METRICS, now), ",")
-    split = output.select(*results, F.when(F.col(METRICS).isNotNull(), values).alias(METRICS))
-    metrics = split.observe(_name(df), *_metrics())
+    # Each expression costs each micro-batch, also one of few rows: so the text is parsed in one of them.
+    parsed = output.select(*results, F.from_csv(METRICS, _PARSED).alias(METRICS))
+    combined = [getattr(F, m.combine)(f"{METRICS}.{m.name}").alias(m.name) for m in TASK_METRICS]
+    metrics = parsed.observe(_name(df), *combined)
     return _repeatable(metrics).where(F.col(METRICS).isNull()).select(*results)
 
 
@@ -42,23 +42,6 @@ def _name(df: DataFrame) -> str:
     plan = df._jdf.queryExecution().analyzed().toString()
     numbers = [int(number or 1) for number in re.findall(rf"CollectMetrics {OBSERVED}(?:_(\d+))?,", plan)]
     return f"{OBSERVED}_{max(numbers) + 1}" if numbers else OBSERVED
-
-
-def _metrics() -> list[Column]:
-    """Return the columns of the observed metrics, which are null where nothing is known."""
-
-    def combined_by(combine: str, place: int) -> Column:
-        return cast(Column, getattr(F, combine)(F.get(METRICS, F.lit(place)).try_cast("bigint")))
-
-    combined = {m.name: combined_by(m.combine, place) for place, m in enumerate(TASK_METRICS)}
-    complete = combined.pop("groups") == combined.pop("max_parallelism")
-    for metric in TASK_METRICS:
-        if metric.of_all:
-            combined[metric.name] = F.when(complete, combined[metric.name])
-    watermark = combined["watermark"]
-    combined["event_time_lag"] = combined["newest_event_time"] - watermark
-    combined["clock_lag"] = combined_by("max", len(TASK_METRICS)) - watermark
-    return [column.alias(name) for name, column in combined.items()]
 
 
 def _repeatable(observed: DataFrame) -> DataFrame:

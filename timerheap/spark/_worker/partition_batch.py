@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -91,6 +92,7 @@ class PartitionBatch:
         self._follows = query.time_mode == "EventTime"
         clocked = query.time_mode == "ProcessingTime"
         self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
+        self._clock = time.time_ns() // 1_000_000 if self._now is None else self._now
         # Rows at Spark's watermark may still come; rows at ours may not.
         self._watermark: int | None = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
         self._clocks: dict[bytes, _Clock] = {}  # of the groups with equal clocks: mostly there is one
@@ -166,7 +168,7 @@ class PartitionBatch:
         group.forget_dead_keys()
         self._groups.save(label, group, stored, clock.data)
         late_rows = group.late_rows - late_rows
-        self._metrics.add_times(watermark=clock.watermark, newest_event_time=clock.newest)
+        self._metrics.add_times(clock.watermark, clock.newest, self._clock)
         self._metrics.add(late_rows=late_rows, dropped_rows=late_rows * (self._query.late == "drop"))
         self._metrics.add_group(stored.manifest)
 

@@ -36,6 +36,8 @@ class Metric(NamedTuple):
 TASK_METRICS = (
     Metric("watermark", "max"),
     Metric("newest_event_time", "max"),
+    Metric("event_time_lag", "max"),
+    Metric("clock_lag", "max"),
     Metric("pending_event_time_timers", "sum", of_all=True),
     Metric("pending_processing_time_timers", "sum", of_all=True),
     Metric("next_event_time_timer", "min", of_all=True),
@@ -74,9 +76,21 @@ class TaskMetrics:
                 before = found.get(name)
                 found[name] = value if before is None else _COMBINE_BY_NAME[name](before, value)
 
-    def add_times(self, **times: int | None) -> None:
-        """Add times, epoch ms; MIN_WATERMARK, like None, adds nothing."""
-        self.add(**{name: None if time == MIN_WATERMARK else time for name, time in times.items()})
+    def add_times(self, watermark: int, newest: int, now: int) -> None:
+        """Add the times of a key group, epoch ms; MIN_WATERMARK is none.
+
+        Parameters
+        ----------
+        watermark, newest : int
+            The watermark, and the largest event time so far.
+        now : int
+            What the clock shows.
+        """
+        known = watermark != MIN_WATERMARK
+        if known:
+            self.add(watermark=watermark, clock_lag=now - watermark)
+        if newest != MIN_WATERMARK:
+            self.add(newest_event_time=newest, event_time_lag=newest - watermark if known else None)
 
     def add_totals(self, **totals: int) -> None:
         """Add what has been counted since the last call, given all that the task has counted so far."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -137,7 +138,7 @@ LAYERS = {
         "task_metrics",
         "__init__ endless frame_slices hand_overs live_cache notices output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
-        "processor_frames processor_rows",
+        "deferred processor_frames processor_rows",
         "rows_ahead",
         "assigned_times group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state key_group_batch processor_handle rehearsal row_runner",
@@ -183,8 +184,13 @@ def rooms_of(path: Path) -> Iterator[tuple[str, str]]:
         yield ".".join(parts[:depth]), room
 
 
-def imports(path: Path, *, when: str = "ever") -> Iterator[str]:
+@cache
+def imports(path: Path, when: str) -> list[str]:
     """Dotted names that a source imports, "ever" (in functions, for types), or "loading" the module."""
+    return list(found_imports(path, when))
+
+
+def found_imports(path: Path, when: str) -> Iterator[str]:
     if path.suffix in {".pyx", ".pxd", ".pxi"}:
         for module, names, plain in CYTHON_IMPORT.findall(path.read_text()):
             yield from [f"{module}.{name.split()[0]}" for name in names.split(",")] if module else [plain]
@@ -208,7 +214,7 @@ def imports(path: Path, *, when: str = "ever") -> Iterator[str]:
 def imported_rooms(path: Path, wing: str) -> set[str]:
     """The rooms of a wing that a source imports from; a name that is no room is the wing's face."""
     prefix = ["timerheap", *(wing.split(".") if wing else [])]
-    parts = [name.split(".") for name in imports(path)]
+    parts = [name.split(".") for name in imports(path, "ever")]
     inside = [
         names[len(prefix)] for names in parts if names[: len(prefix)] == prefix and len(names) > len(prefix)
     ]
@@ -217,7 +223,7 @@ def imported_rooms(path: Path, wing: str) -> set[str]:
 
 def strangers(path: Path, when: str) -> set[str]:
     """The packages from elsewhere that a source imports."""
-    tops = {name.partition(".")[0] for name in imports(path, when=when)}
+    tops = {name.partition(".")[0] for name in imports(path, when)}
     return tops - sys.stdlib_module_names - {"timerheap", "cython", "cpython", "libc", "libcpp"}
 
 

@@ -17,6 +17,7 @@ from timerheap.spark._plan.marks import hashed
 from timerheap.spark._plan.observation import observed, with_metrics
 from timerheap.spark._plan.settings import check_settings
 from timerheap.spark._plan.starting_state import starting_group, starting_partitions
+from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import runs
 from timerheap.spark._worker.hand_overs import hand_overs
 from timerheap.spark._worker.notices import notices
@@ -78,7 +79,7 @@ def build(
         operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
         initial = None if initial_state is None else starting_partitions(initial_state, query)
         result = groups.transformWithStateInPandas(
-            operator, with_metrics(result_type), "Append", query.time_mode, initial
+            deferred(operator), with_metrics(result_type), "Append", query.time_mode, initial
         )
         result = observed(result, df)
     else:

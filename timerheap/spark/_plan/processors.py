@@ -22,6 +22,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import packed
 from timerheap.spark._plan.settings import check_settings
+from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import runs
 from timerheap.spark._worker.hand_overs import hand_overs
 from timerheap.spark._worker.notices import notices
@@ -94,7 +95,7 @@ def run_processor(
     if df.isStreaming:
         operator = StreamingProcessorOperator(query, runs(spark), notices(spark), hand_overs(spark))
         return groups.transformWithStateInPandas(
-            operator, result, output_mode, mode, first, event_time_column_name
+            deferred(operator), result, output_mode, mode, first, event_time_column_name
         )
     on_batch = BatchProcessorOperator(query)
     if first is None:

@@ -46,7 +46,8 @@ class StreamingProcessorOperator(StreamingOperator):
 
     def _begun(self, timer_values: Any) -> ProcessorBatch:  # type: ignore[override]
         if self._processors is None:
-            query, groups, placement, _ = self._task()
+            query = self._query
+            groups, placement, _ = self._task()
             assert isinstance(query.work, ProcessorWork)
             self._processors = ProcessorBatch(query, query.work, placement, self._store, groups, timer_values)
         return self._processors

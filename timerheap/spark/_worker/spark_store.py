@@ -12,11 +12,14 @@ from pyspark.sql.types import IntegerType, ShortType, StringType, StructField, S
 from timerheap._native._heap import from_text, to_text
 from timerheap.spark._group.manifest import FORMAT, MANIFEST, Manifest
 
-__all__ = ["SparkStore"]
+__all__ = ["CHUNKS", "SparkStore"]
 
 # Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task.
 _KEY = StructType([StructField("kind", ShortType()), StructField("id", IntegerType())])
 _TEXT = StructType([StructField("text", StringType())])
+
+CHUNKS = ("chunks", _KEY, _TEXT)
+"""The one state variable: its name, and the types of its keys and values."""
 
 _MOST_UNANSWERED = 1000  # Spark stops reading when so many answers are waiting that they fill a socket
 
@@ -54,7 +57,7 @@ class SparkStore:
         self._unanswered = 0
         client._receive_proto_message = self._answer
         self._handle = handle
-        self._chunks = handle.getMapState("chunks", _KEY, _TEXT)
+        self._chunks = handle.getMapState(*CHUNKS)
 
     def _answer(self) -> tuple[int, str, bytes]:
         """Return the answer to a call that has been sent, or for one that does not wait, that it succeeds."""

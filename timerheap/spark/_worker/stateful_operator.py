@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
@@ -63,19 +61,16 @@ class StreamingOperator(StatefulProcessor):
     """
 
     def __init__(self, query: Query, runs: Runs, notices: Notices, hand_overs: HandOvers) -> None:
-        # Pickled apart: the worker that Spark starts on the driver calls only init(), and cannot import
-        # modules that were sent with addPyFile().
-        self._pickled = dumps((query, runs, notices, hand_overs))  # type: ignore[no-untyped-call]
+        self._query = query
+        self._runs = runs
+        self._notices = notices
+        self._hand_overs = hand_overs
         self._id = uuid.uuid4().hex
         self._runner: Runner | None = None
         self._batch: PartitionBatch | None = None
 
-    @cached_property
-    def _unpickled(self) -> tuple[Query, Runs, Notices, HandOvers]:
-        return cast(tuple[Query, Runs, Notices, HandOvers], loads(self._pickled))
-
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state; Spark calls this on the driver, too."""
+        """Begin a task."""
         self._store = SparkStore(handle)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
@@ -87,9 +82,8 @@ class StreamingOperator(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Process what the pack stage has sent to a partition, under the label of its first key group."""
-        query, *_ = self._unpickled
         packed = (pair for df in rows for pair in zip(df["sequence"], df["blob"], strict=True))
-        return self._begun(timerValues).run(key_group_of(key[0]), *unpack(query, packed))
+        return self._begun(timerValues).run(key_group_of(key[0]), *unpack(self._query, packed))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Process a key group whose wake-up, a timer of Spark's, has fired."""
@@ -103,28 +97,30 @@ class StreamingOperator(StatefulProcessor):
     def _begun(self, timer_values: Any) -> PartitionBatch:
         """Return the micro-batch of this task; Spark has a new operator in each."""
         if self._batch is None:
-            query, groups, placement, run = self._task()
+            query = self._query
+            groups, placement, run = self._task()
             self._runner = runner = runner_of(query, placement)
             runner.open()
-            notices = self._unpickled[2]
             self._batch = PartitionBatch(
-                query, placement, runner, self._store, groups, notices, run, timer_values
+                query, placement, runner, self._store, groups, self._notices, run, timer_values
             )
         return self._batch
 
-    def _task(self) -> tuple[Query, LiveGroups, Placement, str | None]:
-        """Begin the work of this task; return the query, its key groups, their placement, and the run."""
+    def _task(self) -> tuple[LiveGroups, Placement, str | None]:
+        """Begin the work of this task; return the key groups, their placement, and the run."""
         freeze_modules()
-        query, runs, notices, hand_overs = self._unpickled
+        query = self._query
         task = cast(TaskContext, TaskContext.get())
         placement = Placement.running(query.max_parallelism)
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         if query.time_mode == "ProcessingTime":
-            runs.add(frozenset({(owner.query, run)}))
-        groups = LiveGroups(query, self._store, owner, placement.max_parallelism, hand_overs, notices)
+            self._runs.add(frozenset({(owner.query, run)}))
+        groups = LiveGroups(
+            query, self._store, owner, placement.max_parallelism, self._hand_overs, self._notices
+        )
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
-        return query, groups, placement, run
+        return groups, placement, run
 
 
 class BatchOperator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import streams
-from pyspark import TaskContext
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import (
@@ -25,6 +24,8 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap.spark._worker import batch_runner
+from timerheap.testing import ProcessTester
 
 pytestmark = pytest.mark.spark
 
@@ -311,12 +312,6 @@ class Columns(BatchProcessFunction):
 
 
 class Endless(BatchProcessFunction):
-    def open(self, runtime_context: Any) -> None:
-        from timerheap.spark._worker import batch_runner
-
-        if TaskContext.get() is not None:
-            batch_runner._ROUNDS = 50  # a million take a while
-
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
         ctx.timer_service().register_event_time_timers(ctx.key_hashes, 7)
 
@@ -475,6 +470,16 @@ RUNS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", RUNS)
+def test_an_invalid_call_in_a_function_raises(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_runner, "_ROUNDS", 50)  # a million take a while
+    function, message = RUNS[case]
+    test = ProcessTester(function, "k", "k string, at timestamp", "k string not null, n bigint", "at")
+    test.push([("x", datetime.fromtimestamp(1, UTC))])
+    with pytest.raises((KeyError, RuntimeError, TypeError, ValueError), match=message):
+        test.finish()
+
+
+@pytest.mark.parametrize("case", ["narrow row", "row for a batch"])
 def test_an_invalid_call_in_a_function_fails_the_query(case: str, spark: SparkSession) -> None:
     function, message = RUNS[case]
     df = spark.range(1).selectExpr("'x' k", "timestamp_millis(1000) at").coalesce(1)
@@ -547,6 +552,58 @@ def test_an_unused_state_is_reported_once_on_the_driver_and_can_be_dropped(
         process(df, function=Keeps(), output_schema="k string, n bigint", drop_state=["count"])
 
 
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "max_parallelism": (
+        {"max_parallelism": 5},
+        say(
+            "max_parallelism must be 3, as in the checkpoint, got 5",
+            "pass max_parallelism=3, or start a new checkpoint",
+        ),
+    ),
+    "one_timer_per_key": (
+        {"function": MovesColumns()},
+        say("one_timer_per_key must stay as it was: .* are a TimerHeap", "change it back"),
+    ),
+    "key": (
+        {"key": "text"},
+        say("key must have the types of the checkpoint's keys", "int64", "got", "string"),
+    ),
+    "state": (
+        {"function": Keeps("double")},
+        "state 'count' is a value state of int64, not a value state of double",
+    ),
+    "columns": (
+        {"drop": "note"},
+        say("df must have the columns of the rows that wait", "others: 'note' is missing; go back to"),
+    ),
+    "order": (
+        {"order": "arrival"},
+        say("order must be 'event_time' while rows wait in the checkpoint", "got 'arrival'; go back to"),
+    ),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_changing_what_a_snapshot_fixes_raises(changed: str) -> None:
+    def tester(
+        function: Any = None, key: str = "k", max_parallelism: int = 3, drop: str = "", order: Any = None
+    ) -> ProcessTester:
+        columns = {"k": "bigint", "at": "bigint", "note": "string", "text": "string"}
+        schema = ", ".join(f"{name} {type_}" for name, type_ in columns.items() if name != drop)
+        options = {"order": order, "max_parallelism": max_parallelism}
+        return ProcessTester(function or Keeps(), key, schema, "k string, n bigint", "at", **options)
+
+    test = tester()
+    test.push([(k, 5 + k, "x", str(k)) for k in range(6)])
+    test.advance_watermark(7)
+    arguments, message = CHANGES[changed]
+    with pytest.raises(ValueError, match=message):
+        tester(**arguments).restore(test.snapshot())
+    same = tester()
+    same.restore(test.snapshot())
+    assert same.state("count") == test.state("count") == {0: 1, 1: 1, 2: 1}
+
+
 def test_changing_what_the_checkpoint_fixes_raises_and_loses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -555,23 +612,16 @@ def test_changing_what_the_checkpoint_fixes_raises_and_loses_nothing(
     rows = [{"k": k, "at": 5 + k, "note": "x"} for k in range(6)]
     folder = tmp_path / "input"
 
-    def query(
-        function: Any = None,
-        key: str = "k",
-        max_parallelism: int = 3,
-        drop: str = "",
-        order: str | None = None,
-    ) -> None:
-        df = streams.read_stream(spark, folder).withColumn("text", F.col("k").cast("string")).drop(drop)
+    def query(max_parallelism: int = 3, drop: str = "") -> None:
+        df = streams.read_stream(spark, folder).drop(drop)
         streams.run(
             timerheap.spark.process(
                 df,
-                key,
-                function or Keeps(),
+                "k",
+                Keeps(),
                 "k string, n bigint",
                 "at",
                 watermark=MONOTONOUS,
-                order=order,
                 max_parallelism=max_parallelism,
             ),
             tmp_path,
@@ -580,35 +630,10 @@ def test_changing_what_the_checkpoint_fixes_raises_and_loses_nothing(
     streams.write_batches(folder, [rows], schema)
     query()
     streams.write_batches(folder, [[{**row, "at": row["at"] + 10} for row in rows]], schema)
-    changes: list[tuple[dict[str, Any], str]] = [
-        (
-            {"max_parallelism": 5},
-            say(
-                "max_parallelism must be 3, as in the checkpoint, got 5",
-                "pass max_parallelism=3, or start a new checkpoint",
-            ),
-        ),
-        (
-            {"function": MovesColumns()},
-            say("one_timer_per_key must stay as it was: .* are a TimerHeap", "change it back"),
-        ),
-        ({"key": "text"}, say("key must have the types of the checkpoint's keys", "int64", "got", "string")),
-        (
-            {"function": Keeps("double")},
-            say("state 'count' is a value state of int64, not a value state of double"),
-        ),
-        (
-            {"drop": "note"},
-            say("df must have the columns of the rows that wait", "others: 'note' is missing; go back to"),
-        ),
-        (
-            {"order": "arrival"},
-            say("order must be 'event_time' while rows wait in the checkpoint", "got 'arrival'; go back to"),
-        ),
-    ]
-    for changed, message in changes:
+    for changed in ("max_parallelism", "columns"):
+        arguments, message = CHANGES[changed]
         with pytest.raises(StreamingQueryException, match=message):
-            query(**changed)
+            query(**arguments)
     with streams.configured(spark, shuffle_partitions=3):  # the checkpoint's number of partitions counts
         query()
     # The last row waits still: the watermark is 19.

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,19 @@ STREAMING = "org.apache.spark.sql.execution.streaming"
 ROCKSDB = f"{STREAMING}.state.RocksDBStateStoreProvider"
 # Spark's default runs two programs, readlink and chmod, for every file of a checkpoint on a local disk.
 FILES = f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+
+# A short life: optimising code would cost the tests more than it gives, and so would freeing it.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+JAVA_OPTIONS += " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+
+# Hadoop's own runs chmod for every file and folder, which takes a fifth of what a small query takes.
+FILE_SYSTEM = """
+public class PlainFiles extends org.apache.hadoop.fs.RawLocalFileSystem {
+    public void setPermission(
+        org.apache.hadoop.fs.Path path, org.apache.hadoop.fs.permission.FsPermission permission
+    ) {}
+}
+"""
 
 
 def start_spark(
@@ -27,14 +41,16 @@ def start_spark(
         SparkSession.builder.master(f"local[{cores},2]")
         .appName("timerheap tests")
         .config("spark.driver.host", "localhost")
-        # A short life: optimising code would cost the tests more than it gives.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
         .config("spark.local.dir", f"{scratch}/local")
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.execution.arrow.maxBytesPerBatch", (1 << 31) - 1)
+        # Few rows, and each query has code of its own to compile.
+        .config("spark.sql.codegen.wholeStage", False)
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.shuffle.partitions", 2)  # each costs a Python worker in every micro-batch
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
@@ -44,4 +60,26 @@ def start_spark(
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
+    use_plain_files(session)
     return session
+
+
+def use_plain_files(spark: SparkSession) -> None:
+    """Replace the JVM's file system for local files; see `FILE_SYSTEM`."""
+    context: Any = spark.sparkContext
+    java, conf, array = context._jvm.java, context._jsc.hadoopConfiguration(), context._gateway.new_array
+    compiler = context._jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(FILE_SYSTEM)
+    plain = compiler.getClassLoader().loadClass("PlainFiles")
+    files = context._jvm.org.apache.hadoop.fs.LocalFileSystem(
+        plain.getConstructor(array(java.lang.Class, 0)).newInstance(array(java.lang.Object, 0))
+    )
+    root = java.net.URI("file:///")
+    files.initialize(root, conf)
+    methods = java.lang.Class.forName("org.apache.hadoop.fs.FileSystem").getDeclaredMethods()
+    (put,) = (method for method in methods if method.getName() == "addFileSystemForTesting")
+    put.setAccessible(True)
+    arguments = array(java.lang.Object, 3)
+    arguments[0], arguments[1], arguments[2] = root, conf, files
+    put.invoke(None, arguments)

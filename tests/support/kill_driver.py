@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from kill_jobs import QUERIES, Twins, write_input
+from local_spark import JAVA_OPTIONS
 from processes import below, command, kill, python_daemons, python_workers
 from standalone import Cluster, cluster
 
@@ -178,7 +179,7 @@ def settings_of(where: Cluster | None) -> dict[str, Any]:
         "spark.master": where.url,
         "spark.cores.max": 2,
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.task.maxFailures": 20,
         "spark.stage.maxConsecutiveAttempts": 20,
     }

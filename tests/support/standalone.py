@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyspark
+from local_spark import JAVA_OPTIONS
 
 from timerheap.spark.java import find_java
 
@@ -35,7 +36,7 @@ def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PY", "SPARK_"))}
     return kept | {
         "JAVA_HOME": str(find_java()),
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
         "PYTHONSAFEPATH": "1",
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",

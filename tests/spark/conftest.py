@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import streams
 from local_spark import start_spark
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -20,6 +21,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Compile queries, as Spark does unless told otherwise: it pays off with many rows."""
+    with streams.configured(spark, codegen_wholeStage=True, codegen_factoryMode="FALLBACK"):
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import streams
+from local_spark import JAVA_OPTIONS
 from pyspark.sql import functions as F
 from rich.console import Console
 
@@ -26,7 +27,7 @@ from timerheap._demo.flights import read_flights
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
 MINUTE = pd.Timedelta(minutes=1)
 HOUR = pd.Timedelta(hours=1)
@@ -266,7 +267,7 @@ def test_the_command_checks_its_windows_and_draws_a_chart(tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-m", "timerheap", "demo-windows", "--batches", "3", "--chart", "new/week.png"],
         cwd=tmp_path,
-        env={**os.environ, **scratch, "COLUMNS": "200"},
+        env={**os.environ, **scratch, "COLUMNS": "200", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -28,7 +28,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._exchange.observed import OBSERVED
+from timerheap.spark._exchange.observed import OBSERVED, merged
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
@@ -41,6 +41,7 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import RowRunner
 
 ROWS = StructType().add("k", "string").add("at", "long")
+BEGIN, MINUTE = 1_760_000_000_000, 60_000  # ms
 
 
 @dataclass
@@ -238,21 +239,28 @@ def neighbours(case: str, n: int) -> Iterator[Figure]:
 
 
 def channels(case: str, n: int) -> Iterator[Figure]:
-    """Advance the clock from bytes to bytes, as a task does once for all of its key groups."""
+    """Advance the clock of a task with 8 key groups, from what two pack tasks send to what is written."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000).with_idleness(600_000)
     strategies, columns = (strategy,), ("channel",)
-    data = WatermarkState(strategies, columns).to_bytes()
+    groups = [(Stored(Manifest(16)), MemoryStore()) for _ in range(8)]
     names = pa.array([f"channel-{i:05d}" for i in range(n)])
-    for at, (step, count) in enumerate([("new", n), ("all have rows", n), ("one has rows", 1)]):
+    draw = np.random.default_rng(1)
+    clock = WatermarkState(strategies, columns)
+    for batch, (step, count) in enumerate([("new", n), ("all have rows", n), ("one has rows", 1)]):
+        now = BEGIN + batch * MINUTE
         inputs, ones = pa.array(np.zeros(count, np.int8)), pa.array(np.ones(count, np.int64))
-        timestamps = pa.array(np.arange(count) + 1_000_000 + at)
+        timestamps = pa.array(now - draw.integers(0, MINUTE, count))
         observed = pa.table([inputs, names[:count], timestamps, ones], schema=OBSERVED)
-        start = time.process_time()
-        clock = WatermarkState.from_bytes(data, strategies, columns)
-        clock.observe(observed, at, "run")
+        before, start = sum(store.written for _, store in groups), time.process_time()
+        if batch:
+            stored, store = groups[0]
+            clock = WatermarkState.from_bytes(stored.read_clock(store), strategies, columns)
+        clock.observe(merged([observed, observed]), now, "run")
         data = clock.to_bytes()
+        for number, (stored, store) in enumerate(groups):
+            stored.save(store, [], data, writes_clock=clock.has_new_channels or number == 0)
         seconds = time.process_time() - start
-        yield figure(case, step, count, seconds, len(pa.compress(data, "lz4")))
+        yield figure(case, step, count, seconds, sum(store.written for _, store in groups) - before)
 
 
 def cases(scale: float) -> Iterator[tuple[str, Callable[[str], Iterator[Figure]]]]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from timerheap._native._heap import seal
 from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, USER_STATE
+from timerheap.spark._group.clock_bytes import InputClock, StoredClock, encode_clock
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.list_state import ListTable
 from timerheap.spark._group.manifest import FORMAT, INLINE_CLOCK, Manifest, Run, Segment
@@ -25,6 +26,13 @@ from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._group.tiers import Tiers
 
 SMALL_CLOCK = bytes(50)
+
+
+def large_clock(watermark: int, channels: int = 200) -> bytes:
+    marks = np.full(channels, watermark)
+    names: list[str | None] = [f"channel {n}" for n in range(channels)]
+    input_ = InputClock("channel", watermark, names, marks, marks, np.ones(channels, bool))
+    return encode_clock(StoredClock(watermark, None, [input_]))
 
 
 class Group:
@@ -258,7 +266,9 @@ def manifest() -> Manifest:
         Run(EVENT_TIMERS, 0),
     ]
     standing = Standing(1, 300, 2, 70_000, -5, 2**62)
-    return Manifest(16, bytes(range(8)), bytes(range(16)), b"clock", False, 10**12, 2**40, -1, standing, runs)
+    return Manifest(
+        16, bytes(range(8)), bytes(range(16)), -3, b"clock", True, True, 10**12, 2**40, -1, standing, runs
+    )
 
 
 def test_a_manifest_is_read_back() -> None:
@@ -308,7 +318,7 @@ def test_another_format_raises() -> None:
 
 def test_a_large_clock_is_written_only_when_it_changes() -> None:
     stored, store = Stored(Manifest(4)), MemoryStore()
-    clocks = [bytes([n]) * (INLINE_CLOCK + 1) for n in (1, 2)] + [b"small"]
+    clocks = [large_clock(1), large_clock(2), SMALL_CLOCK]
     for clock in clocks:
         stored.save(store, [], clock)
         assert (CLOCK, 0) in store.chunks or len(clock) <= INLINE_CLOCK
@@ -319,14 +329,38 @@ def test_a_large_clock_is_written_only_when_it_changes() -> None:
     assert not store.chunks
 
 
+def test_only_the_first_group_of_a_task_writes_what_changes_in_a_large_clock() -> None:
+    first, other = MemoryStore(), MemoryStore()
+    stored = {True: (Stored(Manifest(4)), first), False: (Stored(Manifest(4)), other)}
+    for watermark in (1, 2, 3):
+        for writes, (group, store) in stored.items():
+            before = store.written
+            group.save(store, [], large_clock(watermark), watermark=watermark, writes_clock=writes)
+            manifest = store.read_manifest()
+            written = store.written - before - len(store.manifest or b"")
+            assert written == 0 if watermark > 1 and not writes else written > 0
+            assert manifest.watermark == watermark
+            assert manifest.clock_stale == (watermark > 1 and not writes)
+            assert read_clock(manifest, store.read) == large_clock(watermark if writes else 1)
+    names = first.chunks[CLOCK, 1]
+    assert names == other.chunks[CLOCK, 1]
+    group, store = stored[False]
+    group.save(store, [], large_clock(4, channels=201))  # as every group does when there are new channels
+    assert not store.read_manifest().clock_stale
+    assert store.chunks[CLOCK, 1] != names
+    group.save(store, [], SMALL_CLOCK, writes_clock=False)
+    assert not store.chunks
+    assert read_clock(store.read_manifest(), store.read) == SMALL_CLOCK
+
+
 def test_a_clock_that_is_not_the_manifest_s_raises() -> None:
     stored, store = Stored(Manifest(4)), MemoryStore()
-    stored.save(store, [], bytes(INLINE_CLOCK + 1))
+    stored.save(store, [], large_clock(1))
     before = dict(store.chunks)
-    stored.save(store, [], bytes(INLINE_CLOCK + 2))
+    stored.save(store, [], large_clock(2))
     store.chunks = before
     with pytest.raises(ValueError, match="is not that of the manifest"):
         stored.read_clock(store)
     store.chunks = {}
-    with pytest.raises(ValueError, match="lacks the chunk of the watermark's state"):
+    with pytest.raises(ValueError, match="lacks a chunk of the watermark's state"):
         stored.read_clock(store)

@@ -239,6 +239,19 @@ def test_another_channel_column_drops_the_old_channels_and_keeps_the_watermark(
         assert [channel.name for channel in each.explain()[number].channels] == after[1]
 
 
+def test_the_channels_of_a_stale_clock_hold_the_watermark_until_they_advance() -> None:
+    idle = STRATEGY.with_idleness(10)
+    clock = WatermarkState((idle,), ("airport",))
+    clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
+    clock.observe(observed((0, "a", 150)), 1_020, "first")
+    assert clock.watermark == 144, "b is idle"
+    stale = WatermarkState.from_bytes(clock.to_bytes(), (idle,), ("airport",), stale=True)
+    assert stale.follow(194) == 194, "where the group has been run up to"
+    assert stale.observe(observed((0, "a", 300)), 9_000, "second") == 194, "b may be anywhere"
+    assert stale.observe(observed((0, "b", 250)), 9_001, "second") == 244
+    assert stale.observe(observed((0, "a", 400)), 9_012, "second") == 394, "b is idle"
+
+
 def many_channels() -> WatermarkState:
     clock = WatermarkState((STRATEGY.with_idleness(TIMEOUT), STRATEGY), ("airport", None))
     clock.observe(observed((0, "JFK", 100), (0, "Zoë", 50), (0, "", None), (1, None, 7)), 1_000, "run")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import streams
@@ -14,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import timerheap.spark
-from timerheap import WatermarkStrategy
+from timerheap import KeyedProcessFunction, WatermarkStrategy
 
 pytestmark = pytest.mark.spark
 
@@ -26,6 +29,13 @@ def repartition(spark: SparkSession, work: Path, partitions: int) -> None:
 def emitted(work: Path) -> list[tuple[Any, ...]]:
     """All rows in the files of the sink, sorted; the sink's log lacks the micro-batch that repartitions."""
     return sorted((tuple(row.values()) for row in pq.read_table(work / "sink").to_pylist()), key=repr)
+
+
+class Echo(KeyedProcessFunction):
+    """Emits the key of each row."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[str]]:
+        yield (ctx.get_current_key(),)
 
 
 def test_a_function_goes_on_in_more_and_in_fewer_partitions(spark: SparkSession, tmp_path: Path) -> None:
@@ -45,6 +55,38 @@ def test_a_function_goes_on_in_more_and_in_fewer_partitions(spark: SparkSession,
     write(folder, batches[:1])
     with pytest.raises(StreamingQueryException, match="pass max_parallelism=16, or start a new checkpoint"):
         run(32)
+
+
+def test_many_channels_go_on_in_more_and_in_fewer_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    """Only one key group of each task writes what they have seen, and another one may have to read it."""
+    channels = ["slow", *(f"c{n}" for n in range(200))]
+
+    def rows(at: int, some: list[str]) -> list[dict[str, Any]]:
+        return [{"key": f"{name} {at}", "channel": name, "at": at + n} for n, name in enumerate(some)]
+
+    def run() -> None:
+        found = timerheap.spark.process(
+            streams.read_stream(spark, folder),
+            "key",
+            Echo(),
+            "key string",
+            "at",
+            watermark=WatermarkStrategy.for_monotonous_timestamps(),
+            channel="channel",
+            late="emit",
+        )
+        streams.run(found, tmp_path)
+
+    batches = [rows(1_000, channels), rows(2_000, channels[1:]), rows(1_500, ["slow"]), rows(3_000, channels)]
+    folder, schema = tmp_path / "input", pa.schema({"key": "string", "channel": "string", "at": "int64"})
+    for start, stop, partitions in ((0, 1, 4), (1, 3, 1), (3, 4, None)):
+        streams.write_batches(folder, batches[start:stop], schema)
+        run()
+        if partitions is not None:
+            repartition(spark, tmp_path, partitions)
+    passed = [(row["key"],) for row in itertools.chain(*batches) if row["at"] < 3_000]
+    assert [row[:1] for row in emitted(tmp_path)] == sorted(passed)
+    assert {row[1:] for row in emitted(tmp_path)} == {(None, None)}, "no row is late"
 
 
 def test_windows_that_spark_slices_go_on_in_more_partitions(spark: SparkSession, tmp_path: Path) -> None:

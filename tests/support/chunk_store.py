@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from timerheap.spark._group.checkpoint import Stored
-from timerheap.spark._group.clock_bytes import StoredClock, decode_clock, encode_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
 
@@ -46,15 +45,15 @@ class MemoryStore:
 
 def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
     """Save a group as the operator does at the end of a micro-batch."""
-    clock = encode_clock(StoredClock(group.watermark, None, []))
-    stored.save(store, group.parts(), clock, group.losses, group.late_rows, group.wake_up)
+    late_rows, wake_up = group.late_rows, group.wake_up
+    stored.save(store, group.parts(), b"", group.losses, late_rows, wake_up, watermark=group.watermark)
 
 
 def load(store: MemoryStore, group: KeyGroup) -> Stored:
     """Load a new group as the operator does."""
     query, manifest = group.query, store.read_manifest()
     stored = Stored.load(store, manifest, group.part, query.drop_state)
-    group.watermark = decode_clock(stored.read_clock(store)).watermark
-    group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
+    group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
+    group.wake_up = manifest.wake_up
     group.loaded(None if stored.drops else manifest.losses)
     return stored

@@ -87,7 +87,7 @@ def process(
         Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
         device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
         lags behind the others loses no row. A new value counts once it has caught up with the watermark.
-        Meant for up to some hundreds of values, since every key group keeps all of them.
+        Meant for up to some 10,000 values, since every task keeps all of them.
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark. "emit": they are part of the result, in the columns
         ``late_by``, by how many ms the watermark's delay would have had to be longer, and ``late_row``. Both

@@ -8,7 +8,6 @@ from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.query import Query
-from timerheap.spark._group.watermark import WatermarkState
 
 __all__ = ["load_group", "save_group"]
 
@@ -41,11 +40,10 @@ class _Chunks:
 
 def save_group(group: KeyGroup, max_parallelism: int, now: int | None) -> bytes:
     """Return a key group as bytes, which `load_group` reads."""
-    clock = WatermarkState(group.query.watermarks, group.query.channels)
-    clock.follow(group.watermark)
     store = _Chunks({})
     stored = Stored(Manifest(max_parallelism))
-    stored.save(store, group.parts(), clock.to_bytes(), group.losses, group.late_rows, whole=True)
+    parts, watermark = group.parts(), group.watermark
+    stored.save(store, parts, b"", group.losses, group.late_rows, whole=True, watermark=watermark)
     columns = zip(*((kind, id_, data) for (kind, id_), data in sorted(store.chunks.items())), strict=True)
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, _SCHEMA.types, strict=True)]
     schema = _SCHEMA.with_metadata({_CLOCK: b"" if now is None else str(now).encode()})
@@ -78,6 +76,5 @@ def load_group(query: Query, max_parallelism: int, data: bytes) -> tuple[KeyGrou
     manifest.check(max_parallelism)
     group = KeyGroup(query)
     stored = Stored.load(store, manifest, group.part, query.drop_state)
-    clock = WatermarkState.from_bytes(stored.read_clock(store), query.watermarks, query.channels)
-    group.watermark, group.late_rows = clock.watermark, manifest.late_rows
+    group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
     return group.loaded(None if stored.drops else manifest.losses), int(now) if now else None

@@ -36,6 +36,7 @@ class InputChannels:
         self._generators = _Generators(self._strategy)
         self._max_timestamps = np.empty(0, np.int64)
         self._active_at = np.empty(0, np.int64)
+        self.has_new = False
 
     def switch(self) -> str | None:
         """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
@@ -54,12 +55,15 @@ class InputChannels:
     def activate(self, names: list[str | None], now: int | None) -> np.ndarray:
         """Record that these channels have rows, add the new ones, and return the numbers of all."""
         numbers = self._numbers
-        if new := [name for name in names if name not in numbers]:
+        channels = np.fromiter((numbers.get(name, -1) for name in names), np.int64, len(names))
+        unknown = channels < 0
+        if new := [names[at] for at in np.flatnonzero(unknown).tolist()]:
+            channels[unknown] = np.arange(len(numbers), len(numbers) + len(new))
             numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
             self.valve._add_channels(new)
+            self.has_new = True
             self._max_timestamps = np.append(self._max_timestamps, np.full(len(new), MIN_WATERMARK))
             self._active_at = np.append(self._active_at, np.full(len(new), _NEVER))
-        channels = np.array([numbers[name] for name in names], np.int64)
         self._active_at[channels] = _NEVER if now is None else now
         self.valve._activate_many(channels)
         return channels
@@ -150,6 +154,8 @@ class InputChannels:
         n = len(clock.names)
         self.column = clock.column
         self._numbers = dict(zip(clock.names, range(n), strict=True))
+        if len(self._numbers) != n:
+            raise ValueError("the watermark's state has two channels of one name")
         self._generators = _Generators(self._strategy)
         self._max_timestamps = clock.max_timestamps.copy()
         self._active_at = np.full(n, _NEVER) if clock.active_at is None else clock.active_at.copy()

@@ -16,6 +16,10 @@ O(1) for each byte written since, and keeps the checkpoint within a constant fac
 as entries are about as large as they were in the last snapshot. These limits depend a little on the group's
 id, so that not all groups merge in the same micro-batch.
 
+The clock is the same in all groups of a task. A large one is written by the first of them. The others keep
+what they have written when a channel last was new: if Spark repartitions a checkpoint, one of them may become
+the first of its task, and then knows all channels.
+
 What a save writes is a function of the stored state and the input: it does not depend on buffers, orders and
 thresholds of the process that happens to have the group. So all attempts of a task write the same chunks, and
 what Spark puts together from several attempts (speculation, checkpoint format 1) is whole.
@@ -39,10 +43,12 @@ from timerheap.spark._group.chunks import (
     write_chunk,
     write_schema,
 )
+from timerheap.spark._group.clock_bytes import halves
 from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment, digest, joint_digest
 from timerheap.spark._group.offsets import size_of, widen
 from timerheap.spark._group.standing import NOTHING, Standing
 from timerheap.spark._group.tiers import Tiers
+from timerheap.timer import MIN_WATERMARK
 
 __all__ = [
     "CheckpointedPart",
@@ -51,6 +57,8 @@ __all__ = [
     "Stored",
     "read_clock",
 ]
+
+_HALVES = (0, 1)  # the ids of the chunks of a clock: times and names
 
 
 class LoadedPart(Protocol):
@@ -121,17 +129,21 @@ def read_clock(manifest: Manifest, read: Callable[[int, int], bytes | None]) -> 
     """Return the clock of a manifest; `read` returns a chunk by kind and id, or None."""
     if not manifest.clock_apart:
         return manifest.clock
-    data = read(CLOCK, 0)
+    return b"".join(_read_half(read, half, manifest.clock[16 * half : 16 * half + 16]) for half in _HALVES)
+
+
+def _read_half(read: Callable[[int, int], bytes | None], id_: int, wanted: bytes) -> bytes:
+    data = read(CLOCK, id_)
     if data is None:
-        raise ValueError("the checkpoint lacks the chunk of the watermark's state")
+        raise ValueError("the checkpoint lacks a chunk of the watermark's state")
     try:
         with pa.CompressedInputStream(pa.BufferReader(unseal(CLOCK, data)), "lz4") as stream:
-            clock = bytes(stream.read())
+            half = bytes(stream.read())
     except (pa.ArrowException, OSError) as e:
-        raise ValueError(f"the chunk of the watermark's state must hold a clock: {e}") from e
-    if digest(clock) != manifest.clock:
-        raise ValueError("the chunk of the watermark's state is not that of the manifest")
-    return clock
+        raise ValueError(f"a chunk of the watermark's state must hold a clock: {e}") from e
+    if digest(half) != wanted:
+        raise ValueError("a chunk of the watermark's state is not that of the manifest")
+    return half
 
 
 class Stored:
@@ -208,13 +220,17 @@ class Stored:
         wake_up: int | None = None,
         standing: Standing = NOTHING,
         whole: bool = False,
+        watermark: int = MIN_WATERMARK,
+        writes_clock: bool = True,
     ) -> None:
         """Write the changes, or all parts as a `whole`, then the manifest with a new token.
 
-        `losses` is called after the parts, which may count some when they are written.
+        A large clock is left as it was stored, unless the group `writes_clock`. `losses` is called after the
+        parts, which may count some when they are written.
         """
         manifest = self.manifest
-        self._save_clock(store, clock)
+        self._save_clock(store, clock, writes_clock)
+        manifest.watermark = watermark
         manifest.late_rows, manifest.wake_up, manifest.standing = late_rows, wake_up, standing
         for run in self._dropped:  # first, since a new state may reuse their kind
             for id_ in range(run.count + 1):
@@ -227,16 +243,23 @@ class Stored:
         manifest.token = os.urandom(16)
         store.write_manifest(manifest)
 
-    def _save_clock(self, store: ChunkStore, clock: bytes) -> None:
-        """Put the clock into the manifest, or into a chunk if it is large and has changed."""
+    def _save_clock(self, store: ChunkStore, clock: bytes, writes: bool) -> None:
+        """Put the clock into the manifest, or what has changed of a large one into chunks."""
         manifest = self.manifest
-        apart = len(clock) > INLINE_CLOCK
-        short = digest(clock) if apart else clock
-        if apart and not (manifest.clock_apart and manifest.clock == short):
-            store.write(CLOCK, 0, seal(CLOCK, pa.compress(clock, "lz4", asbytes=True)))
-        elif manifest.clock_apart and not apart:
-            store.remove(CLOCK, 0)
-        manifest.clock, manifest.clock_apart = short, apart
+        before = manifest.clock if manifest.clock_apart else b""
+        if len(clock) <= INLINE_CLOCK:
+            for half in _HALVES if before else ():
+                store.remove(CLOCK, half)
+            manifest.clock, manifest.clock_apart, manifest.clock_stale = clock, False, False
+        elif writes or not before:
+            manifest.clock, manifest.clock_apart, manifest.clock_stale = b"", True, False
+            for half, data in zip(_HALVES, halves(clock), strict=True):
+                now = digest(data)
+                if now != before[16 * half : 16 * half + 16]:
+                    store.write(CLOCK, half, seal(CLOCK, pa.compress(data, "lz4", asbytes=True)))
+                manifest.clock += now
+        else:
+            manifest.clock_stale = True
 
     def _save_part(self, store: ChunkStore, part: CheckpointedPart, whole: bool) -> None:
         changes = part.changes()

@@ -1,9 +1,13 @@
 """The bytes of a key group's clock: its watermark and the channels that it is made of.
 
-Little-endian. The header is the version u8, the number of inputs u8, the watermark i64, and the run of the
-query. Each input has its channel column, its watermark i64, the number of channels u32 and whether their
-times of activity are stored u8; then, for all channels, the watermarks, the largest timestamps, the times of
-activity, whether they are active u8, the lengths of the names i32, and the names.
+Little-endian, in two halves: the times, which most micro-batches change, and the names of the channels.
+
+The times begin with the version u8, the number of inputs u8, the watermark i64, the size of this half u32 and
+the run of the query. Each input has its watermark i64, the number of channels u32 and whether their times of
+activity are stored u8; then, for all channels, the watermarks, the largest timestamps, the times of activity,
+and whether they are active u8.
+
+The names are, for each input, its channel column, the lengths of the names i32, and the names.
 
 A text is its length i32 and its UTF-8; the length -1 stands for None. Times are stored as differences, so
 that large clocks compress well: from the input's watermark, and the largest timestamps from the channel's.
@@ -13,17 +17,18 @@ They are in 8 planes: the first bytes of all numbers, then the second, and so on
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["InputClock", "StoredClock", "decode_clock", "encode_clock"]
+__all__ = ["InputClock", "StoredClock", "decode_clock", "encode_clock", "halves"]
 
 _VERSION = 1
-_HEADER = struct.Struct("<BBq")
+_HEADER = struct.Struct("<BBqI")
 _LENGTH = struct.Struct("<i")
 _INPUT = struct.Struct("<qIB")
 
@@ -72,19 +77,26 @@ class StoredClock:
 
 def encode_clock(clock: StoredClock) -> bytes:
     """Return the bytes of a clock; equal clocks have equal bytes."""
-    parts = [_HEADER.pack(_VERSION, len(clock.inputs), clock.watermark), *_text(clock.run)]
+    times, names = _text(clock.run), []
     for input_ in clock.inputs:
-        names = [None if name is None else name.encode() for name in input_.names]
         timed = input_.active_at is not None
-        parts += [*_text(input_.column), _INPUT.pack(input_.watermark, len(names), timed)]
+        times.append(_INPUT.pack(input_.watermark, len(input_.names), timed))
         base = np.int64(input_.watermark)
-        parts += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
+        times += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
         if input_.active_at is not None:
-            parts.append(_planes(input_.active_at - base))
-        parts.append(input_.active.astype(np.uint8).tobytes())
-        lengths = [-1 if name is None else len(name) for name in names]
-        parts += [np.array(lengths, "<i4").tobytes(), b"".join(name or b"" for name in names)]
-    return b"".join(parts)
+            times.append(_planes(input_.active_at - base))
+        times.append(input_.active.astype(np.uint8).tobytes())
+        lengths = pc.binary_length(pa.array(input_.names, pa.string())).fill_null(-1).to_numpy()
+        text = "".join(filter(None, input_.names))
+        names += [*_text(input_.column), lengths.astype("<i4").tobytes(), text.encode()]
+    size = _HEADER.size + sum(map(len, times))
+    return b"".join([_HEADER.pack(_VERSION, len(clock.inputs), clock.watermark, size), *times, *names])
+
+
+def halves(data: bytes) -> tuple[bytes, bytes]:
+    """Return the times and the names in the bytes of a clock."""
+    size = _HEADER.unpack_from(data)[-1]
+    return data[:size], data[size:]
 
 
 def _planes(numbers: np.ndarray) -> bytes:
@@ -99,10 +111,14 @@ def _text(text: str | None) -> list[bytes]:
 def decode_clock(data: bytes) -> StoredClock:
     """Return the clock of `encode_clock`; raise ValueError for any other bytes."""
     reader = _Reader(data)
-    version, inputs, watermark = reader.struct(_HEADER)
+    version, inputs, watermark, size = reader.struct(_HEADER)
     if version != _VERSION:
         raise ValueError(f"the watermark's state has version {version}, and this version reads {_VERSION}")
-    clock = StoredClock(watermark, reader.text(), [reader.input() for _ in range(inputs)])
+    run = reader.text()
+    times = [reader.times() for _ in range(inputs)]
+    if reader.at != size:
+        raise ValueError(f"the times of a watermark's state must have {size} bytes, got {reader.at}")
+    clock = StoredClock(watermark, run, [reader.named(input_) for input_ in times])
     if reader.left():
         raise ValueError(f"the watermark's state must end after its inputs, got {reader.left()} bytes more")
     return clock
@@ -111,16 +127,16 @@ def decode_clock(data: bytes) -> StoredClock:
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
-        self._at = 0
+        self.at = 0
 
     def left(self) -> int:
-        return len(self._data) - self._at
+        return len(self._data) - self.at
 
     def bytes(self, n: int) -> memoryview:
         if not 0 <= n <= self.left():
             raise ValueError(f"the watermark's state is cut off: {n} bytes wanted, {self.left()} left")
-        self._at += n
-        return self._data[self._at - n : self._at]
+        self.at += n
+        return self._data[self.at - n : self.at]
 
     def struct(self, layout: struct.Struct) -> tuple[Any, ...]:
         return layout.unpack(self.bytes(layout.size))
@@ -135,22 +151,27 @@ class _Reader:
         (length,) = self.struct(_LENGTH)
         return None if length == -1 else str(self.bytes(length), "utf-8")
 
-    def input(self) -> InputClock:
-        column = self.text()
+    def times(self) -> InputClock:
+        """Return an input whose channels have no names yet."""
         watermark, n, timed = self.struct(_INPUT)
         base = np.int64(watermark)
         watermarks = self.planes(n) + base
         max_timestamps = self.planes(n) + watermarks
         active_at = self.planes(n) + base if timed else None
-        active, lengths = self.array(np.uint8, n), self.array("<i4", n)
-        if (timed | active.max(initial=0)) > 1 or lengths.min(initial=0) < -1:
-            raise ValueError("the watermark's state has an invalid flag or length")
-        bounds = [0, *np.maximum(lengths, 0).cumsum(dtype=np.int64).tolist()]
-        text = bytes(self.bytes(bounds[-1]))
-        unnamed = lengths < 0
-        names: list[str | None] = [text[start:stop].decode() for start, stop in pairwise(bounds)]
-        for channel in np.flatnonzero(unnamed).tolist():
-            names[channel] = None
-        if len(set(names)) != n:
-            raise ValueError("the watermark's state has two channels of one name")
-        return InputClock(column, watermark, names, watermarks, max_timestamps, active.view(bool), active_at)
+        active = self.array(np.uint8, n)
+        if (timed | active.max(initial=0)) > 1:
+            raise ValueError("the watermark's state has an invalid flag")
+        return InputClock(None, watermark, [], watermarks, max_timestamps, active.view(bool), active_at)
+
+    def named(self, input_: InputClock) -> InputClock:
+        """Return an input with the names of its channels."""
+        column, n = self.text(), len(input_.watermarks)
+        lengths = self.array("<i4", n)
+        if lengths.min(initial=0) < -1:
+            raise ValueError("the watermark's state has an invalid length")
+        offsets = np.zeros(n + 1, np.int64)
+        np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
+        named, text = pa.array(lengths >= 0).buffers()[1], pa.py_buffer(self.bytes(int(offsets[-1])))
+        texts = pa.Array.from_buffers(pa.large_string(), n, [named, pa.py_buffer(offsets), text])
+        texts.validate(full=True)
+        return replace(input_, column=column, names=texts.to_pylist())

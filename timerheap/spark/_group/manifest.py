@@ -1,13 +1,14 @@
 """The manifest of a key group: a small sealed value that says what its chunks mean.
 
-Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in a chunk,
-4: there is an event-time timer, 8: a processing-time timer), the group's id 8 bytes, the token 16 bytes,
-max_parallelism i32, late_rows i64, losses i64, the wake-up i64, the length of the clock u16 and the number of
-runs u16; then the clock, or its digest; then as LEB128 the numbers of event-time timers, processing-time
-timers, keys and waiting rows, and as i64 when the next timer of each kind is due; then for each run its kind
-u16, the fingerprint of its schema u32, the number of its segments u16, and as LEB128 the size and the number
-of entries of its last snapshot; then for each segment the number of its chunks, their size in bytes, the
-number of their rows and their digest, each as LEB128.
+Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in chunks,
+4: there is an event-time timer, 8: a processing-time timer, 16: the clock is stale), the group's id 8 bytes,
+the token 16 bytes, max_parallelism i32, the watermark i64, late_rows i64, losses i64, the wake-up i64, the
+length of the clock u16 and the number of runs u16; then the clock, or the digests of its halves; then as
+LEB128 the numbers of event-time timers, processing-time timers, keys and waiting rows, and as i64 when the
+next timer of each kind is due; then for each run its kind u16, the fingerprint of its schema u32, the number
+of its segments u16, and as LEB128 the size and the number of entries of its last snapshot; then for each
+segment the number of its chunks, their size in bytes, the number of their rows and their digest, each as
+LEB128.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from dataclasses import dataclass, field
 
 from timerheap._native._heap import seal, unseal, xxh64
 from timerheap.spark._group.standing import NOTHING, Standing
+from timerheap.timer import MIN_WATERMARK
 
 __all__ = ["FORMAT", "INLINE_CLOCK", "MANIFEST", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
-FORMAT = 6
+FORMAT = 7
 """The version of the checkpoints' format."""
 
-INLINE_CLOCK = 512
-"""The size of a clock, in bytes, up to which it is in the manifest."""
+INLINE_CLOCK = 4096
+"""The size of a clock, in bytes, up to which it is in every group's manifest: that of some 100 channels."""
 
 MANIFEST = 32
 """The kind of the manifest among the chunks of a group."""
 
-_HEADER = struct.Struct("<HH8s16siqqqHH")
+_HEADER = struct.Struct("<HH8s16siqqqqHH")
 _RUN = struct.Struct("<HIH")
 _TIME = struct.Struct("<q")
-_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING = 1, 2, 4, 8
+_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8, 16
 
 
 @dataclass(slots=True)
@@ -106,10 +108,14 @@ class Manifest:
         8 bytes, which the group keeps for life, and which the attempts of its first task agree on.
     token : bytes
         16 random bytes, which every save, even a retried one, sets anew.
+    watermark : int
+        The watermark that the group has been run up to.
     clock : bytes
-        The group's clock; its `digest` if it is longer than `INLINE_CLOCK`, and in a chunk of its own.
+        The clock; if it is longer than `INLINE_CLOCK`, it is in chunks, and this is the `digest` of each.
     clock_apart : bool
-        Whether `clock` is a digest.
+        Whether the clock is in chunks.
+    clock_stale : bool
+        Whether these are of an earlier save, after which the channels may have advanced.
     late_rows : int
         The number of late rows so far.
     losses : int
@@ -124,8 +130,10 @@ class Manifest:
     max_parallelism: int
     id: bytes = bytes(8)
     token: bytes = b""
+    watermark: int = MIN_WATERMARK
     clock: bytes = b""
     clock_apart: bool = False
+    clock_stale: bool = False
     late_rows: int = 0
     losses: int = 0
     wake_up: int | None = None
@@ -149,6 +157,7 @@ class Manifest:
         """Return the value that the state store holds."""
         *numbers, next_event, next_processing = self.standing
         flags = _WAKE_UP * (self.wake_up is not None) | _CLOCK_APART * self.clock_apart
+        flags |= _CLOCK_STALE * self.clock_stale
         flags |= _NEXT_EVENT * (next_event is not None) | _NEXT_PROCESSING * (next_processing is not None)
         header = _HEADER.pack(
             FORMAT,
@@ -156,6 +165,7 @@ class Manifest:
             self.id,
             self.token,
             self.max_parallelism,
+            self.watermark,
             self.late_rows,
             self.losses,
             self.wake_up or 0,
@@ -186,16 +196,17 @@ class Manifest:
 
     @classmethod
     def _parse(cls, payload: memoryview) -> Manifest:
-        _, flags, id_, token, max_parallelism, late_rows, losses, wake_up, clock, runs = _HEADER.unpack_from(
-            payload
-        )
+        header = _HEADER.unpack_from(payload)
+        _, flags, id_, token, max_parallelism, watermark, late_rows, losses, wake_up, clock, runs = header
         at = _HEADER.size + clock
         manifest = cls(
             max_parallelism,
             id_,
             token,
+            watermark,
             bytes(payload[_HEADER.size : at]),
             bool(flags & _CLOCK_APART),
+            bool(flags & _CLOCK_STALE),
             late_rows,
             losses,
             wake_up if flags & _WAKE_UP else None,

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from timerheap._native._heap import from_text
-from timerheap.spark._group.checkpoint import LoadedPart, Stored, read_clock
+from timerheap.spark._group.checkpoint import LoadedPart, Stored
 from timerheap.spark._group.chunks import (
-    CLOCK,
     EVENT_TIMERS,
     KEYS,
     PROCESSING_TIMERS,
@@ -18,7 +17,6 @@ from timerheap.spark._group.chunks import (
     SLICES,
     USER_STATE,
 )
-from timerheap.spark._group.clock_bytes import StoredClock, decode_clock
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.manifest import MANIFEST, Manifest
@@ -52,15 +50,13 @@ class ReadChunks:
         return Manifest.from_bytes(data)
 
     def has_all(self, kinds: Collection[int]) -> bool:
-        """Return whether the chunks of these kinds and the clock have been read, as far as they exist."""
+        """Return whether the chunks of these kinds have been read, as far as they exist."""
         if (MANIFEST, 0) not in self._chunks:
             return False
         manifest = self.read_manifest()
         wanted = {
             (run.kind, id_) for run in manifest.runs if run.kind in kinds for id_ in range(run.count + 1)
         }
-        if manifest.clock_apart:
-            wanted.add((CLOCK, 0))
         return wanted <= self._chunks.keys()
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
@@ -89,7 +85,6 @@ class StoredGroup:
     Attributes
     ----------
     manifest : Manifest
-    clock : StoredClock
     keys : KeyTable or None
     timers : dict of int to JournalledTimers
         By kind.
@@ -106,7 +101,6 @@ class StoredGroup:
 
     def __init__(self, store: ReadChunks, kinds: Collection[int]) -> None:
         self.manifest = manifest = store.read_manifest()
-        self.clock: StoredClock = decode_clock(read_clock(manifest, store.read))
         self.keys: KeyTable | None = None
         self.timers: dict[int, JournalledTimers] = {}
         self.rows: RowBuffer | None = None
@@ -115,7 +109,7 @@ class StoredGroup:
         runs = [run for run in manifest.runs if run.kind in kinds]
         Stored.load(store, replace(manifest, runs=runs), self._part)
         if self.rows is not None:
-            self.rows.loaded(self.clock.watermark)
+            self.rows.loaded(manifest.watermark)
 
     def _part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         part: LoadedPart

@@ -34,6 +34,11 @@ class WatermarkState:
         self._inputs = [InputChannels(*pair) for pair in zip(strategies, columns, strict=True)]
         self._combined = IndexedCombinedWatermarkStatus(len(strategies))
 
+    @property
+    def has_new_channels(self) -> bool:
+        """Whether `observe` has added channels."""
+        return any(input_.has_new for input_ in self._inputs)
+
     def observe(self, observed: pa.Table, now: int | None, run: str | None) -> int:
         """Advance the watermark by the rows of a micro-batch and return it.
 
@@ -118,9 +123,17 @@ class WatermarkState:
 
     @classmethod
     def from_bytes(
-        cls, data: bytes, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]
+        cls,
+        data: bytes,
+        strategies: tuple[WatermarkStrategy, ...],
+        columns: tuple[str | None, ...],
+        stale: bool = False,
     ) -> WatermarkState:
-        """Return the state that `to_bytes` returned; raise ValueError for any other bytes."""
+        """Return the state that `to_bytes` returned; raise ValueError for any other bytes.
+
+        The channels of a `stale` state may have had rows since: all of them count as active, and as having
+        caught up.
+        """
         clock = decode_clock(data)
         state = cls(strategies, columns)
         state._run = clock.run
@@ -132,6 +145,9 @@ class WatermarkState:
                     f"the query must have the inputs of the checkpoint, which has an input {number}, "
                     f"got {len(strategies)} inputs; start a new checkpoint"
                 )
+            if stale:
+                input_.active = np.ones(len(input_.names), bool)
+                input_.watermarks = np.maximum(input_.watermarks, input_.watermark)
             state._inputs[number].restore(input_)
         state._combine()
         state.watermark = max(state.watermark, clock.watermark)

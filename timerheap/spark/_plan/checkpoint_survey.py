@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from timerheap._native._heap import from_text, xxh64
+from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._group.checkpoint import read_clock
 from timerheap.spark._group.chunks import CLOCK, KEYS, ROWS, SLICES, USER_STATE, read_schema
-from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_table import shown_keys
 from timerheap.spark._group.manifest import MANIFEST, Manifest
 
@@ -99,8 +99,9 @@ class Survey:
 
     def clock(self) -> bytes:
         """Return the clock of the groups whose watermark is the highest; one more job if it is large."""
-        inline = [manifest.clock for manifest in self.manifests if not manifest.clock_apart]
-        if inline:
-            return max(inline, key=lambda clock: decode_clock(clock).watermark)
-        row = self._chunks.where(F.col("kind") == CLOCK).select("text").first()
-        return read_clock(self.manifests[0], lambda *_: None if row is None else from_text(row[0]))
+        highest = max(self.manifests, key=lambda manifest: manifest.watermark)
+        if not highest.clock_apart:
+            return highest.clock
+        first = self._chunks.where((F.col("label") == label_of(0)) & F.col("kind").isin(MANIFEST, CLOCK))
+        found = {(row.kind, row.id): from_text(row.text) for row in first.collect()}  # of what writes it
+        return read_clock(Manifest.from_bytes(found[MANIFEST, 0]), lambda *chunk: found.get(chunk))

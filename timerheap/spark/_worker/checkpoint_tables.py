@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark._exchange.placement import key_group_of
-from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, PROCESSING_TIMERS
+from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
 from timerheap.spark._group.key_table import shown_keys
 from timerheap.spark._group.manifest import MANIFEST
 from timerheap.spark._group.offsets import fitting, narrow, wide_rows, widen
@@ -74,7 +74,7 @@ class GroupReader:
     @property
     def chunks(self) -> list[int]:
         """The kinds of the chunks that the input must have."""
-        return [MANIFEST, CLOCK, *self.kinds]
+        return [MANIFEST, *self.kinds]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the key groups of a partition."""
@@ -162,7 +162,7 @@ def windows(group: StoredGroup, key_group: int) -> Columns:
 
 def groups(group: StoredGroup, key_group: int) -> Columns:
     """Yield a row for the group: see `timerheap.spark.CheckpointState.groups`."""
-    manifest, watermark = group.manifest, group.clock.watermark
+    manifest = group.manifest
     heaps = [group.timers[kind].heap if kind in group.timers else None for kind in _DOMAINS]
     heads = [None if heap is None else heap.peek() for heap in heaps]
     never = MAX_WATERMARK
@@ -178,7 +178,7 @@ def groups(group: StoredGroup, key_group: int) -> Columns:
         pa.array([list(sizes.items())], pa.map_(pa.string(), pa.int64())),
         _counted(manifest.late_rows),
         _counted(sum(run.nbytes for run in manifest.runs)),
-        readable(np.array([watermark if watermark > MIN_WATERMARK else never])),
+        readable(np.array([manifest.watermark if manifest.watermark > MIN_WATERMARK else never])),
     ]
 
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
 from timerheap.spark._group.checkpoint import Stored, read_clock
-from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import split
@@ -49,18 +48,18 @@ class Splitter:
         for chunk in zip(kinds, ids, values.column("text"), strict=True):
             store.add(*chunk)
         manifest = store.read_manifest()
-        clock = read_clock(manifest, store.read)
         group = KeyGroup(self.query)
         Stored.load(store, manifest, group.part, self.query.drop_state)
-        group.watermark = decode_clock(clock).watermark
+        group.watermark = manifest.watermark
         found = dict(split(group.loaded(), placement.max_parallelism))
-        clocked = key_group_of(values.column("label")[0].as_py()) == 0  # the clocks of all groups are equal
+        clocked = key_group_of(values.column("label")[0].as_py()) == 0  # its clock is that of all groups
+        clock = read_clock(manifest, store.read) if clocked else None
         key_groups = range(placement.max_parallelism) if clocked else found
         rows = [
             (
                 label_of(key_group % placement.partitions),
                 key_group,
-                clock if clocked else None,
+                clock,
                 found.get(key_group),
             )
             for key_group in key_groups

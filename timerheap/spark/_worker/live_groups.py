@@ -8,7 +8,6 @@ import os
 
 from timerheap._native._heap import xxh64
 from timerheap.spark._group.checkpoint import ChunkStore, Stored
-from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.live_store import LiveStore
@@ -89,7 +88,15 @@ class LiveGroups:
             found = self._loaded(manifest)
         return found
 
-    def save(self, label: int, group: KeyGroup, stored: Stored, clock: bytes, whole: bool = False) -> None:
+    def save(
+        self,
+        label: int,
+        group: KeyGroup,
+        stored: Stored,
+        clock: bytes,
+        whole: bool = False,
+        writes_clock: bool = True,
+    ) -> None:
         """Save the changes of the current key group, or the whole, and its clock, and keep it live."""
         stored.save(
             self._store,
@@ -100,6 +107,8 @@ class LiveGroups:
             group.wake_up,
             group.standing(),
             whole,
+            group.watermark,
+            writes_clock,
         )
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
@@ -144,8 +153,8 @@ class LiveGroups:
         self._count(Counts(loaded=1))
         group = KeyGroup(self._query, self._memory(manifest.id))
         stored = Stored.load(self._store, manifest, group.part, self._query.drop_state)
-        group.watermark = decode_clock(stored.read_clock(self._store)).watermark
-        group.late_rows, group.wake_up = manifest.late_rows, manifest.wake_up
+        group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
+        group.wake_up = manifest.wake_up
         return group.loaded(None if stored.drops else manifest.losses), stored
 
     def _memory(self, group: bytes) -> Memory:

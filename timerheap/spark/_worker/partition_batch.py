@@ -12,6 +12,7 @@ import pyarrow as pa
 from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group
+from timerheap.spark._group.checkpoint import read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.query import Query
@@ -30,7 +31,7 @@ __all__ = ["PartitionBatch"]
 
 
 class _Clock(NamedTuple):
-    """The clock of key groups after a micro-batch.
+    """The clock of all key groups of a partition after a micro-batch.
 
     Parameters
     ----------
@@ -40,17 +41,21 @@ class _Clock(NamedTuple):
         When it changes without rows.
     data : bytes
         What a load needs.
+    has_new_channels : bool
+        Whether the micro-batch has added channels.
     """
 
     watermark: int
     newest: int
     next_change: int | None
     data: bytes
+    has_new_channels: bool
 
     @classmethod
     def of(cls, state: WatermarkState) -> _Clock:
         """Return the clock of a state."""
-        return cls(state.watermark, state.newest(), state.next_change(), state.to_bytes())
+        data, new = state.to_bytes(), state.has_new_channels
+        return cls(state.watermark, state.newest(), state.next_change(), data, new)
 
 
 class PartitionBatch:
@@ -95,7 +100,7 @@ class PartitionBatch:
         self._clock = time.time_ns() // 1_000_000 if self._now is None else self._now
         # Rows at Spark's watermark may still come; rows at ours may not.
         self._watermark: int | None = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
-        self._clocks: dict[bytes, _Clock] = {}  # of the groups with equal clocks: mostly there is one
+        self._shared: _Clock | None = None  # by all key groups
         self._done: set[int] = set()
         self._metrics = TaskMetrics()
 
@@ -154,21 +159,19 @@ class PartitionBatch:
         self._store.select(label)
         group, stored = self._groups.load(label)
         self._done.add(key_group)
-        clock = self._clocks.get(stored.manifest.clock)
-        if clock is None:
-            clock = self._advance(stored.read_clock(self._store), observed)
-            self._clocks[stored.manifest.clock] = clock
-        late_rows = group.late_rows
-        run_key_group(self._query, self._runner, group, rows, self._now, clock.watermark, output)
+        clock = self._clock_for(key_group, stored.manifest, observed)
+        late_rows, watermark = group.late_rows, max(group.watermark, clock.watermark)
+        run_key_group(self._query, self._runner, group, rows, self._now, watermark, output)
         if messages := group.notices():
             self._notices.add(each(messages))
         if self._runner.rows_ahead.first is not None:
             self._notices.add(frozenset({Notice("rows ahead", self._runner.rows_ahead.first)}))
         self._set_wake_up(key_group, group, clock)
         group.forget_dead_keys()
-        self._groups.save(label, group, stored, clock.data)
+        writes_clock = clock.has_new_channels or self._is_first(key_group)
+        self._groups.save(label, group, stored, clock.data, writes_clock=writes_clock)
         late_rows = group.late_rows - late_rows
-        self._metrics.add_times(clock.watermark, clock.newest, self._clock)
+        self._metrics.add_times(watermark, clock.newest, self._clock)
         self._metrics.add(late_rows=late_rows, dropped_rows=late_rows * (self._query.late == "drop"))
         self._metrics.add_group(stored.manifest)
 
@@ -193,9 +196,23 @@ class PartitionBatch:
             return self._now
         return MIN_WATERMARK if self._watermark is None else self._watermark + 1
 
-    def _advance(self, data: bytes, observed: pa.Table) -> _Clock:
-        """Return the clock after this micro-batch, of the groups whose clock before it was `data`."""
-        state = self._clock_state(data)
+    def _clock_for(self, key_group: int, manifest: Manifest, observed: pa.Table) -> _Clock:
+        """Return the clock after this micro-batch, given the group that runs now: that of the first group.
+
+        A group that has been in another partition may have a higher watermark.
+        """
+        if self._shared is None:
+            if not self._is_first(key_group):
+                self._store.select(label_of(key_group % self._placement.partitions))
+                manifest = self._store.read_manifest() or manifest
+            self._shared = self._advance(manifest, observed)
+            self._store.select(label_of(key_group))
+        return self._shared
+
+    def _advance(self, manifest: Manifest, observed: pa.Table) -> _Clock:
+        """Return the clock of the selected group after this micro-batch."""
+        state = self._clock_state(read_clock(manifest, self._store.read), manifest.clock_stale)
+        state.follow(manifest.watermark)
         if self._watermark is not None:
             state.follow(self._watermark)
         else:
@@ -204,10 +221,10 @@ class PartitionBatch:
             self._notices.add(each(state.notices))
         return _Clock.of(state)
 
-    def _clock_state(self, data: bytes) -> WatermarkState:
+    def _clock_state(self, data: bytes, stale: bool = False) -> WatermarkState:
         query = self._query
         if data:
-            return WatermarkState.from_bytes(data, query.watermarks, query.channels)
+            return WatermarkState.from_bytes(data, query.watermarks, query.channels, stale)
         return WatermarkState(query.watermarks, query.channels)  # of new groups
 
     def _set_wake_up(self, key_group: int, group: KeyGroup, clock: _Clock) -> None:

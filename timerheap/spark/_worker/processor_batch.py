@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group, unpack
 from timerheap.spark._group.checkpoint import Stored
-from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.watermark import WatermarkState
@@ -162,8 +161,7 @@ class ProcessorBatch:
             manifest = self._store.read_manifest()
             if manifest is None:
                 continue
-            if manifest.clock:
-                seen = max(seen, decode_clock(manifest.clock).watermark)
+            seen = max(seen, manifest.watermark)
             if manifest.wake_up is not None and manifest.wake_up <= self._now:
                 due.add(key_group)
         return seen, due

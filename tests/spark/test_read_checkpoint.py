@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 import streams
 from click.testing import CliRunner, Result
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import timerheap.spark
 from timerheap import (
@@ -28,7 +29,7 @@ from timerheap import (
 from timerheap.__main__ import main
 from timerheap._inspect.plot import histogram
 from timerheap._native._heap import from_text, to_text
-from timerheap.spark import CheckpointState, read_checkpoint
+from timerheap.spark import CheckpointState, read_checkpoint, transform_with_state
 from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._group.manifest import MANIFEST
 from timerheap.spark._worker.checkpoint_tables import GroupReader, timers
@@ -363,3 +364,71 @@ def test_inspect_says_what_is_wrong(
     assert "Error: batch_id must be from" in result.output
     result = inspected(monkeypatch, spark, work / "checkpoint", "--plot", "timers.svg")
     assert "must end in .png, got timers.svg" in result.output
+
+
+def test_a_running_query_is_read_between_its_micro_batches(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    streams.write_batches(tmp_path / "in", BATCHES[:1], SCHEMA)
+    with streams.started(kept(streams.read_stream(spark, tmp_path / "in")), tmp_path) as query:
+        query.processAllAvailable()
+        first = read_checkpoint(spark, checkpoint)
+        assert (first.batch_id, timers_of(first)) == (0, pending(0))
+        streams.write_batches(tmp_path / "in", BATCHES[1:3], SCHEMA)
+        query.processAllAvailable()
+        later = read_checkpoint(spark, checkpoint)
+        assert (later.batch_id, timers_of(later)) == (2, pending(2))
+        assert timers_of(read_checkpoint(spark, checkpoint, batch_id=0)) == timers_of(first) == pending(0)
+        result = inspected(monkeypatch, spark, checkpoint)
+        assert "Checkpoint after micro-batch 2" in result.output, result.output
+        assert query.isActive
+
+
+def timers_of(state: CheckpointState) -> set[tuple[str | None, int, int]]:
+    return {(row["plane"], row["value"], row["epoch_ms"]) for row in records(state.timers())}
+
+
+FAR = 4_102_444_800_000  # the year 2100
+
+
+class Visits(StatefulProcessor):
+    """Counts the rows of a key, remembers its last time for an hour, and registers a timer far ahead."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", "n bigint")
+        self.last = handle.getValueState("last", "at bigint", 3_600_000)
+        self.seen = handle.getMapState("seen", "at bigint", "value int")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterable[Row]:
+        for row in rows:
+            self.count.update(((self.count.get() or (0,))[0] + 1,))
+            self.last.update((row.at,))
+            self.seen.updateValue((row.at,), (row.value,))
+        self.handle.registerTimer(FAR)
+        return iter(())
+
+
+def test_a_stateful_processor_shows_its_timers_and_states(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row for row in BATCHES[0] if row["plane"] is not None]
+    streams.write_batches(tmp_path / "in", [rows], SCHEMA)
+    df = streams.read_stream(spark, tmp_path / "in")
+    found = transform_with_state(df, "plane", Visits(), "n bigint", "Append", "ProcessingTime")
+    with streams.configured(spark, streaming_noDataMicroBatches_enabled=False):
+        streams.run(found, tmp_path)
+    state = read_checkpoint(spark, tmp_path / "checkpoint")
+    planes = {row["plane"]: [other for other in rows if other["plane"] == row["plane"]] for row in rows}
+    assert (state.key, state.states) == (["plane"], ["count", "last", "seen"])
+    timers = [(row["plane"], row["epoch_ms"], row["time_domain"]) for row in records(state.timers())]
+    assert sorted(timers) == [(plane, FAR, "processing_time") for plane in sorted(planes)]
+    counts = {row["plane"]: row["value"] for row in records(state.state("count"))}
+    assert counts == {plane: {"n": len(those)} for plane, those in planes.items()}
+    last = {row["plane"]: row["value"]["value"]["at"] for row in records(state.state("last"))}
+    assert last == {plane: those[-1]["at"] for plane, those in planes.items()}
+    assert sum(row["processing_time_timers"] for row in records(state.groups())) == len(planes)
+    result = inspected(monkeypatch, spark, tmp_path / "checkpoint")
+    assert "operator 0, key: plane" in result.output, result.output
+    assert "seen" in result.output

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
 
 Transform = Callable[[DataFrame], DataFrame]
 
@@ -47,6 +48,17 @@ def run(result: DataFrame, work: Path) -> list[StreamingQueryProgress]:
     finally:
         query.stop()
     return query.recentProgress
+
+
+@contextmanager
+def started(result: DataFrame, work: Path) -> Iterator[StreamingQuery]:
+    """Run a streaming query into `work`/sink until the end of the block."""
+    writer = result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
+    query = writer.start(str(work / "sink"), format="parquet")
+    try:
+        yield query
+    finally:
+        query.stop()
 
 
 def rows(df: DataFrame) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import from_text
@@ -17,6 +18,7 @@ from timerheap.spark._group.chunks import (
     SLICES,
     USER_STATE,
 )
+from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.manifest import MANIFEST, Manifest
@@ -25,6 +27,8 @@ from timerheap.spark._group.user_states import UserState, restored_state
 from timerheap.spark._group.windows_part import StoredWindows
 
 __all__ = ["ReadChunks", "StoredGroup"]
+
+_NO_TIMES = np.empty(0, np.int64)
 
 
 class ReadChunks:
@@ -110,6 +114,21 @@ class StoredGroup:
         Stored.load(store, replace(manifest, runs=runs), self._part)
         if self.rows is not None:
             self.rows.loaded(manifest.watermark)
+
+    def timers_of(self, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the timestamps, key ids and namespaces of the timers of a kind, each of shape (n,).
+
+        A StatefulProcessor, whose clock has no inputs, has the expiries of its states among its timers, in
+        other namespaces than 0: these are left out.
+        """
+        if kind not in self.timers:
+            return _NO_TIMES, _NO_TIMES, _NO_TIMES
+        heap = self.timers[kind].heap
+        columns = heap.timestamps, heap.key_hashes, heap.namespaces
+        if self.manifest.clock_apart or decode_clock(self.manifest.clock).inputs:
+            return columns
+        own = heap.namespaces == 0
+        return columns[0][own], columns[1][own], columns[2][own]
 
     def _part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         part: LoadedPart

@@ -111,7 +111,8 @@ class CheckpointState:
         -------
         pyspark.sql.DataFrame
             The key columns; ``value``, of the declared type, an array for a list state, or a map; and
-            ``key_group``.
+            ``key_group``. A stateful processor's values are structs; with a time to live, each is in a struct
+            with ``expires``, epoch ms.
 
         Raises
         ------
@@ -245,7 +246,8 @@ def read_checkpoint(
     ----------
     spark : pyspark.sql.SparkSession
     checkpoint : str or path
-        Checkpoint location of a query with `process`, `process_two`, `window_operator` or windows.
+        Checkpoint location of a query with `process`, `process_two`, `transform_with_state`,
+        `window_operator` or windows.
     operator_id : int, optional
         Number of the stateful operator in the query. It may be left out if only one is timerheap's.
     batch_id : int, optional

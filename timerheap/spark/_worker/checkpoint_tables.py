@@ -106,18 +106,17 @@ class GroupReader:
 
 def timers(group: StoredGroup, key_group: int) -> Columns:
     """Yield the timers: keys, timestamp, epoch ms, time domain, namespace, key group."""
-    for kind, part in group.timers.items():
-        heap = part.heap
-        for start in range(0, len(heap), _STEP):
-            step = slice(start, start + _STEP)
-            timestamps = heap.timestamps[step]
+    for kind, domain in _DOMAINS.items():
+        every = group.timers_of(kind)
+        for start in range(0, len(every[0]), _STEP):
+            timestamps, ids, namespaces = (column[start : start + _STEP] for column in every)
             n = len(timestamps)
             yield [
-                *_keys(group, heap.key_hashes[step]),
+                *_keys(group, ids),
                 readable(timestamps),
                 pa.array(timestamps),
-                pa.repeat(_DOMAINS[kind], n),
-                pa.array(heap.namespaces[step]),
+                pa.repeat(domain, n),
+                pa.array(namespaces),
                 _numbers(key_group, n),
             ]
 
@@ -163,16 +162,14 @@ def windows(group: StoredGroup, key_group: int) -> Columns:
 def groups(group: StoredGroup, key_group: int) -> Columns:
     """Yield a row for the group: see `timerheap.spark.CheckpointState.groups`."""
     manifest = group.manifest
-    heaps = [group.timers[kind].heap if kind in group.timers else None for kind in _DOMAINS]
-    heads = [None if heap is None else heap.peek() for heap in heaps]
+    times = [group.timers_of(kind)[0] for kind in _DOMAINS]
     never = MAX_WATERMARK
-    counts = [0 if heap is None else len(heap) for heap in heaps]
     sizes = {name: len(state) for name, state in sorted(group.states.items())}
     yield [
         _numbers(key_group, 1),
         _counted(0 if group.keys is None else len(group.keys)),
-        *map(_counted, counts),
-        *(readable(np.array([never if head is None else head.timestamp])) for head in heads),
+        *(_counted(len(each)) for each in times),
+        *(readable(each.min(initial=never, keepdims=True)) for each in times),
         _counted(0 if group.rows is None else len(group.rows)),
         _counted(0 if group.windows is None else group.windows.rows().num_rows),
         pa.array([list(sizes.items())], pa.map_(pa.string(), pa.int64())),

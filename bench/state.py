@@ -1,4 +1,4 @@
-"""Measure what a micro-batch costs while more and more timers stand: time, CPU, bytes written, loads.
+"""Measure what a micro-batch costs while more and more timers stand, and what reading a checkpoint takes.
 
 Run as ``make bench-state ARGS="--standing 1e5 1e6 --batches 10 --masters local[2]"``; README.md explains.
 """
@@ -274,6 +274,7 @@ def measure(master: str, options: argparse.Namespace, scratch: Path) -> dict[str
         result = {
             "jobs": [figures(job, jobs) for job in jobs],
             "cold": cold,
+            "read": {job.timers: read_timers(job) for job in ours},
             "memory_after_restarts": restarts(ours[0], options.restarts),
         }
         for job in jobs:
@@ -308,6 +309,17 @@ def cold_load(job: Job) -> dict[str, Any]:
         "add": batch.add,
         "add_before": median(job.batches, "add"),
     }
+
+
+def read_timers(job: Job) -> dict[str, float]:
+    """Read all timers from the checkpoint of the running query, and return what that costs."""
+    begun, used = time.monotonic(), cpu(job.jvm)
+    state = timerheap.spark.read_checkpoint(job.spark, job.work / "checkpoint")
+    counted = state.timers().agg(F.count("timestamp"), F.max("key")).collect()
+    assert counted[0][0] == job.timers, counted
+    spent = cpu(job.jvm).since(used)
+    tell(f"read {job.timers:,} timers in {time.monotonic() - begun:.1f} s")
+    return {"seconds": time.monotonic() - begun, "jvm": spent.jvm, "python": spent.python}
 
 
 def restarts(job: Job, times: int) -> list[int]:
@@ -388,6 +400,12 @@ def table(result: dict[str, Any]) -> str:
                 f"{cold['cpu']:.2f} s of their CPU, {hundred:.2f} s per 100 MB, "
                 f"{cold['jvm']:.2f} s of the JVM's; "
                 f"addBatch {cold['add']:.2f} s instead of {cold['add_before']:.2f} s"
+            )
+        for timers, read in found["read"].items():
+            each = {name: read[name] / timers * 1e9 for name in ("jvm", "python")}
+            lines.append(
+                f"{master}, {timers:.0e} timers read from the checkpoint in {read['seconds']:.1f} s: "
+                f"{each['python']:.0f} ns of Python's CPU and {each['jvm']:.0f} ns of the JVM's each"
             )
         if after := found["memory_after_restarts"]:
             lines.append(

@@ -31,7 +31,7 @@ SMALL_CLOCK = bytes(50)
 def large_clock(watermark: int, channels: int = 200) -> bytes:
     marks = np.full(channels, watermark)
     names: list[str | None] = [f"channel {n}" for n in range(channels)]
-    input_ = InputClock("channel", watermark, names, marks, marks, np.ones(channels, bool))
+    input_ = InputClock("channel", watermark, names, marks, marks, np.ones(channels, bool), marks)
     return encode_clock(StoredClock(watermark, None, [input_]))
 
 

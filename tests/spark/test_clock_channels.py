@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from timerheap import MIN_WATERMARK, WatermarkStrategy
 from timerheap.spark._exchange.observed import OBSERVED, merged
 from timerheap.spark._exchange.observed import observed as observed_rows
+from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks
 
@@ -32,8 +33,11 @@ class Model:
         self.inputs: list[dict[str | None, list[Any]]] = [{}, {}]
         self.outputs = [MIN_WATERMARK, MIN_WATERMARK]
         self.watermark = MIN_WATERMARK
+        self.begun: int | None = None
+        self.without_rows = True  # whether an input that has had no rows counts
 
     def batch(self, seen: list[tuple[int, str | None, int | None, int]], now: int) -> None:
+        self.begun = now if self.begun is None else self.begun
         for number, name, _, _ in seen:
             channels = self.inputs[number]
             own = channels[name][0] if name in channels else MIN_WATERMARK
@@ -52,6 +56,7 @@ class Model:
             self.settle(number)
         self.combine()
         if self.timeout is not None:
+            self.without_rows = now - self.begun <= self.timeout
             for number, channels in enumerate(self.inputs):
                 for channel in channels.values():
                     if channel[1] and now - channel[3] > self.timeout:
@@ -69,7 +74,7 @@ class Model:
             self.outputs[number] = max(self.outputs[number], min(counting))
 
     def combine(self) -> None:
-        active = [not i or any(c[1] for c in i.values()) for i in self.inputs]
+        active = [any(c[1] for c in i.values()) if i else self.without_rows for i in self.inputs]
         marks = [w for w, a in zip(self.outputs, active, strict=True) if a]
         self.watermark = max(self.watermark, min(marks) if marks else max(self.outputs))
 
@@ -97,6 +102,7 @@ def test_the_watermark_equals_the_model(batches: list[Any], idle: bool) -> None:
         model.batch([tuple(row.values()) for row in table.to_pylist()], now)
         assert clock.watermark == model.watermark
         active_at = [c[3] for i in model.inputs for c in i.values() if c[1]]
+        active_at += [model.begun for i in model.inputs if not i and model.without_rows]
         assert clock.next_change() == (min(active_at) + TIMEOUT if idle and active_at else None)
         if reload:
             stored = clock.to_bytes()
@@ -187,11 +193,50 @@ def test_an_input_without_a_row_follows_the_clock() -> None:
     assert clock.observe(observed((0, None, 50_500)), 51_000, "run") == 50_494
 
 
+@pytest.mark.parametrize("column", [None, "airport"])
+def test_an_input_that_never_has_rows_holds_the_watermark_until_it_is_idle(column: str | None) -> None:
+    """As in Flink, where a source without splits is not idle before its timeout."""
+    name = None if column is None else "JFK"
+    steps = [
+        ([(0, None, 50_000)], 50_000, MIN_WATERMARK, MIN_WATERMARK),
+        ([(0, None, 50_500)], 51_000, MIN_WATERMARK, MIN_WATERMARK),
+        ([], 51_001, MIN_WATERMARK, 50_494),
+        ([(0, None, 50_600)], 51_002, MIN_WATERMARK, 50_594),
+        ([(1, name, 20_000)], 51_003, 19_994, 50_594),
+        ([(0, None, 50_900), (1, name, 50_700)], 51_004, 50_694, 50_694),
+    ]
+    for idles, strategy in enumerate((STRATEGY, STRATEGY.with_idleness(1_000))):
+        clock = WatermarkState((STRATEGY, strategy), (None, column))
+        for rows, now, *watermarks in steps:
+            assert clock.observe(observed(*rows), now, "run") == watermarks[idles]
+            changes = {51_000} if now <= 51_000 else {52_003, 52_004} if now > 51_002 else {None}
+            assert clock.next_change() in (changes if idles else {None})
+            clock = reloaded(clock, (STRATEGY, strategy))
+
+
+def test_an_input_with_channels_that_never_has_rows_follows_the_clock() -> None:
+    strategies, columns = (STRATEGY, WALL_CLOCK), (None, "airport")
+    clock = WatermarkState(strategies, columns)
+    clock.observe(observed((0, None, 60_000)), 50_000, "run")
+    clock = WatermarkState.from_bytes(clock.to_bytes(), strategies, columns)
+    assert clock.next_change() == 50_999
+    assert clock.observe(observed(), 51_000, "run") == 50_900
+    assert clock.observe(observed((1, "JFK", 50_950)), 51_100, "run") == 50_944
+
+
 def test_time_between_two_runs_does_not_count_as_quiet() -> None:
     clock = WatermarkState((WALL_CLOCK,), ("airport",))
     clock.observe(observed((0, "a", 100), (0, "b", 50)), 1_000, "first")
     assert clock.observe(observed((0, "a", 200)), 90_000, "second") == 44
     assert clock.observe(observed((0, "a", 200)), 91_000, "second") == 194
+
+
+def test_the_clock_keeps_when_rows_have_arrived_if_micro_batches_have_no_time() -> None:
+    clock = WatermarkState((STRATEGY,), ("airport",))
+    clock.observe(observed((0, "a", 100), (0, "b", 50)), None, "first", packed_at=1_000)
+    clock = reloaded(clock, (STRATEGY,))
+    clock.observe(observed((0, "a", 200)), None, "second", packed_at=2_000)
+    assert decode_clock(clock.to_bytes()).inputs[0].active_at.tolist() == [2_000, 1_000]
 
 
 def test_rows_too_far_ahead_do_not_move_the_watermark() -> None:
@@ -275,10 +320,10 @@ def test_invalid_bytes_of_a_clock_raise(at: int, byte: int, cut: bool) -> None:
 
 def test_a_clock_holds_only_what_a_load_needs() -> None:
     clock = WatermarkState((STRATEGY,), ("airport",))
-    clock.observe(observed((0, "a", 100)), 1_000, "run")
+    clock.observe(observed((0, "a", 100)), None, "run", packed_at=1_000)
     data = clock.to_bytes()
-    assert len(data) < 80
-    clock.observe(observed((0, "a", 90)), 2_000, "another run")
+    assert len(data) < 100
+    clock.observe(observed((0, "a", 90)), None, "another run", packed_at=1_000)
     assert clock.to_bytes() == data, "nothing expires, and no watermark has risen"
 
 

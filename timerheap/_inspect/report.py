@@ -56,7 +56,8 @@ def _watermarks(channels: list[dict[str, Any]], console: Console) -> None:
     if holders:
         more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
         text += f", held back by [bold]{', '.join(holders[:3])}[/]{more}"
-    table = _table(text, "input", "channel", "watermark", "newest event", "behind", "status", "")
+    heads = ("input", "channel", "watermark", "newest event", "behind", "last row", "status", "")
+    table = _table(text, *heads)
     channels = sorted(channels, key=lambda c: (not c["holds"], c["status"] == "idle", -(c["behind_ms"] or 0)))
     for channel in channels[:_MOST]:
         behind = channel["behind_ms"]
@@ -66,6 +67,7 @@ def _watermarks(channels: list[dict[str, Any]], console: Console) -> None:
             _time(channel["watermark"]),
             _time(channel["newest"]),
             "" if not behind else _duration(behind),
+            _ago(channel["last_row"]),
             channel["status"] if channel["aligned"] in (True, None) else "has yet to catch up",
             "holds" if channel["holds"] else "",
         )
@@ -142,6 +144,13 @@ def _time(time: Any) -> str:
         return ""
     text = f"{pd.Timestamp(time).tz_convert('UTC'):%Y-%m-%d %H:%M:%S.%f}"[:-3]
     return f"{text.removesuffix('.000')} UTC"
+
+
+def _ago(time: Any) -> str:
+    if time is None:
+        return ""
+    past = pd.Timestamp.now("UTC") - pd.Timestamp(time).tz_convert("UTC")
+    return f"{_duration(max(0, int(past.total_seconds() * 1000)))} ago"
 
 
 def _duration(milliseconds: int) -> str:

@@ -6,6 +6,7 @@ rows: Spark sees one group per partition. The stage has no state between micro-b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -16,7 +17,7 @@ from pyspark import TaskContext
 
 from timerheap.spark._exchange.frames import blobs_of, frames_of, hashes_of
 from timerheap.spark._exchange.garbage import freeze_modules
-from timerheap.spark._exchange.observed import OBSERVED, merged, observed
+from timerheap.spark._exchange.observed import merged, observed, with_time
 from timerheap.spark._exchange.placement import Placement, labels_of
 
 __all__ = [
@@ -58,7 +59,6 @@ OBSERVATION = -1
 """The position of event times, a table of `timerheap.spark._exchange.observed.OBSERVED`."""
 
 _SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
-_NOTHING = pa.RecordBatch.from_pylist([], OBSERVED)
 _ROWS = 1 << 19
 _BYTES = 64 << 20
 
@@ -138,7 +138,7 @@ class Packer:
         if rows:
             yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
         if seen or (self.announces and task is not None and _is_first(task)):
-            (event_times,) = merged(seen).to_batches() or [_NOTHING]
+            event_times = with_time(merged(seen), time.time_ns() // 1_000_000)
             everywhere = np.arange(placement.used)
             yield _packed(everywhere, OBSERVATION, _streams(event_times, placement.used))
 
@@ -185,10 +185,10 @@ def _packed(partitions: np.ndarray, sequence: int, blobs: pa.Array) -> pa.Record
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def _streams(batch: pa.RecordBatch, times: int) -> pa.Array:
-    """Return a batch as an Arrow stream, `times` over."""
+def _streams(table: pa.Table, times: int) -> pa.Array:
+    """Return a table as an Arrow stream, `times` over."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
     stream = np.frombuffer(sink.getvalue(), np.uint8)
     return blobs_of(np.tile(stream, times), np.arange(1, times + 1) * len(stream))

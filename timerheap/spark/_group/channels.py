@@ -27,6 +27,7 @@ class InputChannels:
     def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
         self._strategy = strategy
         self._column = column
+        self._begun_at = _NEVER
         self._forget()
 
     def _forget(self) -> None:
@@ -37,6 +38,11 @@ class InputChannels:
         self._max_timestamps = np.empty(0, np.int64)
         self._active_at = np.empty(0, np.int64)
         self.has_new = False
+
+    @property
+    def _quiet_since(self) -> np.ndarray:
+        """Since when each channel has had no rows, or the input, if it has no channel yet; or `_NEVER`."""
+        return self._active_at if self._numbers else np.array([self._begun_at])
 
     def switch(self) -> str | None:
         """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
@@ -52,8 +58,8 @@ class InputChannels:
         self._forget()
         return f"the checkpoint's watermark was made {was}, and the query's is made {now}"
 
-    def activate(self, names: list[str | None], now: int | None) -> np.ndarray:
-        """Record that these channels have rows, add the new ones, and return the numbers of all."""
+    def activate(self, names: list[str | None], at: int | None) -> np.ndarray:
+        """Record that these channels have rows `at` a time, add new ones, and return the numbers of all."""
         numbers = self._numbers
         channels = np.fromiter((numbers.get(name, -1) for name in names), np.int64, len(names))
         unknown = channels < 0
@@ -64,7 +70,7 @@ class InputChannels:
             self.has_new = True
             self._max_timestamps = np.append(self._max_timestamps, np.full(len(new), MIN_WATERMARK))
             self._active_at = np.append(self._active_at, np.full(len(new), _NEVER))
-        self._active_at[channels] = _NEVER if now is None else now
+        self._active_at[channels] = _NEVER if at is None else at
         self.valve._activate_many(channels)
         return channels
 
@@ -89,21 +95,27 @@ class InputChannels:
 
     def begin_run(self, now: int | None) -> None:
         """Begin the time without rows of all channels at `now`."""
-        if self._strategy.wall_clock is not None and self.column is None and not self._numbers:
-            self.activate([None], now)  # it follows the clock even before its first row
-        self._active_at[:] = _NEVER if now is None else now
+        if now is not None:
+            self._begun_at = now
+            self._active_at[:] = now
 
     def mark_idle(self, now: int) -> None:
-        """Mark channels without rows for longer than the idle timeout as idle."""
+        """Mark channels, or an input without channels, as idle after the idle timeout without rows."""
         timeout = self._strategy.idle_timeout
-        if timeout is not None:
-            for channel in np.flatnonzero(self._may_idle & (self._active_at < now - timeout)).tolist():
+        if timeout is None:
+            return
+        for channel in np.flatnonzero(self._may_idle & (self._quiet_since < now - timeout)).tolist():
+            if self._numbers:
                 self.valve.input_watermark_status(WatermarkStatus.IDLE, channel)
+            else:
+                self.valve.status = WatermarkStatus.IDLE
 
     @property
     def _may_idle(self) -> np.ndarray:
         _, active = self.valve._columns()
-        found: np.ndarray = active & (self._active_at != _NEVER)
+        if not self._numbers:
+            active = np.array([self.valve.status is WatermarkStatus.ACTIVE])
+        found: np.ndarray = active & (self._quiet_since != _NEVER)
         return found
 
     def follow_clock(self, now: int) -> None:
@@ -111,20 +123,21 @@ class InputChannels:
         if self._strategy.wall_clock is None:
             return
         after, lag = self._strategy.wall_clock
-        quiet = (self._active_at != _NEVER) & (self._active_at <= now - after)
-        channels = np.flatnonzero(quiet)
-        self.valve._input_watermarks(np.full(len(channels), now - lag), channels)
-        if quiet.all() and self.valve.status is WatermarkStatus.IDLE:
+        quiet = (self._quiet_since != _NEVER) & (self._quiet_since <= now - after)
+        if self._numbers:
+            channels = np.flatnonzero(quiet)
+            self.valve._input_watermarks(np.full(len(channels), now - lag), channels)
+        if quiet.all() and (not self._numbers or self.valve.status is WatermarkStatus.IDLE):
             self.valve._emit(now - lag)
 
     def next_change(self) -> int | None:
         """Return the time after which the clock alone changes a channel; None: never."""
         times = []
         if self._strategy.idle_timeout is not None:
-            times.append((self._active_at[self._may_idle], self._strategy.idle_timeout))
+            times.append((self._quiet_since[self._may_idle], self._strategy.idle_timeout))
         if self._strategy.wall_clock is not None:
             after, _ = self._strategy.wall_clock
-            times.append((self._active_at[self._active_at != _NEVER], after - 1))
+            times.append((self._quiet_since[self._quiet_since != _NEVER], after - 1))
         return min((int(since.min()) + wait for since, wait in times if len(since)), default=None)
 
     def newest(self) -> int:
@@ -146,22 +159,27 @@ class InputChannels:
             watermarks.copy(),
             self._max_timestamps.copy(),
             active.copy(),
-            self._active_at.copy() if self.timed else None,
+            self._active_at.copy(),
+            self._begun_at,
+            self.valve.status is WatermarkStatus.IDLE,
         )
 
     def restore(self, clock: InputClock) -> None:
         """Restore the channels of `clock`."""
         n = len(clock.names)
-        self.column = clock.column
+        self.column = clock.column if n else self._column
+        self._begun_at = clock.begun_at
         self._numbers = dict(zip(clock.names, range(n), strict=True))
         if len(self._numbers) != n:
             raise ValueError("the watermark's state has two channels of one name")
         self._generators = _Generators(self._strategy)
         self._max_timestamps = clock.max_timestamps.copy()
-        self._active_at = np.full(n, _NEVER) if clock.active_at is None else clock.active_at.copy()
+        self._active_at = clock.active_at.copy()
         self.valve = StatusWatermarkValve._of_columns(
             clock.watermark, clock.names, clock.watermarks, clock.active
         )
+        if not n and clock.idle:
+            self.valve.status = WatermarkStatus.IDLE
 
 
 class _Generators:

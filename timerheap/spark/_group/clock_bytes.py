@@ -3,9 +3,9 @@
 Little-endian, in two halves: the times, which most micro-batches change, and the names of the channels.
 
 The times begin with the version u8, the number of inputs u8, the watermark i64, the size of this half u32 and
-the run of the query. Each input has its watermark i64, the number of channels u32 and whether their times of
-activity are stored u8; then, for all channels, the watermarks, the largest timestamps, the times of activity,
-and whether they are active u8.
+the run of the query. Each input has its watermark i64, the number of channels u32, the begin of the run i64
+and whether it is idle u8; then, for all channels, the watermarks, the largest timestamps, the times of
+activity, and whether they are active u8.
 
 The names are, for each input, its channel column, the lengths of the names i32, and the names.
 
@@ -25,12 +25,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from timerheap.timer import MIN_WATERMARK
+
 __all__ = ["InputClock", "StoredClock", "decode_clock", "encode_clock", "halves"]
 
 _VERSION = 1
 _HEADER = struct.Struct("<BBqI")
 _LENGTH = struct.Struct("<i")
-_INPUT = struct.Struct("<qIB")
+_INPUT = struct.Struct("<qIqB")
 
 
 @dataclass(slots=True)
@@ -45,8 +47,13 @@ class InputClock:
     names : list of (str or None)
     watermarks, max_timestamps : ndarray of int64, shape (n,)
     active : ndarray of bool, shape (n,)
-    active_at : ndarray of int64, shape (n,), optional
-        When a channel had its last row, epoch ms, or MIN_WATERMARK; None if channels never become idle.
+    active_at : ndarray of int64, shape (n,)
+        When a channel had its last row by the clock, epoch ms, or MIN_WATERMARK if that is not known. If
+        micro-batches have a time, it is one of those, and at least that of the first of the run.
+    begun_at : int
+        The time of the first micro-batch of the run, epoch ms, or MIN_WATERMARK if micro-batches have none.
+    idle : bool
+        Whether it is idle.
     """
 
     column: str | None
@@ -55,7 +62,9 @@ class InputClock:
     watermarks: np.ndarray
     max_timestamps: np.ndarray
     active: np.ndarray
-    active_at: np.ndarray | None = None
+    active_at: np.ndarray
+    begun_at: int = MIN_WATERMARK
+    idle: bool = False
 
 
 @dataclass(slots=True)
@@ -79,12 +88,10 @@ def encode_clock(clock: StoredClock) -> bytes:
     """Return the bytes of a clock; equal clocks have equal bytes."""
     times, names = _text(clock.run), []
     for input_ in clock.inputs:
-        timed = input_.active_at is not None
-        times.append(_INPUT.pack(input_.watermark, len(input_.names), timed))
+        times.append(_INPUT.pack(input_.watermark, len(input_.names), input_.begun_at, input_.idle))
         base = np.int64(input_.watermark)
         times += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
-        if input_.active_at is not None:
-            times.append(_planes(input_.active_at - base))
+        times.append(_planes(input_.active_at - base))
         times.append(input_.active.astype(np.uint8).tobytes())
         lengths = pc.binary_length(pa.array(input_.names, pa.string())).fill_null(-1).to_numpy()
         text = "".join(filter(None, input_.names))
@@ -153,15 +160,16 @@ class _Reader:
 
     def times(self) -> InputClock:
         """Return an input whose channels have no names yet."""
-        watermark, n, timed = self.struct(_INPUT)
+        watermark, n, begun_at, idle = self.struct(_INPUT)
         base = np.int64(watermark)
         watermarks = self.planes(n) + base
         max_timestamps = self.planes(n) + watermarks
-        active_at = self.planes(n) + base if timed else None
+        active_at = self.planes(n) + base
         active = self.array(np.uint8, n)
-        if (timed | active.max(initial=0)) > 1:
+        if active.max(initial=idle) > 1:
             raise ValueError("the watermark's state has an invalid flag")
-        return InputClock(None, watermark, [], watermarks, max_timestamps, active.view(bool), active_at)
+        columns = watermarks, max_timestamps, active.view(bool), active_at
+        return InputClock(None, watermark, [], *columns, begun_at, bool(idle))
 
     def named(self, input_: InputClock) -> InputClock:
         """Return an input with the names of its channels."""

@@ -39,7 +39,9 @@ class WatermarkState:
         """Whether `observe` has added channels."""
         return any(input_.has_new for input_ in self._inputs)
 
-    def observe(self, observed: pa.Table, now: int | None, run: str | None) -> int:
+    def observe(
+        self, observed: pa.Table, now: int | None, run: str | None, packed_at: int | None = None
+    ) -> int:
         """Advance the watermark by the rows of a micro-batch and return it.
 
         The watermark never falls. New and returning channels become active before any watermark advances,
@@ -55,7 +57,10 @@ class WatermarkState:
             Time of the micro-batch, epoch ms.
         run : str or None
             Run of the query. The time between two runs does not count as time without rows.
+        packed_at : int, optional
+            When the rows have arrived, by the clock, if `now` is not known.
         """
+        at = packed_at if now is None else now
         if run != self._run:
             self._run = run
             for input_ in self._inputs:
@@ -66,7 +71,7 @@ class WatermarkState:
         channels = np.empty(len(names), np.int64)  # the number of each row's in its input
         for number, input_ in enumerate(self._inputs):
             rows = np.flatnonzero(inputs == number)
-            channels[rows] = input_.activate([names[row] for row in rows.tolist()], now)
+            channels[rows] = input_.activate([names[row] for row in rows.tolist()], at)
         self._combine()
         timed = observed.column("max_timestamp").is_valid().to_numpy()
         max_timestamps = observed.column("max_timestamp").fill_null(0).to_numpy()
@@ -138,9 +143,9 @@ class WatermarkState:
         state = cls(strategies, columns)
         state._run = clock.run
         for number, input_ in enumerate(clock.inputs):
-            if not input_.names:  # it had no rows
-                continue
             if number >= len(strategies):
+                if not input_.names:  # it had no rows
+                    continue
                 raise ValueError(
                     f"the query must have the inputs of the checkpoint, which has an input {number}, "
                     f"got {len(strategies)} inputs; start a new checkpoint"

@@ -206,9 +206,10 @@ class CheckpointState:
             ``input``, "df", or "left" and "right" for `process_two`, or "spark" for windows that follow
             Spark's own watermark; ``channel_column`` and ``channel``, null for a watermark over all rows;
             ``watermark``, that of the channel, null before its first row; ``newest``, its largest event time;
-            ``behind_ms``, how far it is behind the furthest channel of all inputs; ``status``, "active" or
-            "idle"; ``aligned``, whether it has caught up since it became active; ``holds``, whether the
-            query's watermark cannot advance before this one does; and ``query_watermark``.
+            ``behind_ms``, how far it is behind the furthest channel of all inputs; ``last_row``, when its
+            last row arrived, by the clock; ``status``, "active" or "idle"; ``aligned``, whether it has caught
+            up since it became active; ``holds``, whether the query's watermark cannot advance before this one
+            does; and ``query_watermark``.
         """
         rows = watermark_rows(self.survey.clock())
         return self.chunks.sparkSession.createDataFrame(pa.Table.from_pylist(rows, WATERMARKS))

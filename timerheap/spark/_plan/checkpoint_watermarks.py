@@ -25,6 +25,7 @@ WATERMARKS = pa.schema(
         ("watermark", TIMESTAMP),
         ("newest", TIMESTAMP),
         ("behind_ms", pa.int64()),
+        ("last_row", TIMESTAMP),
         ("status", pa.string()),
         ("aligned", pa.bool_()),
         ("holds", pa.bool_()),
@@ -45,7 +46,8 @@ def watermark_rows(clock: bytes) -> list[dict[str, Any]]:
     stored, explained = decode_clock(clock), explanations(clock)
     query = _time(stored.watermark)
     if not any(explanation.channels for explanation in explained):  # Spark's watermark, or no event time
-        spark = stored.watermark > MIN_WATERMARK
+        clocked = any(input_.begun_at > MIN_WATERMARK for input_ in stored.inputs)
+        spark = stored.watermark > MIN_WATERMARK and not clocked
         return [
             {
                 "input": "spark" if spark else "df",
@@ -63,8 +65,10 @@ def watermark_rows(clock: bytes) -> list[dict[str, Any]]:
     for name, input_, one in zip(names, stored.inputs, explained, strict=True):
         holding = one.status is not WatermarkStatus.IDLE and one.watermark == lowest != MAX_WATERMARK
         if not one.channels:
-            rows.append({"input": name, "status": "active", "holds": holding, "query_watermark": query})
-        for channel, newest in zip(one.channels, input_.max_timestamps.tolist(), strict=True):
+            status = one.status.name.lower()
+            rows.append({"input": name, "status": status, "holds": holding, "query_watermark": query})
+        times = zip(input_.max_timestamps.tolist(), input_.active_at.tolist(), strict=True)
+        for channel, (newest, active_at) in zip(one.channels, times, strict=True):
             mark = channel.watermark
             rows.append(
                 {
@@ -74,6 +78,7 @@ def watermark_rows(clock: bytes) -> list[dict[str, Any]]:
                     "watermark": _time(mark),
                     "newest": _time(newest),
                     "behind_ms": None if mark == MIN_WATERMARK else max(furthest - mark, 0),
+                    "last_row": _time(active_at),
                     "status": channel.status.name.lower(),
                     "aligned": channel.aligned,
                     "holds": holding and channel.holds,

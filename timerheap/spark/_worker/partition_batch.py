@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from timerheap.spark._exchange.observed import merged
+from timerheap.spark._exchange.observed import merged, packed_at
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group
 from timerheap.spark._group.checkpoint import read_clock
@@ -216,7 +216,7 @@ class PartitionBatch:
         if self._watermark is not None:
             state.follow(self._watermark)
         else:
-            state.observe(observed, self._now, self._run)
+            state.observe(observed, self._now, self._run, packed_at(observed))
         if state.notices:
             self._notices.add(each(state.notices))
         return _Clock.of(state)

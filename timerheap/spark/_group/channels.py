@@ -63,7 +63,7 @@ class InputChannels:
         numbers = self._numbers
         channels = np.fromiter((numbers.get(name, -1) for name in names), np.int64, len(names))
         unknown = channels < 0
-        if new := [names[at] for at in np.flatnonzero(unknown).tolist()]:
+        if new := [names[row] for row in np.flatnonzero(unknown).tolist()]:
             channels[unknown] = np.arange(len(numbers), len(numbers) + len(new))
             numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
             self.valve._add_channels(new)

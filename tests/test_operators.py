@@ -19,6 +19,7 @@ from timerheap import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    OutputTag,
     ReducingStateDescriptor,
     TimeDomain,
     Types,
@@ -522,6 +523,25 @@ def test_a_name_is_used_by_one_state_only():
     with pytest.raises(RuntimeError, match="'n': there is no current key"):
         state.value()
     assert not isinstance(state, BatchValueState)
+
+
+@pytest.mark.promises("PyFlink", "added", "KeyedProcessOperator.get_side_output")
+def test_side_outputs_are_collected_apart():
+    tag = OutputTag("odd", Types.LONG())
+
+    class Odd(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            if value % 2:
+                yield tag, value
+                ctx.output(tag, -value)
+            else:
+                yield value
+
+    with KeyedProcessOperator(Odd(), key_selector=str) as operator:
+        assert operator.process_element(4, timestamp=1) == [StreamRecord(4, 1)]
+        assert operator.process_element(3, timestamp=2) == []
+        assert operator.get_side_output(tag) == [StreamRecord(3, 2), StreamRecord(-3, 2)]
+        assert operator.get_side_output(OutputTag("even", Types.LONG())) == []
 
 
 def test_invalid_values_raise_and_change_nothing():

@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
+import timerheap as flink
 from timerheap import (
     BatchProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    OutputTag,
     Types,
     ValueStateDescriptor,
 )
@@ -344,3 +346,87 @@ def test_many_rows_of_one_time_come_in_an_order_of_their_own() -> None:
         test.push([rows[i] for i in np.random.default_rng(seed).permutation(20)])
         results.append(test.finish())
     assert results[0] == results[1] != rows
+
+
+LATE = OutputTag("late", Types.ROW_NAMED(["plane", "by"], [Types.STRING(), Types.LONG()]))
+GATES = OutputTag("gates", Types.INT())
+
+
+class Sorted(KeyedProcessFunction):
+    """Sends rows to two side outputs, in both ways; the results have two columns like a pair of a tag."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        if value.gate == 0:
+            yield LATE, flink.Row(by=7, plane=value.plane)
+            return
+        ctx.output(GATES, value.gate)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP)
+        yield value.plane, value.at
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        return [(LATE, (ctx.get_current_key(), timestamp)), (ctx.get_current_key(), timestamp)]
+
+
+@pytest.mark.promises("PyFlink", "supported", "OutputTag")
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "KeyedProcessFunction.Context.output",
+    note="as in Flink's Java API; `yield tag, value` is the same",
+)
+def test_a_function_sends_to_side_outputs_that_it_refers_to() -> None:
+    test = made(Sorted())
+    test.push([("a", 1, 0), ("b", 0, 5), ("b", 3, 10)])
+
+    assert test.advance_watermark(20) == [Row(plane="a", at=0), Row(plane="b", at=10)]
+    assert test.side_output(GATES) == [1, 3]
+    assert test.side_output(LATE) == [Row(plane="b", by=7)]
+    assert test.finish() == [Row(plane="a", at=1000), Row(plane="b", at=1010)]
+    assert test.side_output(LATE)[1:] == [Row(plane="a", by=1000), Row(plane="b", by=1010)]
+    with pytest.raises(ValueError, match="tag must be one of the side outputs"):
+        test.side_output(OutputTag("other", "int"))
+
+
+@pytest.mark.parametrize(
+    ("side_outputs", "error", "message"),
+    [
+        ([GATES], ValueError, "side_outputs must have the tag 'late', to which the function sends values"),
+        ([OutputTag("late", "int"), GATES], ValueError, "does not fit the type of the side output 'late'"),
+        ([], ValueError, "side_outputs must have the tag 'gates'"),
+    ],
+)
+def test_a_value_for_a_tag_that_does_not_fit_raises(
+    side_outputs: Any, error: type[Exception], message: str
+) -> None:
+    test = made(Sorted(), side_outputs=side_outputs)
+    test.push([("a", 1, 0), ("b", 0, 5)])
+    with pytest.raises(error, match=message):
+        test.finish()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: made(side_outputs=[LATE, LATE]), ValueError, "side_outputs must have different ids"),
+        (lambda: made(side_outputs="late"), TypeError, "side_outputs must be a list of OutputTag"),
+        (lambda: OutputTag(""), ValueError, "tag_id must be a non-empty str"),
+        (lambda: OutputTag("late"), TypeError, "type_info of OutputTag.'late'. must be given"),
+        (lambda: made(side_outputs=[OutputTag("late", int)]), TypeError, "side output 'late': the type must"),
+    ],
+)
+def test_a_wrong_tag_raises(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+class SortedColumns(BatchProcessFunction):
+    def process_batch(self, batch: Any, ctx: Any) -> Iterable[Any]:
+        yield LATE, pa.record_batch({"by": batch["at"], "plane": batch["plane"]})
+        yield batch.select(["plane", "at"])
+
+
+def test_a_function_on_columns_sends_record_batches_to_a_side_output() -> None:
+    test = made(SortedColumns())
+    test.push([("a", 1, 0)])
+    assert test.finish() == [Row(plane="a", at=0)]
+    assert test.side_output(LATE) == [Row(plane="a", by=0)]

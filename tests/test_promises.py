@@ -13,11 +13,23 @@ import pytest
 from promises import promises, promises_of
 
 import timerheap
-from timerheap import functions, interval_join, row, state, time, types, watermarks, windows
+from timerheap import functions, interval_join, output_tag, row, state, time, types, watermarks, windows
 from timerheap.async_io import function, retry
 
 PROMISED = promises_of("PyFlink")
-SURFACE = [functions, row, state, time, types, watermarks, interval_join, windows, function, retry]
+SURFACE = [
+    functions,
+    output_tag,
+    row,
+    state,
+    time,
+    types,
+    watermarks,
+    interval_join,
+    windows,
+    function,
+    retry,
+]
 
 
 def public_names(of: str, found: Any) -> Iterator[str]:

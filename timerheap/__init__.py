@@ -21,6 +21,7 @@ from timerheap.functions import (
 )
 from timerheap.hashing import spark_xxhash64
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
+from timerheap.output_tag import OutputTag
 from timerheap.row import Row
 from timerheap.state import (
     AggregatingState,
@@ -62,6 +63,7 @@ __all__ = [
     "ListStateDescriptor",
     "MapState",
     "MapStateDescriptor",
+    "OutputTag",
     "ProcessJoinFunction",
     "ReducingState",
     "ReducingStateDescriptor",
@@ -84,7 +86,6 @@ __all__ = [
 ]
 
 _REFUSED = {
-    "OutputTag": "there are no side outputs: yield rows of another kind, and split the result with where()",
     "StateTtlConfig": "there is no state time-to-live: register a timer and clear() the state in on_timer",
 }
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from timerheap.output_tag import OutputTag
     from timerheap.state import (
         AggregatingState,
         AggregatingStateDescriptor,
@@ -131,6 +132,10 @@ class KeyedProcessFunction(Function, ABC):
         @abstractmethod
         def timer_service(self) -> TimerService:
             """Return the timer service of the current key."""
+
+        @abstractmethod
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Send a value to a side output, like ``yield tag, value``."""
 
         def set_output_timestamp(self, timestamp: int | None) -> None:
             """Set the timestamp of the records that are yielded next, until the call ends.

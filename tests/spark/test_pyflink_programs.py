@@ -20,6 +20,7 @@ from timerheap import (
     EventTimeSessionWindows,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    OutputTag,
     ProcessWindowFunction,
     Row,
     RuntimeContext,
@@ -137,6 +138,63 @@ def test_json_is_parsed_and_filtered(spark):
     )
     found = timerheap.spark.process(people, "id", InChina(), "id long, name string, tel int, city string")
     assert found.collect() == [(2, "hello", 136, "Shanghai")]
+
+
+TOO_LONG = OutputTag("too long", Types.TUPLE([Types.STRING(), Types.LONG()]))
+
+
+class Windowed(ProcessWindowFunction[tuple, tuple, str, TimeWindow]):
+    def process(
+        self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]
+    ) -> Iterable[tuple]:
+        count = len(list(elements))
+        if count > 3:
+            yield TOO_LONG, (key, context.window().start)
+            context.output(TOO_LONG, (key, context.window().end))
+        else:
+            yield key, count
+
+
+@pytest.mark.promises(
+    "PyFlink", "added", "ProcessWindowFunction.Context.output", note="as in Flink's Java API"
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_window_function_has_side_outputs(spark, tmp_path, streams):
+    schema = "word string, n long"
+    spark.createDataFrame([("hi", n) for n in (1, 2, 3, 4, 5, 8, 15)], schema).coalesce(1).write.parquet(
+        str(tmp_path / "input")
+    )
+    reader = spark.readStream if streams else spark.read
+    counts = timerheap.spark.window_operator(
+        reader.schema(schema).parquet(str(tmp_path / "input")),
+        "word",
+        TumblingEventTimeWindows.of(Time.milliseconds(5)),
+        Windowed(),
+        "w string, count long",
+        "n",
+        watermark=WatermarkStrategy.for_monotonous_timestamps(),
+    )
+    main, side = [], []
+
+    def take(batch, _=None):
+        main.extend(map(tuple, batch.where("side_output is null").select("w", "count").collect()))
+        side.extend(map(tuple, timerheap.spark.side_output(batch, TOO_LONG).collect()))
+
+    if streams:
+        query = timerheap.spark.with_side_outputs(counts).writeStream.foreachBatch(take)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+    else:
+        take(timerheap.spark.with_side_outputs(counts))
+        assert [tuple(row)[3:] for row in counts.collect()] == main
+        assert timerheap.spark.side_output(counts, TOO_LONG).columns == ["f0", "f1"]
+        with pytest.raises(ValueError, match=r"tag must be one of .* \['too long'\], got 'other'"):
+            timerheap.spark.side_output(counts, OutputTag("other", Types.LONG()))
+        with pytest.raises(ValueError, match="df must be what process"):
+            timerheap.spark.side_output(spark.range(1), TOO_LONG)
+
+    assert side == [("hi", 0), ("hi", 5)]
+    assert main == [("hi", 2), ("hi", 1)][: 1 if streams else 2]
 
 
 class SecondField(TimestampAssigner):

@@ -15,6 +15,7 @@ from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpo
 from timerheap.spark._process import process
 from timerheap.spark._process_two import process_two
 from timerheap.spark._progress import Progress, progress
+from timerheap.spark._side_outputs import side_output, with_side_outputs
 from timerheap.spark._sql import sql
 from timerheap.spark._transform_with_state import transform_with_state, transform_with_state_in_pandas
 from timerheap.spark._window_operator import window_operator
@@ -38,9 +39,11 @@ __all__ = [
     "progress",
     "read_checkpoint",
     "session",
+    "side_output",
     "sql",
     "transform_with_state",
     "transform_with_state_in_pandas",
     "tumble",
     "window_operator",
+    "with_side_outputs",
 ]

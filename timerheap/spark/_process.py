@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.output_tag import OutputTag
 from timerheap.spark._group.query import Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
@@ -25,6 +26,7 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import build, time_mode
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import Input, marked
+from timerheap.spark._plan.side_tags import side_tags
 from timerheap.spark._plan.time_column import with_assigned_time
 from timerheap.watermarks import WatermarkStrategy
 
@@ -47,6 +49,7 @@ def process(
     output_event_time: str | None = None,
     drop_state: Sequence[str] = (),
     initial_state: CheckpointState | None = None,
+    side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
@@ -115,6 +118,9 @@ def process(
         State of another query to start from, on a stream with a new checkpoint, as
         `timerheap.spark.read_checkpoint` returns it: keys, timers, states, waiting rows and watermarks.
         `max_parallelism` may differ.
+    side_outputs : list of OutputTag, optional
+        The side outputs of the function, which `timerheap.spark.side_output` returns. By default those tags
+        that are attributes of the function, and globals and closures of its methods.
 
     Returns
     -------
@@ -161,6 +167,7 @@ def process(
         late_row=input_type if late == "emit" else None,
         late_columns=tuple(input_type.names),
         drop_state=state_names(drop_state),
+        side_outputs=side_tags(side_outputs, function),
     )
     rows = marked(Input(df, event_time, strategy, channel), order=rows_order)
     return build(query, rows, output_event_time=output_event_time, initial_state=initial_state)

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
+from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.pack import INPUT
 from timerheap.spark._group.query import TIME, Query
 from timerheap.spark._group.row_buffer import RowOrder
@@ -32,6 +33,7 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import build, time_mode
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import Input, marked
+from timerheap.spark._plan.side_tags import side_tags
 from timerheap.spark._plan.time_column import assigns_time, with_assigned_time
 from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
 from timerheap.watermarks import WatermarkStrategy
@@ -60,6 +62,7 @@ def process_two(
     output_event_time: str | None = None,
     drop_state: Sequence[str] = (),
     initial_state: CheckpointState | None = None,
+    side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.
 
@@ -83,7 +86,7 @@ def process_two(
         As in `process`, over the rows of both inputs. The default is "event_time", except for an
         `IntervalJoin`, which finds the same pairs in any order: with "arrival" it emits each pair when its
         second row arrives, and passes late rows to ``late_left`` and ``late_right``.
-    processing_time, max_parallelism, output_event_time, drop_state, initial_state : optional
+    processing_time, max_parallelism, output_event_time, drop_state, initial_state, side_outputs : optional
         As in `process`.
     late : {"drop", "emit"}, optional
         As in `process`; ``late_row`` has the fields ``left`` and ``right``, one of which is null.
@@ -142,6 +145,7 @@ def process_two(
         late_row=late_row if late == "emit" else None,
         late_columns=SIDES,
         drop_state=state_names(drop_state),
+        side_outputs=side_tags(side_outputs, function),
         key_names=one.key,
     )
     return build(query, both, output_event_time=output_event_time, initial_state=initial_state)

@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from timerheap._arguments import not_negative
 from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._group.query import TIME
 from timerheap.spark._plan.arguments import (
@@ -25,6 +26,7 @@ from timerheap.spark._plan.arguments import (
     row_order,
     sendable,
 )
+from timerheap.spark._plan.side_tags import side_tags
 from timerheap.spark._plan.time_column import assigns_time
 from timerheap.spark._process import process
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
@@ -69,6 +71,7 @@ def window_operator(
     processing_time: bool = False,
     max_parallelism: int | None = None,
     output_event_time: str | None = None,
+    side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Assign the rows of each key to windows, on a streaming or batch DataFrame, and return the results.
 
@@ -115,7 +118,7 @@ def window_operator(
         plus `allowed_lateness`. A result at the end of a window has the same rows in either order.
         "event_time", for functions and triggers that depend on the order of rows: rows are added in the order
         of their event time, once the watermark has passed them. Then every row behind the watermark is late.
-    watermark, channel, processing_time, max_parallelism, output_event_time
+    watermark, channel, processing_time, max_parallelism, output_event_time, side_outputs
         As in `timerheap.spark.process`. Processing-time windows require ``processing_time=True`` and a
         stream. ``output_event_time="window_end"`` makes ``window_end`` Spark's event time.
 
@@ -195,6 +198,7 @@ def window_operator(
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         output_event_time=output_event_time,
+        side_outputs=side_tags(side_outputs, function, window_function),
     )
 
 
@@ -321,6 +325,9 @@ class _Labelled(ProcessWindowFunction):
         keys = (key,) if self._keys == 1 else key
         label = (*keys, _timestamp(window.start), _timestamp(window.end))
         for result in results:
+            if is_tagged(result):
+                yield result
+                continue
             yield (*label, *self._row(result), *self._behind)
 
     def _row(self, result: Any) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from timerheap._arguments import int64
 from timerheap._values import ArrowTypes
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.interval_join import IntervalJoin
+from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.pack import INPUT
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
@@ -33,10 +34,12 @@ from timerheap.spark._plan.arguments import (
     state_names,
 )
 from timerheap.spark._plan.build import with_late_columns
+from timerheap.spark._plan.side_tags import side_tags, with_side_column
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import row_source
 from timerheap.spark._worker.runner import Runner
+from timerheap.spark._worker.side_buffer import SIDE_OUTPUT
 from timerheap.spark._worker.stateful_operator import runner_of
 from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
 from timerheap.testing.input_rows import PushedRows, columns_type
@@ -100,6 +103,8 @@ class ProcessTester:
         The number of key groups, which the function can ask for.
     drop_state : list of str
         Names of states in a restored snapshot to drop.
+    side_outputs : list of OutputTag, optional
+        The side outputs of the function, as in `timerheap.spark.process`.
 
     Attributes
     ----------
@@ -144,6 +149,7 @@ class ProcessTester:
         processing_time: bool = False,
         max_parallelism: int = 16,
         drop_state: Sequence[str] = (),
+        side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
         sendable(function, KeyedProcessFunction, BatchProcessFunction, KeyedCoProcessFunction)
         left = _input("input_schema", input_schema, "", key, event_time)
@@ -178,7 +184,9 @@ class ProcessTester:
             "time_mode": "ProcessingTime" if processing_time else "None",
             "max_parallelism": self._max_parallelism,
             "drop_state": state_names(drop_state),
+            "side_outputs": side_tags(side_outputs, function),
         }
+        self._sent: dict[OutputTag, list[Any]] = {tag: [] for tag in self._options["side_outputs"]}
         self._emits_late = late == "emit"
         query = self._query()
         self._begin(query, KeyGroup(query), self._now)
@@ -220,7 +228,7 @@ class ProcessTester:
         """Open the function of a query, and go on with a key group."""
         runner: Runner = runner_of(query, Placement(1, self._max_parallelism))
         runner.open()
-        runner.begin(group, now, ResultBuffer(query.result_schema, query.late_type))
+        runner.begin(group, now, ResultBuffer(*query.outputs))
         work = query.work
         self.function = work.function if isinstance(work, Tagged) else cast(Function, work)
         self._current, self._group, self._runner, self._now = query, group, runner, now
@@ -317,7 +325,7 @@ class ProcessTester:
                 "the function must not have failed before; restore() a snapshot, or begin anew"
             )
         query, group = self._current, self._group
-        output = ResultBuffer(query.result_schema, query.late_type)
+        output = ResultBuffer(*query.outputs)
         self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
         run_key_group(query, self._runner, group, rows, self._now, watermark, output)
         table = output.table()
@@ -326,7 +334,20 @@ class ProcessTester:
             part.changes()  # as a save does, after which nothing of the micro-batch is kept apart
         self._failed = False
         late = query.late_row
-        return _rows(table, query.result if late is None else with_late_columns(query.result, late))
+        type_ = query.result if late is None else with_late_columns(query.result, late)
+        if not query.side_outputs:
+            return _rows(table, type_)
+        for *_, sent in _rows(table, with_side_column(type_, query.side_outputs)):
+            for tag in query.side_outputs if sent is not None else ():
+                self._sent[tag] += [] if sent[tag.tag_id] is None else [sent[tag.tag_id]]
+        main = table.filter(table.column(SIDE_OUTPUT).is_null()).drop_columns([SIDE_OUTPUT])
+        return _rows(main, type_)
+
+    def side_output(self, tag: OutputTag) -> list[Any]:
+        """Return what the function has sent to a side output so far; a row is a Row."""
+        if tag not in self._sent:
+            raise ValueError(f"tag must be one of the side outputs {list(self._sent)}, got {tag!r}")
+        return list(self._sent[tag])
 
     @property
     def watermark(self) -> int:

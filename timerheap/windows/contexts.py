@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from timerheap.functions import RuntimeContext, TimerService
+from timerheap.output_tag import OutputTag
 from timerheap.state import StateDescriptor
 from timerheap.windows.assigners import WindowAssigner
 from timerheap.windows.evictors import Evictor
@@ -104,7 +105,7 @@ class TriggerContext(Trigger.OnMergeContext):
 
 
 class WindowContext(ProcessWindowFunction.Context):
-    """Context of a ProcessWindowFunction; the operator sets `timer_service` and `current` before each call.
+    """Context of a ProcessWindowFunction; the operator sets `timer_service`, `current` and `send` first.
 
     Parameters
     ----------
@@ -115,6 +116,7 @@ class WindowContext(ProcessWindowFunction.Context):
 
     timer_service: TimerService
     current: Window
+    send: Callable[[OutputTag, Any], None]
 
     def __init__(self, runtime_context: RuntimeContext, states: WindowStates | None) -> None:
         self._runtime_context = runtime_context
@@ -139,3 +141,7 @@ class WindowContext(ProcessWindowFunction.Context):
     def global_state(self) -> RuntimeContext:
         """See `ProcessWindowFunction.Context`."""
         return self._runtime_context
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """See `ProcessWindowFunction.Context`."""
+        self.send(tag, value)

@@ -280,6 +280,7 @@ class WindowOperator:
     def _turn_to(self, ctx: KeyedProcessFunction.Context) -> None:
         self._key = ctx.get_current_key()
         self._timers = timer_service = ctx.timer_service()
+        self._window_context.send = ctx.output
         for context in (
             self._assigner_context,
             self._trigger_context,

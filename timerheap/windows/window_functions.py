@@ -8,6 +8,7 @@ from typing import Any
 
 from timerheap._subscripts import Subscripted
 from timerheap.functions import AggregateFunction, Function, RuntimeContext
+from timerheap.output_tag import OutputTag
 from timerheap.windows.states import WindowStateStore
 
 __all__ = ["AggregateFunction", "ProcessWindowFunction", "ReduceFunction", "WindowFunction"]
@@ -64,6 +65,10 @@ class ProcessWindowFunction(Function, ABC):
         @abstractmethod
         def global_state(self) -> RuntimeContext:
             """Return the store of the states of this key, which all its windows share."""
+
+        @abstractmethod
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Send a value to a side output, like ``yield tag, value``."""
 
     @abstractmethod
     def process(

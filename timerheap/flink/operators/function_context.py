@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from timerheap._arguments import int64
 from timerheap.functions import KeyedCoProcessFunction, TimerService
+from timerheap.output_tag import OutputTag
 from timerheap.time import TimeDomain
 
 __all__ = ["FunctionContext"]
@@ -23,9 +25,12 @@ class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
         The timestamp of the records that are emitted next.
     domain : TimeDomain
     timers : TimerService
+    send : callable
+        Receives the values of side outputs.
     """
 
     timers: TimerService
+    send: Callable[[OutputTag, Any], None]
 
     def __init__(self) -> None:
         self.key: Any = None
@@ -52,3 +57,7 @@ class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
     def set_output_timestamp(self, timestamp: int | None) -> None:
         """See `timerheap.KeyedProcessFunction.Context`."""
         self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """See `timerheap.KeyedProcessFunction.Context`."""
+        self.send(tag, value)

@@ -23,6 +23,7 @@ from timerheap.flink.processing_time import (
 from timerheap.flink.simple_timer_service import SimpleTimerService
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
 from timerheap.watermarks.output import WatermarkStatus
 
@@ -75,6 +76,7 @@ class KeyedOperator:
         self._alarm = _Alarm(self._clock)
         self._is_closed = False
         self._emitted: list[StreamElement] = []
+        self._side_outputs: dict[OutputTag, list[StreamRecord[Any]]] = {}
         self._emit = self._emitted.append if output is None else output
 
     def open(self) -> Self:
@@ -98,6 +100,7 @@ class KeyedOperator:
                 )
                 self._context = FunctionContext()
                 self._context.timers = SimpleTimerService(self._service)
+                self._context.send = self._send
                 self._function.open(self._states)
                 self._alarm.is_on = True
         return self
@@ -147,6 +150,10 @@ class KeyedOperator:
         """Return the number of values, lists and maps of all keys, for example to find state left behind."""
         return self._states.num_keyed_state_entries()
 
+    def get_side_output(self, tag: OutputTag) -> list[StreamRecord[Any]]:
+        """Return the records that the function has sent to a side output so far."""
+        return list(self._side_outputs.get(tag, ()))
+
     # The methods of `timerheap.flink.internal_timer_service.Triggerable`:
 
     def on_event_time(self, timer: InternalTimer[Any, None]) -> None:
@@ -186,10 +193,19 @@ class KeyedOperator:
         context.output_timestamp = output_timestamp
         try:
             for result in records(call.__name__, call(argument, context)):
-                self._emit(StreamRecord(result, context.output_timestamp))
+                if is_tagged(result):
+                    self._send(*result)
+                else:
+                    self._emit(StreamRecord(result, context.output_timestamp))
         except Exception as e:
             e.add_note(f"timerheap: in {call.__name__}, key {context.key!r}, timestamp {timestamp}")
             raise
+
+    def _send(self, tag: OutputTag, value: Any) -> None:
+        if not isinstance(tag, OutputTag):
+            raise TypeError(f"tag must be an OutputTag, got {tag!r}")
+        record = StreamRecord(value, self._context.output_timestamp)
+        self._side_outputs.setdefault(tag, []).append(record)
 
     def _advance(self, watermark: int) -> None:
         """Fire the due timers, then send the watermark downstream."""

@@ -12,10 +12,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.output_tag import OutputTag
 from timerheap.spark._group.key_table import NAME
 from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
+from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["TIME", "Late", "Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
@@ -100,6 +102,8 @@ class Query:
         The columns of `rows` that become the fields of `late_row`.
     drop_state : tuple of str
         Names of states in the checkpoint to drop.
+    side_outputs : tuple of OutputTag
+        The side outputs of the function.
     key_names : list of str, optional
         The names of the key columns in the user's rows, by default `key`; fewer if the rest are not theirs.
     """
@@ -118,6 +122,7 @@ class Query:
     late_row: StructType | None = None
     late_columns: tuple[str, ...] = ()
     drop_state: tuple[str, ...] = ()
+    side_outputs: tuple[OutputTag, ...] = ()
     key_names: list[str] | None = None
 
     @property
@@ -161,6 +166,17 @@ class Query:
     def late_type(self) -> pa.StructType | None:
         """Arrow type of ``late_row``, None where late rows are dropped."""
         return None if self.late_row is None else pa.struct(list(nullable_arrow_schema(self.late_row)))
+
+    @property
+    def outputs(self) -> tuple[pa.Schema, pa.StructType | None, list[pa.Field]]:
+        """What a function can emit: results, late rows and side outputs."""
+        return self.result_schema, self.late_type, self.side_fields
+
+    @property
+    def side_fields(self) -> list[pa.Field]:
+        """The ids of side outputs and their Arrow types."""
+        tags = self.side_outputs
+        return [pa.field(tag.tag_id, arrow_type(tag.type_info, tag.tag_id)) for tag in tags]
 
 
 def nullable_arrow_schema(rows: StructType) -> pa.Schema:

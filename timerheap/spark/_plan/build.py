@@ -16,6 +16,7 @@ from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.marks import hashed
 from timerheap.spark._plan.observation import observed, with_metrics
 from timerheap.spark._plan.settings import check_settings
+from timerheap.spark._plan.side_tags import results_of, with_outputs, with_side_column
 from timerheap.spark._plan.starting_state import starting_group, starting_partitions
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import runs
@@ -70,6 +71,8 @@ def build(
     result_type = query.result
     if query.late_row is not None:
         result_type = with_late_columns(query.result, query.late_row, output_event_time)
+    if query.side_outputs:
+        result_type = with_side_column(result_type, query.side_outputs)
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
         group = KeyGroup(query) if initial_state is None else starting_group(initial_state, query)
         rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism, group)
@@ -85,7 +88,12 @@ def build(
     else:
         on_batch = BatchOperator(query, result_type, notices(df.sparkSession))
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
-    return result if output_event_time is None else _with_event_time(df, result, output_event_time)
+    outputs = result
+    if query.side_outputs:
+        result = results_of(outputs)
+    if output_event_time is not None:
+        result = _with_event_time(df, result, output_event_time)
+    return with_outputs(result, outputs) if query.side_outputs else result
 
 
 def packed(query: Query, df: DataFrame) -> GroupedData:

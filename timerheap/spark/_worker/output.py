@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,11 @@ import pandas as pd
 import pyarrow as pa
 
 from timerheap._returned import records
+from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._group.offsets import FITS, fitting, narrow, wide_rows
 from timerheap.spark._group.value_columns import cast, column_of
+from timerheap.spark._worker.side_buffer import SIDE_OUTPUT, SideBuffer, undeclared
 from timerheap.spark._worker.task_metrics import METRICS
 
 __all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer", "frame", "with_metrics"]
@@ -32,20 +35,28 @@ class ResultBuffer:
         Schema of the results.
     late_row : pyarrow.StructType, optional
         Type of late rows; by default the result has none.
+    side_outputs : list of pyarrow.Field
+        The id and the type of each side output.
 
     Attributes
     ----------
     pending : list of tuple
         Rows that are not in columns yet, fewer than `most`. Tuples of `width` values may be appended.
     width : int
-        The number of columns.
+        The number of columns; -1 with side outputs, for which each tuple must be looked at.
     """
 
     most = 1 << 16  # rows that become columns at once, which take far less memory
 
-    def __init__(self, schema: pa.Schema, late_row: pa.StructType | None = None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        late_row: pa.StructType | None = None,
+        side_outputs: Sequence[pa.Field] = (),
+    ) -> None:
         self._schema = schema
-        self.width = len(schema)
+        self._side = SideBuffer(list(side_outputs)) if side_outputs else None
+        self.width = len(schema) if self._side is None else -1
         self._late_fields = [] if late_row is None else list(late_row)
         self.pending: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
@@ -53,11 +64,23 @@ class ResultBuffer:
 
     def rows(self, rows: object, source: str) -> None:
         """Add rows; errors name `source`, the method that has yielded them."""
+        width = len(self._schema)
         for row in records(source, rows):
-            fits = isinstance(row, tuple) and len(row) == self.width
+            if self._side is not None and is_tagged(row):
+                self._side.add(*row)
+                continue
+            fits = isinstance(row, tuple) and len(row) == width
             self.pending.append(row if fits else self._as_tuple(row, source))
             if len(self.pending) >= self.most:
                 self._gather()
+
+    def side(self, tag: OutputTag, value: Any) -> None:
+        """Add a value of a side output."""
+        if not isinstance(tag, OutputTag):
+            raise TypeError(f"tag must be an OutputTag, got {tag!r}")
+        if self._side is None:
+            raise ValueError(undeclared(tag))
+        self._side.add(tag, value)
 
     def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
         names = self._schema.names
@@ -69,6 +92,8 @@ class ResultBuffer:
             return tuple(row)
         if len(names) == 1 and not isinstance(row, (tuple, list, dict)):
             return (row,)
+        if is_tagged(row):
+            raise ValueError(undeclared(row[0]))
         columns = ", ".join(f"{field.name} {field.type}" for field in self._schema)
         raise ValueError(
             f"{source} yielded {row!r}, which does not fit output_schema ({columns}); "
@@ -76,7 +101,12 @@ class ResultBuffer:
         )
 
     def batch(self, batch: Any, source: str) -> None:
-        """Add a record batch; errors name `source`, the method that has yielded it."""
+        """Add a record batch, or a tag and one; errors name `source`, the method that has yielded it."""
+        if is_tagged(batch):
+            if self._side is None:
+                raise ValueError(undeclared(batch[0]))
+            self._side.add_batch(*batch)
+            return
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
             raise TypeError(f"{source} yielded a {type(batch).__name__}; yield a pyarrow.RecordBatch")
         if sorted(batch.schema.names) != sorted(self._schema.names):
@@ -117,7 +147,7 @@ class ResultBuffer:
             )
 
     def table(self) -> pa.Table:
-        """Return the results, then the late rows, in one chunk unless it would be too large."""
+        """Return the results, late rows and side outputs, in one chunk unless it would be too large."""
         self._gather()
         table = pa.Table.from_batches(self._batches, self._schema)
         if self._late_fields:
@@ -125,6 +155,11 @@ class ResultBuffer:
             names = [*self._schema.names, *columns.names]
             parts = [table, columns.empty_table(), *self._late]
             table = pa.concat_tables(parts, promote_options="default").select(names)
+        if self._side is not None:
+            parts = [table, pa.schema([self._side.field]).empty_table(), *self._side.gathered()]
+            table = pa.concat_tables(parts, promote_options="default").select(
+                [*table.schema.names, SIDE_OUTPUT]
+            )
         return table.combine_chunks() if table.nbytes <= FITS else table
 
 
@@ -149,6 +184,8 @@ def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
     try:
         column = column_of(values, field.type)
     except (ValueError, OverflowError) as e:
+        if (tag := next((value for value in values if isinstance(value, OutputTag)), None)) is not None:
+            raise ValueError(undeclared(tag)) from None
         raise ValueError(f"an output row does not fit output_schema: column {field.name!r}: {e}") from None
     if column.null_count and not field.nullable:
         raise ValueError(

@@ -113,7 +113,7 @@ class PartitionBatch:
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         due = sorted({partition, *by_group}) if self._follows else key_groups
-        output = ResultBuffer(self._query.result_schema, self._query.late_type)
+        output = ResultBuffer(*self._query.outputs)
         for key_group in due:
             self._run_group(key_group, by_group.get(key_group), observed, output)
         self._count_others(partition)
@@ -144,7 +144,7 @@ class PartitionBatch:
         """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
         if key_group in self._done:
             return iter(())
-        output = ResultBuffer(self._query.result_schema, self._query.late_type)
+        output = ResultBuffer(*self._query.outputs)
         self._run_group(key_group, None, merged([]), output)
         if self._is_first(key_group):
             self._count_others(key_group)

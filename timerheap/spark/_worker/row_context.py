@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from timerheap._arguments import int64
 from timerheap._native._heap import CurrentKey, RowContext, RowTimerService, RowValue
@@ -11,6 +11,7 @@ from timerheap._state_contents import Codec, KeyedContents
 from timerheap._state_handles import ValueHandle
 from timerheap._values import ArrowCodec
 from timerheap.functions import KeyedCoProcessFunction, TimerService
+from timerheap.output_tag import OutputTag
 from timerheap.spark._group.journalled_timers import KeyTimers
 from timerheap.spark._group.state_table import StateTable
 
@@ -26,7 +27,19 @@ def no_processing_time() -> NoReturn:
 
 
 class RowFunctionContext(RowContext, KeyedCoProcessFunction.OnTimerContext):
-    """One object for all calls, as in PyFlink; the loop sets it for each row and timer."""
+    """One object for all calls, as in PyFlink; the loop sets it for each row and timer.
+
+    Attributes
+    ----------
+    send : callable
+        Receives the values of side outputs.
+    """
+
+    send: Callable[[OutputTag, Any], None]
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """See `timerheap.KeyedProcessFunction.Context`."""
+        self.send(tag, value)
 
     def set_output_timestamp(self, timestamp: int | None) -> None:
         """See `timerheap.KeyedProcessFunction.Context`."""

@@ -50,9 +50,10 @@ class RowRunner:
         self._current = CurrentKey()
         self._states = RowRuntimeContext(self._current, max_parallelism)
         self._service = KeyTimerService()
+        self._context = RowFunctionContext(self._service)
         self._loop = RowLoop(
             function,
-            RowFunctionContext(self._service),
+            self._context,
             self._service,
             self._current,
             TimeDomain.EVENT_TIME,
@@ -76,6 +77,7 @@ class RowRunner:
         """Begin a key group."""
         self._group = group
         self._now = now
+        self._context.send = output.side
         self._rows: list[tuple[np.ndarray, RowSource]] = []  # whose keys are not in `_row_keys`
         self._row_keys: dict[int, Any] = {}
         self._keys: dict[int, Any] = {}  # of some timers that may fire

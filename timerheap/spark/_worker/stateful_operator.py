@@ -145,7 +145,7 @@ class BatchOperator:
         query = self._query
         rows = unpacked_rows(query, packed)
         runner = runner_of(query, Placement.running(query.max_parallelism))
-        output = ResultBuffer(query.result_schema, query.late_type)
+        output = ResultBuffer(*query.outputs)
         runner.open()
         run_key_group(query, runner, KeyGroup(query), rows, None, MAX_WATERMARK, output)
         runner.close()

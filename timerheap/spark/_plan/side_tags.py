@@ -1,0 +1,122 @@
+"""The side outputs of a function: its tags, and their column in the result of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType, ModuleType
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from timerheap.functions import Function
+from timerheap.output_tag import OutputTag
+from timerheap.spark._worker.side_buffer import SIDE_OUTPUT
+from timerheap.types import arrow_type
+
+__all__ = ["outputs_of", "results_of", "side_tags", "with_outputs", "with_side_column"]
+
+_OUTPUTS = "_timerheap_outputs"  # the attribute of a result with the DataFrame that has its side outputs, too
+
+
+def side_tags(side_outputs: object, *functions: object) -> tuple[OutputTag, ...]:
+    """Return the tags of a query, checked; by default those that its functions refer to."""
+    if side_outputs is None:
+        tags = list(dict.fromkeys(tag for function in functions for tag in _tags_of(function)))
+    elif isinstance(side_outputs, Sequence) and all(isinstance(tag, OutputTag) for tag in side_outputs):
+        tags = list(side_outputs)
+    else:
+        raise TypeError(f"side_outputs must be a list of OutputTag objects, got {side_outputs!r}")
+    ids = [tag.tag_id for tag in tags]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"side_outputs must have different ids, got {ids}")
+    for tag in tags:
+        arrow_type(tag.type_info, f"side output {tag.tag_id!r}")
+    return tuple(tags)
+
+
+def _tags_of(function: object) -> Iterator[OutputTag]:
+    """Yield the tags in attributes of a function, and in globals and closures of its methods."""
+    attributes = getattr(function, "__dict__", {}).values()
+    yield from _among(attributes)
+    for inner in attributes:
+        if isinstance(inner, Function):
+            yield from _tags_of(inner)
+    for class_ in type(function).__mro__:
+        if class_.__module__.partition(".")[0] == "timerheap":
+            continue
+        for member in vars(class_).values():
+            yield from _among([member])
+            plain = getattr(member, "__func__", member)
+            code = getattr(plain, "__code__", None)
+            if code is not None:
+                names = set(_names(code))
+                values = [value for name, value in plain.__globals__.items() if name in names]
+                modules = [value for value in values if isinstance(value, ModuleType)]
+                yield from _among(values)
+                yield from _among(vars(m)[name] for m in modules for name in names & vars(m).keys())
+                yield from _among(cell.cell_contents for cell in plain.__closure__ or () if _is_set(cell))
+
+
+def _among(values: Iterable[Any]) -> Iterator[OutputTag]:
+    for value in values:
+        if isinstance(value, OutputTag):
+            yield value
+        elif isinstance(value, dict):
+            yield from (tag for tag in value.values() if isinstance(tag, OutputTag))
+        elif isinstance(value, list | tuple | set | frozenset):
+            yield from (tag for tag in value if isinstance(tag, OutputTag))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def with_side_column(result: StructType, tags: Sequence[OutputTag]) -> StructType:
+    """Return the type of results with the values of side outputs beside them."""
+    if SIDE_OUTPUT in result.names:
+        raise ValueError(
+            f"output_schema must not have a column {SIDE_OUTPUT!r} in a query with side outputs; rename it"
+        )
+    fields = [
+        StructField(
+            tag.tag_id, from_arrow_type(arrow_type(tag.type_info, tag.tag_id), prefer_timestamp_ntz=True)
+        )
+        for tag in tags
+    ]
+    return StructType([*result._as_nullable().fields, StructField(SIDE_OUTPUT, StructType(fields))])
+
+
+def with_outputs(result: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Return `result`, from which `outputs_of` returns the DataFrame with its side outputs."""
+    setattr(result, _OUTPUTS, outputs)
+    return result
+
+
+def outputs_of(df: DataFrame) -> DataFrame:
+    """Return the DataFrame that has the side outputs of `df` in the column `SIDE_OUTPUT`."""
+    outputs = vars(df).get(_OUTPUTS, df)
+    assert isinstance(outputs, DataFrame)
+    if SIDE_OUTPUT not in outputs.columns:
+        raise ValueError(
+            "df must be what process(), process_two() or window_operator() returned for a function with side "
+            f"outputs, or what with_side_outputs() returned for it, got {df!r}"
+        )
+    return outputs
+
+
+def results_of(outputs: DataFrame) -> DataFrame:
+    """Return the results without the side outputs."""
+    return outputs.where(F.col(SIDE_OUTPUT).isNull()).drop(SIDE_OUTPUT)

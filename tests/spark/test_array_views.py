@@ -13,6 +13,7 @@ import pytest
 
 from timerheap.spark._group.array_views import clear_unequal, is_flat
 from timerheap.spark._group.offsets import wide
+from timerheap.spark._group.python_values import python_values
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.null(), [None, None]),
@@ -57,3 +58,21 @@ def test_types_with_children_are_not_flat() -> None:
     assert all(map(is_flat, [pa.large_string(), pa.large_binary()]))
     nested = [pa.list_(pa.int8()), pa.struct([]), pa.map_(pa.int8(), pa.int8())]
     assert not any(map(is_flat, nested))
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin", "+05:30"])
+def test_timestamps_become_the_objects_that_arrow_makes(zone: str | None) -> None:
+    micros = [0, None, -(2**45), 1_761_440_400_000_000, 1_761_436_800_000_000, 253_370_764_799_999_999]
+    column = pa.array(
+        micros, pa.timestamp("us", zone)
+    )  # two of them are one hour apart, and one by the clock
+    for part in (column, column.slice(1, 3), column.slice(1, 1), column.slice(0, 0)):
+        found, expected = python_values(part), part.to_pylist()
+        assert found == expected
+        shown = [(at.tzinfo, at.fold) for at in found if at is not None]
+        assert shown == [(at.tzinfo, at.fold) for at in expected if at is not None]
+
+
+def test_a_timestamp_beyond_the_years_of_python_raises() -> None:
+    with pytest.raises((OverflowError, ValueError)):
+        python_values(pa.array([0, 2**60], pa.timestamp("us", "UTC")))

@@ -143,6 +143,46 @@ def test_timers_that_are_due_fire_once_each_whatever_the_calls_do() -> None:
     assert stage.batch([], watermark=10_000) == []
 
 
+class Yields(Timed):
+    """Yields the rows that the commands make."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for row in rows:
+            yield eval(row.ops, {"Row": Row, "row": row})
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("Row(k='a', what='x')", ("a", "x")),
+        ("Row(what='x', k='a')", ("a", "x")),
+        ("Row('what', 'k')('x', 'a')", ("a", "x")),
+        ("Row('k', 'what')('a')", ("a", None)),
+        ("Row(more=1, k='a')", ("a", None)),
+        ("Row(k=row.k, what=None)", ("b", None)),
+    ],
+)
+def test_results_are_found_by_name(made: str, found: tuple[Any, ...]) -> None:
+    assert Stage(Yields, ROWS, RESULT).batch([("b", made), ("c", "Row(k='c', what='c')")]) == [
+        found,
+        ("c", "c"),
+    ]
+
+
+@pytest.mark.parametrize(("made", "error"), [("('a', 'x')", AttributeError), ("Row('a', 'x')", TypeError)])
+def test_results_without_names_raise_the_error_of_pyspark(made: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Stage(Yields, ROWS, RESULT).batch([("b", made)])
+
+
+def test_timers_of_one_timestamp_fire_in_the_order_of_sparks_bytes() -> None:
+    stage = Stage(Timed, ROWS, RESULT, "EventTime")
+    keys = ["ccc", "aa", None, "b", ""]
+    stage.batch([(key, f"h.registerTimer({at})") for key in keys for at in (10, 12)])
+    fired = [key for key, _ in stage.batch([], watermark=10)]
+    assert fired == ["", None, "b", "aa", "ccc"]
+
+
 def test_keys_come_in_their_order_nulls_first() -> None:
     stage = Stage(Timed, ROWS, RESULT, "EventTime")
     rows = [(key, f"'{number}'") for number, key in enumerate(["b", None, "a", "b"])]

@@ -47,15 +47,12 @@ class ProcessorHandle(StatefulProcessorHandle):
         The states, without those that ``deleteIfExists`` has deleted.
     deleted : set of str
         The names of deleted states.
-    timers : KeyTimerService or None
-        The timers of the key group that is being processed.
     """
 
     def __init__(self, time_mode: TimeMode, scope: Scope, declare: Declare) -> None:
         self.stage = "CREATED"
         self.states: dict[str, ProcessorState] = {}
         self.deleted: set[str] = set()
-        self.timers: KeyTimerService | None = None
         self._mode = time_mode
         self._scope = scope
         self._declare = declare
@@ -143,11 +140,11 @@ class ProcessorHandle(StatefulProcessorHandle):
                 operation=operation,
                 mode=_MODES[self._mode],
             )
-        if self.timers is None or self._scope.keys.current_key is None:
+        if self._scope.keys.current_key is None:
             raise refusal(
                 "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
                 doing,
                 operation=operation,
                 state=self.stage,
             )
-        return self.timers
+        return self._scope.group.service

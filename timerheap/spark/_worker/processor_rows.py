@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,12 +34,13 @@ class RowRecords:
 
     def __init__(self, schema: pa.Schema, zone: str, output: ResultBuffer) -> None:
         self._schema = schema
+        self._names = list(schema.names)
         self._zone = zone
         self._output = output
         self._flat = not any(pa.types.is_nested(type_) for type_ in schema.types)
         self._fields: list[str] = []
         self._places: list[int | None] = []
-        self._pending: list[list[Any]] = []
+        self._pending: list[tuple[Any, ...]] = []
 
     def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> _Rows:
         """See `Records`."""
@@ -48,25 +49,31 @@ class RowRecords:
 
     def emit(self, results: Iterable[Any]) -> None:
         """See `Records`; a result is a Row, whose fields are found by name."""
+        names, pending = self._names, self._pending
         for row in results:
-            if not (self._flat and isinstance(row, Row) and hasattr(row, "__fields__")):
-                found = row.asDict(True)
-                self._pending.append([found.get(name) for name in self._schema.names])
-                continue
-            if row.__fields__ != self._fields:
-                self._fields = list(row.__fields__)
-                places = {name: place for place, name in enumerate(self._fields)}
-                self._places = [places.get(name) for name in self._schema.names]
-            self._pending.append(
-                [None if place is None else tuple.__getitem__(row, place) for place in self._places]
-            )
-        if len(self._pending) >= _MOST:
+            fields = getattr(row, "__fields__", None) if self._flat and isinstance(row, Row) else None
+            if fields == names and len(row) == len(names):
+                pending.append(row)
+            else:
+                pending.append(self._by_name(row, fields))
+        if len(pending) >= _MOST:
             self.flush()
+
+    def _by_name(self, row: Any, fields: Sequence[str] | None) -> tuple[Any, ...]:
+        if fields is None or len(row) != len(fields):
+            found = row.asDict(True)
+            return tuple(found.get(name) for name in self._names)
+        if fields != self._fields:
+            self._fields = list(fields)
+            places = {name: place for place, name in enumerate(self._fields)}
+            self._places = [places.get(name) for name in self._names]
+        return tuple(None if place is None else _item(row, place) for place in self._places)
 
     def flush(self) -> None:
         """See `Records`."""
         if self._pending:
-            pending, self._pending = self._pending, []
+            pending = self._pending.copy()
+            self._pending.clear()
             arrays = [
                 pa.array(values, field.type)
                 for values, field in zip(zip(*pending, strict=True), self._schema, strict=True)
@@ -102,6 +109,6 @@ class _Rows:
 
     def _load(self, start: int) -> None:
         part = self._all.slice(start, _CHUNK)
-        columns = [column_reader(column) or column.to_pylist() for column in part.columns]
+        columns = [column_reader(column) or python_values(column) for column in part.columns]
         self._chunk = RowSource(Row, part.schema.names, columns, []).tolist()
         self._begin, self._end = start, start + part.num_rows

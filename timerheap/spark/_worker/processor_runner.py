@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import StructType
 
+from timerheap._native._heap import RowSource
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.journalled_timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.key_group import KeyGroup
@@ -27,7 +27,7 @@ from timerheap.spark._worker.processor_frames import FrameRecords
 from timerheap.spark._worker.processor_handle import ProcessorHandle
 from timerheap.spark._worker.processor_records import Records
 from timerheap.spark._worker.processor_rows import RowRecords
-from timerheap.spark._worker.processor_states import ProcessorState, Scope
+from timerheap.spark._worker.processor_states import Scope
 from timerheap.spark._worker.processor_values import reader
 from timerheap.spark._worker.row_context import KeyTimerService
 from timerheap.spark._worker.unsafe_order import UnsafeOrder
@@ -45,7 +45,7 @@ class BoundGroup:
     timers : JournalledTimers
         Those of the query's time mode.
     service : KeyTimerService
-    tables : list of (ProcessorState, UserState)
+    tables : dict of str to UserState
     expiries : list of (timestamp, key id, namespace)
         See `timerheap.spark._worker.processor_states.Scope`.
     """
@@ -53,12 +53,12 @@ class BoundGroup:
     group: KeyGroup
     timers: JournalledTimers
     service: KeyTimerService
-    tables: list[tuple[ProcessorState, UserState]]
+    tables: dict[str, UserState]
     expiries: list[tuple[int, int, int]] = field(default_factory=list)
 
     def announce(self, ids: np.ndarray) -> None:
         """Have the states of these keys loaded together."""
-        for _, table in self.tables:
+        for table in self.tables.values():
             table.announce(ids)
 
     def next_timer(self) -> int | None:
@@ -89,8 +89,6 @@ class ProcessorRunner:
         self._scope = Scope()
         self._scope.now = timer_values.getCurrentProcessingTimeInMs()
         self._handle = ProcessorHandle(query.time_mode, self._scope, self._declared)
-        self._bound: BoundGroup | None = None
-        self._key_row = Row(*query.key)
         key_type = StructType([query.rows[name] for name in query.key])
         self._key_readers = [reader(field.dataType) for field in key_type]
         self._key_order = UnsafeOrder(key_type)
@@ -121,10 +119,10 @@ class ProcessorRunner:
 
     def bind(self, group: KeyGroup) -> BoundGroup:
         """Return a key group ready for the processor."""
-        tables: list[tuple[ProcessorState, UserState]] = []
+        tables: dict[str, UserState] = {}
         for name, state in self._handle.states.items():
             try:
-                tables.append((state, group.state(name, state.shape, state.type)))
+                tables[name] = group.state(name, state.shape, state.type)
             except ValueError as e:
                 raise ValueError(
                     f"state {name!r} must keep its schema and whether it has a time to live; choose another "
@@ -137,31 +135,23 @@ class ProcessorRunner:
         mine = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
         return BoundGroup(group, mine, service, tables)
 
-    def _switch(self, bound: BoundGroup) -> None:
-        if bound is not self._bound:
-            self._bound = bound
-            self._handle.timers = bound.service
-            self._scope.expiries = bound.expiries
-            for state, table in bound.tables:
-                state.bind(table)
-
     def process(self, parts: list[tuple[BoundGroup, HashedRows]]) -> None:
         """Call ``handleInputRows`` for each key, in the order of the keys."""
         handle, times, emit = self._processor.handleInputRows, self._times, self._records.emit
         for key, rows in self._by_key(parts, self._query):
-            emit(handle(key, rows(), times))
+            emit(handle(key, rows, times))
         self._records.flush()
 
     def initialise(self, parts: list[tuple[BoundGroup, HashedRows]], query: Query) -> None:
         """Call ``handleInitialState`` for each row, or each frame, of a query's rows."""
         for key, rows in self._by_key(parts, query):
-            for initial in rows():
+            for initial in rows:
                 self._processor.handleInitialState(key, initial, self._times)
 
     def _by_key(
         self, parts: list[tuple[BoundGroup, HashedRows]], query: Query
-    ) -> Iterator[tuple[tuple[Any, ...], Callable[[], Iterator[Any]]]]:
-        """Make each key current and yield it, and what returns its rows."""
+    ) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
+        """Make each key current and yield it, and its rows."""
         if not parts:
             return
         rows = HashedRows.concatenated([part for _, part in parts])
@@ -177,14 +167,18 @@ class ProcessorRunner:
         schema = query.schema
         table = rows.rows.select(schema.names).take(pa.array(order))
         inputs = self._records.inputs(table, schema, query.key)
-        keys = inputs.keys(starts.tolist())
-        current = self._scope.keys
+        scope, current, groups = self._scope, self._scope.keys, [bound for bound, _ in parts]
         for key, start, stop, id_, owner in zip(
-            keys, starts.tolist(), stops, key_ids[starts].tolist(), owners[starts].tolist(), strict=True
+            inputs.keys(starts.tolist()),
+            starts.tolist(),
+            stops,
+            key_ids[starts].tolist(),
+            owners[starts].tolist(),
+            strict=True,
         ):
-            self._switch(parts[owner][0])
+            scope.group = groups[owner]
             current.current_key = id_
-            yield key, partial(inputs.slice, start, stop)
+            yield key, inputs.slice(start, stop)
         current.current_key = None
 
     def fire(self, groups: list[BoundGroup], time: int) -> None:
@@ -194,42 +188,71 @@ class ProcessorRunner:
         deletes fires all the same.
         """
         self._handle.stage = "DATA_PROCESSED"
-        handle, emit = self._processor.handleExpiredTimer, self._records.emit
-        for timestamp, _, key, id_, bound in sorted(self._due(groups, time), key=lambda due: due[:2]):
-            self._switch(bound)
-            self._scope.keys.current_key = id_
-            emit(handle(key=key, timerValues=self._times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
-            self._handle.deleteTimer(timestamp)
-        self._scope.keys.current_key = None
+        handle, times, emit = self._processor.handleExpiredTimer, self._times, self._records.emit
+        scope, current, delete = self._scope, self._scope.keys, self._handle.deleteTimer
+        for timestamp, key, id_, bound in self._due(groups, time):
+            scope.group = bound
+            current.current_key = id_
+            emit(handle(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
+            delete(timestamp)
+        current.current_key = None
         self._records.flush()
 
     def _due(
         self, groups: list[BoundGroup], time: int
-    ) -> Iterator[tuple[int, bytes, tuple[Any, ...], int, BoundGroup]]:
+    ) -> Iterator[tuple[int, tuple[Any, ...], int, BoundGroup]]:
+        """Yield the timers that are due: by timestamp, those of one timestamp in the order of their keys."""
+        timestamps: list[int] = []
+        ids: list[int] = []
+        keys: list[tuple[Any, ...]] = []
+        owners: list[BoundGroup] = []
         for bound in groups:
             heap = bound.timers.heap
             rows = due_rows(heap, time)
             rows = rows[heap.namespaces[rows] == 0]
-            if not len(rows):
-                continue
-            ids, timestamps = heap.key_hashes[rows], heap.timestamps[rows].tolist()
-            bound.announce(np.unique(ids))
-            batch = bound.group.keys.keys(ids)
-            keys = zip(*(python_values(column) for column in batch.columns), strict=True)
-            for timestamp, id_, kept in zip(timestamps, ids.tolist(), keys, strict=True):
-                key = self._key_row(*(read(v) for read, v in zip(self._key_readers, kept, strict=True)))
-                yield timestamp, self._key_order.bytes_of(kept), key, id_, bound
+            if len(rows):
+                own = heap.key_hashes[rows]
+                bound.announce(np.unique(own))
+                columns = [python_values(column) for column in bound.group.keys.keys(own).columns]
+                timestamps += heap.timestamps[rows].tolist()
+                ids += own.tolist()
+                keys += zip(*columns, strict=True)
+                owners += [bound] * len(rows)
+        if owners:
+            order = self._firing_order(timestamps, keys)
+            rows_of_keys = self._key_rows(keys)
+            for at in order:
+                yield timestamps[at], rows_of_keys[at], ids[at], owners[at]
+
+    def _firing_order(self, timestamps: list[int], keys: list[tuple[Any, ...]]) -> list[int]:
+        _, place, count = np.unique(timestamps, return_inverse=True, return_counts=True)
+        tied = (count > 1)[place].tolist()
+        bytes_of = self._key_order.bytes_of
+        marks = [bytes_of(key) if tie else b"" for key, tie in zip(keys, tied, strict=True)]
+        pairs = list(zip(timestamps, marks, strict=True))
+        return sorted(range(len(pairs)), key=pairs.__getitem__)
+
+    def _key_rows(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return keys as timers receive them."""
+        columns: list[Any] = [
+            list(map(read, values))
+            for read, values in zip(self._key_readers, zip(*keys, strict=True), strict=True)
+        ]
+        rows: list[tuple[Any, ...]] = RowSource(Row, self._query.key, columns, []).tolist()
+        return rows
 
     def purge(self, bound: BoundGroup) -> None:
         """Remove what has expired in a key group, and keep the expiries of what has been written."""
         heap, journalled = bound.timers.heap, bound.timers
-        if any(state.timed for state, _ in bound.tables):
+        states = {
+            bound.tables[name].kind: state for name, state in self._handle.states.items() if state.timed
+        }
+        if states:
             rows = due_rows(heap, self._scope.now)
             rows = rows[heap.namespaces[rows] != 0]
             timestamps, ids, spaces = heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
-            self._switch(bound)
+            self._scope.group = bound
             bound.announce(np.unique(ids))
-            states = {table.kind: state for state, table in bound.tables}
             for id_, space in zip(ids.tolist(), spaces.tolist(), strict=True):
                 if space in states:  # else the state has been deleted
                     states[space].purge(id_)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
@@ -17,28 +17,48 @@ from timerheap.spark._group.processor_work import DeclaredState
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._worker.processor_errors import refusal
 from timerheap.spark._worker.processor_values import StructCodec, stored_type
+from timerheap.spark._worker.row_context import KeyTimerService
 from timerheap.spark._worker.unsafe_order import UnsafeOrder
 
-__all__ = ["STATES", "ProcessorState", "Scope"]
+__all__ = ["STATES", "Group", "ProcessorState", "Scope"]
+
+
+class Group(Protocol):
+    """What a key group has.
+
+    Attributes
+    ----------
+    service : KeyTimerService
+    tables : dict of str to UserState
+        Those of the states, by name.
+    expiries : list of (timestamp, key id, namespace)
+        When contents with a time to live expire.
+    """
+
+    service: KeyTimerService
+    tables: dict[str, UserState]
+    expiries: list[tuple[int, int, int]]
 
 
 class Scope:
-    """What all states of a processor share: the current key, the time, and the expiries to be kept.
+    """What all states of a processor share: the current key, its key group, and the time.
 
     Attributes
     ----------
     keys : CurrentKey
         The id of the current key, None outside the calls for a key.
+    group : Group
+        The key group of the current key. One assignment changes it for all states: keys come in their order,
+        so it is mostly another one for each key.
     now : int
         Time of the micro-batch, epoch ms.
-    expiries : list of (timestamp, key id, namespace)
-        When contents with a time to live expire, of the current key group.
     """
+
+    group: Group
 
     def __init__(self) -> None:
         self.keys = CurrentKey()
         self.now = -1
-        self.expiries: list[tuple[int, int, int]] = []
 
 
 class ProcessorState(ABC):
@@ -69,15 +89,14 @@ class ProcessorState(ABC):
             kept = pa.struct([("value", kept), ("expires", pa.int64())])
         self.type = self._contents_type(declared, kept)
         self.timed = declared.ttl is not None
-        self.table: Any = None
 
     @abstractmethod
     def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
         """Return the type of a key's contents, given that of a value."""
 
-    def bind(self, table: UserState) -> None:
-        """Use the table of another key group."""
-        self.table = table
+    @property
+    def _table(self) -> Any:
+        return self._scope.group.tables[self.name]
 
     @abstractmethod
     def purge(self, key_id: int) -> None:
@@ -109,7 +128,7 @@ class ProcessorState(ABC):
         """Have the contents of a key purged at a time, by default the expiry of what is written now."""
         if self._ttl is not None:
             time = self._scope.now + self._ttl if at is None else at
-            self._scope.expiries.append((time, key_id, self.table.kind))
+            self._scope.group.expiries.append((time, key_id, self._table.kind))
 
 
 class _Value(ProcessorState, ValueState):
@@ -120,7 +139,7 @@ class _Value(ProcessorState, ValueState):
 
     def _find(self, doing: str) -> Any:
         key_id = self._key(doing)
-        kept = self.table.load(key_id)
+        kept = self._table.load(key_id)
         return kept if kept is not None and self._live(kept) else None
 
     def exists(self) -> bool:
@@ -132,20 +151,20 @@ class _Value(ProcessorState, ValueState):
 
     def update(self, newValue: Any) -> None:
         key_id, kept = self._key("updating value state"), self._keep(newValue)
-        if self._ttl is not None and self.table.load(key_id) is None:  # else an expiry is kept already
+        if self._ttl is not None and self._table.load(key_id) is None:  # else an expiry is kept already
             self._expire(key_id)
-        self.table.store(key_id, kept)
+        self._table.store(key_id, kept)
 
     def clear(self) -> None:
         key_id = self._key("clearing value state")
-        self.table.store(key_id, None)
+        self._table.store(key_id, None)
 
     def purge(self, key_id: int) -> None:
-        kept = self.table.load(key_id)
+        kept = self._table.load(key_id)
         if kept is not None and self._live(kept):
             self._expire(key_id, kept["expires"])
         elif kept is not None:
-            self.table.store(key_id, None)
+            self._table.store(key_id, None)
 
 
 class _List(ProcessorState, ListState):
@@ -156,13 +175,13 @@ class _List(ProcessorState, ListState):
 
     def exists(self) -> bool:
         key_id = self._key("checking value state exists")
-        return any(map(self._live, self.table.load(key_id)))
+        return any(map(self._live, self._table.load(key_id)))
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         if self.deleted:
             return
         key_id = self._key("getting value state")
-        for kept in list(self.table.load(key_id)):
+        for kept in list(self._table.load(key_id)):
             if self._live(kept):
                 yield self._value(kept)
 
@@ -181,18 +200,18 @@ class _List(ProcessorState, ListState):
             raise refusal(
                 "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE", "updating value state", name=self.name
             )
-        getattr(self.table, how)(key_id, kept)
+        getattr(self._table, how)(key_id, kept)
         self._expire(key_id)
 
     def clear(self) -> None:
         key_id = self._key("clearing value state")
-        self.table.replace(key_id, [])
+        self._table.replace(key_id, [])
 
     def purge(self, key_id: int) -> None:
-        elements = self.table.load(key_id)
+        elements = self._table.load(key_id)
         live = list(filter(self._live, elements))
         if len(live) < len(elements):
-            self.table.replace(key_id, live)
+            self._table.replace(key_id, live)
 
 
 class _Map(ProcessorState, MapState):
@@ -215,30 +234,30 @@ class _Map(ProcessorState, MapState):
 
     def exists(self) -> bool:
         key_id = self._key("checking map state exists")
-        return any(map(self._live, self.table.load(key_id).values()))
+        return any(map(self._live, self._table.load(key_id).values()))
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:
         key_id = self._key("getting value")
-        found, kept = self.table.find(key_id, self._keys.encode_key(key))
+        found, kept = self._table.find(key_id, self._keys.encode_key(key))
         return self._row(*self._value(kept)) if found and self._live(kept) else None
 
     def containsKey(self, key: Any) -> bool:
         key_id = self._key("checking if map state contains key")
-        found, kept = self.table.find(key_id, self._keys.encode_key(key))
+        found, kept = self._table.find(key_id, self._keys.encode_key(key))
         return bool(found and self._live(kept))
 
     def updateValue(self, key: Any, value: Any) -> None:
         key_id = self._key("updating map state value")
-        self.table.put(key_id, {self._keys.encode_key(key): self._keep(value)})
+        self._table.put(key_id, {self._keys.encode_key(key): self._keep(value)})
         self._expire(key_id)
 
     def removeKey(self, key: Any) -> None:
         key_id = self._key("removing key from map state")
-        self.table.remove(key_id, self._keys.encode_key(key))
+        self._table.remove(key_id, self._keys.encode_key(key))
 
     def clear(self) -> None:
         key_id = self._key("clearing map state")
-        self.table.remove_all(key_id)
+        self._table.remove_all(key_id)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         for key, kept in self._entries():
@@ -257,14 +276,14 @@ class _Map(ProcessorState, MapState):
         if self.deleted:
             return []
         key_id = self._key("getting map state")
-        entries = self.table.load(key_id)
+        entries = self._table.load(key_id)
         live = [(key, kept) for key, kept in entries.items() if self._live(kept)]
         return sorted(live, key=lambda entry: self._order.bytes_of(entry[0]))
 
     def purge(self, key_id: int) -> None:
-        expired = [key for key, kept in self.table.load(key_id).items() if not self._live(kept)]
+        expired = [key for key, kept in self._table.load(key_id).items() if not self._live(kept)]
         for key in expired:
-            self.table.remove(key_id, key)
+            self._table.remove(key_id, key)
 
 
 STATES: dict[str, type[ProcessorState]] = {state.shape: state for state in (_Value, _List, _Map)}

@@ -6,6 +6,7 @@ import datetime
 import decimal
 import struct
 from collections.abc import Callable
+from operator import contains
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,14 @@ _ZEROS: list[tuple[tuple[type[T.DataType], ...], Any]] = [
     ((T.IntegralType, T.DateType, T.TimestampType, T.TimestampNTZType), 0),
 ]
 _BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
+
+_CLASSES: dict[type[T.DataType], type] = {
+    **dict.fromkeys(_BITS, int),
+    T.BooleanType: bool,
+    T.DoubleType: float,
+    T.StringType: str,
+    T.BinaryType: bytes,
+}
 
 
 def stored_type(schema: T.StructType) -> pa.StructType:
@@ -53,6 +62,12 @@ class StructCodec:
         self._n = len(schema)
         self._internal = schema.toInternal if any(f.needConversion() for f in schema) else tuple
         self._coerce = [_field_coercer(field) for field in schema]
+        self._as_they_are = [_kept_as_they_are(field) for field in schema]
+        self._ints = [
+            (at, 1 << (_BITS[type(field.dataType)] - 1))
+            for at, field in enumerate(schema)
+            if type(field.dataType) in _BITS
+        ]
         readers = [reader(field.dataType) for field in schema]
         self._readers = None if all(read is _same for read in readers) else readers
 
@@ -62,10 +77,22 @@ class StructCodec:
 
     def encode_key(self, data: Any) -> tuple[Any, ...]:
         """Return what is kept of the key of a map, hashable if its fields are."""
+        if isinstance(data, tuple) and self._is_plain(data):
+            return tuple(data)
         values = self._internal(tuple(map(_normalize_state_value, data)))
         if len(values) != self._n:
             raise refusal("STRUCT_ARRAY_LENGTH_MISMATCH", expected=self._n, actual=len(values))
         return tuple([coerce(value) for coerce, value in zip(self._coerce, values, strict=True)])
+
+    def _is_plain(self, data: tuple[Any, ...]) -> bool:
+        """Return whether all values are of their types, so that they are kept as they are."""
+        if len(data) != self._n or not all(map(contains, self._as_they_are, map(type, data))):
+            return False
+        for at, bound in self._ints:
+            value = data[at]
+            if value is not None and not -bound <= value < bound:
+                return False
+        return True
 
     def decode(self, kept: dict[str, Any]) -> tuple[Any, ...]:
         """Return the value, an object of the caller's own."""
@@ -80,6 +107,12 @@ class StructCodec:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _kept_as_they_are(field: T.StructField) -> set[type]:
+    """Return the classes of the values that are kept as they are, ints only within their bounds."""
+    class_ = _CLASSES.get(type(field.dataType))
+    return {type_ for type_ in (class_, type(None) if field.nullable else None) if type_ is not None}
 
 
 def _field_coercer(field: T.StructField) -> Convert:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import streams
 from anything import DELAY, cut, delayed, expected, make_rows, process, write
+from processors import SCHEMA, Commands, on_both, random_batches
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -106,3 +107,18 @@ def test_windows_that_spark_slices_go_on_in_more_partitions(spark: SparkSession,
     streams.run(counts(streams.read_stream(spark, folder)), tmp_path)
     streams.run(counts(streams.read_stream(spark, folder)), tmp_path / "undisturbed")
     assert emitted(tmp_path) == emitted(tmp_path / "undisturbed")
+
+
+def test_a_processor_goes_on_after_a_restart_in_more_partitions_as_in_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = random_batches(seed=3, batches=3)
+    for start, stop in ((0, 2), (2, 3)):
+        streams.write_batches(tmp_path / "input", batches[start:stop], SCHEMA)
+        df = streams.read_stream(spark, tmp_path / "input").withWatermark("at", "2 seconds")
+        streams.run(on_both(df, Commands("rows"), "rows", "EventTime"), tmp_path)
+        if stop == 2:
+            repartition(spark, tmp_path, 4)
+    found = {by: [row[:2] for row in emitted(tmp_path) if row[2] == by] for by in ("spark", "timerheap")}
+    assert found["timerheap"] == found["spark"]
+    assert sum(what.startswith("timer ") for _, what in found["spark"]) > 1

@@ -18,18 +18,18 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize(("what", "query"), [("driver", "rows"), ("executor", "columns-arrival")])
 def test_a_kill_changes_no_micro_batch(spark: SparkSession, tmp_path: Path, what: str, query: str) -> None:
-    write_input(tmp_path / "in", seed=1, batches=4, rows=60, keys=20)
+    write_input(tmp_path / "in", seed=1, batches=3, rows=60, keys=20)
     spec: dict[str, Any] = {"input": str(tmp_path / "in"), "query": query, "killer": None, "twins": False}
     kill_child.start(spark, spec | {"work": tmp_path / "undisturbed"}).awaitTermination()
 
     marker = tmp_path / "killed"
     with cluster(tmp_path / "cluster") if what == "executor" else nullcontext() as where:
-        disturbed = {"killer": (what, marker, 2), "settings": settings_of(where)}
+        disturbed = {"killer": (what, marker, 1), "settings": settings_of(where)}
         found = run(tmp_path / "disturbed", spec | disturbed)
     found.add(compared(tmp_path / "undisturbed" / "out", tmp_path / "disturbed" / "out"))
 
     assert marker.exists()
     assert not found.differences
-    assert found.batches == 4
+    assert found.batches == 3
     assert found.rows > 0
     assert found.starts > (what == "driver"), "killed within a micro-batch, and started again"

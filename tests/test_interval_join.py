@@ -180,6 +180,76 @@ def test_every_pair_within_the_bounds_is_emitted_once_and_all_rows_are_removed(
     event(f"pairs: {min(len(expected), 5)}")
 
 
+# ---- outer joins compared with all pairs ----
+
+
+class Misses(ProcessJoinFunction):
+    """Yields the numbers of the two rows, None for a row that is missing, and the timestamps."""
+
+    def process_element(self, left, right, ctx):
+        assert ctx.get_timestamp() == max(filter(None, (ctx.get_left_timestamp(), ctx.get_right_timestamp())))
+        yield left and left["number"], right and right["number"]
+
+
+@settings(max_examples=300)
+@given(
+    BOUNDS,
+    st.sampled_from(["left", "right", "full"]),
+    st.lists(
+        st.one_of(
+            st.tuples(SIDES, KEYS, st.integers(-3, 12)),  # before or after the watermark
+            st.tuples(st.just("watermark"), st.just(""), st.integers(1, 8)),
+        ),
+        max_size=60,
+    ),
+)
+def test_an_outer_join_emits_each_row_without_a_match_once_the_watermark_has_passed_its_matches(
+    bounds, how, ops
+):
+    lower, upper = bounds
+    outer = {"left": {LEFT}, "right": {RIGHT}, "full": {LEFT, RIGHT}}[how]
+    last = {LEFT: upper, RIGHT: -lower}  # of the times of matches, from the time of a row
+    outlives = {side: last[side] if side in outer else max(last[side], 0) for side in (LEFT, RIGHT)}
+    watermark, buffered, matched, wanted, found = 100, [], set(), Counter(), Counter()
+
+    def miss(row):
+        return (row.number, None) if row.side == LEFT else (None, row.number)
+
+    def remove(rows):
+        """Remove rows of the model, and expect the misses among them."""
+        for row in rows:
+            buffered.remove(row)
+            if row.side in outer and row not in matched:
+                wanted[miss(row)] += 1
+
+    def passed(rows):
+        return [row for row in rows if row.timestamp + outlives[row.side] <= watermark]
+
+    with run(join(lower, upper, Misses(), how=how)) as operator:
+        operator.process_watermark1(watermark)
+        operator.process_watermark2(watermark)
+        for number, (side, key, ahead) in enumerate([*ops, ("watermark", "", MAX_WATERMARK - 1_000)]):
+            if side == "watermark":
+                watermark += ahead
+                elements = operator.process_watermark1(watermark) + operator.process_watermark2(watermark)
+                remove(passed(buffered))
+            else:
+                arrived = Arrived(side, key, watermark + ahead, number)
+                elements = feed(operator, arrived)
+                if ahead >= 0 or side in outer:
+                    for other in buffered:
+                        distance = (other.timestamp - arrived.timestamp) * (1 if side == LEFT else -1)
+                        if other.side != side and other.key == key and lower <= distance <= upper:
+                            matched |= {other, arrived}
+                            pair = (arrived, other) if side == LEFT else (other, arrived)
+                            wanted[pair[0].number, pair[1].number] += 1
+                    buffered.append(arrived)
+                    remove(passed([arrived]) if side in outer else [])
+            found.update(numbers(elements))
+            assert found == wanted
+        assert operator.num_keyed_state_entries() == operator.num_event_time_timers() == 0
+
+
 # ---- edge cases, as in Flink ----
 
 
@@ -325,6 +395,28 @@ def test_a_row_without_event_time_raises(timestamp):
 def test_an_invalid_bound_raises(lower, upper, error, message):
     with pytest.raises(error, match=message):
         join(lower, upper)
+
+
+def test_a_join_of_an_unknown_kind_raises():
+    with pytest.raises(ValueError, match=r'how must be "inner", "left", "right" or "full", got .outer'):
+        join(0, 1, how="outer")
+
+
+@pytest.mark.parametrize(("how", "side"), [("left", "left"), ("full", "left"), ("full", "right")])
+def test_a_function_for_late_rows_that_an_outer_join_keeps_raises(how, side):
+    with pytest.raises(ValueError, match=f"late_{side} must be left out with how='{how}'"):
+        join(0, 1, how=how, **{f"late_{side}": lambda row, ctx: None})
+
+
+def test_an_outer_join_emits_a_row_that_can_have_no_match_at_once():
+    with run(join(-5, 0, Misses(), how="left")) as operator:
+        operator.process_watermark1(10)
+        operator.process_watermark2(10)
+        assert numbers(feed(operator, Arrived(LEFT, "a", 10, 1))) == [(1, None)]
+        assert numbers(feed(operator, Arrived(LEFT, "a", 11, 2))) == []
+        assert numbers(feed(operator, Arrived(RIGHT, "a", 9, 3))) == []  # late: a pair has no such row
+        assert numbers(operator.process_watermark1(20) + operator.process_watermark2(11)) == [(2, None)]
+        assert operator.num_keyed_state_entries() == 0
 
 
 def test_an_invalid_function_raises():

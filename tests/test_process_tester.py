@@ -15,6 +15,7 @@ from pyspark.sql import Row
 import timerheap as flink
 from timerheap import (
     BatchProcessFunction,
+    IntervalJoin,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -430,3 +431,33 @@ def test_a_function_on_columns_sends_record_batches_to_a_side_output() -> None:
     test.push([("a", 1, 0)])
     assert test.finish() == [Row(plane="a", at=0)]
     assert test.side_output(LATE) == [Row(plane="a", by=0)]
+
+
+def test_an_outer_interval_join_emits_misses_and_late_rows() -> None:
+    join = IntervalJoin(
+        "-20 milliseconds",
+        "30 milliseconds",
+        lambda order, visit: (order and order.item, visit and visit.page),
+        how="full",
+        left_type="struct<customer string, item bigint, at bigint>",
+        right_type="struct<customer string, page string, at bigint>",
+    )
+    with ProcessTester(
+        join,
+        "customer",
+        "customer string, item bigint, at bigint",
+        "item bigint, page string",
+        "at",
+        right_schema="customer string, page string, at bigint",
+    ) as test:
+        assert test.push([("a", 1, 100), ("b", 2, 100)]) == []
+        assert test.push_right([("a", "x", 130), ("c", "y", 131)]) == [(1, "x")]
+        assert test.advance_watermark(129) == []
+        assert test.advance_watermark(130) == [(2, None)]
+        assert test.push([("b", 3, 99), ("a", 4, 105)]) == [
+            (3, None),
+            (4, "x"),
+        ]  # late, and joined all the same
+        assert test.advance_watermark(150) == []
+        assert test.advance_watermark(151) == [(None, "y")]
+        assert test.advance_watermark(1_000) == []

@@ -17,6 +17,8 @@ from timerheap.types import TypeInformation, Types, arrow_type
 
 __all__ = ["IntervalJoin", "ProcessJoinFunction"]
 
+_OUTER = {"inner": "", "left": "left", "right": "right", "full": "left and right"}  # whose misses are emitted
+
 
 class ProcessJoinFunction(Function, ABC):
     """Computes output rows from each pair of rows of an `IntervalJoin` (Flink's ``ProcessJoinFunction``).
@@ -32,22 +34,22 @@ class ProcessJoinFunction(Function, ABC):
         """The context of one call of `process_element`; invalid after it."""
 
         @abstractmethod
-        def get_left_timestamp(self) -> int:
-            """Return the left row's event time, epoch ms."""
+        def get_left_timestamp(self) -> int | None:
+            """Return the left row's event time, epoch ms, or None if there is no left row."""
 
         @abstractmethod
-        def get_right_timestamp(self) -> int:
-            """Return the right row's event time, epoch ms."""
+        def get_right_timestamp(self) -> int | None:
+            """Return the right row's event time, epoch ms, or None if there is no right row."""
 
         @abstractmethod
         def get_timestamp(self) -> int:
-            """Return the pair's event time, epoch ms: the greater of the two."""
+            """Return the pair's event time, epoch ms: the greater of the two, or that of a row alone."""
 
     @abstractmethod
     def process_element(
         self, left: Any, right: Any, ctx: ProcessJoinFunction.Context
     ) -> Iterable[Any] | None:
-        """Process one pair; yield output rows."""
+        """Process one pair; yield output rows. In an outer join `left` or `right` is None in a miss."""
 
 
 LateRowCallback = Callable[[Any, KeyedCoProcessFunction.Context], Iterable[Any] | None]
@@ -64,26 +66,26 @@ class _Each(ProcessJoinFunction):
 
 
 class _Context(ProcessJoinFunction.Context):
-    def __init__(self, left_timestamp: int, right_timestamp: int) -> None:
+    def __init__(self, left_timestamp: int | None, right_timestamp: int | None) -> None:
         self._left = left_timestamp
         self._right = right_timestamp
 
-    def get_left_timestamp(self) -> int:
+    def get_left_timestamp(self) -> int | None:
         return self._left
 
-    def get_right_timestamp(self) -> int:
+    def get_right_timestamp(self) -> int | None:
         return self._right
 
     def get_timestamp(self) -> int:
-        return max(self._left, self._right)
+        return max(time for time in (self._left, self._right) if time is not None)
 
 
 class IntervalJoin(KeyedCoProcessFunction):
     """Joins rows of one key where ``left time + lower_bound <= right time <= left time + upper_bound``.
 
-    This is an inner join in event time. Each pair is emitted once, when its second row arrives, with the
-    greater timestamp of the two. A row is kept until the watermark shows that no row to join it with can
-    arrive.
+    A join in event time. Each pair is emitted once, when its second row arrives, with the greater timestamp
+    of the two. A row is kept until the watermark shows that no row to join it with can arrive. An outer join
+    then emits the rows that have had no match.
 
     Parameters
     ----------
@@ -91,12 +93,17 @@ class IntervalJoin(KeyedCoProcessFunction):
         The distance from the left row to the right row in ms; either bound may be negative.
     function : ProcessJoinFunction or callable
         Processes each pair. A callable receives ``(left, right)`` and returns one output row.
+    how : {"inner", "left", "right", "full"}, default "inner"
+        Which rows without a match are passed to `function`, with None for the other row: none, the left, the
+        right, or all. A left row without a match is a miss once the watermark has passed its time plus
+        `upper_bound`, a right row its time minus `lower_bound`; at once if the watermark is there already.
     lower_inclusive, upper_inclusive : bool, default True
         Whether a right row exactly on the bound is joined.
     late_left, late_right : callable, optional
         ``late_left(row, ctx)`` receives a left row that is too late to be joined, and returns output rows or
         None (Flink's ``sideOutputLeftLateData``). By default late rows are dropped and counted. On Spark no
-        late row arrives here with ``order="event_time"``; use ``late="emit"`` to see late rows there.
+        late row arrives here with ``order="event_time"``; use ``late="emit"`` to see late rows there. In an
+        outer join late rows of a side whose misses are emitted are joined like others, or are misses.
     left_type, right_type
         The types of the left and right rows in state: a ``Types.*``, a DDL string, a Spark or a pyarrow type,
         such as the ``schema`` of a DataFrame.
@@ -111,13 +118,15 @@ class IntervalJoin(KeyedCoProcessFunction):
     TypeError, OverflowError
         If an argument has the wrong type or does not fit into int64.
     ValueError
-        If `lower_bound` is above `upper_bound`, or a timedelta is not a whole number of milliseconds.
+        If `lower_bound` is above `upper_bound`, a duration is not a whole number of milliseconds, or `how` is
+        none of these words.
 
     Notes
     -----
     Flink: ``IntervalJoinOperator``. As there, a row is late if its timestamp is below the watermark. A row
     exactly on the watermark is joined, although rows that it matches may already have been removed. A row
-    without event time raises ValueError.
+    without event time raises ValueError. Misses follow the ``TimeIntervalJoin`` of Flink's SQL, which emits
+    them somewhat later, when it next cleans up its state.
 
     A row costs O(b + r) for the b distinct timestamps in the other input's buffer for the key and the r rows
     of its own timestamp, plus the cost of its pairs. Each buffered timestamp has one timer, which removes it.
@@ -144,6 +153,9 @@ class IntervalJoin(KeyedCoProcessFunction):
     []
     []
     [StreamRecord(value=('N14228', 12.7), timestamp=7200000)]
+
+    With ``how="left"``, departures without a report are part of the result. The function then receives None
+    for the report: ``lambda flight, weather: (flight["plane"], weather and weather["wind"])``.
     """
 
     _any_order = True
@@ -154,6 +166,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         upper_bound: int | timedelta | str,
         function: ProcessJoinFunction | Callable[[Any, Any], Any],
         *,
+        how: str = "inner",
         lower_inclusive: bool = True,
         upper_inclusive: bool = True,
         late_left: LateRowCallback | None = None,
@@ -174,23 +187,21 @@ class IntervalJoin(KeyedCoProcessFunction):
                     f"function must be a ProcessJoinFunction, or a callable (left, right), got {function!r}"
                 )
             function = _Each(function)
-        for name, late in (("late_left", late_left), ("late_right", late_right)):
-            if late is not None and not callable(late):
-                raise TypeError(f"{name} must be a callable (row, ctx) -> rows, got {late!r}")
-        self._late_left, self._late_right = late_left, late_right
-        self._lower = lower if lower_inclusive else lower + 1
-        self._upper = upper if upper_inclusive else upper - 1
-        self._left_outlives = max(self._upper, 0)  # how long after a left row its matches may arrive
-        self._right_outlives = max(-self._lower, 0)
+        if how not in _OUTER:
+            raise ValueError(f'how must be "inner", "left", "right" or "full", got {how!r}')
+        lower = lower if lower_inclusive else lower + 1
+        upper = upper if upper_inclusive else upper - 1
+        self._left = _Side("left", left_type, (lower, upper), "left" in _OUTER[how], late_left)
+        self._right = _Side("right", right_type, (-upper, -lower), "right" in _OUTER[how], late_right)
+        for side in (self._left, self._right):
+            side.check(how)
         self._function = function
-        self._left_rows = _rows_by_time("left", left_type)
-        self._right_rows = _rows_by_time("right", right_type)
         self.num_late_records_dropped = 0
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """See `timerheap.KeyedCoProcessFunction`."""
-        self._left: MapState = runtime_context.get_map_state(self._left_rows)
-        self._right: MapState = runtime_context.get_map_state(self._right_rows)
+        self._left.open(runtime_context)
+        self._right.open(runtime_context)
         self._function.open(runtime_context)
 
     def close(self) -> None:
@@ -199,42 +210,49 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
         """Join a left row with the buffered right rows."""
-        timestamp = _event_time(value, ctx)
-        if timestamp < ctx.timer_service().current_watermark():
-            yield from self._too_late(self._late_left, value, ctx)
-            return
-        _keep(value, ctx, self._left, self._left_outlives)
-        for other, rows in _between(self._right, timestamp + self._lower, timestamp + self._upper):
-            for row in rows:
-                yield from self._join(value, row, _Context(timestamp, other), ctx)
+        yield from self._process(value, self._left, self._right, ctx)
 
     def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:
         """Join a right row with the buffered left rows."""
-        timestamp = _event_time(value, ctx)
-        if timestamp < ctx.timer_service().current_watermark():
-            yield from self._too_late(self._late_right, value, ctx)
+        yield from self._process(value, self._right, self._left, ctx)
+
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterator[Any]:
+        """Remove the rows that can no longer be joined; emit those that have had no match."""
+        for side in (self._left, self._right):  # the timer belongs to one buffer or both
+            # The timer at the last watermark is that of all rows with a later removal time.
+            times = side.times() if timestamp == MAX_WATERMARK else [timestamp - side.outlives]
+            for time in times:
+                for row in side.remove(time):
+                    yield from self._miss(row, time, side)
+
+    def _process(
+        self, row: Any, mine: _Side, other: _Side, ctx: KeyedCoProcessFunction.Context
+    ) -> Iterator[Any]:
+        timestamp, watermark = _event_time(row, ctx), ctx.timer_service().current_watermark()
+        if timestamp < watermark and not mine.outer:
+            if mine.late is None:
+                self.num_late_records_dropped += 1
+            else:
+                yield from records("late_left and late_right", mine.late(row, ctx))
             return
-        _keep(value, ctx, self._right, self._right_outlives)
-        for other, rows in _between(self._left, timestamp - self._upper, timestamp - self._lower):
-            for row in rows:
-                yield from self._join(row, value, _Context(other, timestamp), ctx)
+        times = other.times(timestamp + mine.first, timestamp + mine.last)
+        if not mine.outer or watermark < timestamp + mine.last:
+            mine.keep(row, timestamp, bool(times), ctx)
+        elif not times:
+            yield from self._miss(row, timestamp, mine)
+        for time in times:
+            for found in other.match(time):
+                if mine is self._left:
+                    yield from self._join(row, found, _Context(timestamp, time), ctx)
+                else:
+                    yield from self._join(found, row, _Context(time, timestamp), ctx)
 
-    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> None:
-        """Remove the rows that can no longer be joined."""
-        if timestamp == MAX_WATERMARK:  # the timer of all rows with a later removal time
-            self._left.clear()
-            self._right.clear()
-        else:  # the timer belongs to one buffer or both; the rows below can be removed from either
-            self._left.remove(timestamp - self._left_outlives)
-            self._right.remove(timestamp - self._right_outlives)
-
-    def _too_late(
-        self, late: LateRowCallback | None, row: Any, ctx: KeyedCoProcessFunction.Context
-    ) -> Iterable[Any]:
-        if late is None:
-            self.num_late_records_dropped += 1
-            return ()
-        return records("late_left and late_right", late(row, ctx))
+    def _miss(self, row: Any, timestamp: int, side: _Side) -> Iterable[Any]:
+        if side is self._left:
+            missed = self._function.process_element(row, None, _Context(timestamp, None))
+        else:
+            missed = self._function.process_element(None, row, _Context(None, timestamp))
+        return records("process_element", missed)
 
     def _join(
         self,
@@ -245,6 +263,82 @@ class IntervalJoin(KeyedCoProcessFunction):
     ) -> Iterable[Any]:
         ctx.set_output_timestamp(pair.get_timestamp())
         return records("process_element", self._function.process_element(left, right, pair))
+
+
+class _Side:
+    """The buffered rows of one input.
+
+    Parameters
+    ----------
+    name : {"left", "right"}
+    row_type : object
+        Type of the rows.
+    bounds : tuple of (int, int)
+        The first and the last time of a match, from the time of a row.
+    outer : bool
+        Whether rows without a match are emitted.
+    late : callable or None
+        Receives late rows.
+    """
+
+    def __init__(
+        self, name: str, row_type: object, bounds: tuple[int, int], outer: bool, late: LateRowCallback | None
+    ) -> None:
+        self.first, self.last = bounds
+        self.outer = outer
+        self.late = late
+        self.outlives = self.last if outer else max(self.last, 0)  # how long a row is kept
+        self._name = name
+        self._types = _rows_by_time(name, row_type)
+        self._matched: MapState | None = None  # by time, how many rows have a match: always the first ones
+
+    def check(self, how: str) -> None:
+        """Raise an error unless the function for late rows is one, and late rows go there."""
+        if self.late is None:
+            return
+        if not callable(self.late):
+            raise TypeError(f"late_{self._name} must be a callable (row, ctx) -> rows, got {self.late!r}")
+        if self.outer:
+            raise ValueError(
+                f"late_{self._name} must be left out with how={how!r}, got {self.late!r}; late {self._name} "
+                "rows are joined, or emitted as misses"
+            )
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the states."""
+        self._rows: MapState = runtime_context.get_map_state(self._types)
+        if self.outer:
+            matched = MapStateDescriptor(f"{self._name}_matched", Types.LONG(), Types.LONG())
+            self._matched = runtime_context.get_map_state(matched)
+
+    def times(self, first: int = MIN_WATERMARK, last: int = MAX_WATERMARK) -> list[int]:
+        """Return the times of buffered rows from `first` to `last`, sorted."""
+        return sorted(time for time in self._rows if first <= time <= last)
+
+    def keep(self, row: Any, timestamp: int, matched: bool, ctx: KeyedCoProcessFunction.Context) -> None:
+        """Add a row, and register the timer that removes it."""
+        rows = [*(self._rows.get(timestamp) or ()), row]
+        self._rows.put(timestamp, rows)
+        if matched and self._matched is not None:  # then so are the rows before it: all have the same time
+            self._matched.put(timestamp, len(rows))
+        ctx.timer_service().register_event_time_timer(min(timestamp + self.outlives, MAX_WATERMARK))
+
+    def match(self, timestamp: int) -> list[Any]:
+        """Return the rows of one time, which now have a match."""
+        rows: list[Any] = self._rows.get(timestamp)
+        if self._matched is not None and self._matched.get(timestamp) != len(rows):
+            self._matched.put(timestamp, len(rows))
+        return rows
+
+    def remove(self, timestamp: int) -> list[Any]:
+        """Remove the rows of one time, and return the misses among them."""
+        if self._matched is None:
+            self._rows.remove(timestamp)
+            return []
+        rows, matched = self._rows.get(timestamp) or [], self._matched.get(timestamp) or 0
+        self._rows.remove(timestamp)
+        self._matched.remove(timestamp)
+        return rows[matched:]
 
 
 def _rows_by_time(side: str, row_type: object) -> MapStateDescriptor:
@@ -268,15 +362,3 @@ def _event_time(row: Any, ctx: KeyedCoProcessFunction.Context) -> int:
             f"rows of an interval join must have event time, got timestamp {timestamp} of {row!r}"
         )
     return timestamp
-
-
-def _keep(row: Any, ctx: KeyedCoProcessFunction.Context, buffer: MapState, outlives: int) -> None:
-    """Add a row to its buffer, and register the timer that removes it."""
-    timestamp = ctx.timestamp()
-    buffer.put(timestamp, [*(buffer.get(timestamp) or ()), row])
-    ctx.timer_service().register_event_time_timer(min(timestamp + outlives, MAX_WATERMARK))
-
-
-def _between(buffer: MapState, first: int, last: int) -> Iterator[tuple[int, list[Any]]]:
-    for timestamp in sorted(timestamp for timestamp in buffer if first <= timestamp <= last):
-        yield timestamp, buffer.get(timestamp)

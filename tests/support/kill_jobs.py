@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 from processes import kill
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from streams import write_batches
 
 import timerheap.spark
@@ -206,6 +207,60 @@ class Columns(BatchProcessFunction):
         yield pa.record_batch([keys, pa.array(due.timestamps), pa.array(contents)], names=["k", "at", "what"])
 
 
+class Processor(StatefulProcessor):
+    """Rows by key, as Spark calls them: a timer that moves and one that stays, a value, a list and a map."""
+
+    def __init__(self, killer: Killer | None = None) -> None:
+        self.killer = killer
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.due = handle.getValueState("due", "at bigint")
+        self.seen = handle.getListState("seen", "n bigint")
+        self.words = handle.getMapState("words", "word string", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        if self.killer is not None:
+            self.killer()
+        for row in rows:
+            if (due := self.due.get()) is not None:
+                self.handle.deleteTimer(due[0])
+            self.due.update((row.at + GAP,))
+            self.handle.registerTimer(row.at + GAP)
+            if row.n % 10 == 0:
+                self.handle.registerTimer(row.at + 100)
+            self.seen.appendValue((row.n,))
+            if row.n % 7 == 0:
+                self.words.removeKey((row.word,))
+            else:
+                self.words.updateValue((row.word,), (row.n,))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        ends = (at,) == self.due.get()
+        what = repr((ends, [n for (n,) in self.seen.get()], list(self.words.iterator())))
+        yield Row(k=key.k, at=at, what=what)
+        if ends:
+            self.due.clear()
+            self.seen.clear()
+            if at % 3:  # else the map stays, and the key with it
+                self.words.clear()
+
+
+def processor(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    timed = df.withColumn("time", F.timestamp_millis("at")).withWatermark("time", "300 milliseconds")
+    return timerheap.spark.transform_with_state(
+        timed,
+        "k",
+        Processor(killer),
+        "k string, at bigint, what string",
+        "Append",
+        "EventTime",
+        max_parallelism=8,
+    )
+
+
 def process(df: DataFrame, function: KeyedProcessFunction | BatchProcessFunction, order: str) -> DataFrame:
     return timerheap.spark.process(
         df,
@@ -243,5 +298,6 @@ QUERIES: dict[str, Callable[..., DataFrame]] = {
     "hop": hop,
     "session": session,
     "twice": twice,
+    "processor": processor,
 }
 """By name; those without a function of their own ignore the killer."""

@@ -428,7 +428,7 @@ class Native:
         self.width, self.most = 2, 50
         self.found = 0
         self.known: dict[int, str] = {}
-        self.loop.begin(self, self.known, self.find)
+        self.loop.begin(self, self.known, self.find, self.expire)
 
     def no_key(self) -> None:
         raise RuntimeError("no current key")
@@ -436,6 +436,9 @@ class Native:
     def rows(self, returned: Any, method: str) -> None:
         assert method in ("process_element", "on_timer")
         self.emitted += returned
+
+    def expire(self, namespace: int, id_: int) -> None:
+        raise AssertionError("all timers are the function's")
 
     def find(self, id_: int, timestamp: int) -> str:
         self.found += 1

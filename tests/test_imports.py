@@ -23,7 +23,8 @@ LAYERS = {
     "": [
         "_intervals",
         "_arguments _murmur _subscripts row time types",
-        "_returned _state_contents output_tag _values state timer",
+        "_state_contents state_ttl",
+        "_expiring _returned output_tag _values state timer",
         "_native functions watermarks",
         "_state_handles hashing interval_join tvf",
         "windows",
@@ -138,7 +139,7 @@ LAYERS = {
         "side_buffer task_metrics",
         "__init__ endless frame_slices hand_overs live_cache notices output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
-        "deferred processor_frames processor_rows",
+        "deferred expiry_clock processor_frames processor_rows",
         "rows_ahead",
         "assigned_times group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state key_group_batch processor_handle rehearsal row_runner",

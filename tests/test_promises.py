@@ -13,7 +13,17 @@ import pytest
 from promises import promises, promises_of
 
 import timerheap
-from timerheap import functions, interval_join, output_tag, row, state, time, types, watermarks, windows
+from timerheap import (
+    functions,
+    interval_join,
+    output_tag,
+    row,
+    state,
+    time,
+    types,
+    watermarks,
+    windows,
+)
 from timerheap.async_io import function, retry
 
 PROMISED = promises_of("PyFlink")

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 import timerheap
+import timerheap.spark
 import timerheap.windows
 from timerheap import (
     AggregateFunction,
@@ -69,6 +70,34 @@ def test_all_names_of_windows_can_be_imported_from_timerheap():
         assert getattr(timerheap, name) is getattr(timerheap.windows, name), name
     with pytest.raises(AttributeError, match="no attribute 'Sliding'"):
         timerheap.Sliding  # noqa: B018
+
+
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "BroadcastProcessFunction",
+    "KeyedBroadcastProcessFunction",
+    note="keep the rules in the state of each key with `process_two`, or join them to the rows",
+)
+def test_broadcast_state_is_refused_by_name():
+    for name in ("BroadcastProcessFunction", "KeyedBroadcastProcessFunction"):
+        with pytest.raises(ImportError, match=f"no {name}: there is no broadcast state"):
+            getattr(timerheap, name)
+    with pytest.raises(ImportError, match="has no process_broadcast"):
+        timerheap.spark.process_broadcast  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'broadcast'"):
+        timerheap.spark.broadcast  # noqa: B018
+
+
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "RuntimeContext.get_metrics_group",
+    note="send counts to a side output, or read `timerheap.spark.progress(query)`",
+)
+def test_metrics_groups_are_refused_by_name():
+    with pytest.raises(NotImplementedError, match="get_metrics_group is not supported"):
+        MemoryRuntimeContext(KeyContext()).get_metrics_group()
 
 
 @pytest.mark.parametrize(

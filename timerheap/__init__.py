@@ -36,6 +36,7 @@ from timerheap.state import (
     ValueState,
     ValueStateDescriptor,
 )
+from timerheap.state_ttl import StateTtlConfig
 from timerheap.time import Duration, Time, TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch, coalesce
 from timerheap.types import TypeInformation, Types
@@ -69,6 +70,7 @@ __all__ = [
     "ReducingStateDescriptor",
     "Row",
     "RuntimeContext",
+    "StateTtlConfig",
     "Time",
     "TimeDomain",
     "Timer",
@@ -85,9 +87,11 @@ __all__ = [
     "spark_xxhash64",
 ]
 
-_REFUSED = {
-    "StateTtlConfig": "there is no state time-to-live: register a timer and clear() the state in on_timer",
-}
+_REFUSED = dict.fromkeys(
+    ("BroadcastProcessFunction", "KeyedBroadcastProcessFunction"),
+    "there is no broadcast state: keep the rules in the state of each key with process_two, or join them "
+    "to the rows first",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -102,6 +102,9 @@ class ValueTypes(Protocol):
     def resolve_key(self, type_info: object, argument: str) -> Any:
         """Return the type of a map's keys."""
 
+    def timed(self, type_: Any) -> Any:
+        """Return the type of values with the time of their last access: ``value`` and ``at``."""
+
     def codec(self, type_: Any, what: str) -> Codec:
         """Return the codec of a type; `what` is named in errors."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
+from timerheap._expiring import EXPIRING, ExpiryClock
 from timerheap._state_contents import Codec, Contents, CurrentKey, KeyedContents, StateBackend, ValueTypes
 from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.state import (
@@ -22,6 +23,7 @@ from timerheap.state import (
     ValueState,
     ValueStateDescriptor,
 )
+from timerheap.state_ttl import StateTtlConfig
 
 __all__ = [
     "AggregatingHandle",
@@ -273,12 +275,25 @@ class KeyedRuntimeContext(RuntimeContext):
         self._types = types
         self._max_parallelism = max_parallelism
         self._handles: dict[str, tuple[Handle, KeyedContents]] = {}
+        self._ttls: dict[str, StateTtlConfig] = {}
         self._backend: StateBackend | None = None
+        self.clock: ExpiryClock | None = None
 
     def bind_backend(self, backend: StateBackend) -> list[Any]:
         """Bind all handles to this backend; return their contents there."""
         self._backend = backend
-        return [contents.bind(backend) for _, contents in self._handles.values()]
+        return [self._bind(contents, backend) for _, contents in self._handles.values()]
+
+    def times_to_live(self) -> dict[str, StateTtlConfig]:
+        """Return the times to live of the states that have one, by the names of the states."""
+        return self._ttls
+
+    def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
+        table = contents.bind(backend)
+        ttl = self._ttls.get(contents.name)
+        if ttl is not None and self.clock is not None:
+            contents.table = EXPIRING[contents.shape](table, ttl, self.clock)
+        return table
 
     def get_max_number_of_parallel_subtasks(self) -> int:
         """See `timerheap.RuntimeContext`."""
@@ -292,7 +307,7 @@ class KeyedRuntimeContext(RuntimeContext):
         """See `timerheap.RuntimeContext`."""
         _expect(state_descriptor, ListStateDescriptor)
         type_ = self._types.resolve(state_descriptor.type_info, f"state {state_descriptor.name!r}")
-        return self._handle(ListHandle, state_descriptor.name, (type_,))
+        return self._handle(ListHandle, state_descriptor, (type_,))
 
     def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
         """See `timerheap.RuntimeContext`."""
@@ -300,7 +315,7 @@ class KeyedRuntimeContext(RuntimeContext):
         argument = f"state {state_descriptor.name!r}"
         key, value = state_descriptor.key_and_value
         types = self._types.resolve_key(key, argument), self._types.resolve(value, argument)
-        return self._handle(MapHandle, state_descriptor.name, types)
+        return self._handle(MapHandle, state_descriptor, types)
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
         """See `timerheap.RuntimeContext`."""
@@ -322,17 +337,22 @@ class KeyedRuntimeContext(RuntimeContext):
 
     def _handle_of_value(self, class_: type[H], descriptor: StateDescriptor) -> H:
         type_ = self._types.resolve(descriptor.type_info, f"state {descriptor.name!r}")
-        return self._handle(class_, descriptor.name, (type_,))
+        return self._handle(class_, descriptor, (type_,))
 
-    def _handle(self, class_: type[H], name: str, types: tuple[Any, ...]) -> H:
-        asked = KeyedContents(self._keys, name, class_.shape, types, class_.kind)
+    def _handle(self, class_: type[H], descriptor: StateDescriptor, types: tuple[Any, ...]) -> H:
+        name, ttl, stored = descriptor.name, descriptor.ttl_config, types
+        if ttl is not None:
+            stored = (*types[:-1], self._types.timed(types[-1]))
+        asked = KeyedContents(self._keys, name, class_.shape, stored, class_.kind)
         if name in self._handles:
             handle, contents = self._handles[name]
-            if not isinstance(handle, class_) or contents.types != types:
+            if not isinstance(handle, class_) or contents.types != stored:
                 raise ValueError(f"state {name!r} is already in use as {contents}; it cannot also be {asked}")
             return handle
+        if ttl is not None:
+            self._ttls[name] = ttl
         if self._backend is not None:
-            asked.bind(self._backend)
+            self._bind(asked, self._backend)
         whats = (f"state {name!r}{part}" for part in class_.parts)
         handle = class_(asked, name, [*map(self._types.codec, types, whats)])
         self._handles[name] = handle, asked

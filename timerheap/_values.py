@@ -58,6 +58,12 @@ class ArrowTypes:
             raise ValueError(f"{argument}: the type of a map's keys must be hashable, got {type_}")
         return type_
 
+    def timed(self, type_: pa.DataType) -> pa.DataType:
+        """Return the type of values with the time of their last access: ``value`` and ``at``."""
+        import pyarrow as pa
+
+        return pa.struct([("value", type_), ("at", pa.int64())])
+
     def codec(self, type_: pa.DataType, what: str) -> ArrowCodec:
         """Return the codec of a type; `what` is named in errors."""
         return ArrowCodec(type_, what, self._row_class)

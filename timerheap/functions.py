@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from timerheap._subscripts import Subscripted
 
@@ -73,6 +73,13 @@ class RuntimeContext(ABC):
     @abstractmethod
     def get_max_number_of_parallel_subtasks(self) -> int:
         """Return ``max_parallelism``, the number of key groups."""
+
+    def get_metrics_group(self) -> NoReturn:
+        """Raise NotImplementedError: a function has no metrics of its own."""
+        raise NotImplementedError(
+            "get_metrics_group is not supported; yield counts to a side output, or read the metrics of the "
+            "query with timerheap.spark.progress(query)"
+        )
 
 
 class BatchRuntimeContext(RuntimeContext):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from timerheap._subscripts import Subscripted
+from timerheap.state_ttl import StateTtlConfig
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,17 +48,17 @@ class StateDescriptor:
             raise TypeError(f"name must be a non-empty str, got {name!r}")
         self.name = name
         self.type_info = type_info
+        self.ttl_config: StateTtlConfig | None = None
 
     def get_name(self) -> str:
         """Return the name of the state."""
         return self.name
 
-    def enable_time_to_live(self, ttl_config: object) -> NoReturn:
-        """Raise NotImplementedError; register a timer that clears the state instead."""
-        raise NotImplementedError(
-            f"StateTtlConfig on state {self.name!r}: timerheap has no state time-to-live; "
-            "register a timer and clear() the state in on_timer"
-        )
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
+        """Have the state expire."""
+        if not isinstance(ttl_config, StateTtlConfig):
+            raise TypeError(f"ttl_config of state {self.name!r} must be a StateTtlConfig, got {ttl_config!r}")
+        self.ttl_config = ttl_config if ttl_config.is_enabled() else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.type_info!r})"

@@ -112,7 +112,7 @@ def value(type_: object) -> Open:
 
 
 BAD: list[tuple[Open, type[Exception], str]] = [
-    (lasting, NotImplementedError, "state 'last': timerheap has no state time-to-live"),
+    (lasting, TypeError, "ttl_config of state 'last' must be a StateTtlConfig"),
     (value(int), TypeError, "state 'last': the type must be one of"),
     (value("long long"), ValueError, "state 'last': the type must be one that"),
     (lambda rc: rc.get_list_state("last"), TypeError, "must be a ListStateDescriptor, got 'last'"),
@@ -134,12 +134,6 @@ def df(request: pytest.FixtureRequest, spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.promises(
-    "PyFlink",
-    "refused",
-    "StateDescriptor.enable_time_to_live",
-    note="register a timer and clear the state in `on_timer`",
-)
 def test_an_invalid_state_raises_before_the_query_starts(entry: str, df: DataFrame) -> None:
     ENTRIES[entry](df, lambda rc: rc.get_state(ValueStateDescriptor("last", "bigint")))
     for act, error, message in BAD:

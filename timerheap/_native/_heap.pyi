@@ -267,7 +267,13 @@ class RowLoop:
         event_time: object,
         processing_time: object,
     ) -> None: ...
-    def begin(self, output: Any, keys: dict[int, Any], find_key: Callable[[int, int], object]) -> None: ...
+    def begin(
+        self,
+        output: Any,
+        keys: dict[int, Any],
+        find_key: Callable[[int, int], object],
+        expire: Callable[[int, int], object],
+    ) -> None: ...
     def process(
         self,
         rows: RowSource,

@@ -56,7 +56,7 @@ cdef class RowLoop:
     """
 
     cdef readonly int64_t fired
-    cdef object function, emit, find_key, event_time, processing_time
+    cdef object function, emit, find_key, expire, event_time, processing_time
     cdef list pending
     cdef Py_ssize_t width, most
     cdef RowContext context
@@ -70,7 +70,7 @@ cdef class RowLoop:
         self.event_time, self.processing_time = event_time, processing_time
         context.domain = event_time
 
-    def begin(self, output, dict keys not None, find_key):
+    def begin(self, output, dict keys not None, find_key, expire):
         """Begin a key group.
 
         Parameters
@@ -81,9 +81,12 @@ cdef class RowLoop:
             Some keys by id.
         find_key : callable
             Called with the id and the timestamp of a timer whose key is not in `keys`; returns the key.
+        expire : callable
+            Called with the namespace and the key id of a timer that is not the function's, whose namespace is 0.
         """
         self.emit, self.pending, self.width, self.most = output.rows, output.pending, output.width, output.most
-        self.keys, self.find_key = keys, find_key
+        self.keys, self.find_key, self.expire = keys, find_key, expire
+        self.context.domain = self.event_time
 
     def process(self, RowSource rows not None, ids, timestamps, check=None):
         """Call ``process_element`` with rows in their order.
@@ -185,11 +188,15 @@ cdef class RowLoop:
     cdef int fire(self, RowTimers timers, int64_t time, object domain) except -1:
         """Fire the timers up to `time`, also those that callbacks register."""
         cdef RowContext context = self.context
-        cdef int64_t timestamp
+        cdef int64_t timestamp, namespace
         cdef PyObject *known
         on_timer = None
-        while timers.take_due(time, &timestamp):
+        while timers.take_due(time, &timestamp, &namespace):
             at = timestamp
+            if namespace:
+                context.at, context.domain = at, domain
+                self.expire(namespace, self.current.boxed)
+                continue
             known = PyDict_GetItemWithError(self.keys, self.current.boxed)
             context.key = self.find_key(self.current.boxed, at) if known == NULL else <object>known
             context.row = None

@@ -126,7 +126,7 @@ cdef class RowTimers:
             self.heap.give_back()
         return 0
 
-    cdef bint take_due(self, int64_t time, int64_t *timestamp) except -1:
+    cdef bint take_due(self, int64_t time, int64_t *timestamp, int64_t *namespace) except -1:
         """Remove the first timer if its timestamp is <= `time`, and make its key current; return whether it was."""
         cdef th_heap *h = &self.heap.h
         cdef int64_t ts, key, ns
@@ -139,7 +139,7 @@ cdef class RowTimers:
         self.changes.write(_REMOVE, ts, key, ns)
         self.heap.give_back()
         self.keys.set(key, boxed)
-        timestamp[0] = ts
+        timestamp[0], namespace[0] = ts, ns
         return True
 
 

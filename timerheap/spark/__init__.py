@@ -47,3 +47,12 @@ __all__ = [
     "window_operator",
     "with_side_outputs",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "process_broadcast":
+        raise ImportError(
+            "timerheap.spark has no process_broadcast, since there is no broadcast state: keep the rules in "
+            "the state of each key with process_two, or join them to the rows first"
+        )
+    raise AttributeError(f"module 'timerheap.spark' has no attribute {name!r}")

@@ -165,6 +165,11 @@ class WindowStates:
 
     def _handle(self, class_: type[H], descriptor: StateDescriptor, type_info: object, window: Window) -> H:
         name = f"{self._prefix}.{descriptor.name}"
+        if descriptor.ttl_config is not None:
+            raise NotImplementedError(
+                f"the state {descriptor.name!r} of a window must have no time to live, since it ends with "
+                "the window; use global_state()"
+            )
         type_info = self._element_type if type_info is None else type_info
         if type_info is None:
             raise TypeError(

@@ -25,6 +25,7 @@ from timerheap.flink.timer_queue import TimerQueue
 from timerheap.functions import KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.time import TimeDomain
+from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkStatus
 
 __all__ = ["KeyedOperator", "StreamElement", "checked_selector", "checked_status"]
@@ -48,6 +49,23 @@ class _Alarm:
 
     def is_terminated(self) -> bool:
         return not self.is_on or self._clock.is_terminated()
+
+
+class _ExpiryClock:
+    """The clock of state with a time to live, which is removed when it is next used."""
+
+    def __init__(self, context: FunctionContext) -> None:
+        self._context = context
+
+    def now(self, event_time: bool) -> int:
+        timers = self._context.timers
+        if not event_time:
+            return timers.current_processing_time()
+        at = self._context.at if self._context.domain is TimeDomain.EVENT_TIME else None
+        return max(timers.current_watermark(), MIN_WATERMARK if at is None else at)
+
+    def purge_at(self, time: int, key: Any, table: Any, event_time: bool) -> None:
+        return None
 
 
 class KeyedOperator:
@@ -101,6 +119,7 @@ class KeyedOperator:
                 self._context = FunctionContext()
                 self._context.timers = SimpleTimerService(self._service)
                 self._context.send = self._send
+                self._states.clock = _ExpiryClock(self._context)
                 self._function.open(self._states)
                 self._alarm.is_on = True
         return self

@@ -92,6 +92,9 @@ class _CopyingTypes:
 
     resolve_key = resolve
 
+    def timed(self, type_: object) -> object:
+        return "timed", type_
+
     def codec(self, type_: object, what: str) -> _CopyingCodec:
         return _CopyingCodec()
 

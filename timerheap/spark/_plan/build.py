@@ -75,7 +75,8 @@ def build(
         result_type = with_side_column(result_type, query.side_outputs)
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
         group = KeyGroup(query) if initial_state is None else starting_group(initial_state, query)
-        rehearse(query.work, query, planned(df, query.max_parallelism).max_parallelism, group)
+        max_parallelism = planned(df, query.max_parallelism).max_parallelism
+        rehearse(query.work, query, max_parallelism, group, df.isStreaming)
     groups = packed(query, df)
     if df.isStreaming:
         spark = df.sparkSession

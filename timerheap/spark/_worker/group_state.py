@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Row
 
-from timerheap._state_contents import CurrentKey, KeyedContents
-from timerheap._state_handles import KeyedRuntimeContext, ValueHandle
+from timerheap._expiring import Expiring
+from timerheap._state_contents import CurrentKey, KeyedContents, StateBackend
+from timerheap._state_handles import H, KeyedRuntimeContext, ValueHandle
 from timerheap._values import ArrowTypes
 from timerheap.functions import BatchRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
@@ -19,8 +20,9 @@ from timerheap.spark._group.offsets import narrow_column, wide
 from timerheap.spark._group.state_table import StateTable
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._group.value_columns import cast as cast_column
+from timerheap.spark._worker.expiry_clock import GroupExpiryClock
 from timerheap.spark._worker.row_context import KeyValueState
-from timerheap.state import BatchValueState, ValueState, ValueStateDescriptor
+from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueStateDescriptor
 
 __all__ = ["BatchGroupRuntimeContext", "GroupRuntimeContext", "RowRuntimeContext"]
 
@@ -74,8 +76,16 @@ class RowRuntimeContext(GroupRuntimeContext):
                 handle.bind_table()
         return tables
 
+    def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
+        table = super()._bind(contents, backend)
+        if isinstance(contents.table, Expiring):
+            cast(GroupExpiryClock, self.clock).add(contents.table)
+        return table
+
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
         """See `timerheap.RuntimeContext`."""
+        if getattr(state_descriptor, "ttl_config", None) is not None:
+            return self._value_state(ValueHandle, state_descriptor)
         state = self._value_state(KeyValueState, state_descriptor)
         if self._backend is not None:
             state.bind_table()
@@ -84,6 +94,14 @@ class RowRuntimeContext(GroupRuntimeContext):
 
 class BatchGroupRuntimeContext(GroupRuntimeContext, BatchRuntimeContext):
     """A `GroupRuntimeContext` whose value states read and write columns, for a `BatchProcessFunction`."""
+
+    def _handle(self, class_: type[H], descriptor: StateDescriptor, types: tuple[Any, ...]) -> H:
+        if descriptor.ttl_config is not None:
+            raise NotImplementedError(
+                f"state {descriptor.name!r} of a BatchProcessFunction must have no time to live; register "
+                "timers, and clear the state in on_timers"
+            )
+        return super()._handle(class_, descriptor, types)
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> BatchValueState:
         """See `timerheap.BatchRuntimeContext`."""

@@ -11,11 +11,14 @@ from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._worker.group_state import BatchGroupRuntimeContext, GroupRuntimeContext
+from timerheap.state_ttl import StateTtlConfig
 
 __all__ = ["rehearse"]
 
 
-def rehearse(function: Function, query: Query, max_parallelism: int, group: KeyGroup) -> None:
+def rehearse(
+    function: Function, query: Query, max_parallelism: int, group: KeyGroup, streaming: bool
+) -> None:
     """Open a copy of the query's function on a key group without keys, as a worker does, and close it.
 
     What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
@@ -27,6 +30,7 @@ def rehearse(function: Function, query: Query, max_parallelism: int, group: KeyG
     try:
         copy.open(context)
         context.bind(group)
+        _expect_clocks(query, context.times_to_live(), streaming)
         copy.close()
     except Exception as e:
         e.add_note(
@@ -35,3 +39,19 @@ def rehearse(function: Function, query: Query, max_parallelism: int, group: KeyG
             "`if pyspark.TaskContext.get() is not None`."
         )
         raise
+
+
+def _expect_clocks(query: Query, times_to_live: dict[str, StateTtlConfig], streaming: bool) -> None:
+    """Raise ValueError if a state has a time to live of a clock that the query has not."""
+    for name, ttl in times_to_live.items():
+        if ttl.get_ttl_time_characteristic() is ttl.TtlTimeCharacteristic.EventTime:
+            if query.event_time is None:
+                raise ValueError(
+                    f"event_time must name the event-time column, since the time to live of state {name!r} "
+                    "is of event time, got None"
+                )
+        elif streaming and query.time_mode != "ProcessingTime":
+            raise ValueError(
+                f"processing_time must be True, since the time to live of state {name!r} is of processing "
+                "time, got False"
+            )

@@ -17,6 +17,7 @@ from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.timers_of_keys import due_keys
 from timerheap.spark._group.user_states import UserState
+from timerheap.spark._worker.expiry_clock import GroupExpiryClock
 from timerheap.spark._worker.group_state import RowRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import KeyTimerService, RowFunctionContext, no_processing_time
@@ -51,6 +52,7 @@ class RowRunner:
         self._states = RowRuntimeContext(self._current, max_parallelism)
         self._service = KeyTimerService()
         self._context = RowFunctionContext(self._service)
+        self._states.clock = self._clock = GroupExpiryClock(self._context, self._service)
         self._loop = RowLoop(
             function,
             self._context,
@@ -82,6 +84,7 @@ class RowRunner:
         self._row_keys: dict[int, Any] = {}
         self._keys: dict[int, Any] = {}  # of some timers that may fire
         self._looked_up = False
+        self._clock.begin(group, now)
         self._state_tables: list[UserState] = self._states.bind(group)
         if now is None and len(group.processing_timers.heap):
             no_processing_time()
@@ -92,7 +95,7 @@ class RowRunner:
             group.watermark,
             now,
         )
-        self._loop.begin(output, self._keys, self._find_key)
+        self._loop.begin(output, self._keys, self._find_key, self._clock.expire)
         self._loop.advance(group.watermark)  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:

@@ -1,0 +1,278 @@
+"""State with a time to live, on the code that runs it on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
+
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    Time,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from timerheap.flink.operators import KeyedProcessOperator
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import Query
+from timerheap.spark._worker.rehearsal import rehearse
+from timerheap.testing import ProcessTester
+
+EVENT_TIME = StateTtlConfig.TtlTimeCharacteristic.EventTime
+LONG = Types.LONG()
+
+
+def ttl() -> StateTtlConfig.Builder:
+    return StateTtlConfig.new_builder(Time.milliseconds(100))
+
+
+def descriptors() -> dict[str, Any]:
+    return {
+        "value": ValueStateDescriptor("value", LONG),
+        "list": ListStateDescriptor("list", LONG),
+        "map": MapStateDescriptor("map", LONG, LONG),
+        "sum": ReducingStateDescriptor("sum", lambda a, b: a + b, LONG),
+    }
+
+
+class States(KeyedProcessFunction):
+    """Row by row, "set" adds to all states, "get" yields what is in them, and "clear" clears them."""
+
+    def __init__(self, ttl: StateTtlConfig) -> None:
+        self.ttl = ttl
+
+    def open(self, runtime_context: Any) -> None:
+        found = descriptors()
+        for descriptor in found.values():
+            descriptor.enable_time_to_live(self.ttl)
+        self.value = runtime_context.get_state(found["value"])
+        self.list = runtime_context.get_list_state(found["list"])
+        self.map = runtime_context.get_map_state(found["map"])
+        self.sum = runtime_context.get_reducing_state(found["sum"])
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        _, do, n, _ = value
+        if do == "set":
+            self.value.update(n)
+            self.list.add(n)
+            self.map.put(n, -n)
+            self.sum.add(n)
+        elif do == "clear":
+            for state in (self.value, self.list, self.map, self.sum):
+                state.clear()
+        else:
+            timers = ctx.timer_service().event_time_timers()
+            assert timers == ctx.timer_service().processing_time_timers() == []
+            yield self.value.value(), list(self.list), dict(self.map.items()), self.sum.get()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        raise AssertionError("the function has no timers")
+
+
+def made(ttl: StateTtlConfig, **options: Any) -> ProcessTester:
+    return ProcessTester(
+        States(ttl),
+        "k",
+        "k string, do string, n long, at long",
+        "value long, list array<long>, map map<long, long>, sum long",
+        "at",
+        **options,
+    )
+
+
+def contents(test: ProcessTester) -> dict[str, Any]:
+    return {name: test.state(name) for name in descriptors()}
+
+
+EMPTY: dict[str, Any] = {name: {} for name in descriptors()}
+
+
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "StateTtlConfig.TtlTimeCharacteristic.EventTime",
+    note="the time of the row or timer, but at least the watermark",
+)
+@pytest.mark.promises("PyFlink", "supported", "StateDescriptor.enable_time_to_live")
+def test_state_of_event_time_expires_and_is_removed_when_it_is_due() -> None:
+    test = made(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
+    test.push(
+        [
+            ("a", "set", 1, 0),
+            ("a", "set", 2, 50),
+            ("a", "get", 0, 99),
+            ("a", "get", 0, 100),
+            ("a", "get", 0, 149),
+            ("a", "get", 0, 150),
+            ("b", "set", 3, 120),
+        ]
+    )
+    assert test.advance_watermark(149) == [
+        Row(value=2, list=[1, 2], map={1: -1, 2: -2}, sum=3),
+        Row(value=2, list=[2], map={2: -2}, sum=3),
+        Row(value=2, list=[2], map={2: -2}, sum=3),
+    ]
+    assert test.advance_watermark(150) == [Row(value=None, list=[], map={}, sum=None)]
+    assert {*test.state("value")} == {*test.state("list")} == {"b"}
+    snapshot = test.snapshot()
+    assert test.advance_watermark(220) == []
+    assert contents(test) == EMPTY
+    assert test.timers() == []
+    test.restore(snapshot)
+    assert {*test.state("map")} == {"b"}
+    assert test.advance_watermark(219) == []
+    assert {*test.state("sum")} == {"b"}
+    assert test.advance_watermark(220) == []
+    assert contents(test) == EMPTY
+
+
+def test_state_of_processing_time_expires_with_the_clock() -> None:
+    test = made(ttl().use_processing_time().build(), order="arrival", processing_time=True)
+    test.advance_clock(1_000)
+    test.push([("a", "set", 1, 0)])
+    test.advance_clock(1_099)
+    assert test.push([("a", "get", 0, 0)]) == [Row(value=1, list=[1], map={1: -1}, sum=1)]
+    test.advance_clock(1_101)
+    assert contents(test) == EMPTY
+    assert test.push([("a", "get", 0, 0)]) == [Row(value=None, list=[], map={}, sum=None)]
+
+
+def test_without_a_clock_state_of_processing_time_stays_as_on_a_batch_dataframe() -> None:
+    test = made(ttl().build())
+    test.push([("a", "set", 1, 0), ("a", "get", 0, 10_000)])
+    assert test.finish() == [Row(value=1, list=[1], map={1: -1}, sum=1)]
+
+
+def test_a_read_prolongs_the_time_to_live_on_read_and_write() -> None:
+    builder = ttl().set_ttl_time_characteristic(EVENT_TIME)
+    test = made(builder.update_ttl_on_read_and_write().build())
+    test.push([("a", "set", 1, 0), ("a", "get", 0, 90), ("a", "get", 0, 180), ("a", "get", 0, 280)])
+    there, gone = Row(value=1, list=[1], map={1: -1}, sum=1), Row(value=None, list=[], map={}, sum=None)
+    assert test.advance_watermark(290) == [there, there, gone]
+    assert contents(test) == EMPTY
+
+
+def test_expired_state_is_returned_until_it_is_removed_if_asked_for() -> None:
+    builder = ttl().set_ttl_time_characteristic(EVENT_TIME)
+    test = made(builder.return_expired_if_not_cleaned_up().build(), order="arrival")
+    test.push([("a", "set", 1, 0)])
+    there, gone = Row(value=1, list=[1], map={1: -1}, sum=1), Row(value=None, list=[], map={}, sum=None)
+    assert test.push([("a", "get", 0, 150), ("a", "get", 0, 150)]) == [there, gone]
+
+
+def test_cleared_and_disabled_state() -> None:
+    test = made(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
+    test.push([("a", "set", 1, 0), ("a", "clear", 0, 10), ("a", "set", 2, 60), ("a", "get", 0, 155)])
+    assert test.advance_watermark(159) == [Row(value=2, list=[2], map={2: -2}, sum=2)]
+    assert test.advance_watermark(160) == []
+    assert contents(test) == EMPTY
+    disabled = made(ttl().set_update_type(StateTtlConfig.UpdateType.Disabled).build())
+    disabled.push([("a", "set", 1, 0)])
+    disabled.advance_watermark(10_000)
+    assert disabled.state("value") == {"a": 1}
+
+
+def test_state_in_memory_expires_when_it_is_used() -> None:
+    expiring = States(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
+    with KeyedProcessOperator(expiring, key_selector=lambda value: value[0]) as operator:
+        operator.process_element(("a", "set", 1, 0), timestamp=0)
+        (found,) = operator.process_element(("a", "get", 0, 0), timestamp=99)
+        assert found.value == (1, [1], {1: -1}, 1)
+        (found,) = operator.process_element(("a", "get", 0, 0), timestamp=100)
+        assert found.value == (None, [], {}, None)
+        assert operator.num_keyed_state_entries() == 0
+
+
+class Columns(BatchProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        descriptor = ValueStateDescriptor("value", LONG)
+        descriptor.enable_time_to_live(ttl().build())
+        runtime_context.get_state(descriptor)
+
+    def process_batch(self, batch: Any, ctx: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda: StateTtlConfig.new_builder(0), ValueError, "ttl must be"),
+        (
+            lambda: ttl().set_update_type("OnRead"),
+            TypeError,
+            "update_type must be a StateTtlConfig",
+        ),
+        (
+            lambda: ValueStateDescriptor("n", LONG).enable_time_to_live(5),
+            TypeError,
+            "must be a StateTtlConfig",
+        ),
+        (
+            lambda: ProcessTester(Columns(), "k", "k string", "k string"),
+            NotImplementedError,
+            "state 'value' of a BatchProcessFunction must have no time to live",
+        ),
+    ],
+)
+def test_a_wrong_time_to_live_raises(wrong: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        wrong()
+
+
+def test_a_builder_returns_what_it_was_told() -> None:
+    config = (
+        StateTtlConfig.new_builder(Time.seconds(1))
+        .set_ttl(Time.seconds(2))
+        .update_ttl_on_create_and_write()
+        .never_return_expired()
+        .cleanup_full_snapshot()
+        .cleanup_incrementally(10, True)
+        .cleanup_in_rocksdb_compact_filter(1000)
+        .disable_cleanup_in_background()
+        .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
+        .build()
+    )
+    assert config.get_ttl() == Time.seconds(2)
+    assert config.get_update_type() is StateTtlConfig.UpdateType.OnCreateAndWrite
+    assert config.get_state_visibility() is StateTtlConfig.StateVisibility.NeverReturnExpired
+    assert config.get_ttl_time_characteristic() is StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
+    assert config.is_enabled()
+    assert repr(config) == "StateTtlConfig(OnCreateAndWrite, NeverReturnExpired, ProcessingTime, 2000 ms)"
+
+
+@pytest.mark.parametrize(
+    ("characteristic", "streaming", "message"),
+    [
+        (EVENT_TIME, False, "event_time must name the event-time column, since the time to live of state"),
+        (StateTtlConfig.TtlTimeCharacteristic.ProcessingTime, True, "processing_time must be True, since"),
+        (StateTtlConfig.TtlTimeCharacteristic.ProcessingTime, False, None),
+    ],
+)
+def test_a_query_without_the_clock_of_a_time_to_live_raises(
+    characteristic: Any, streaming: bool, message: str | None
+) -> None:
+    rows = StructType().add("k", "string")
+    query = Query(
+        work=States(ttl().set_ttl_time_characteristic(characteristic).build()),
+        key=["k"],
+        rows=rows,
+        result=rows,
+        event_time=None,
+        watermarks=(WatermarkStrategy.no_watermarks(),),
+        channels=(None,),
+        order="arrival",
+        time_mode="None",
+        max_parallelism=4,
+    )
+    with nullcontext() if message is None else pytest.raises(ValueError, match=message):
+        rehearse(query.work, query, 4, KeyGroup(query), streaming)

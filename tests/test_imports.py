@@ -97,7 +97,8 @@ LAYERS = {
         "__init__",
     ],
     "spark": [
-        "_group _stored_timers java",
+        "_compat java",
+        "_group _stored_timers",
         "_exchange group_timers processor_timers",
         "_worker",
         "_plan",

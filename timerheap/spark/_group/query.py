@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
+from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._group.key_table import NAME
 from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
@@ -160,7 +160,7 @@ class Query:
     @cached_property
     def result_schema(self) -> pa.Schema:
         """Arrow schema of the results, without the columns of late rows."""
-        return to_arrow_schema(self.result, timezone="UTC")
+        return to_arrow_schema(self.result)
 
     @cached_property
     def late_type(self) -> pa.StructType | None:
@@ -181,4 +181,4 @@ class Query:
 
 def nullable_arrow_schema(rows: StructType) -> pa.Schema:
     """Return the Arrow schema of rows that have been checked before; nullability is ignored."""
-    return to_arrow_schema(rows._as_nullable(), timezone="UTC")
+    return to_arrow_schema(rows._as_nullable())

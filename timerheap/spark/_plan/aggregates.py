@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
 )
 
 from timerheap.functions import AggregateFunction
+from timerheap.spark._compat import to_arrow_type
 from timerheap.spark._plan.arguments import collation_of
 from timerheap.tvf import (
     Aggregate,
@@ -173,7 +173,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
     if function == "approx_count_distinct":
         stored = pa.binary()
     else:
-        stored = to_arrow_type(field.dataType if function == "sum" else type_, timezone="UTC")
+        stored = to_arrow_type(field.dataType if function == "sum" else type_)
     made = make(name, dtype)
     parts = None
     if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):

@@ -10,7 +10,6 @@ from pyspark.cloudpickle import dumps
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     AtomicType,
@@ -24,6 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.query import TIME, Late
 from timerheap.spark._group.row_buffer import RowOrder
@@ -297,7 +297,7 @@ def arrow_schema(argument: str, type_: object) -> pa.Schema:
             f"{min(taken)!r}; rename the column"
         )
     try:
-        return to_arrow_schema(type_, timezone="UTC")
+        return to_arrow_schema(type_)
     except Exception as e:
         raise ValueError(
             f"{argument} must have column types that Arrow supports, got {type_.simpleString()}: {e}"

@@ -9,9 +9,10 @@ from os import PathLike
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from timerheap._arguments import integer
+from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, ROWS, SLICES
 from timerheap.spark._group.user_states import restored_state
 from timerheap.spark._group.windows_part import SESSION_START
@@ -219,7 +220,7 @@ class CheckpointState:
 
     def _table(self, table: tables.Table, kinds: Collection[int], fields: list[pa.Field]) -> DataFrame:
         schema = from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
-        reader = tables.GroupReader(table, kinds, to_arrow_schema(schema, timezone="UTC"))
+        reader = tables.GroupReader(table, kinds, to_arrow_schema(schema))
         chunks = self.chunks.where(F.col("kind").isin(reader.chunks))
         return chunks.mapInArrow(lambda batches: reader(batches), schema)
 

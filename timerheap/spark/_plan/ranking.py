@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from timerheap.functions import AggregateFunction
+from timerheap.spark._compat import to_arrow_type
 from timerheap.spark._plan.aggregates import UserAggregate
 from timerheap.spark._plan.arguments import quoted
 from timerheap.spark._plan.grouped_windows import Windows
@@ -62,7 +62,7 @@ def first_rows(windows: Windows, rank: Rank) -> DataFrame:
     names = [name for name in rows.columns if name not in _order(rank)]
     type_ = ArrayType(rows.schema)
     called = f"first {rank.limit} by {', '.join(map(repr, rank.order))}"  # part of the checkpoint
-    function, accumulator = TopRows(rows.columns, rank), to_arrow_type(type_, timezone="UTC")
+    function, accumulator = TopRows(rows.columns, rank), to_arrow_type(type_)
     top = UserAggregate(function, tuple(rows.columns), type_, accumulator, called)
     result = windows.group_by(*rank.keys).agg(top)
     exploded = result.select(*WINDOW_COLUMNS, F.posexplode(quoted(called)).alias("at", "row"))

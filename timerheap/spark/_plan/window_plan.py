@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap._arguments import milliseconds
+from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
@@ -217,7 +217,7 @@ class WindowPlan:
         self, local: Literal["jvm", "arrow", "operator"], parts: list[list[str]] | None = None
     ) -> WindowWork:
         every, result = self.source.options["emit_every"], self._result()
-        arrow = to_arrow_schema(result, timezone="UTC")
+        arrow = to_arrow_schema(result)
         first = len(self.keys) + len(WINDOW_COLUMNS)
         return WindowWork(
             spec=self._spec(),

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.types as is_
 from pandas.api.types import infer_dtype, is_object_dtype
 from pyspark.errors import PySparkValueError
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
+from timerheap.spark._compat import to_frame, to_record_batch
 from timerheap.spark._group.offsets import narrow
 from timerheap.spark._group.python_values import python_values
 from timerheap.spark._worker.frame_slices import columns_of, sliced
@@ -40,8 +40,7 @@ class FrameRecords:
     """
 
     def __init__(self, result: StructType, zone: str, frame_rows: int, output: ResultBuffer) -> None:
-        self._result = StructType([StructField("_0", result)])
-        self._names = result.names
+        self._result = result
         self._zone = zone
         self._frame_rows = frame_rows
         self._output = output
@@ -55,8 +54,7 @@ class FrameRecords:
         keys = {name: rows.column(name) for name in key}
         columns = [_widened(in_zone(column, self._zone)) for column in rows.columns]
         batch = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))])
-        series = ArrowBatchTransformer.to_pandas(batch, timezone=self._zone)
-        frame = pd.concat(series, axis=1)
+        frame = to_frame(batch, self._zone)
         frame.columns = pd.Index(rows.schema.names)
         return _Frames(frame, keys, self._frame_rows)
 
@@ -88,16 +86,7 @@ class FrameRecords:
         names = self._shape[0]
         frame = pd.concat([pd.Series(_joined(parts)) for parts in zip(*pending, strict=True)], axis=1)
         frame.columns = pd.Index(names)
-        batch = PandasToArrowConversion.convert(
-            [frame],
-            self._result,
-            timezone=self._zone,
-            safecheck=False,
-            arrow_cast=True,
-            assign_cols_by_name=True,
-        )
-        columns = batch.column(0).flatten()
-        self._output.batch(pa.RecordBatch.from_arrays(columns, names=self._names), "the processor")
+        self._output.batch(to_record_batch(frame, self._result, self._zone), "the processor")
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

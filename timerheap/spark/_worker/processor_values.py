@@ -9,18 +9,19 @@ from collections.abc import Callable
 from operator import contains
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.streaming.stateful_processor_api_client import _load_numpy, _normalize_state_value
 
+from timerheap.spark._compat import to_arrow_type
 from timerheap.spark._worker.processor_errors import refusal
 
 __all__ = ["StructCodec", "reader", "stored_type"]
 
 Convert = Callable[[Any], Any]
 
+_PLAIN = bool, int, float, str, bytes, datetime.datetime, type(None)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _ZEROS: list[tuple[tuple[type[T.DataType], ...], Any]] = [
@@ -41,7 +42,7 @@ _CLASSES: dict[type[T.DataType], type] = {
 
 def stored_type(schema: T.StructType) -> pa.StructType:
     """Return the Arrow type that a state of this schema is kept in."""
-    return to_arrow_type(schema._as_nullable(), timezone="UTC")
+    return to_arrow_type(schema._as_nullable())
 
 
 class StructCodec:
@@ -57,7 +58,6 @@ class StructCodec:
     """
 
     def __init__(self, schema: T.StructType) -> None:
-        _load_numpy()  # which _normalize_state_value needs
         self.names = schema.names
         self._n = len(schema)
         self._internal = schema.toInternal if any(f.needConversion() for f in schema) else tuple
@@ -79,7 +79,7 @@ class StructCodec:
         """Return what is kept of the key of a map, hashable if its fields are."""
         if isinstance(data, tuple) and self._is_plain(data):
             return tuple(data)
-        values = self._internal(tuple(map(_normalize_state_value, data)))
+        values = self._internal(tuple(map(_in_python, data)))
         if len(values) != self._n:
             raise refusal("STRUCT_ARRAY_LENGTH_MISMATCH", expected=self._n, actual=len(values))
         return tuple([coerce(value) for coerce, value in zip(self._coerce, values, strict=True)])
@@ -103,6 +103,23 @@ class StructCodec:
         if self._readers is None:
             return kept if type(kept) is tuple else tuple(kept)
         return tuple([read(value) for read, value in zip(self._readers, kept, strict=True)])
+
+
+def _in_python(value: Any) -> Any:
+    """Return a value without objects of NumPy and pandas, as PySpark makes it before it pickles it."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, np.generic):
+        return value.tolist()
+    if isinstance(value, Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return type(value)(*map(_in_python, value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_in_python, value))
+    if isinstance(value, dict):
+        return {_in_python(key): _in_python(each) for key, each in value.items()}
+    if hasattr(value, "to_pytimedelta"):
+        return value.to_pytimedelta()
+    return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
 
 
 def _same(value: Any) -> Any:

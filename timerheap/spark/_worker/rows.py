@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import DataType, StructField, StructType, UserDefinedType
 
 from timerheap._native._heap import ColumnReader, RowSource
+from timerheap.spark._compat import to_tuples
 from timerheap.spark._group.python_values import column_reader
 
 __all__ = ["row_source"]
@@ -67,7 +67,7 @@ def _column(column: pa.Array, field: StructField) -> ColumnReader | list[Any]:
     if plain and (reader := column_reader(column)) is not None:
         return reader
     table, type_ = pa.table({field.name: column}), StructType([field])
-    return [value for (value,) in ArrowTableToRowsConversion.convert(table, type_, return_as_tuples=True)]
+    return [value for (value,) in to_tuples(table, type_)]
 
 
 def _leaves(
@@ -90,7 +90,7 @@ def _read(value: pa.Array, type_: DataType) -> tuple[Any, ...]:
     """Return the value of a column of one row as a tuple, empty if Python cannot represent it."""
     table, schema = pa.table({"value": value}), StructType([StructField("value", type_)])
     with suppress(*_OUT_OF_RANGE):
-        ((found,),) = ArrowTableToRowsConversion.convert(table, schema)
+        ((found,),) = to_tuples(table, schema)
         return (found,)
     return ()
 

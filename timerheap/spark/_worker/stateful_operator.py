@@ -9,11 +9,11 @@ from typing import Any, cast
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.unpack import HashedRows, unpack
@@ -164,4 +164,4 @@ def unpacked_rows(query: Query, packed: pa.Table) -> HashedRows | None:
 def in_types_of_spark(results: pa.Table, result_type: StructType, packed: pa.Table) -> pa.Table:
     """Return results in the Arrow types that Spark expects of a function whose input was `packed`."""
     large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
-    return results.cast(to_arrow_schema(result_type, timezone="UTC", prefers_large_types=large))
+    return results.cast(to_arrow_schema(result_type, large=large))

@@ -1,0 +1,77 @@
+"""What differs between the versions of PySpark that timerheap runs on: the newest comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, cast
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import conversion
+from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.pandas import types
+from pyspark.sql.types import DataType, StructField, StructType
+
+__all__ = ["to_arrow_schema", "to_arrow_type", "to_frame", "to_record_batch", "to_tuples"]
+
+
+def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Return those of the options that are arguments of a function."""
+    known = signature(function).parameters
+    return {name: value for name, value in options.items() if name in known}
+
+
+_UTC = _if_known(types.to_arrow_schema, timezone="UTC")  # before 4.2 timestamps are in UTC without it
+_TUPLES = _if_known(ArrowTableToRowsConversion.convert, return_as_tuples=True)  # 4.0: Rows, also tuples
+
+
+def to_arrow_schema(schema: StructType, *, large: bool = False) -> pa.Schema:
+    """Return the Arrow schema of a type, with timestamps in UTC, and text and bytes of large types or not."""
+    return types.to_arrow_schema(schema, **_UTC, prefers_large_types=large)
+
+
+def to_arrow_type(type_: DataType) -> pa.DataType:
+    """Return the Arrow type of a type, with timestamps in UTC."""
+    return types.to_arrow_type(type_, **_UTC)
+
+
+def to_tuples(table: pa.Table, type_: StructType) -> list[tuple[Any, ...]]:
+    """Return the rows of a table as Python values, in tuples."""
+    return ArrowTableToRowsConversion.convert(table, type_, **_TUPLES)  # type: ignore[return-value]
+
+
+def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
+    """Return the DataFrame that a pandas function receives for a batch; its columns are numbered."""
+    if hasattr(conversion, "ArrowBatchTransformer"):
+        series: Any = conversion.ArrowBatchTransformer.to_pandas(batch, timezone=zone)
+    else:
+        convert = _serializer(zone).arrow_to_pandas
+        number = _if_known(convert, idx=0)  # in 4.1, for types that it is not told
+        series = [convert(column, **number) for column in batch.columns]
+    frame: pd.DataFrame = pd.concat(series, axis=1)
+    return frame
+
+
+def to_record_batch(frame: pd.DataFrame, type_: StructType, zone: str) -> pa.RecordBatch:
+    """Return what Spark makes of a DataFrame that a pandas function returns, its columns found by name."""
+    if hasattr(conversion, "PandasToArrowConversion"):
+        batch = conversion.PandasToArrowConversion.convert(
+            [frame],
+            StructType([StructField("_0", type_)]),
+            timezone=zone,
+            safecheck=False,
+            arrow_cast=True,
+            assign_cols_by_name=True,
+        )
+        columns = batch.column(0).flatten()
+    else:
+        columns = _serializer(zone)._create_struct_array(frame, to_arrow_type(type_)).flatten()
+    return pa.RecordBatch.from_arrays(columns, names=type_.names)
+
+
+def _serializer(zone: str) -> Any:
+    """Return what converted the frames of a pandas function before 4.2."""
+    from pyspark.sql.pandas import serializers
+
+    return cast(Any, serializers).ArrowStreamPandasUDFSerializer(zone, False, True, arrow_cast=True)

@@ -149,7 +149,8 @@ LAYERS = {
         "processor_operator",
     ],
     "spark._plan": [
-        "__init__ arguments checkpoint_source checkpoint_survey checkpoint_watermarks flink_nodes settings",
+        "__init__ arguments checkpoint_source checkpoint_survey checkpoint_watermarks",
+        "expressions flink_nodes settings",
         "checkpoint_state",
         "starting_state",
         "aggregates flink_grouping flink_ranks marks observation side_tags time_column window_source",

@@ -1,19 +1,32 @@
-"""What differs between the versions of PySpark that timerheap runs on: the newest comes first."""
+"""What differs between the versions of PySpark that timerheap runs on, and on Spark Connect."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql import conversion
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import DataFrame, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
 from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["to_arrow_schema", "to_arrow_type", "to_frame", "to_record_batch", "to_tuples"]
+__all__ = [
+    "accumulator",
+    "analyzed_plan",
+    "on_connect",
+    "refuse_connect",
+    "to_arrow_schema",
+    "to_arrow_type",
+    "to_frame",
+    "to_record_batch",
+    "to_tuples",
+]
+
+T = TypeVar("T")
 
 
 def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
@@ -68,6 +81,41 @@ def to_record_batch(frame: pd.DataFrame, type_: StructType, zone: str) -> pa.Rec
     else:
         columns = _serializer(zone)._create_struct_array(frame, to_arrow_type(type_)).flatten()
     return pa.RecordBatch.from_arrays(columns, names=type_.names)
+
+
+def on_connect(spark: SparkSession) -> bool:
+    """Return whether a session is of Spark Connect, which has neither a JVM nor a SparkContext."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def refuse_connect(spark: SparkSession, what: str) -> None:
+    """Raise an error if a session is of Spark Connect, where `what` is not supported."""
+    if on_connect(spark):
+        raise NotImplementedError(
+            f"{what} is not supported on Spark Connect, which has no access to the JVM; use a "
+            "classic session: SparkSession.builder.master(...)"
+        )
+
+
+def analyzed_plan(df: DataFrame) -> str:
+    """Return the text of the analyzed plan of a DataFrame."""
+    if on_connect(df.sparkSession):
+        return str(cast(Any, df)._explain_string(extended=True))
+    return cast(str, df._jdf.queryExecution().analyzed().toString())
+
+
+class _Unheard:
+    """Stands for an accumulator on Spark Connect, which has none: what tasks add is lost."""
+
+    def add(self, term: object) -> None:
+        """Do nothing."""
+
+
+def accumulator(spark: SparkSession, zero: T, param: AccumulatorParam[T]) -> Accumulator[T]:
+    """Return an accumulator; on Spark Connect one that hears nothing."""
+    if on_connect(spark):
+        return cast(Accumulator[T], _Unheard())
+    return spark.sparkContext.accumulator(zero, param)
 
 
 def _serializer(zone: str) -> Any:

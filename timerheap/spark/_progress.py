@@ -113,6 +113,8 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     them. A ``foreachBatch`` that reads its DataFrame twice without ``persist()`` runs the operator twice,
     which doubles the numbers.
     """
+    if type(query).__module__.startswith("pyspark.sql.connect."):
+        raise NotImplementedError("progress() is not supported on Spark Connect, where nothing is observed")
     if not isinstance(query, StreamingQuery):
         raise TypeError(f"query must be a pyspark.sql.streaming.StreamingQuery, got {query!r}")
     if not isinstance(operator, str):

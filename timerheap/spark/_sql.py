@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from timerheap.spark._compat import on_connect
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.grouped_windows import Windows
 from timerheap.spark._plan.ranking import first_results, first_rows, with_order
@@ -97,7 +98,7 @@ def sql(
 
     The semantics are those of Flink's window table functions and window aggregation.
     """
-    if not isinstance(spark, SparkSession):
+    if not (isinstance(spark, SparkSession) or on_connect(spark)):
         raise TypeError(f"spark must be a pyspark.sql.SparkSession, got {spark!r}")
     if not isinstance(query, str):
         raise TypeError(f"query must be a str, got {query!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 from timerheap.functions import AggregateFunction
 from timerheap.spark._compat import to_arrow_type
 from timerheap.spark._plan.arguments import collation_of
+from timerheap.spark._plan.expressions import function_call
 from timerheap.tvf import (
     Aggregate,
     ApproxCountDistinct,
@@ -149,19 +150,16 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
             f"agg must receive a Column such as F.count('*'), or the result of "
             f"timerheap.spark.aggregate(...), got {wanted!r}"
         )
-    node = cast(Any, wanted)._jc.node()
-    while node.getClass().getSimpleName() == "Alias":
-        node = node.child()
     (field,) = df.groupBy().agg(wanted).schema  # with the name and the type that Spark uses
-    function, arguments = _call(node, wanted)
-    if function == "count" and (not arguments or _is_constant(arguments[0])):
+    function, arguments, counts_rows = _call(wanted, df)
+    if function == "count" and counts_rows:
         return ResolvedAggregate(field, Count(), {}, None, {}, wanted)
     if len(arguments) != 1:
         raise ValueError(
             f"agg must receive aggregates of one column, got {_text(wanted)}; aggregate one column"
         )
     name = f"{_INPUT}{number}"
-    argument = _column(arguments[0], df)
+    (argument,) = arguments
     type_ = df.select(argument).schema[0].dataType
     collation = collation_of(type_)
     if collation is not None and function != "count":
@@ -200,14 +198,16 @@ def _text(wanted: Column) -> str:
     return str(wanted).removeprefix("Column<'").removesuffix("'>")
 
 
-def _call(node: Any, wanted: Column) -> tuple[str, list[Any]]:
-    if node.getClass().getSimpleName() != "UnresolvedFunction":
+def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], bool]:
+    """Return the function and the columns that it aggregates, and whether it has none but the rows."""
+    call = function_call(wanted, df.sparkSession)
+    if call is None:
         raise ValueError(
             f"agg must receive calls of aggregate functions, got {_text(wanted)}; use one of "
             f"{', '.join(_KNOWN)}"
         )
-    function = _SAME.get(node.functionName(), node.functionName())
-    if node.isDistinct():
+    function = _SAME.get(call.name, call.name)
+    if call.is_distinct:
         function = f"{function}_distinct"
     if function not in _KNOWN:
         raise ValueError(
@@ -215,21 +215,8 @@ def _call(node: Any, wanted: Column) -> tuple[str, list[Any]]:
             "timerheap.spark.aggregate(...) for your own function; to compute with aggregates, select() from "
             "the result"
         )
-    given = node.arguments()
-    arguments = [given.apply(at) for at in range(given.size())]
-    return function, arguments[:1] if function == "approx_count_distinct" else arguments
-
-
-def _is_constant(node: Any) -> bool:
-    return node.getClass().getSimpleName() in ("Literal", "UnresolvedStar")
-
-
-def _column(node: Any, df: DataFrame) -> Column:
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    jvm: Any = df.sparkSession._jvm
-    column: Column = ClassicColumn(jvm.org.apache.spark.sql.Column(node))
-    return column
+    arguments = call.arguments[:1] if function == "approx_count_distinct" else call.arguments
+    return function, arguments, call.of_rows
 
 
 _SAME = {"mean": "avg", "std": "stddev_samp", "stddev": "stddev_samp", "variance": "var_samp"}

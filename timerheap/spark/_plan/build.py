@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
+from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.pack import PACKED, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
@@ -38,7 +39,7 @@ def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrate
 
 def has_spark_watermark(df: DataFrame) -> bool:
     """Return whether a ``withWatermark()`` of Spark's stands before `df`."""
-    return "EventTimeWatermark" in df._jdf.queryExecution().analyzed().toString()
+    return "EventTimeWatermark" in analyzed_plan(df)
 
 
 def build(

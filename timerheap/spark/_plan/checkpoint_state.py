@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from timerheap._arguments import integer
-from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._compat import refuse_connect, to_arrow_schema
 from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, ROWS, SLICES
 from timerheap.spark._group.user_states import restored_state
 from timerheap.spark._group.windows_part import SESSION_START
@@ -298,6 +298,7 @@ def survey_of(
 
     The arguments are those of `read_checkpoint`.
     """
+    refuse_connect(spark, "reading a checkpoint")
     if not isinstance(spark, SparkSession):
         raise TypeError(f"spark must be a pyspark.sql.SparkSession, got {spark!r}")
     path = path_of(checkpoint)

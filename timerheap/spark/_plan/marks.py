@@ -75,7 +75,7 @@ def marked(input: Input, *others: Input, order: RowOrder) -> DataFrame:
             millis = _millis(named_column(df, "event_time", input.event_time), input.event_time)
             now = F.unix_millis(F.current_timestamp())  # the micro-batch's time, the same in every attempt
             marks[AHEAD] = millis > now + F.lit(input.strategy.max_ahead)
-    return df.withColumns(marks)
+    return df.withColumns(marks) if marks else df  # Spark Connect refuses to add none
 
 
 def hashed(df: DataFrame, key: list[str]) -> DataFrame:

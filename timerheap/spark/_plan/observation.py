@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from timerheap.spark._compat import analyzed_plan, on_connect
 from timerheap.spark._plan.arguments import quoted
 from timerheap.spark._worker.task_metrics import METRICS, TASK_METRICS
 
@@ -28,8 +29,13 @@ def with_metrics(result: StructType) -> StructType:
 
 
 def observed(output: DataFrame, df: DataFrame) -> DataFrame:
-    """Return the results among the output of an operator, whose input is `df`, and observe its metrics."""
+    """Return the results among the output of an operator, whose input is `df`, and observe its metrics.
+
+    On Spark Connect nothing is observed: two operators of one name could not be told apart there.
+    """
     results = [quoted(name) for name in output.columns if name != METRICS]
+    if on_connect(df.sparkSession):
+        return output.where(F.col(METRICS).isNull()).select(*results)
     # Each expression costs each micro-batch, also one of few rows: so the text is parsed in one of them.
     parsed = output.select(*results, F.from_csv(METRICS, _PARSED).alias(METRICS))
     combined = [getattr(F, m.combine)(f"{METRICS}.{m.name}").alias(m.name) for m in TASK_METRICS]
@@ -39,7 +45,7 @@ def observed(output: DataFrame, df: DataFrame) -> DataFrame:
 
 def _name(df: DataFrame) -> str:
     """Return a name that no operator before this one has."""
-    plan = df._jdf.queryExecution().analyzed().toString()
+    plan = analyzed_plan(df)
     numbers = [int(number or 1) for number in re.findall(rf"CollectMetrics {OBSERVED}(?:_(\d+))?,", plan)]
     return f"{OBSERVED}_{max(numbers) + 1}" if numbers else OBSERVED
 

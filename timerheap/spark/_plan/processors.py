@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
+from timerheap.spark._compat import refuse_connect
 from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
 from timerheap.spark._group.query import Query, TimeMode
 from timerheap.spark._plan.arguments import (
@@ -134,6 +135,7 @@ def _initial_rows(
     """Return the rows of the initial state, and their key columns."""
     if initial_state is None:
         return None, []
+    refuse_connect(df.sparkSession, "initial_state")
     if not isinstance(initial_state, GroupedData):
         raise TypeError(
             "initial_state must be a grouped DataFrame, such as initial.groupBy('key'), got "

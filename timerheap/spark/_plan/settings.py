@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from pyspark.sql import DataFrame, SparkSession
 
+from timerheap.spark._compat import on_connect
+
 __all__ = ["check_settings"]
 
 _log = logging.getLogger("timerheap")
@@ -50,6 +52,8 @@ def _slow_exchange(spark: SparkSession) -> Iterator[str]:
     records = int(spark.conf.get(_RECORDS) or 0)
     if 0 < records < _FEWEST_RECORDS:
         yield f"{_RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
+    if on_connect(spark):
+        return
     text = spark.conf.get(_BYTES)
     nbytes = spark._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text)  # type: ignore[union-attr]
     if nbytes < _NO_BYTES:
@@ -62,5 +66,5 @@ def _slow_exchange(spark: SparkSession) -> Iterator[str]:
 def _slow_state(spark: SparkSession) -> Iterator[str]:
     if str(spark.conf.get(_CHANGELOG, "false")).lower() != "true":
         yield f"{_CHANGELOG} is false, so each micro-batch writes all state, set it to true"
-    if spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
+    if not on_connect(spark) and spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
         yield f"{_REUSE} is false, so each task starts a Python worker, set it to true for the application"

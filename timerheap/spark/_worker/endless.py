@@ -12,6 +12,8 @@ from typing import Any
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
+from timerheap.spark._compat import accumulator
+
 __all__ = ["Runs", "runs"]
 
 _log = logging.getLogger("timerheap")
@@ -54,7 +56,7 @@ class _WarnsOnce(AccumulatorParam[Ids]):
 
 def runs(spark: SparkSession) -> Runs:
     """Return an accumulator that logs a warning for each run that ``availableNow`` will not end."""
-    return spark.sparkContext.accumulator(frozenset(), _WarnsOnce(spark))
+    return accumulator(spark, frozenset(), _WarnsOnce(spark))
 
 
 def _never_ends(spark: SparkSession, query: str | None) -> bool:

@@ -16,6 +16,8 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
+from timerheap.spark._compat import accumulator
+
 __all__ = ["Counts", "HandOvers", "hand_overs"]
 
 _log = logging.getLogger("timerheap")
@@ -54,4 +56,4 @@ class _Logged(AccumulatorParam[Counts]):
 
 def hand_overs(spark: SparkSession) -> HandOvers:
     """Return an accumulator that logs what it receives."""
-    return spark.sparkContext.accumulator(Counts(), _Logged())
+    return accumulator(spark, Counts(), _Logged())

@@ -10,6 +10,8 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
+from timerheap.spark._compat import accumulator
+
 __all__ = ["Notice", "Notices", "each", "notices"]
 
 _log = logging.getLogger("timerheap")
@@ -54,4 +56,4 @@ def each(messages: Iterable[str]) -> frozenset[Notice]:
 
 def notices(spark: SparkSession) -> Notices:
     """Return an accumulator that logs new messages as warnings of the logger "timerheap"."""
-    return spark.sparkContext.accumulator(frozenset(), _LoggedOnce())
+    return accumulator(spark, frozenset(), _LoggedOnce())

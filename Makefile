@@ -34,7 +34,7 @@ sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +52,13 @@ test-fast: $(venv)/test/.installed ## The quick tests that start neither Spark n
 
 test: $(venv)/test/.installed ## All tests and documented examples, against the installed wheel
 	$(call installed,test) -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
+
+spark_versions := 4.1 4.2 4.3
+
+test-spark-versions: $(spark_versions:%=test-spark-%) ## The Spark tests on each version of PySpark that is supported
+
+test-spark-%: $(venv)/spark-%/.installed
+	$(call installed,spark-$*) -m pytest tests/spark --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(venv)/lint/.installed ## ruff, mypy --strict, stubtest, clang-format, jactionlint
 	$(venv)/lint/bin/ruff check
@@ -152,6 +159,7 @@ $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 # The wheel's extras in each environment; the demo is a user's, and has no dependency group.
 extras_demo := [demo]
 extras_test := [demo,rocksdb,sketches,sql]
+$(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
 extras_bench := [spark,java,rocksdb]
 extras_lint := [demo,rocksdb,sql]
 extras_docs := [spark]

@@ -84,6 +84,8 @@ def test_the_code_of_a_page_prints_the_output_that_it_shows(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     names: dict[str, Any] = {"__name__": "__main__"}  # so that its classes travel to workers by value
+    if "tws_tester" in page.read_text(encoding="utf-8"):
+        pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="new in PySpark 4.2")
     if request.node.get_closest_marker("spark"):
         request.getfixturevalue("settings_restored")
     shared = page.with_name("index.md")  # a folder's first page says what its others begin with

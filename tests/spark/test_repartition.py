@@ -20,7 +20,10 @@ from pyspark.sql import functions as F
 import timerheap.spark
 from timerheap import KeyedProcessFunction, WatermarkStrategy
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not hasattr(SparkSession, "_streamingCheckpointManager"), reason="not in this Spark"),
+]
 
 
 def repartition(spark: SparkSession, work: Path, partitions: int) -> None:

@@ -49,7 +49,7 @@ class SparkStore:
             raise RuntimeError(
                 "pyspark must have StatefulProcessorApiClient.set_implicit_key(), which keeps the state of a "
                 "key group under its label, and _receive_proto_message(), which reads Spark's answers, got "
-                f"pyspark {__version__}; install pyspark 4.3"
+                f"pyspark {__version__}; install pyspark 4.1, 4.2 or 4.3"
             )
         self._set_key: Callable[[tuple[int]], None] = set_key
         self._receive: Callable[[], tuple[int, str, bytes]] = receive

@@ -17,8 +17,9 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 def test_functions_windows_and_processors_run_on_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     program = [sys.executable, str(SUPPORT / "connect_program.py"), str(tmp_path)]
-    path = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
-    run = subprocess.run(program, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
+    run = subprocess.run(program, env=environ, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-5000:]
     found = json.loads((tmp_path / "found.json").read_text())
     rows = [["a", 0, 1], ["a", 1000, -1], ["a", 3000, 2], ["a", 4000, -1], ["b", 5, 1], ["b", 1005, -1]]

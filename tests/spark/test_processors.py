@@ -266,6 +266,12 @@ def test_values_are_coerced_as_by_sparks_jvm(type_: str, value: Any, kept: Any) 
         assert type(found) is type(kept)
 
 
+def test_the_entries_of_a_dict_in_a_value_keep_their_order() -> None:
+    codec = StructCodec(T.StructType([field("map<string,int>")]))
+    (found,) = codec.decode(codec.encode(({"up": 1, "down": 2, "": 3},)))
+    assert list(found) == ["up", "down", ""]
+
+
 def field(ddl: str) -> T.StructField:
     names = {
         "array<int>": T.ArrayType(T.IntegerType()),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import pytest
 import streams
 from processors import SCHEMA, Commands, on_both, random_batches, run_both
@@ -15,7 +16,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark import transform_with_state
+from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 
 pytestmark = pytest.mark.spark
 
@@ -102,6 +103,101 @@ def test_a_batch_dataframe_with_initial_state_does_the_same_as_in_spark(spark: S
     yielded = {by: sorted(rest for one, *rest in found if one == by) for by in ("spark", "timerheap")}
     assert yielded["timerheap"] == yielded["spark"]
     assert len(yielded["spark"]) == 18
+
+
+class Trip(NamedTuple):
+    stop: str
+    minutes: int
+
+
+class Nested(StatefulProcessor):
+    """States of nested and long values in each shape; yields nested values, and what it has found as text."""
+
+    SCHEMA = (
+        "ids array<int>, tags array<array<string>>, stops array<struct<stop:string,minutes:int>>, "
+        "limits map<string,map<string,int>>, note string"
+    )
+    OUTPUT = (
+        "a string, b int, what string, stops array<struct<stop:string,minutes:int>>, limits map<string,int>"
+    )
+    VALUE = (
+        [1, None, 3],
+        [["a", ""], [], ["\x00\\ \n\t,'\""]],
+        [{"stop": "north", "minutes": 2}, Trip("south", 3)],
+        {"up": {"x": 1}},
+        "long " * 40_000,
+    )
+
+    def __init__(self, style: str) -> None:
+        self.style = style
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.value = handle.getValueState("value", self.SCHEMA)
+        self.list = handle.getListState("list", self.SCHEMA)
+        self.map = handle.getMapState("map", "a string, b int", self.SCHEMA)
+        self.empty = handle.getValueState("empty", "n int")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        n = initialState.n if self.style == "rows" else initialState.at[0, "n"]
+        self.value.update(self.VALUE)
+        self.list.appendList([self.VALUE, ([n], None, None, None, None)])
+        self.map.updateValue((None, 1), self.VALUE)
+        self.map.updateValue(key, ([n], [], [], {"": {"é": n}}, ""))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() - 1)
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 10_000_000)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        n = sum(row.n if self.style == "rows" else int(row["n"].sum()) for row in rows)
+        found = self.value.get()
+        if found is not None:
+            found[0].append(n)  # which changes no state
+            found[2].append({"stop": key[0], "minutes": n})
+            self.value.update(found)
+        self.list.appendValue(([n], [], [Trip("end", n)], {}, None))
+        shown = [self.value.get(), *self.list.get(), *self.map.iterator()]
+        shown += [
+            self.empty.get(),
+            self.empty.exists(),
+            self.map.getValue(key),
+            len(list(self.handle.listTimers())),
+        ]
+        text = repr(shown).replace("long " * 40_000, "long")
+        yield self._result(
+            key, text, [{"stop": "x", "minutes": n}, {"stop": None, "minutes": None}], {"n": n}
+        )
+        yield self._result(key, None, None, None)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+        self.handle.deleteTimer(expiredTimerInfo.getExpiryTimeInMs())
+        left = len(list(self.handle.listTimers()))
+        yield self._result(key, f"timer {key!r} {left} {self.value.exists()}", [], {})
+
+    def _result(self, key: Any, what: Any, stops: Any, limits: Any) -> Any:
+        a, b = key
+        if self.style == "rows":
+            return Row(limits=limits, a=a, b=b, what=what, stops=stops and [Row(**stop) for stop in stops])
+        return pd.DataFrame({"b": [b], "a": [a], "what": [what], "limits": [limits], "stops": [stops]})
+
+
+@pytest.mark.parametrize("style", ["rows", "frames"])
+def test_nested_states_two_key_columns_and_timers_of_initial_state_do_the_same_as_in_spark(
+    spark: SparkSession, style: Any
+) -> None:
+    schema = "n int, b int, at timestamp, a string"
+    rows = [(1, 5, None, "x"), (2, 5, None, "y"), (3, 6, None, "x"), (4, 5, None, "x")]
+    df = spark.createDataFrame(rows, schema)
+    initial = spark.createDataFrame([("x", 7, 5), ("z", 8, 9)], "a2 string, n int, b2 int").groupBy(
+        "a2", "b2"
+    )
+    grouped = df.groupBy("a", "b")
+    theirs = grouped.transformWithState if style == "rows" else grouped.transformWithStateInPandas
+    ours = transform_with_state if style == "rows" else transform_with_state_in_pandas
+    spark_result = theirs(Nested(style), Nested.OUTPUT, "Append", "ProcessingTime", initial)
+    result = ours(df, ["a", "b"], Nested(style), Nested.OUTPUT, "Append", "ProcessingTime", initial)
+    expected = sorted(map(repr, spark_result.collect()))
+    assert sorted(map(repr, result.collect())) == expected
+    assert len(expected) == 8
 
 
 class Echo(StatefulProcessor):

@@ -489,7 +489,7 @@ def test_a_timeout_purges_with_a_nested_trigger_of_processing_time() -> None:
         (lambda: CountEvictor.of(0), ValueError, "max_count must be 1 or more, got 0"),
         (lambda: CountEvictor.of(1.5), TypeError, "max_count must be an int"),  # type: ignore[arg-type]
         (lambda: TimeEvictor.of(-1), ValueError, "window_size"),
-        (lambda: TimeEvictor.of("1s"), TypeError, "window_size"),  # type: ignore[arg-type]
+        (lambda: TimeEvictor.of("1s"), ValueError, "window_size"),
         (lambda: DeltaEvictor.of("1", Difference()), TypeError, "threshold must be a number, got '1'"),
         (lambda: DeltaEvictor.of(float("nan"), Difference()), ValueError, "threshold must be a number"),
         (lambda: DeltaEvictor.of(1, Difference), TypeError, "delta_function must be .* pass an instance"),

@@ -1,5 +1,6 @@
 /* Runs each operation of csrc/ once on fixed timers or ids, and lets callgrind dump the instructions of each under the
  * name of the operation. instructions.py builds it, runs it and reads the dumps. */
+#include "th_group.h"
 #include "th_heap.h"
 #include "th_pack.h"
 #include "th_table.h"
@@ -154,6 +155,21 @@ static void hash_texts(void) {
     if (th_pack_hash(&texts, out_key) != TH_YES) abort();
 }
 
+/* Numbers the keys of rows, of which each has two, and puts the rows into waves. */
+static void waves(th_table *t, const int64_t *ids) {
+    static int64_t number[N], stop[N], order[N];
+    static uint32_t seen[N], rank_of_row[N];
+    size_t n;
+    th_table_number_many(t, column(ids), N, number, done);
+    if (th_group_ranks(number, N, t->len, seen, rank_of_row, &n) != TH_YES || n != 2) abort();
+    th_group_waves(rank_of_row, N, n, stop, order);
+}
+
+static void order_rows(void) {
+    static uint64_t order[N], scratch[N];
+    th_row_order((const int64_t *const[]){ts, key, moved}, N, order, scratch);
+}
+
 static uint64_t count[RANKS];
 
 static void measure(void) {
@@ -218,6 +234,9 @@ int main(void) {
     COUNT_IDS("ids, find_many, absent", filled_index(), th_table_find_many(&t, column(ts), N, out_ts, done));
     COUNT_IDS("ids, remove_many", filled_index(), th_table_remove_many(&t, column(old_key), N, out_ts, done));
     COUNT_IDS("ids, grow", filled_index(), th_table_move(&t, memory(th_table_size(2 * N)), 2 * N, 1));
+    for (size_t i = 0; i < N; i++) out_key[i] = key[i % (N / 2)];
+    COUNT_IDS("rows, waves", an_index(), waves(&t, out_key));
+    COUNT_ROWS("rows, order", order_rows());
     draw_texts();
     COUNT_ROWS("rows, resolve", resolve());
     COUNT_ROWS("rows, hash", hash_texts());

@@ -138,12 +138,19 @@ static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, 
     settle_tail(h, first);
 }
 
+/* Counts the arguments from i on that are absent, of which i is one. */
+static size_t count_absent(const th_heap *h, rows *r, size_t i, int what) {
+    size_t absent = 1;
+    while (++i < r->n) absent += row_of(h, r, fetch(h, r, i, what)) == SIZE_MAX;
+    return absent;
+}
+
 th_status th_heap_push_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *added,
                             uint32_t *where, size_t *need) {
     rows r = {.ts = ts, .key = key, .ns = ns, .n = n};
     size_t first = h->len, done = h->cap ? append(h, &r, added, h->by_key ? where : NULL) : 0;
     if (done < n) {
-        *need = h->len + n - done;
+        *need = h->len + (h->cap ? count_absent(h, &r, done, h->by_key ? ROWS : 0) : n);
         while (h->len > first) {
             size_t last = --h->len;
             th_leave(h, th_hash_row(h, last), h->slot[last]);

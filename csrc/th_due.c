@@ -13,6 +13,17 @@ size_t th_heap_count_due(const th_heap *h, int64_t watermark) {
     return h->len && h->ts[0] <= watermark ? count_below(h, 0, watermark) : 0;
 }
 
+size_t th_heap_due_rows(const th_heap *h, int64_t watermark, int64_t *row, size_t n) {
+    size_t found = 0;
+    if (n && h->len && h->ts[0] <= watermark) row[found++] = 0;
+    for (size_t seen = 0; seen < found && found < n; seen++) {
+        size_t c = TH_ARITY * (size_t)row[seen] + 1, end = c + TH_ARITY < h->len ? c + TH_ARITY : h->len;
+        for (; c < end && found < n; c++)
+            if (h->ts[c] <= watermark) row[found++] = (int64_t)c;
+    }
+    return found;
+}
+
 /* Popping timers one by one is faster for a few timers, or if there are this many due rows for each popped one. */
 #define MANY 16
 

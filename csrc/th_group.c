@@ -157,3 +157,25 @@ void th_groups_firsts(const th_groups *t, size_t keys, int64_t *row) {
 void th_groups_order(const uint32_t *group, size_t n, int64_t first, int64_t *next, int64_t *order) {
     for (size_t i = 0; i < n; i++) order[next[group[i]]++] = first + (int64_t)i;
 }
+
+th_status th_group_ranks(const int64_t *number, size_t n, size_t keys, uint32_t *seen, uint32_t *rank, size_t *waves) {
+    uint32_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t key = (uint64_t)TH_READ(number + i);
+        if (TH_UNLIKELY(key >= keys)) return TH_CORRUPT;
+        rank[i] = seen[key]++;
+        most = seen[key] > most ? seen[key] : most;
+    }
+    *waves = most;
+    return TH_YES;
+}
+
+void th_group_waves(const uint32_t *rank, size_t n, size_t waves, int64_t *stop, int64_t *order) {
+    for (size_t i = 0; i < n; i++) stop[rank[i]]++;
+    for (size_t k = 0, sum = 0; k < waves; k++) {
+        size_t count = (size_t)stop[k];
+        stop[k] = (int64_t)sum;
+        sum += count;
+    }
+    for (size_t i = 0; i < n; i++) order[stop[rank[i]]++] = (int64_t)i;
+}

@@ -1,4 +1,5 @@
-/* Numbers for the keys of rows, and for their groups: a group has the rows of one key in one slice of time.
+/* Numbers for the keys of rows, and for their groups: a group has the rows of one key in one slice of time. Ranks of
+ * rows among those of their key.
  *
  * Keys are values of Arrow arrays, which stay where they are; a key is known by its first row. The rows come in parts.
  * It follows the rules of th_array.h. */
@@ -70,5 +71,14 @@ void th_groups_firsts(const th_groups *t, size_t keys, int64_t *row);
 
 /* Writes the positions of n rows, counted from `first`, to where the rows of their groups go. */
 void th_groups_order(const uint32_t *group, size_t n, int64_t first, int64_t *next, int64_t *order);
+
+/* Ranks n rows among those of their keys, which have the numbers [0, keys): 0 for the first row of a key, and so on.
+ * `seen` is of zeros, one for each key. Returns TH_YES with the number of different ranks in *waves; or TH_CORRUPT if a
+ * key has another number. */
+th_status th_group_ranks(const int64_t *number, size_t n, size_t keys, uint32_t *seen, uint32_t *rank, size_t *waves);
+
+/* Writes the positions of n rows in the order of their ranks, which are below `waves`, and where each rank ends; `stop`
+ * is of zeros, one for each rank. Rows of one rank stay in their order. */
+void th_group_waves(const uint32_t *rank, size_t n, size_t waves, int64_t *stop, int64_t *order);
 
 #endif

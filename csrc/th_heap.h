@@ -129,6 +129,9 @@ void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size);
 /* Counts the timers with timestamp <= watermark. */
 size_t th_heap_count_due(const th_heap *h, int64_t watermark);
 
+/* Writes the rows, ascending, of the timers with timestamp <= watermark, of n at most; returns their number. */
+size_t th_heap_due_rows(const th_heap *h, int64_t watermark, int64_t *row, size_t n);
+
 /* The arguments, scratch memory and result of th_heap_pop_due. */
 typedef struct th_due {
     int64_t watermark;
@@ -146,6 +149,10 @@ typedef struct th_due {
  * `need` words that starts with the old contents; otherwise with a result of exactly n rows. For the first call, set
  * found = 0 and `room` to a number of rows that no result has. */
 th_status th_heap_pop_due(th_heap *h, th_due *due);
+
+/* Writes the order of n rows, at most TH_MAX_ROWS, by three columns; equal rows stay in their order. `scratch` is of n
+ * words. */
+void th_row_order(const int64_t *const column[3], size_t n, uint64_t *order, uint64_t *scratch);
 
 /* Checks all invariants and leaves the heap unchanged. Returns TH_YES or the first violation. */
 th_status th_heap_check(th_heap *h);

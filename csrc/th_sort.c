@@ -8,7 +8,7 @@
 #define DIGIT 11
 
 typedef struct sorter {
-    const th_heap *h;
+    const int64_t *column[3];
     unsigned row_bits;
     uint64_t row_mask;
     uint64_t *scratch;
@@ -17,7 +17,10 @@ typedef struct sorter {
 
 static bool record_less(const sorter *s, uint64_t a, uint64_t b) {
     if (a >> s->row_bits != b >> s->row_bits) return a < b;
-    return th_row_less(s->h, a & s->row_mask, th_get(s->h, b & s->row_mask));
+    a &= s->row_mask, b &= s->row_mask;
+    for (int k = 0; k < 3; k++)
+        if (s->column[k][a] != s->column[k][b]) return s->column[k][a] < s->column[k][b];
+    return false;
 }
 
 static void insertion_sort(const sorter *s, uint64_t *a, size_t n) {
@@ -55,9 +58,9 @@ static void sort_run(sorter *s, uint64_t *a, size_t n, int column) {
         insertion_sort(s, a, n);
         return;
     }
-    uint64_t least, most;
-    do { /* ends, since timers differ in at least one column */
-        const int64_t *values = column == 0 ? s->h->ts : column == 1 ? s->h->key : s->h->ns;
+    uint64_t least = 0, most = 0;
+    for (; column < 3 && least == most; column++) {
+        const int64_t *values = s->column[column];
         least = UINT64_MAX, most = 0;
         for (size_t i = 0; i < n; i++) {
             uint64_t v = (uint64_t)values[a[i] & s->row_mask] ^ (uint64_t)1 << 63;
@@ -65,7 +68,8 @@ static void sort_run(sorter *s, uint64_t *a, size_t n, int column) {
             least = v < least ? v : least;
             most = v > most ? v : most;
         }
-    } while (least == most && ++column < 3);
+    }
+    if (least == most) return; /* they are equal in all columns */
 
     unsigned range = th_bits(most - least), room = 64 - s->row_bits, cut = range > room ? range - room : 0;
     for (size_t i = 0; i < n; i++) a[i] = (s->scratch[i] - least) >> cut << s->row_bits | (a[i] & s->row_mask);
@@ -73,17 +77,27 @@ static void sort_run(sorter *s, uint64_t *a, size_t n, int column) {
     unsigned high = s->row_bits + range - cut, enough = th_bits(n - 1) + 2;
     unsigned low = range - cut > enough ? high - enough : s->row_bits;
     radix_sort(s, a, n, low, high);
-    int next = low == s->row_bits && !cut ? column + 1 : column;
+    int next = low == s->row_bits && !cut ? column : column - 1;
     for (size_t i = 0, k; i < n; i = k) {
         for (k = i + 1; k < n && a[k] >> low == a[i] >> low;) k++;
         if (k - i > 1) sort_run(s, a + i, k - i, next);
     }
 }
 
-void th_sort_rows(const th_heap *h, const uint32_t *rows, size_t n, uint64_t *a, uint64_t *b) {
-    unsigned bits = th_bits(h->len);
-    sorter s = {.h = h, .row_bits = bits, .row_mask = ((uint64_t)1 << bits) - 1, .scratch = b};
-    for (size_t i = 0; i < n; i++) a[i] = rows[i];
+static void sort_rows(const int64_t *const column[3], size_t rows, size_t n, uint64_t *a, uint64_t *b) {
+    unsigned bits = th_bits(rows);
+    sorter s = {.row_bits = bits, .row_mask = ((uint64_t)1 << bits) - 1, .scratch = b};
+    memcpy(s.column, column, sizeof s.column);
     sort_run(&s, a, n, 0);
     for (size_t i = 0; i < n; i++) a[i] &= s.row_mask;
+}
+
+void th_sort_rows(const th_heap *h, const uint32_t *rows, size_t n, uint64_t *a, uint64_t *b) {
+    for (size_t i = 0; i < n; i++) a[i] = rows[i];
+    sort_rows((const int64_t *const[]){h->ts, h->key, h->ns}, h->len, n, a, b);
+}
+
+void th_row_order(const int64_t *const column[3], size_t n, uint64_t *order, uint64_t *scratch) {
+    for (size_t i = 0; i < n; i++) order[i] = i;
+    sort_rows(column, n, n, order, scratch);
 }

@@ -160,6 +160,13 @@ static void undo_puts(th_table *t, size_t n, const uint8_t *added, th_undo undo)
     }
 }
 
+/* Counts the ids from i on that are absent, of which i is one. */
+static size_t count_absent(const th_table *t, th_column id, size_t i, size_t n) {
+    size_t absent = 1;
+    while (++i < n) absent += !search(t, place_of(t, th_at(id, i))).found;
+    return absent;
+}
+
 th_status th_table_put_many(th_table *table, th_column id, th_column value, size_t n, uint8_t *added, th_undo undo,
                             size_t *need) {
     th_table t = *table;
@@ -171,7 +178,7 @@ th_status th_table_put_many(th_table *table, th_column id, th_column value, size
         for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++, p++) {
             spot s = t.cap ? search(&t, *p) : (spot){SIZE_MAX, 0, false};
             if (TH_UNLIKELY(s.line == SIZE_MAX || (!s.found && t.len == t.cap))) {
-                *need = t.len + n - i;
+                *need = t.len + (t.cap ? count_absent(&t, id, i, n) : n);
                 undo_puts(&t, i, added, undo);
                 return TH_FULL;
             }
@@ -186,6 +193,27 @@ th_status th_table_put_many(th_table *table, th_column id, th_column value, size
     }
     table->len = t.len;
     return TH_YES;
+}
+
+void th_table_number_many(th_table *table, th_column id, size_t n, int64_t *number, uint8_t *added) {
+    th_table t = *table;
+    place places[2][AHEAD];
+    if (n) fetch(&t, id, 0, n, places[0]);
+    for (size_t i = 0; i < n;) {
+        const place *p = places[i / AHEAD % 2];
+        fetch(&t, id, i + AHEAD, n, places[i / AHEAD % 2 ^ 1]);
+        for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++, p++) {
+            spot s = search(&t, *p);
+            th_ids *line = &t.line[s.line];
+            added[i] = !s.found;
+            if (!s.found) {
+                line->id[s.lane] = p->id;
+                line->value[s.lane] = (int64_t)t.len++;
+            }
+            number[i] = line->value[s.lane];
+        }
+    }
+    table->len = t.len;
 }
 
 void th_table_remove_many(th_table *table, th_column id, size_t n, int64_t *value, uint8_t *removed) {

@@ -79,6 +79,7 @@ def test_any_share_of_the_timers_may_be_due(kind, share):
     watermark = int(np.quantile(timestamps, share))
     due = timestamps <= watermark
     assert heap.count_due(watermark) == due.sum()
+    assert np.array_equal(heap._due_rows(watermark), np.flatnonzero(heap.timestamps <= watermark))
     batch = heap.pop_due(watermark)
     heap._check()
     order = np.lexsort((keys[due], timestamps[due]))

@@ -21,7 +21,17 @@ import numpy as np
 import pytest
 
 from timerheap import KeyTimerHeap, TimerHeap
-from timerheap._native._heap import FIXED, TEXT, ArrayView, IdIndex, Packing, SliceGroups, read_frame
+from timerheap._native._heap import (
+    FIXED,
+    TEXT,
+    ArrayView,
+    IdIndex,
+    Packing,
+    SliceGroups,
+    read_frame,
+    row_order,
+    wave_order,
+)
 
 KINDS = {kind.__name__: kind for kind in (TimerHeap, KeyTimerHeap, IdIndex)}
 N = 1000
@@ -111,6 +121,7 @@ ANY = {
     "remove_keys, one": lambda heap: heap.remove_keys(int(KEY[5])),
     "remove_keys, list": lambda heap: heap.remove_keys(KEY[:9].tolist()),
     "count_due": lambda heap: heap.count_due(SPLIT),
+    "_due_rows": lambda heap: heap._due_rows(SPLIT),
     "pop_due, all": lambda heap: heap.pop_due(2**62),
     "pop_due, half": lambda heap: heap.pop_due(SPLIT),
     "pop_due, limit of few": lambda heap: heap.pop_due(SPLIT, 5),
@@ -159,6 +170,9 @@ OF_AN_INDEX = {
     "remove_many": lambda index: index.remove_many(KEY),
     "remove_many, one": lambda index: index.remove_many(KEY[:1]),
     "find_many": lambda index: index.find_many(KEY + 1000),
+    "number_many": lambda index: index.number_many(np.append(KEY, NEW_KEY)),
+    "number_many, there": lambda index: index.number_many(KEY),
+    "orders": lambda _: (*wave_order(KEY // 1000 % 7, 10**4), row_order(TS // 10**8, KEY % 3000, KEY)),
     "frames": framed,
     "groups": grouped,
     "ids": lambda index: np.sort(index.ids()),  # in arbitrary order

@@ -79,6 +79,20 @@ def test_memory_is_in_proportion_to_the_contents(kind):
     assert sum(memory.sizes.values()) == it.nbytes
 
 
+@every_kind
+def test_what_is_there_already_needs_no_room(kind):
+    """10,000 entries of which one is new move a structure without room once, by the usual step."""
+    memory = Arena()
+    it = made(kind, memory)
+    it.reserve(10_000)
+    put(it, np.arange(10_000))
+    calls, nbytes = memory.calls, it.nbytes
+    put(it, np.arange(1, 10_001))
+    it._check()
+    assert memory.calls == calls + 1
+    assert 1.2 * nbytes < it.nbytes < 1.6 * nbytes
+
+
 @heaps
 def test_reserved_memory_is_one_block_that_stays(kind):
     memory = Arena()

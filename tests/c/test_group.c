@@ -153,6 +153,34 @@ static void group_parts(void) {
     free(block);
 }
 
+/* Compares the rank of each row with the number of rows of its key before it. */
+static void waves(void) {
+    size_t n = below(MOST), keys = 1 + below(below(2) ? 4 : MOST), waves, at = 0;
+    int64_t *number = memory(n * 8), *order = memory(n * 8), *stop;
+    uint32_t *seen = calloc(keys, 4), *rank = memory(n * 4);
+    for (size_t i = 0; i < n; i++) number[i] = (int64_t)below(keys);
+    CHECK(th_group_ranks(number, n, keys, seen, rank, &waves) == TH_YES);
+    stop = calloc(waves + 1, 8);
+    th_group_waves(rank, n, waves, stop, order);
+    for (size_t wave = 0; wave < waves; wave++) {
+        for (size_t i = 0; i < n; i++) {
+            size_t before = 0;
+            for (size_t j = 0; j < i; j++) before += number[j] == number[i];
+            if (before == wave) CHECK(order[at++] == (int64_t)i);
+        }
+        CHECK(stop[wave] == (int64_t)at);
+    }
+    CHECK(at == n);
+    if (n) {
+        number[below(n)] = below(2) ? -1 : (int64_t)keys;
+        CHECK(th_group_ranks(number, n, keys, seen, rank, &waves) == TH_CORRUPT);
+    }
+    free(number), free(order), free(stop), free(seen), free(rank);
+}
+
 void test_group(size_t steps) {
-    for (size_t step = 0; step < steps / 100; step++) group_parts();
+    for (size_t step = 0; step < steps / 100; step++) {
+        group_parts();
+        waves();
+    }
 }

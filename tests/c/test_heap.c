@@ -589,6 +589,27 @@ static void xxh64(void) {
     }
 }
 
+/* Orders rows of few or many different values; equal rows keep their order. */
+static void row_order(void) {
+    size_t n = below(below(4) ? 100 : 3000);
+    int64_t *column[3];
+    uint64_t *order = memory(n * 8), *scratch = memory(n * 8);
+    for (int k = 0; k < 3; k++) {
+        uint64_t kinds = below(3) ? 1 + below(8) : UINT64_MAX;
+        column[k] = memory(n * 8);
+        for (size_t i = 0; i < n; i++) column[k][i] = (int64_t)(next() % kinds);
+    }
+    th_row_order((const int64_t *const[]){column[0], column[1], column[2]}, n, order, scratch);
+    for (size_t i = 1; i < n; i++) {
+        size_t a = order[i - 1], b = order[i];
+        int k = 0;
+        while (k < 3 && column[k][a] == column[k][b]) k++;
+        CHECK(k == 3 ? a < b : column[k][a] < column[k][b]);
+    }
+    for (int k = 0; k < 3; k++) free(column[k]);
+    free(order), free(scratch);
+}
+
 int main(int count, char **arguments) {
     size_t steps = count > 1 ? strtoull(arguments[1], NULL, 10) : 20000;
     seed = count > 2 ? strtoull(arguments[2], NULL, 10) : (uint64_t)time(NULL);
@@ -598,6 +619,7 @@ int main(int count, char **arguments) {
     xxh64();
     restore_notices();
     copies();
+    for (size_t step = 0; step < steps / 100; step++) row_order();
     test_table(steps);
     test_array(steps);
     test_pack(steps);

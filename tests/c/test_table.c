@@ -104,6 +104,19 @@ static void put_many(batch b) {
     free(before);
 }
 
+static void number_many(batch b) {
+    if (t.cap < t.len + b.n) resize(t.len + b.n);
+    lend(b);
+    th_table_number_many(&t, (th_column){b.lent, 1}, b.n, b.old, b.done);
+    other_argument = NULL;
+    for (size_t i = 0; i < b.n; i++) {
+        pair *p = find(b.id[i]);
+        CHECK(b.done[i] == !p);
+        if (!p) model[model_len] = (pair){b.id[i], (int64_t)model_len}, p = &model[model_len++];
+        CHECK(b.old[i] == p->value);
+    }
+}
+
 static void find_many(batch b) {
     lend(b);
     th_table_find_many(&t, (th_column){b.lent, 1}, b.n, b.old, b.done);
@@ -138,11 +151,14 @@ static void random_steps(size_t steps) {
         if (!below(50)) spread = (size_t)1 << below(20);
         size_t most = below(3) ? 20 : 500, room = MOST - model_len;
         batch b = any_batch(below(most < room ? most : room), spread);
-        switch (below(6)) {
+        switch (below(7)) {
         case 0:
         case 1:
         case 2:
             put_many(b);
+            break;
+        case 5:
+            number_many(b);
             break;
         case 3:
             remove_many(b);

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
+from timerheap._native._heap import wave_order
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
@@ -27,7 +28,6 @@ from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import RowRunner
-from timerheap.spark._worker.waves import wave_order
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 ROWS, RESULT = StructType(), StructType()
@@ -280,11 +280,12 @@ def test_a_call_has_each_key_and_all_keys_share_calls() -> None:
 
 
 def test_waves_are_the_first_rows_of_all_keys_then_the_second_ones() -> None:
-    order, stops = wave_order(np.array([0, 1, 0, 2, 0, 1]))
+    order, stops = wave_order(np.array([0, 1, 0, 2, 0, 1]), 3)
     assert order.tolist() == [0, 1, 3, 2, 5, 4]
     assert stops.tolist() == [3, 5, 6]
-    many = np.zeros(70_000, np.int64)  # more than 16 bits
-    assert wave_order(many)[0].tolist() == list(range(70_000))
+    assert [each.tolist() for each in wave_order(np.zeros(0, np.int64), 0)] == [[], []]
+    with pytest.raises(ValueError, match="numbers must be from 0 to 1"):
+        wave_order(np.array([0, 2]), 2)
 
 
 def test_timers_that_are_always_due_again_raise(monkeypatch: pytest.MonkeyPatch) -> None:

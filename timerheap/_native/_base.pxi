@@ -160,6 +160,17 @@ cdef class _Heap(_HeapMemory):
         """
         return th_heap_count_due(&self.h, _int64(watermark, "watermark"))
 
+    def _due_rows(self, watermark):
+        """Return the rows of the columns with timestamp <= `watermark`: int64, shape (k,), ascending. O(k)."""
+        cdef int64_t time = _int64(watermark, "watermark")
+        cdef size_t n = th_heap_count_due(&self.h, time)
+        cdef uint64_t changes = self.h.changes
+        cdef cnp.ndarray rows = _empty(n, cnp.NPY_INT64)
+        while changes != self.h.changes:  # another thread has changed the heap
+            n, changes = th_heap_count_due(&self.h, time), self.h.changes
+            rows = _empty(n, cnp.NPY_INT64)
+        return rows[:th_heap_due_rows(&self.h, time, <int64_t *>cnp.PyArray_DATA(rows), n)]
+
     def pop_due(self, watermark, limit=None):
         """Remove and return all timers with timestamp <= `watermark`, in total order.
 

@@ -58,6 +58,7 @@ cdef extern from "th_heap.h" nogil:
     size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, int64_t *table, size_t size)
     void th_heap_remove_keys(th_heap *h, const int64_t *table, size_t size)
     size_t th_heap_count_due(const th_heap *h, int64_t watermark)
+    size_t th_heap_due_rows(const th_heap *h, int64_t watermark, int64_t *row, size_t n)
 
     ctypedef struct th_due:
         int64_t watermark
@@ -73,6 +74,7 @@ cdef extern from "th_heap.h" nogil:
         size_t found
 
     th_status th_heap_pop_due(th_heap *h, th_due *due)
+    void th_row_order(const int64_t *const *column, size_t n, uint64_t *order, uint64_t *scratch)
     th_status th_heap_check(th_heap *h)
 
     ctypedef struct th_xxh64:
@@ -102,6 +104,7 @@ cdef extern from "th_table.h" nogil:
     void th_table_find_many(const th_table *t, th_column id, size_t n, int64_t *value, uint8_t *found)
     th_status th_table_put_many(th_table *t, th_column id, th_column value, size_t n, uint8_t *added, th_undo undo,
                                 size_t *need)
+    void th_table_number_many(th_table *t, th_column id, size_t n, int64_t *number, uint8_t *added)
     void th_table_remove_many(th_table *t, th_column id, size_t n, int64_t *value, uint8_t *removed)
     size_t th_table_items(const th_table *t, int64_t *id, int64_t *value)
     th_status th_table_check(const th_table *t)
@@ -195,6 +198,8 @@ cdef extern from "th_group.h" nogil:
     void th_groups_undo(th_groups *t, size_t keys, size_t groups, const uint32_t *group, size_t done)
     void th_groups_firsts(const th_groups *t, size_t keys, int64_t *row)
     void th_groups_order(const uint32_t *group, size_t n, int64_t first, int64_t *next, int64_t *order)
+    th_status th_group_ranks(const int64_t *number, size_t n, size_t keys, uint32_t *seen, uint32_t *rank, size_t *waves)
+    void th_group_waves(const uint32_t *rank, size_t n, size_t waves, int64_t *stop, int64_t *order)
 
 
 cdef extern from "th_text.h" nogil:

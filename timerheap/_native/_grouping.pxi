@@ -1,4 +1,4 @@
-# Rows by key and slice, on csrc/th_group.h.
+# Rows by key and slice, and the order of rows, on csrc/th_group.h and th_heap.h.
 
 cdef enum:
     _FIRST_GROUPS = 64
@@ -177,3 +177,73 @@ cdef class SliceGroups:
                             <int64_t *>cnp.PyArray_DATA(order))
             first += part.shape[0]
         return order
+
+
+def wave_order(numbers, keys):
+    """Return the order that puts the first row of each key before the second ones, and so on. O(n).
+
+    Parameters
+    ----------
+    numbers : ndarray of int64, shape (n,)
+        The number of each row's key; the rows of a key are in their order.
+    keys : int
+        The number of keys; each row's is less.
+
+    Returns
+    -------
+    order : ndarray of int64, shape (n,)
+    stops : ndarray of int64
+        Where each wave ends in that order.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        If an argument does not fit.
+    MemoryError
+        If there is not enough memory.
+    """
+    cdef size_t n = len(numbers), waves = 0
+    cdef cnp.ndarray number = _column_of(numbers, "numbers", cnp.NPY_INT64, n)
+    cdef int64_t limit = _int64(keys, "keys")
+    if not 0 <= limit <= TH_MAX_ROWS or n > TH_MAX_ROWS:
+        raise ValueError(f"numbers and keys must be at most {TH_MAX_ROWS}, got {n} and {limit}")
+    cdef cnp.ndarray seen = _zeros(limit, cnp.NPY_UINT32), ranks = _empty(n, cnp.NPY_UINT32), stops, order
+    cdef uint32_t *rank = <uint32_t *>cnp.PyArray_DATA(ranks)
+    if th_group_ranks(<const int64_t *>cnp.PyArray_DATA(number), n, limit, <uint32_t *>cnp.PyArray_DATA(seen), rank,
+                      &waves) != TH_YES:
+        raise ValueError(f"numbers must be from 0 to {limit - 1}")
+    stops, order = _zeros(waves, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64)
+    th_group_waves(rank, n, waves, <int64_t *>cnp.PyArray_DATA(stops), <int64_t *>cnp.PyArray_DATA(order))
+    return order, stops
+
+
+def row_order(first, second, third):
+    """Return the order of rows by three columns; equal rows stay in their order. O(n).
+
+    Parameters
+    ----------
+    first, second, third : ndarray of int64, shape (n,)
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a column does not fit.
+    MemoryError
+        If there is not enough memory.
+    """
+    cdef size_t n = len(first)
+    cdef const int64_t *data[3]
+    if n > TH_MAX_ROWS:
+        raise ValueError(f"first must have at most {TH_MAX_ROWS} rows, got {n}")
+    cdef cnp.ndarray a = _column_of(first, "first", cnp.NPY_INT64, n)
+    cdef cnp.ndarray b = _column_of(second, "second", cnp.NPY_INT64, n)
+    cdef cnp.ndarray c = _column_of(third, "third", cnp.NPY_INT64, n)
+    cdef cnp.ndarray order = _empty(n, cnp.NPY_INT64), scratch = _empty(n, cnp.NPY_UINT64)
+    data[0], data[1] = <const int64_t *>cnp.PyArray_DATA(a), <const int64_t *>cnp.PyArray_DATA(b)
+    data[2] = <const int64_t *>cnp.PyArray_DATA(c)
+    th_row_order(data, n, <uint64_t *>cnp.PyArray_DATA(order), <uint64_t *>cnp.PyArray_DATA(scratch))
+    return order

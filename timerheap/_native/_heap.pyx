@@ -55,10 +55,12 @@ __all__ = [
     "TimerHeap",
     "from_text",
     "read_frame",
+    "row_order",
     "seal",
     "spark_hashes",
     "to_text",
     "unseal",
+    "wave_order",
     "xxh64",
 ]
 

@@ -7,38 +7,7 @@ import pyarrow as pa
 
 from timerheap._native._heap import IdIndex
 
-__all__ = ["last_rows", "latest_versions", "row_order", "time_order", "with_version"]
-
-
-def row_order(*columns: np.ndarray) -> np.ndarray:
-    """Return the order of rows by columns: shape (n,); fast if few rows are equal in the first column.
-
-    Parameters
-    ----------
-    *columns : ndarray, shape (n,)
-        Rows that are equal in all of them come in any order.
-    """
-    order = np.argsort(columns[0])
-    ordered = columns[0][order]
-    repeats = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if len(repeats):
-        at = np.union1d(repeats, repeats + 1)
-        rows = order[at]
-        order[at] = rows[np.lexsort([column[rows] for column in reversed(columns)])]
-    return order
-
-
-def time_order(timestamps: np.ndarray, ids: np.ndarray, *others: np.ndarray) -> np.ndarray:
-    """Return the order by timestamp, then id, then the other columns; a tenth of the time of a whole sort.
-
-    Ids are hashes, so that a timestamp and the upper bits of an id fit into 64 bits and leave few ties.
-    """
-    if not len(timestamps):
-        return np.empty(0, np.int64)
-    after = (timestamps - timestamps.min()).view(np.uint64)
-    bits = int(after.max()).bit_length()
-    upper = (ids ^ np.int64(-(2**63))).view(np.uint64) >> np.uint64(bits)
-    return row_order(after << np.uint64(64 - bits) | upper, timestamps, ids, *others)
+__all__ = ["last_rows", "latest_versions", "with_version"]
 
 
 def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

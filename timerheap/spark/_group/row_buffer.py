@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap._native._heap import TimerHeap
+from timerheap._native._heap import TimerHeap, row_order
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.merging import row_order, time_order
 from timerheap.spark._group.offsets import concatenated, wide_rows
 from timerheap.spark._group.slab import Slab
 from timerheap.timer import MIN_WATERMARK
@@ -50,6 +49,10 @@ class KeyedRows:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def select(self, columns: list[str]) -> KeyedRows:
+        """Return the rows with these columns alone, without copying."""
+        return replace(self, rows=self.rows.select(columns))
 
     def take(self, rows: np.ndarray) -> KeyedRows:
         """Return the rows at these positions."""
@@ -102,7 +105,8 @@ class RowBuffer:
     def __init__(self, schema: pa.Schema, memory: Memory = PROCESS) -> None:
         self._schema = schema
         self._wide = wide_rows(schema)
-        self._none = pa.RecordBatch.from_pylist([], self._wide)
+        none = np.empty(0, np.int64)
+        self._nothing = KeyedRows(pa.RecordBatch.from_pylist([], self._wide), none, none)
         self._memory = memory
         self.schema = pa.schema([*schema, *_OWN])
         self._stored = wide_rows(self.schema)
@@ -112,7 +116,8 @@ class RowBuffer:
         self._unsaved: list[_Entries] = []
         self._released = MIN_WATERMARK  # the largest watermark so far
         self._replayed: list[pa.RecordBatch] = []
-        self.losses = 0  # rows released
+        # Rows released that had waited. Another's key is new, which counts, or was held by something else.
+        self.losses = 0
 
     @classmethod
     def restored(cls, schema: pa.Schema) -> RowBuffer:
@@ -152,24 +157,33 @@ class RowBuffer:
             self._new.append(rows)
 
     def release(self, watermark: int) -> tuple[KeyedRows, np.ndarray]:
-        """Remove and return the rows up to `watermark`, and their order by timestamp, key id and row hash.
+        """Remove the rows up to `watermark`.
 
         A MemoryError leaves the buffer as it was.
+
+        Returns
+        -------
+        rows : KeyedRows
+            These rows, and perhaps others.
+        order : ndarray of int64
+            The positions of these rows, by timestamp, key id and row hash.
         """
-        due = [rows.timestamps <= watermark for rows in self._new]
-        passing = [rows.where(now) for rows, now in zip(self._new, due, strict=True)]
-        self._new = [rows.where(~now) for rows, now in zip(self._new, due, strict=True)]
+        arrived = _concatenated([self._nothing, *self._new])
+        self._new = [arrived.where(arrived.timestamps > watermark)]
         try:
             self._settle()
         except MemoryError:
-            self._new += passing
+            self._new = [arrived]
             raise
         self._released = max(self._released, watermark)
-        released = _concatenated([*passing, self._popped(watermark)])
-        self.losses += len(released)
-        if not len(released):
-            return released, np.empty(0, np.int64)
-        return released, time_order(released.timestamps, released.ids, self._hashes(released))
+        popped = self._popped(watermark)
+        self.losses += len(popped)
+        rows = _concatenated([arrived, popped])
+        due = np.flatnonzero(rows.timestamps <= watermark)
+        if not len(due):
+            return rows, due
+        hashes = self._hashes(rows)[due]
+        return rows, due[row_order(rows.timestamps[due], rows.ids[due], hashes)]
 
     def _hashes(self, rows: KeyedRows) -> np.ndarray:
         hashes: np.ndarray = rows.rows.column(self._wide.get_field_index(ORDER)).to_numpy()
@@ -200,7 +214,7 @@ class RowBuffer:
 
     def _rows(self, entries: _Entries) -> KeyedRows:
         if not len(entries):
-            return KeyedRows(self._none, entries.ids, entries.timestamps)
+            return self._nothing
         values = self._slab.take(entries.places)
         columns = [values.field(i) for i in range(len(self._wide))]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)

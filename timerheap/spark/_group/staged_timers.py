@@ -6,12 +6,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from timerheap._native._heap import IdIndex, KeyTimerHeap
+from timerheap._native._heap import IdIndex, KeyTimerHeap, row_order
 from timerheap.spark._group.journalled_timers import JournalledTimers
-from timerheap.spark._group.merging import row_order, time_order
-from timerheap.spark._group.timers_of_keys import due_rows
 from timerheap.timer import MAX_WATERMARK, TimerBatch
 
 __all__ = ["StagedTimers"]
@@ -55,8 +52,11 @@ class StagedTimers:
         self._watermark = watermark
         self._moves = isinstance(timers.heap, KeyTimerHeap)
         heap = timers.heap
-        due = due_rows(heap, watermark)
-        numbers, self.ids = pd.factorize(np.concatenate([row_ids, heap.key_hashes[due]]))
+        due = heap._due_rows(watermark)
+        ids = np.concatenate([row_ids, heap.key_hashes[due]])
+        self._index = IdIndex()  # the number of each key
+        numbers, added = self._index.number_many(ids)
+        self.ids = ids[added]
         self.row_numbers, number = numbers[: len(row_ids)], numbers[len(row_ids) :]
         self._timestamps, self._namespaces = heap.timestamps[due], heap.namespaces[due]
         order = row_order(number, self._timestamps, self._namespaces)
@@ -69,7 +69,6 @@ class StagedTimers:
         self._next_namespace = np.zeros(len(self.ids), np.int64)
         self._more: dict[int, list[tuple[int, int]]] = {}
         self._at_hand = self._numbers = np.empty(0, np.int64)
-        self._index: IdIndex | None = None
         self._taken = False
         self._oldest = start
         self.watermarks = np.full(len(self.ids), start)
@@ -91,7 +90,7 @@ class StagedTimers:
         self._fill(numbers)
         rows = np.flatnonzero(self._timers.take_many(timestamps, ids, namespaces))
         if len(rows) > 1:
-            rows = rows[time_order(timestamps[rows], ids[rows])]
+            rows = rows[row_order(timestamps[rows], ids[rows], namespaces[rows])]
         numbers, timestamps = numbers[rows], timestamps[rows]
         before = self.watermarks[numbers]
         self.stalled = 0 if (timestamps > before).any() else self.stalled + 1
@@ -207,21 +206,15 @@ class StagedTimers:
 
     def _find(self, ids: np.ndarray) -> np.ndarray:
         """Return the numbers of keys, which are added if they have neither rows nor staged timers."""
-        if self._index is None:
-            self._index = IdIndex()
-            self._index.put_many(self.ids, np.arange(len(self.ids)))
-        numbers, known = self._index.find_many(ids)
-        if known.all():
-            return numbers
-        added = pd.unique(ids[~known])
-        self._index.put_many(added, np.arange(len(self.ids), len(self.ids) + len(added)))
-        zeros = np.zeros(len(added), np.int64)
-        self.ids = np.concatenate([self.ids, added])
-        self.next = np.concatenate([self.next, np.full(len(added), MAX_WATERMARK)])
-        self.staged = np.concatenate([self.staged, zeros.astype(bool)])
-        self._next_namespace = np.concatenate([self._next_namespace, zeros])
-        self.watermarks = np.concatenate([self.watermarks, zeros + self._oldest])
-        self._start = np.concatenate([self._start, zeros])
-        self._stop = np.concatenate([self._stop, zeros])
-        numbers, _ = self._index.find_many(ids)
+        numbers, new = self._index.number_many(ids)
+        added = ids[new]
+        if len(added):
+            zeros = np.zeros(len(added), np.int64)
+            self.ids = np.concatenate([self.ids, added])
+            self.next = np.concatenate([self.next, np.full(len(added), MAX_WATERMARK)])
+            self.staged = np.concatenate([self.staged, zeros.astype(bool)])
+            self._next_namespace = np.concatenate([self._next_namespace, zeros])
+            self.watermarks = np.concatenate([self.watermarks, zeros + self._oldest])
+            self._start = np.concatenate([self._start, zeros])
+            self._stop = np.concatenate([self._stop, zeros])
         return numbers

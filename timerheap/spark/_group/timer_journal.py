@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import KeyTimerHeap
-from timerheap.spark._group.merging import row_order
+from timerheap._native._heap import KeyTimerHeap, row_order
 
 __all__ = ["POP_DUE", "PUSH", "REMOVE", "SCHEMA", "NetEffect", "TimerJournal", "in_order", "net_effect"]
 
@@ -18,22 +17,12 @@ SCHEMA = pa.schema(
 )
 
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # spreads integers over the high bits
-
-
 def in_order(
     timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return timers by timestamp, in an order that depends on them alone: three arrays, shape (n,)."""
-    columns = timestamps, key_hashes, namespaces
-    if len(timestamps):
-        # Sorting one number for each is several times as fast as sorting by three columns.
-        since = (timestamps - timestamps.min()).view(np.uint64)
-        bits = int(since.max()).bit_length()
-        mixed = (key_hashes.view(np.uint64) + namespaces.view(np.uint64) * _ODD) * _ODD
-        order = row_order(since << np.uint64(64 - bits) | mixed >> np.uint64(bits), *columns)
-        columns = timestamps[order], key_hashes[order], namespaces[order]
-    return columns
+    order = row_order(timestamps, key_hashes, namespaces)
+    return timestamps[order], key_hashes[order], namespaces[order]
 
 
 class TimerJournal(NamedTuple):

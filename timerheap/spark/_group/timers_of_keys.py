@@ -6,27 +6,14 @@ import numpy as np
 
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
 
-__all__ = ["TimersOfKeys", "due_keys", "due_rows"]
+__all__ = ["TimersOfKeys", "due_keys"]
 
-_ARITY = 8  # of the heaps; the children of row i are the rows 8 * i + 1 to 8 * i + 8
 _SCANS = 32
-
-
-def due_rows(heap: TimerHeap | KeyTimerHeap, time: int) -> np.ndarray:
-    """Return the rows of the heap's columns with timers up to `time`, in no order; O(due timers)."""
-    timestamps = heap.timestamps
-    found, level = [], np.zeros(min(1, len(heap)), np.int64)
-    while len(level):
-        level = level[timestamps[level] <= time]
-        found.append(level)
-        level = (_ARITY * level[:, None] + np.arange(1, _ARITY + 1)).ravel()
-        level = level[level < len(heap)]
-    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
     """Return the key ids of the timers up to `time`, or of the first `limit` to fire; O(due timers)."""
-    rows = due_rows(heap, time)
+    rows = heap._due_rows(time)
     ids: np.ndarray = heap.key_hashes[rows]
     if len(rows) > limit:  # timers of one timestamp fire in the order of their keys
         times = heap.timestamps[rows]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from timerheap._native._heap import wave_order
 from timerheap._returned import records
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, BatchTimerService
@@ -22,7 +23,7 @@ from timerheap.spark._worker.group_state import BatchGroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import no_processing_time
 from timerheap.spark._worker.rows_ahead import RowsAhead
-from timerheap.spark._worker.waves import fire_before, fire_rest, wave_order
+from timerheap.spark._worker.waves import fire_before, fire_rest
 from timerheap.time import TimeDomain
 from timerheap.timer import Timer, TimerBatch
 
@@ -167,6 +168,7 @@ class BatchRunner:
     def __init__(self, function: BatchProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
         self._timed = query.event_time is not None
+        self._schema = pa.schema([query.schema.field(name) for name in query.seen_rows.names])
         self.rows_ahead = RowsAhead()
         self.fired_timers = 0
         self._current = _CurrentKey()
@@ -195,9 +197,9 @@ class BatchRunner:
         timers.staged = staged = StagedTimers(
             self._group.event_timers, watermark, waiting.ids[order], timers.watermark
         )
-        waves, stops = wave_order(staged.row_numbers)
+        waves, stops = wave_order(staged.row_numbers, len(staged.ids))
         numbers = staged.row_numbers[waves]
-        waiting = waiting.take(order[waves])
+        waiting = waiting.select(self._schema.names).take(order[waves])
         first = 0
         for part in self._narrowed(waiting):
             last = first + len(part)
@@ -238,8 +240,8 @@ class BatchRunner:
         """Yield the rows as the function sees them, in parts if they exceed an Arrow column."""
         for start, stop in fitting(waiting.rows):
             part = waiting.slice(start, stop)
-            rows = narrow(part.rows, self._group.query.schema)
-            yield KeyedRows(rows.select(self._group.query.seen_rows.names), part.ids, part.timestamps)
+            rows = narrow(part.rows.select(self._schema.names), self._schema)
+            yield KeyedRows(rows, part.ids, part.timestamps)
 
     def _process(self, part: KeyedRows) -> None:
         self._begin_call(part.ids)

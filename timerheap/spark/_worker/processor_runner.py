@@ -20,7 +20,6 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
 from timerheap.spark._group.python_values import python_values
 from timerheap.spark._group.query import Query
-from timerheap.spark._group.timers_of_keys import due_rows
 from timerheap.spark._group.user_states import UserState
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_frames import FrameRecords
@@ -208,7 +207,7 @@ class ProcessorRunner:
         owners: list[BoundGroup] = []
         for bound in groups:
             heap = bound.timers.heap
-            rows = due_rows(heap, time)
+            rows = heap._due_rows(time)
             rows = rows[heap.namespaces[rows] == 0]
             if len(rows):
                 own = heap.key_hashes[rows]
@@ -248,7 +247,7 @@ class ProcessorRunner:
             bound.tables[name].kind: state for name, state in self._handle.states.items() if state.timed
         }
         if states:
-            rows = due_rows(heap, self._scope.now)
+            rows = heap._due_rows(self._scope.now)
             rows = rows[heap.namespaces[rows] != 0]
             timestamps, ids, spaces = heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
             self._scope.group = bound

@@ -100,7 +100,7 @@ class RowRunner:
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order."""
-        waiting = waiting.take(order)
+        waiting = waiting.select(self._row_type.names).take(order)
         self._loop.replay(self._prepare(waiting), waiting.ids, waiting.timestamps, watermark)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from timerheap._native._heap import IdIndex
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.timers_of_keys import due_rows
 
 __all__ = ["RowsAhead"]
 
@@ -40,7 +39,7 @@ class RowsAhead:
     def due(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the key ids and the timestamps of the due timers, both of shape (n,)."""
         heap = self._group.event_timers.heap
-        rows = due_rows(heap, self._watermark)
+        rows = heap._due_rows(self._watermark)
         return heap.key_hashes[rows], heap.timestamps[rows]
 
     def due_by_key(self) -> dict[int, list[int]]:

@@ -62,7 +62,7 @@ class Runner(Protocol):
         ----------
         rows : KeyedRows
         order : ndarray of int64, shape (n,)
-            The rows in event-time order, by their positions.
+            The positions of the rows to process, in event-time order; there may be other rows.
         watermark : int
         """
 

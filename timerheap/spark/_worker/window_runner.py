@@ -57,7 +57,7 @@ class WindowRunner:
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows, then advance: the order of its rows does not change the result of a window."""
-        self.process(waiting, watermark)
+        self.process(waiting.take(order), watermark)
         self.advance(watermark)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:

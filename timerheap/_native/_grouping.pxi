@@ -205,7 +205,7 @@ def wave_order(numbers, keys):
     cdef size_t n = len(numbers), waves = 0
     cdef cnp.ndarray number = _column_of(numbers, "numbers", cnp.NPY_INT64, n)
     cdef int64_t limit = _int64(keys, "keys")
-    if not 0 <= limit <= TH_MAX_ROWS or n > TH_MAX_ROWS:
+    if limit < 0 or <size_t>limit > TH_MAX_ROWS or n > TH_MAX_ROWS:
         raise ValueError(f"numbers and keys must be at most {TH_MAX_ROWS}, got {n} and {limit}")
     cdef cnp.ndarray seen = _zeros(limit, cnp.NPY_UINT32), ranks = _empty(n, cnp.NPY_UINT32), stops, order
     cdef uint32_t *rank = <uint32_t *>cnp.PyArray_DATA(ranks)

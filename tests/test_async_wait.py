@@ -535,7 +535,7 @@ BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "capacity 1.5": (lambda: AsyncWaitOperator(fine, capacity=1.5), TypeError, "capacity must be an int"),  # type: ignore[arg-type]
     "timeout 0": (lambda: AsyncWaitOperator(fine, timeout=0), ValueError, "timeout must be 1 ms or more"),
     "timeout -1": (lambda: AsyncWaitOperator(fine, timeout=-1), ValueError, "timeout must be 0 or more"),
-    "timeout text": (lambda: AsyncWaitOperator(fine, timeout="5s"), ValueError, "timeout must be .* got '5s'"),
+    "timeout text": (lambda: AsyncWaitOperator(fine, timeout="5s"), ValueError, "timeout .* got '5s'"),
     "ordered": (lambda: AsyncWaitOperator(fine, ordered="no"), TypeError, "ordered must be True or False"),  # type: ignore[arg-type]
     "retry": (lambda: AsyncWaitOperator(fine, retry=3), TypeError, "retry must be an AsyncRetryStr"),  # type: ignore[arg-type]
     "attempts": (lambda: fixed(0, 10), ValueError, "max_attempts must be 1 or more, got 0"),

@@ -71,9 +71,9 @@ def by_timerheap(slide: int, size: int, local: str) -> Callable[[DataFrame], Dat
     def query(df: DataFrame) -> DataFrame:
         options: dict[str, Any] = {"watermark": WATERMARK, "local": local, "max_parallelism": 8}
         if slide == size:
-            windows = timerheap.spark.tumble(df, "at", size, **options)
+            windows = timerheap.spark.tumble(df, "at", size=size, **options)
         else:
-            windows = timerheap.spark.hop(df, "at", slide, size, **options)
+            windows = timerheap.spark.hop(df, "at", slide=slide, size=size, **options)
         return windows.group_by("key").agg(F.count("*").alias("n")).select("key", "window_start", "n")
 
     return query

@@ -117,7 +117,7 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ clock_bytes free_space map_log memory merging offsets processor_work standing tiers",
-        "array_views batch_log buffers chunks live_file manifest timer_journal",
+        "array_views batch_log buffers chunks computed_columns live_file manifest timer_journal",
         "timers_of_keys value_columns",
         "array_layouts channels journalled_timers python_values",
         "column staged_timers",
@@ -137,7 +137,7 @@ LAYERS = {
         "slicing unpack",
     ],
     "spark._worker": [
-        "side_buffer task_metrics",
+        "side_buffer task_metrics visible_rows",
         "__init__ endless frame_slices hand_overs live_cache notices output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
         "deferred expiry_clock processor_frames processor_rows",
@@ -151,9 +151,9 @@ LAYERS = {
     "spark._plan": [
         "__init__ arguments checkpoint_source checkpoint_survey checkpoint_watermarks",
         "expressions flink_nodes settings",
-        "checkpoint_state",
-        "starting_state",
-        "aggregates flink_grouping flink_ranks marks observation side_tags time_column window_source",
+        "checkpoint_state time_column",
+        "columns starting_state",
+        "aggregates flink_grouping flink_ranks marks observation side_tags window_source",
         "build flink_sql",
         "processors window_plan",
         "grouped_windows",

@@ -56,14 +56,14 @@ def test_a_channel_with_another_collation_raises(df: DataFrame, collation: str) 
     with pytest.raises(ValueError, match=says):
         timerheap.spark.process(df, "k", Nothing(), "k string", "at", watermark=STRATEGY, channel="c")
     with pytest.raises(ValueError, match=says):
-        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, channel="c")
+        timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, channel="c")
 
 
 def test_grouping_and_comparing_by_another_collation_raise(df: DataFrame, collation: str) -> None:
     for windows in (
-        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY),
-        timerheap.spark.hop(df, "at", 5, 10, watermark=STRATEGY, local="arrow"),
-        timerheap.spark.cumulate(df, "at", 5, 10, watermark=STRATEGY),
+        timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY),
+        timerheap.spark.hop(df, "at", slide=5, size=10, watermark=STRATEGY, local="arrow"),
+        timerheap.spark.cumulate(df, "at", step=5, max_size=10, watermark=STRATEGY),
         timerheap.spark.session(df, "at", 5, watermark=STRATEGY),
     ):
         with pytest.raises(ValueError, match=SAYS.format(collation)):

@@ -136,7 +136,7 @@ def test_hourly_departures_equal_those_of_spark(
 
     def cut(df: DataFrame, local: str) -> DataFrame:
         windows = timerheap.spark.tumble(
-            df, "departed", HOUR.to_pytimedelta(), watermark=STRATEGY, local=local, max_parallelism=4
+            df, "departed", size=HOUR.to_pytimedelta(), watermark=STRATEGY, local=local, max_parallelism=4
         )
         return windows.group_by("origin").agg(*aggregates())
 
@@ -156,8 +156,8 @@ def test_a_day_sliding_by_five_minutes_equals_that_of_spark(
     windows = timerheap.spark.hop(
         df,
         "departed",
-        5 * MINUTE.to_pytimedelta(),
-        DAY.to_pytimedelta(),
+        slide=5 * MINUTE.to_pytimedelta(),
+        size=DAY.to_pytimedelta(),
         watermark=STRATEGY,
         local=local,
         max_parallelism=4,
@@ -203,8 +203,8 @@ def test_windows_follow_the_clock_changes(
         windows = timerheap.spark.hop(
             df,
             "departed",
-            slide.to_pytimedelta(),
-            HOUR.to_pytimedelta(),
+            slide=slide.to_pytimedelta(),
+            size=HOUR.to_pytimedelta(),
             watermark=STRATEGY,
             time_zone=NEW_YORK,
             max_parallelism=4,
@@ -229,8 +229,8 @@ def test_cumulated_departures_equal_an_independent_count(
         windows = timerheap.spark.cumulate(
             df,
             "departed",
-            HOUR.to_pytimedelta(),
-            DAY.to_pytimedelta(),
+            step=HOUR.to_pytimedelta(),
+            max_size=DAY.to_pytimedelta(),
             watermark=STRATEGY,
             time_zone=zone,
             max_parallelism=4,

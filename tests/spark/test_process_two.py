@@ -171,6 +171,38 @@ def test_the_interval_join_finds_every_pair_once(
     assert found == pairs(left, right, end_of(right) if order == "event_time" else MAX_WATERMARK)
 
 
+def test_an_outer_interval_join_equals_that_of_spark_and_on_a_stream_its_misses_follow_the_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    left, right = make(2, 25)
+    streams.write_batches(tmp_path / "left", left, ORDERS)
+    streams.write_batches(tmp_path / "right", right, VISITS)
+    orders, visits = (spark.read.parquet(str(tmp_path / side)) for side in ("left", "right"))
+    on = orders["customer"].eqNullSafe(visits["who"]) & (visits["seen"] - orders["at"]).between(-20, 30)
+    result: Any = {}
+    for how in ("left", "right", "full"):
+        join = IntervalJoin(
+            "-20 milliseconds",
+            "30 milliseconds",
+            lambda order, visit: (
+                *((order["item"], order["at"]) if order else (None, None)),
+                *((visit["page"], visit["seen"]) if visit else (None, None)),
+            ),
+            how=how,
+            left_type=orders.schema,
+            right_type=visits.schema,
+        )
+        result[how] = streams.rows(joined(orders, visits, join, PAIRS_OUTPUT))
+        theirs = orders.join(visits, on, how).select("item", "at", "page", "seen")
+        assert result[how] == streams.rows(theirs)
+    end = end_of(right)
+    assert streamed(spark, tmp_path, join, PAIRS_OUTPUT) == [
+        (item, at, page, seen)
+        for item, at, page, seen in result["full"]
+        if not ((seen is None and at + 30 > end) or (at is None and seen + 20 > end))
+    ]
+
+
 def test_a_query_goes_on_from_the_state_of_another_one(spark: SparkSession, tmp_path: Path) -> None:
     left, right = make(4, 25)
     old, new = tmp_path / "old", tmp_path / "new"

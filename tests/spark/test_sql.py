@@ -133,7 +133,7 @@ def test_results_equal_those_of_the_dataframe_api(spark: SparkSession, events: l
     )
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(10 * MINUTE)
     windows = timerheap.spark.hop(
-        spark.table("events"), "ts", 2 * MINUTE, 6 * MINUTE, offset=30_000, watermark=strategy,
+        spark.table("events"), "ts", slide=2 * MINUTE, size=6 * MINUTE, offset=30_000, watermark=strategy,
         time_zone="Asia/Kolkata", max_parallelism=2,
     )  # fmt: skip
     theirs = windows.group_by().agg(F.approx_count_distinct("user").alias("users"))

@@ -86,9 +86,9 @@ def test_windows_of_a_batch_equal_those_of_spark(
     df = spark.read.parquet(str(tmp_path / "00000.parquet"))
     options: dict[str, Any] = {"watermark": STRATEGY, "local": local, "max_parallelism": 3}
     if slide == size:
-        windows = timerheap.spark.tumble(df, "at", size * MINUTE, **options)
+        windows = timerheap.spark.tumble(df, "at", size=size * MINUTE, **options)
     else:
-        windows = timerheap.spark.hop(df, "at", slide * MINUTE, size * MINUTE, **options)
+        windows = timerheap.spark.hop(df, "at", slide=slide * MINUTE, size=size * MINUTE, **options)
     more = [] if local == "jvm" else [F.count_distinct("d").alias("ds"), F.approx_count_distinct("d")]
     ours = windows.group_by("k").agg(*aggregates(), *more)
     window = F.window("at", f"{size} minutes", f"{slide} minutes").alias("w")
@@ -127,7 +127,13 @@ def test_cumulating_windows_survive_a_restart(local: str, spark: SparkSession, t
     def query() -> DataFrame:
         df = streams.read_stream(spark, tmp_path / "input")
         windows = timerheap.spark.cumulate(
-            df, "at", 2 * MINUTE, 10 * MINUTE, watermark=STRATEGY, local=local, max_parallelism=2
+            df,
+            "at",
+            step=2 * MINUTE,
+            max_size=10 * MINUTE,
+            watermark=STRATEGY,
+            local=local,
+            max_parallelism=2,
         )
         last = F.max("d").alias("last") if local == "jvm" else F.count_distinct("d").alias("ds")
         return windows.group_by().agg(F.count("*").alias("n"), last)
@@ -167,9 +173,11 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
 
     def query(df: DataFrame) -> DataFrame:
         windows = timerheap.spark.tumble(
-            df, "at", 5 * MINUTE, watermark=STRATEGY, late="emit", emit_every=MINUTE, max_parallelism=2
+            df, "at", size=5 * MINUTE, watermark=STRATEGY, late="emit", emit_every=MINUTE, max_parallelism=2
         )
-        words = timerheap.spark.aggregate(Longest(), "d", returns="string", accumulator="string", name="ds")
+        words = timerheap.spark.aggregate(
+            Longest(), F.col("d"), returns="string", accumulator="string", name="ds"
+        )
         return windows.group_by("k").agg(F.count("*").alias("n"), words)
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
@@ -196,24 +204,30 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda df: timerheap.spark.tumble(df, "v", 0, watermark=STRATEGY), "size must be more than 0 ms"),
         (
-            lambda df: timerheap.spark.hop(df, "at", 7, 20, watermark=STRATEGY),
+            lambda df: timerheap.spark.tumble(df, "v", size=0, watermark=STRATEGY),
+            "size must be more than 0 ms",
+        ),
+        (
+            lambda df: timerheap.spark.hop(df, "at", slide=7, size=20, watermark=STRATEGY),
             "size must be a multiple of slide",
         ),
         (
-            lambda df: timerheap.spark.cumulate(df, "k", 7, 21, watermark=STRATEGY),
+            lambda df: timerheap.spark.cumulate(df, "k", step=7, max_size=21, watermark=STRATEGY),
             "time must be a timestamp or .*, got column 'k' of type string",
         ),
         (
-            lambda df: timerheap.spark.tumble(df, "at", 5, watermarks=STRATEGY),
+            lambda df: timerheap.spark.tumble(df, "at", size=5, watermarks=STRATEGY),
             r"tumble\(\) got an unexpected keyword argument 'watermarks'; its options are watermark",
         ),
         (
             lambda df: timerheap.spark.session(df, "at", 5, offset=5),
             r"session\(\) got an unexpected keyword argument 'offset'",
         ),
-        (lambda df: timerheap.spark.tumble(df, "at", 5), "watermark must be a WatermarkStrategy, got None"),
+        (
+            lambda df: timerheap.spark.tumble(df, "at", size=5),
+            "watermark must be a WatermarkStrategy, got None",
+        ),
         (lambda df: ours(df).agg(F.first("v")), r"agg: first\(v, false\) is not supported"),
         (lambda df: ours(df).agg(F.sum("v") + 1), r"agg: \+\(sum\(v\), 1\) is not supported"),
         (
@@ -231,7 +245,7 @@ def test_an_invalid_argument_raises(call: Any, message: str, spark: SparkSession
 
 
 def ours(df: DataFrame) -> Any:
-    return timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY).group_by("k")
+    return timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).group_by("k")
 
 
 @pytest.mark.parametrize("local", ["jvm", "arrow"])
@@ -262,14 +276,14 @@ def test_sessions_equal_those_of_a_loop(local: str, spark: SparkSession, tmp_pat
 
 def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, v bigint").withColumn("at", F.timestamp_millis("v"))
-    windows = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY)
+    windows = timerheap.spark.hop(df, "at", slide=5, size=20, watermark=STRATEGY)
     windows.group_by("k").explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "Hopping windows, size 20 ms, slice 5 ms, offset 0 ms, time zone UTC" in said
     assert "local   jvm" in said
     assert "Spark's, per slice" in said
     assert "global  16 key groups of (k)" in said
-    timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY).group_by("k").explain(F.sum("v"))
+    timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).group_by("k").explain(F.sum("v"))
     assert "global  none: a window is one slice" in capsys.readouterr().out
     windows.group_by("k").explain(F.count_distinct("v"))
     assert "arrow: rows become slices in the Python workers, before they are sent (count(distinct" in (
@@ -283,11 +297,13 @@ def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureF
     assert "global  none: a window is one session" in said
     sessions.group_by("k").explain(F.count_distinct("v"))
     assert "a row is late when its session, all it touches, has fired" in capsys.readouterr().out
-    late = timerheap.spark.hop(df, "at", 5, 20, watermark=STRATEGY, late="emit", time_zone="Asia/Tokyo")
+    late = timerheap.spark.hop(
+        df, "at", slide=5, size=20, watermark=STRATEGY, late="emit", time_zone="Asia/Tokyo"
+    )
     late.group_by().explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "in the operator, where whole rows are needed (the windows are cut in Asia/Tokyo; late" in said
     with pytest.raises(ValueError, match='local must be "arrow" or left out, got "jvm": late is "emit"'):
-        timerheap.spark.tumble(df, "at", 5, watermark=STRATEGY, late="emit", local="jvm").group_by().agg(
+        timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, late="emit", local="jvm").group_by().agg(
             F.count("*")
         )

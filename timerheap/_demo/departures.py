@@ -34,8 +34,8 @@ def departures_so_far(departures: DataFrame) -> DataFrame:
     windows = cumulate(
         departures,
         "departed",
-        timedelta(hours=1),
-        timedelta(days=1),
+        step=timedelta(hours=1),
+        max_size=timedelta(days=1),
         watermark=WatermarkStrategy.for_bounded_out_of_orderness(DELAY),
         time_zone=TIME_ZONE,
         max_parallelism=4,  # key groups: there are three airports

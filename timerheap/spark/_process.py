@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
+from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.query import Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
-    data_frame,
     expect_event_time,
     key_columns,
     key_groups,
@@ -25,28 +26,28 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import build, time_mode
 from timerheap.spark._plan.checkpoint_state import CheckpointState
+from timerheap.spark._plan.columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._plan.side_tags import side_tags
-from timerheap.spark._plan.time_column import with_assigned_time
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["process"]
 
 
 def process(
-    df: DataFrame,
-    key: str | Sequence[str],
-    function: KeyedProcessFunction | BatchProcessFunction,
-    output_schema: str | StructType,
-    event_time: str | None = None,
+    df: DataFrame | GroupedData,
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    function: KeyedProcessFunction | BatchProcessFunction | None = None,
+    output_schema: str | StructType | None = None,
+    event_time: ColumnOrName | None = None,
     *,
-    watermark: WatermarkStrategy | None = None,
+    watermark: WatermarkStrategy | str | timedelta | None = None,
     order: str | None = None,
-    channel: str | None = None,
+    channel: ColumnOrName | None = None,
     late: str | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    output_event_time: str | None = None,
+    output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
     initial_state: CheckpointState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
@@ -59,23 +60,27 @@ def process(
 
     Parameters
     ----------
-    df : pyspark.sql.DataFrame
-    key : str or list of str
-        Key columns, of atomic types. Null is a key of its own, as in SQL's GROUP BY.
+    df : pyspark.sql.DataFrame or pyspark.sql.GroupedData
+        ``df.groupBy("a", "b")`` names the key columns, too.
+    key : str, Column, or list of them
+        Key columns, of atomic types; left out if `df` is grouped. Null is a key of its own, as in SQL's GROUP
+        BY. An expression is the key, but no column of the rows that the function sees.
     function : KeyedProcessFunction or BatchProcessFunction
         An instance, pickled to the workers by cloudpickle. A copy is opened and closed on the driver first,
         so that errors in its states are raised here; see `timerheap.functions.Function`.
     output_schema : str or pyspark.sql.types.StructType
         Schema of the result.
-    event_time : str, optional
-        Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. Without it the watermark does not
-        advance until the end of a batch DataFrame, unless `watermark` has a timestamp assigner.
-    watermark : WatermarkStrategy, optional
-        Required with `event_time`. With ``with_timestamp_assigner`` it computes the event time of each row in
-        Python, in place of `event_time`; a column is faster. The strategy receives the largest event time of
-        each micro-batch, over all partitions or for each channel. ``with_idleness`` ignores a channel that
-        has had no rows for a while, and ``with_wall_clock`` lets it follow the clock; both imply
-        `processing_time` on a stream.
+    event_time : str or Column, optional
+        Event-time column or expression: a timestamp (cut to ms), or a bigint of epoch ms. By default, the
+        column of a stream that Spark's ``withWatermark`` names. Without one the watermark does not advance
+        until the end of a batch DataFrame, unless `watermark` has a timestamp assigner.
+    watermark : WatermarkStrategy, str or timedelta, optional
+        Required with `event_time`, unless ``withWatermark`` names the column: its delay is the default.
+        "5 seconds" is ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``. A strategy with
+        ``with_timestamp_assigner`` computes the event time of each row in Python, in place of `event_time`; a
+        column is faster. A strategy receives the largest event time of each micro-batch, over all partitions
+        or for each channel. ``with_idleness`` ignores a channel that has had no rows for a while, and
+        ``with_wall_clock`` lets it follow the clock; both imply `processing_time` on a stream.
         ``with_max_ahead`` keeps rows too far ahead of the micro-batch's time from advancing the watermark;
         the observed metric ``timerheap_ahead`` in the query's progress counts them.
     order : {"event_time", "arrival"}, optional
@@ -86,7 +91,7 @@ def process(
         depends on micro-batches. "arrival", the default without `event_time`: rows are processed as they
         arrive. Within a micro-batch all rows are processed before the watermark advances, so a row may reach
         the function before a timer that is due earlier.
-    channel : str, optional
+    channel : str or Column, optional
         Column of an atomic type without nulls whose values have a watermark each: Kafka's partition, a
         device, an airport. Event time is the lowest of them (Flink's StatusWatermarkValve), so a channel that
         lags behind the others loses no row. A new value counts once it has caught up with the watermark.
@@ -107,7 +112,7 @@ def process(
     max_parallelism : int, optional
         Number of key groups, 1 to 32768: the most tasks that can share the keys. A checkpoint keeps it. By
         default it is the smallest multiple of ``spark.sql.shuffle.partitions`` that is 16 or more.
-    output_event_time : str, optional
+    output_event_time : str or Column, optional
         Timestamp column of the result that becomes Spark's event time, with delay 0, for stateful operators
         that follow. By default the result has no event time.
     drop_state : list of str
@@ -141,33 +146,36 @@ def process(
     A checkpoint also keeps the types of the key columns, and Spark keeps ``spark.sql.shuffle.partitions`` in
     it. Streams need the RocksDB state store provider.
     """
-    data_frame("df", df)
-    keys = key_columns(df, "key", key)
-    arrow_schema("df", df.schema)
-    input_type = df.schema
-    df, event_time = with_assigned_time(df, event_time, watermark)
-    strategy = expect_event_time(df, event_time, watermark, late=late, channel=channel)
-    rows_order = row_order(order, df, event_time, strategy)
-    if channel is not None:
-        channel_column(df, "channel", channel)
+    source, grouping = ungrouped("df", df, "key", key)
+    columns = Columns("df", source)
+    input_type = columns.df.schema
+    arrow_schema("df", input_type)
+    grouping, by_channel = columns.many("key", grouping), columns.one("channel", channel)
+    time, delay = columns.timed("", event_time, watermark)
+    rows = columns.df
+    keys = key_columns(rows, "key", grouping)
+    strategy = expect_event_time(rows, time, delay, late=late, channel=by_channel)
+    rows_order = row_order(order, rows, time, strategy)
+    if by_channel is not None:
+        channel_column(rows, "channel", by_channel)
     key_groups(max_parallelism)
-    sendable(function, KeyedProcessFunction, BatchProcessFunction)
     query = Query(
-        work=function,
+        work=sendable(function, KeyedProcessFunction, BatchProcessFunction),
         key=keys,
-        rows=df.schema,
+        rows=rows.schema,
         result=parsed_schema(output_schema),
-        event_time=event_time,
+        event_time=time,
         watermarks=(strategy,),
-        channels=(channel,),
+        channels=(by_channel,),
         order=rows_order,
-        time_mode=time_mode(df, processing_time, strategy),
+        time_mode=time_mode(rows, processing_time, strategy),
         max_parallelism=max_parallelism,
         late=late_rows(late, rows_order),
         late_row=input_type if late == "emit" else None,
         late_columns=tuple(input_type.names),
         drop_state=state_names(drop_state),
         side_outputs=side_tags(side_outputs, function),
+        key_names=[shown_name(name) for name in keys],
     )
-    rows = marked(Input(df, event_time, strategy, channel), order=rows_order)
+    rows = marked(Input(rows, time, strategy, by_channel), order=rows_order)
     return build(query, rows, output_event_time=output_event_time, initial_state=initial_state)

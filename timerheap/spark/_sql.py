@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F
 
 from timerheap.spark._compat import on_connect
 from timerheap.spark._plan.arguments import named_column, quoted
+from timerheap.spark._plan.columns import ColumnOrName, spark_delay
 from timerheap.spark._plan.grouped_windows import Windows
 from timerheap.spark._plan.ranking import first_results, first_rows, with_order
 from timerheap.spark._worker.window_columns import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
@@ -28,17 +30,20 @@ _WINDOWS: dict[str, Callable[..., Windows]] = {
     "cumulate": cumulate,
     "session": session,
 }
-_DELAY = "spark.watermarkDelayMs"  # set by withWatermark() in the column's metadata
 
 
 def sql(
     spark: SparkSession,
     query: str,
-    watermark: WatermarkStrategy | Mapping[str, WatermarkStrategy] | None = None,
+    watermark: WatermarkStrategy
+    | str
+    | timedelta
+    | Mapping[str, WatermarkStrategy | str | timedelta]
+    | None = None,
     *,
     processing_time: str | None = None,
     time_zone: str | None = None,
-    channel: str | None = None,
+    channel: ColumnOrName | None = None,
     local: str | None = None,
     max_parallelism: int | None = None,
 ) -> DataFrame:
@@ -50,8 +55,8 @@ def sql(
         FROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '5' SECOND, INTERVAL '5' MINUTE))
         GROUP BY window_start, window_end, k
 
-    is ``cumulate(spark.table("t"), "ts", 5_000, 300_000, ...).group_by("k").agg(F.count("*"))``, followed by
-    the projection of the SELECT list.
+    is ``cumulate(spark.table("t"), "ts", step=5_000, max_size=300_000, ...)``, then
+    ``.group_by("k").agg(F.count("*"))`` and the projection of the SELECT list.
 
     Parameters
     ----------
@@ -60,8 +65,8 @@ def sql(
         One SELECT over TUMBLE, HOP, CUMULATE or SESSION, with positional or named arguments, and with
         GROUPING SETS, CUBE and ROLLUP; or a window Top-N or window deduplication with ROW_NUMBER(). Tables
         are the tables and temporary views of `spark`, streaming or batch.
-    watermark : WatermarkStrategy, or dict of str to WatermarkStrategy
-        Replaces Flink's ``WATERMARK FOR``; a dict maps table names to strategies. Optional for batches, for
+    watermark : WatermarkStrategy or delay such as "5 seconds", or dict of str to these
+        Replaces Flink's ``WATERMARK FOR``; the keys of a dict are table names. Optional for batches, for
         views of a DataFrame with Spark's own ``withWatermark()`` on the time column, for views of a result of
         sql() whose time is ``window_time``, and for windows of processing time.
     processing_time : str, optional
@@ -179,7 +184,7 @@ def _time(
     if strategy is None and df.schema[time].metadata.get(WINDOW_TIME):
         strategy = WatermarkStrategy.for_generator(_WindowTimes)
     if strategy is None:
-        delay = df.schema[time].metadata.get(_DELAY)
+        delay = spark_delay(df, time)
         if delay is None and df.isStreaming:
             raise TypeError(
                 f"watermark must be a WatermarkStrategy for the streaming table {table}, got None; pass one "

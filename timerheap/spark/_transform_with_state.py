@@ -8,18 +8,19 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
+from timerheap.spark._plan.columns import ColumnOrName
 from timerheap.spark._plan.processors import run_processor
 
 __all__ = ["transform_with_state", "transform_with_state_in_pandas"]
 
 
 def transform_with_state(
-    df: DataFrame,
-    key: str | Sequence[str],
-    processor: StatefulProcessor,
-    output_schema: str | StructType,
-    output_mode: str,
-    time_mode: str,
+    df: DataFrame | GroupedData,
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    processor: StatefulProcessor | None = None,
+    output_schema: str | StructType | None = None,
+    output_mode: str | None = None,
+    time_mode: str | None = None,
     initial_state: GroupedData | None = None,
     event_time_column_name: str = "",
     *,
@@ -34,11 +35,12 @@ def transform_with_state(
 
     Parameters
     ----------
-    df : pyspark.sql.DataFrame
-        A streaming or batch DataFrame. In the time mode "EventTime", the column that its ``withWatermark``
-        names is the event time: rows that are not after the watermark of the micro-batch before are dropped.
-    key : str or list of str
-        Key columns, of atomic types.
+    df : pyspark.sql.DataFrame or pyspark.sql.GroupedData
+        A streaming or batch DataFrame; ``df.groupBy("a", "b")`` names the key columns, too. In the time mode
+        "EventTime", the column that its ``withWatermark`` names is the event time: rows that are not after
+        the watermark of the micro-batch before are dropped.
+    key : str, Column, or list of them
+        Key columns, of atomic types; left out if `df` is grouped.
     processor : pyspark.sql.streaming.StatefulProcessor
         An instance, pickled to the workers by cloudpickle. ``init`` and ``close`` are called once on a copy
         on the driver, as Spark does.
@@ -86,12 +88,12 @@ def transform_with_state(
 
 
 def transform_with_state_in_pandas(
-    df: DataFrame,
-    key: str | Sequence[str],
-    processor: StatefulProcessor,
-    output_schema: str | StructType,
-    output_mode: str,
-    time_mode: str,
+    df: DataFrame | GroupedData,
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    processor: StatefulProcessor | None = None,
+    output_schema: str | StructType | None = None,
+    output_mode: str | None = None,
+    time_mode: str | None = None,
     initial_state: GroupedData | None = None,
     event_time_column_name: str = "",
     *,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap._arguments import not_negative
@@ -16,18 +16,17 @@ from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
-from timerheap.spark._group.query import TIME
+from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._plan.arguments import (
     arrow_schema,
-    data_frame,
     key_columns,
     late_rows,
     parsed_schema,
     row_order,
     sendable,
 )
+from timerheap.spark._plan.columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.side_tags import side_tags
-from timerheap.spark._plan.time_column import assigns_time
 from timerheap.spark._process import process
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.timer import MAX_WATERMARK
@@ -52,12 +51,12 @@ _BOUNDS = StructType([StructField(name, TimestampType()) for name in ("window_st
 
 
 def window_operator(
-    df: DataFrame,
-    key: str | Sequence[str],
-    assigner: WindowAssigner,
-    function: AggregateFunction | ReduceFunction | ProcessWindowFunction | WindowFunction,
-    output_schema: str | StructType,
-    event_time: str | None = None,
+    df: DataFrame | GroupedData,
+    key: ColumnOrName | Sequence[ColumnOrName] | None = None,
+    assigner: WindowAssigner | None = None,
+    function: AggregateFunction | ReduceFunction | ProcessWindowFunction | WindowFunction | None = None,
+    output_schema: str | StructType | None = None,
+    event_time: ColumnOrName | None = None,
     *,
     window_function: ProcessWindowFunction | WindowFunction | None = None,
     accumulator_type: object = None,
@@ -65,12 +64,12 @@ def window_operator(
     evictor: Evictor | None = None,
     allowed_lateness: int | timedelta | str = 0,
     late: str = "drop",
-    watermark: WatermarkStrategy | None = None,
+    watermark: WatermarkStrategy | str | timedelta | None = None,
     order: str = "arrival",
-    channel: str | None = None,
+    channel: ColumnOrName | None = None,
     processing_time: bool = False,
     max_parallelism: int | None = None,
-    output_event_time: str | None = None,
+    output_event_time: ColumnOrName | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Assign the rows of each key to windows, on a streaming or batch DataFrame, and return the results.
@@ -81,9 +80,11 @@ def window_operator(
 
     Parameters
     ----------
-    df : pyspark.sql.DataFrame
-    key : str or list of str
-        Key columns, of atomic types; null is a distinct value.
+    df : pyspark.sql.DataFrame or pyspark.sql.GroupedData
+        ``df.groupBy("a", "b")`` names the key columns, too.
+    key : str, Column, or list of them
+        Key columns, of atomic types; left out if `df` is grouped. Null is a distinct value. An expression is
+        a column of the result, but not of the elements.
     assigner : timerheap.windows.WindowAssigner
         Such as ``TumblingEventTimeWindows.of(60_000)`` or ``EventTimeSessionWindows.with_gap(60_000)``.
     function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
@@ -93,9 +94,9 @@ def window_operator(
         the window.
     output_schema : str or pyspark.sql.types.StructType
         Schema of the function's results, without the key and the window.
-    event_time : str, optional
+    event_time : str or Column, optional
         Column of the event time: a timestamp (truncated to ms) or a bigint of epoch ms. Event-time windows
-        need it, or a timestamp assigner in `watermark`.
+        need it, a stream with ``withWatermark``, or a timestamp assigner in `watermark`.
     window_function : ProcessWindowFunction or WindowFunction, optional
         With an AggregateFunction or a ReduceFunction: receives its result as the only element and yields
         rows.
@@ -156,11 +157,26 @@ def window_operator(
             "flights bigint", "at", accumulator_type=Types.LONG(), late="emit",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
     """
-    keys = key_columns(data_frame("df", df), "key", key)
+    rows, grouping = ungrouped("df", df, "key", key)
+    if assigner is None or function is None:
+        raise TypeError(
+            "assigner and function must be passed, by name if df is grouped, got "
+            f"{assigner!r} and {function!r}"
+        )
+    columns = Columns("df", rows)
+    arrow_schema("df", columns.df.schema)
+    names = columns.many("key", grouping)
+    keys = key_columns(columns.df, "key", names)
+    fields = [columns.df.schema[name] for name in keys]
+    time = columns.timed("", event_time, watermark)[0]
+    labels = [
+        StructField(shown_name(field.name), field.dataType, field.nullable, field.metadata)
+        for field in fields
+    ]
     result = parsed_schema(output_schema)
     arrow_schema("output_schema", result)
     accumulates = isinstance(function, AggregateFunction) and evictor is None
-    elements = None if accumulates else _element_type(df)
+    elements = None if accumulates else _element_type(rows)
     operator = partial(
         WindowOperator,
         assigner,
@@ -172,12 +188,11 @@ def window_operator(
     )
     operator(function, window_function)  # checks the user's arguments before they are wrapped
     sendable(function, AggregateFunction, ReduceFunction, ProcessWindowFunction, WindowFunction)
-    timed = event_time is not None or assigns_time(watermark)
-    _times(assigner, timed, processing_time)
+    _times(assigner, time, processing_time)
     emits = late_rows(late) == "emit"
     if emits and not assigner.is_event_time():
         raise ValueError(f'late must be "drop" with {assigner!r}, for which no row is late, got {late!r}')
-    by_event_time = row_order(order, df, TIME if timed else None) == "event_time"
+    by_event_time = row_order(order, rows, time) == "event_time"
     if by_event_time and not_negative("allowed_lateness", allowed_lateness):
         raise ValueError(
             f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
@@ -186,10 +201,10 @@ def window_operator(
     late_row = emits and not by_event_time  # with order="event_time" process() itself returns them
     hosted = _Windows(operator, function, window_function, len(keys), result.names, late_row)
     return process(
-        df,
-        keys,
+        rows,
+        grouping,
         hosted,
-        _result_type(df, keys, result, late_row),
+        _result_type(rows, labels, result, late_row),
         event_time,
         order=order,
         watermark=watermark,
@@ -202,16 +217,16 @@ def window_operator(
     )
 
 
-def _times(assigner: WindowAssigner, timed: bool, processing_time: bool) -> None:
+def _times(assigner: WindowAssigner, time: str | None, processing_time: bool) -> None:
     if assigner.is_event_time():
-        if not timed:
+        if time is None:
             raise ValueError(f"event_time must name the event-time column with {assigner!r}, got None")
     elif not processing_time and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
         raise ValueError(f"processing_time must be True with {assigner!r}, got {processing_time!r}")
 
 
-def _result_type(df: DataFrame, keys: list[str], result: StructType, late_row: bool) -> StructType:
-    label = StructType([*(df.schema[name] for name in keys), *_BOUNDS])
+def _result_type(df: DataFrame, keys: list[StructField], result: StructType, late_row: bool) -> StructType:
+    label = StructType([*keys, *_BOUNDS])
     late = StructType([StructField(LATE_BY, LongType()), StructField(LATE_ROW, df.schema._as_nullable())])
     whole = StructType([*label, *result, *late]) if late_row else StructType([*label, *result])
     taken = sorted({name for name in whole.names if whole.names.count(name) > 1})

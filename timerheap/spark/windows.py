@@ -7,6 +7,7 @@ from typing import Unpack
 
 from pyspark.sql import DataFrame
 
+from timerheap.spark._plan.columns import ColumnOrName
 from timerheap.spark._plan.grouped_windows import GroupedWindows, Windows
 from timerheap.spark._plan.window_source import Source, WindowOptions
 from timerheap.tvf import (
@@ -22,9 +23,9 @@ __all__ = ["GroupedWindows", "WindowOptions", "Windows", "cumulate", "hop", "ses
 
 def tumble(
     df: DataFrame,
-    time: str | None,
-    size: int | timedelta | str,
+    time: ColumnOrName | None,
     *,
+    size: int | timedelta | str,
     offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
@@ -34,7 +35,7 @@ def tumble(
     ----------
     df : pyspark.sql.DataFrame
         A stream or a batch. The end of a batch ends all its windows.
-    time : str or None
+    time : str, Column or None
         Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. None: the windows are cut from
         the processing time of micro-batches, on a stream.
     size : int, timedelta or str
@@ -68,10 +69,10 @@ def tumble(
 
 def hop(
     df: DataFrame,
-    time: str | None,
+    time: ColumnOrName | None,
+    *,
     slide: int | timedelta | str,
     size: int | timedelta | str,
-    *,
     offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
@@ -107,10 +108,10 @@ def hop(
 
 def cumulate(
     df: DataFrame,
-    time: str | None,
+    time: ColumnOrName | None,
+    *,
     step: int | timedelta | str,
     max_size: int | timedelta | str,
-    *,
     offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
@@ -142,7 +143,7 @@ def cumulate(
 
 
 def session(
-    df: DataFrame, time: str, gap: int | timedelta | str, **options: Unpack[WindowOptions]
+    df: DataFrame, time: ColumnOrName, gap: int | timedelta | str, **options: Unpack[WindowOptions]
 ) -> Windows:
     """Collect rows of a key that follow each other within `gap` into one window: SQL's ``SESSION``.
 
@@ -153,7 +154,7 @@ def session(
     ----------
     df, **options
         As in `tumble`. `time_zone` is the zone whose wall clock measures the gap.
-    time : str
+    time : str or Column
         Event-time column, as in `tumble`.
     gap : int, timedelta or str
         Time from the last row of a session to its end, in ms.

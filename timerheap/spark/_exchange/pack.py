@@ -19,6 +19,7 @@ from timerheap.spark._exchange.frames import blobs_of, frames_of, hashes_of
 from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.observed import merged, observed, with_time
 from timerheap.spark._exchange.placement import Placement, labels_of
+from timerheap.spark._group.computed_columns import shown_name
 
 __all__ = [
     "AHEAD",
@@ -146,9 +147,10 @@ class Packer:
         for argument, name in self.columns:
             nulls = batch.column(name).null_count
             if nulls:
+                shown = shown_name(name)
                 raise ValueError(
                     f"{argument} must not be null, got {nulls} of {batch.num_rows} rows with null in column "
-                    f"{name!r}; filter them out (df.where(df[{name!r}].isNotNull())) or fill in a value"
+                    f"{shown!r}; filter them out (df.where(df[{shown!r}].isNotNull())) or fill in a value"
                 )
 
     def _observe(self, batch: pa.RecordBatch) -> pa.Table:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
 from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._group.computed_columns import visible
 from timerheap.spark._group.key_table import NAME
 from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
@@ -137,8 +138,8 @@ class Query:
 
     @cached_property
     def seen_rows(self) -> StructType:
-        """Type of the rows that the function sees: `rows` without `TIME`."""
-        return StructType([field for field in self.rows if field.name != TIME])
+        """Type of the rows that the function sees: `rows` without `TIME` and computed columns."""
+        return StructType([self.rows[name] for name in visible(self.rows.names) if name != TIME])
 
     @cached_property
     def schema(self) -> pa.Schema:

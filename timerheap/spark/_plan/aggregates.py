@@ -62,7 +62,7 @@ class UserAggregate:
     """A Python aggregate function as an argument of ``agg``, made by `aggregate`."""
 
     function: AggregateFunction
-    columns: tuple[str, ...]
+    columns: tuple[str | Column, ...]
     returns: DataType
     accumulator: pa.DataType
     name: str
@@ -98,7 +98,7 @@ class ResolvedAggregate:
 
 def aggregate(
     function: AggregateFunction,
-    *columns: str,
+    *columns: str | Column,
     returns: object,
     accumulator: object,
     name: str | None = None,
@@ -110,7 +110,7 @@ def aggregate(
     function : timerheap.AggregateFunction
         An object with ``create_accumulator``, ``add``, ``merge`` and ``get_result``; it is sent to the
         workers.
-    *columns : str
+    *columns : str or Column
         Columns whose values ``add`` receives: a value for one column, a tuple for several; null is None.
     returns, accumulator : Types, DDL string, Spark or pyarrow type
         Types of the result and of the accumulator.
@@ -124,7 +124,8 @@ def aggregate(
             "columns must name at least one column, got none; the function receives their values"
         )
     result = from_arrow_type(arrow_type(returns, "returns"))
-    shown = name or f"{type(function).__name__}({', '.join(columns)})"
+    names = (repr(column)[8:-2] if isinstance(column, Column) else column for column in columns)
+    shown = name or f"{type(function).__name__}({', '.join(names)})"
     return UserAggregate(function, columns, result, arrow_type(accumulator, "accumulator"), shown)
 
 
@@ -141,7 +142,10 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
     if isinstance(wanted, UserAggregate):
         names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
         python = PythonAggregate(wanted.function, *names, name=wanted.name)
-        inputs = {name: df[column] for name, column in zip(names, wanted.columns, strict=True)}
+        inputs = {
+            name: column if isinstance(column, Column) else df[column]
+            for name, column in zip(names, wanted.columns, strict=True)
+        }
         return ResolvedAggregate(
             StructField(wanted.name, wanted.returns), python, inputs, wanted.accumulator, None, None
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.cloudpickle import dumps
@@ -25,12 +25,14 @@ from pyspark.sql.types import (
 
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
+from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.query import TIME, Late
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkStrategy
 
 __all__ = [
     "arrow_schema",
+    "backticks",
     "bounded_delay",
     "channel_column",
     "collation_of",
@@ -71,7 +73,7 @@ def key_groups(max_parallelism: object) -> int | None:
 def named_column(df: DataFrame, argument: str, name: object) -> DataType:
     """Return the type of a column whose name is unique in `df`."""
     if not isinstance(name, str):
-        raise TypeError(f"{argument} must be a column name, got {name!r}; pass a str")
+        raise TypeError(f"{argument} must be a column name, got {name!r}; pass a str or a Column")
     count = df.columns.count(name)
     if count != 1:
         raise ValueError(
@@ -83,7 +85,12 @@ def named_column(df: DataFrame, argument: str, name: object) -> DataType:
 
 def quoted(name: str) -> Column:
     """Return the column with exactly this name; dots and backticks are part of the name."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(backticks(name))
+
+
+def backticks(name: str) -> str:
+    """Return a name as Spark reads it where dots would separate its parts."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def key_columns(df: DataFrame, argument: str, key: object) -> list[str]:
@@ -97,17 +104,18 @@ def key_columns(df: DataFrame, argument: str, key: object) -> list[str]:
 
 
 def _atomic(argument: str, name: str, type_: DataType) -> None:
+    shown = shown_name(name)
     if not isinstance(type_, AtomicType) or isinstance(type_, VariantType):
         raise ValueError(
-            f"{argument} must be of an atomic type, got column {name!r} of type {type_.simpleString()}; "
+            f"{argument} must be of an atomic type, got column {shown!r} of type {type_.simpleString()}; "
             "select its fields as separate columns and pass their names"
         )
     collation = collation_of(type_)
     if collation is not None:
         raise ValueError(
-            f"{argument} must have the collation UTF8_BINARY, got column {name!r} with {collation}; values "
+            f"{argument} must have the collation UTF8_BINARY, got column {shown!r} with {collation}; values "
             "are compared by their bytes: normalize them first, for example with "
-            f"F.collate(F.lower({name!r}), 'UTF8_BINARY')"
+            f"F.collate(F.lower({shown!r}), 'UTF8_BINARY')"
         )
 
 
@@ -162,13 +170,14 @@ def expect_event_time(
     type_ = named_column(df, named, event_time)
     if not isinstance(type_, (TimestampType, TimestampNTZType, LongType)):
         raise ValueError(
-            f"{named} must be a timestamp or a bigint of epoch milliseconds, got column {event_time!r} of "
-            f"type {type_.simpleString()}; cast it"
+            f"{named} must be a timestamp or a bigint of epoch milliseconds, got column "
+            f"{shown_name(str(event_time))!r} of type {type_.simpleString()}; cast it"
         )
     if not isinstance(watermark, WatermarkStrategy):
         raise TypeError(
             f"{prefix}watermark must be a WatermarkStrategy, got {watermark!r}; "
-            "pass one such as WatermarkStrategy.for_bounded_out_of_orderness(5_000)"
+            "pass one such as WatermarkStrategy.for_bounded_out_of_orderness(5_000), or its delay, such as "
+            "'5 seconds'"
         )
     if watermark.timestamp_assigner is not None and event_time != TIME:
         raise ValueError(
@@ -224,8 +233,8 @@ def bounded_delay(strategy: WatermarkStrategy) -> int | None:
     return generator.max_out_of_orderness
 
 
-def sendable(function: object, *classes: type, argument: str = "function", opener: str = "open") -> None:
-    """Check that `function` is an instance of one of `classes` and can be sent to the workers.
+def sendable(function: object, *classes: type, argument: str = "function", opener: str = "open") -> Any:
+    """Return `function`, checked to be an instance of one of `classes` that can be sent to the workers.
 
     Errors call it by the name of its `argument`, and its first method `opener`.
     """
@@ -246,6 +255,7 @@ def sendable(function: object, *classes: type, argument: str = "function", opene
             f"{argument} must be serialisable, to be sent to the workers, got a {type(function).__name__} "
             f"that is not{where}: {e}; create connections, locks and clients in {opener}()"
         ) from e
+    return function
 
 
 def _serialises(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap.spark._compat import analyzed_plan
@@ -14,6 +14,7 @@ from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._plan.arguments import arrow_schema, named_column
 from timerheap.spark._plan.checkpoint_state import CheckpointState
+from timerheap.spark._plan.columns import Columns
 from timerheap.spark._plan.marks import hashed
 from timerheap.spark._plan.observation import observed, with_metrics
 from timerheap.spark._plan.settings import check_settings
@@ -46,7 +47,7 @@ def build(
     query: Query,
     df: DataFrame,
     *,
-    output_event_time: str | None = None,
+    output_event_time: str | Column | None = None,
     initial_state: CheckpointState | None = None,
 ) -> DataFrame:
     """Return the result of a query.
@@ -56,7 +57,7 @@ def build(
     query : Query
     df : pyspark.sql.DataFrame
         The input rows with their marks; see `timerheap.spark._plan.marks.marked`.
-    output_event_time : str, optional
+    output_event_time : str or Column, optional
         Column of the result that becomes Spark's event time.
     initial_state : CheckpointState, optional
         State of another query, on a stream.
@@ -146,7 +147,7 @@ def _packer(query: Query) -> Packer:
 
 
 def with_late_columns(
-    result: StructType, late_row: StructType, output_event_time: str | None = None
+    result: StructType, late_row: StructType, output_event_time: str | Column | None = None
 ) -> StructType:
     """Return the type of results with late rows beside them."""
     if output_event_time is not None:
@@ -164,7 +165,8 @@ def with_late_columns(
     return StructType([*nullable.fields, StructField(LATE_BY, LongType()), StructField(LATE_ROW, row)])
 
 
-def _with_event_time(df: DataFrame, result: DataFrame, name: str) -> DataFrame:
+def _with_event_time(df: DataFrame, result: DataFrame, column: str | Column) -> DataFrame:
+    name = Columns("the result", result).one("output_event_time", column)
     type_ = named_column(result, "output_event_time", name)
     if not isinstance(type_, TimestampType):
         raise ValueError(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import Column, DataFrame
 
 from timerheap.spark._plan.aggregates import UserAggregate, resolve_aggregate
 from timerheap.spark._plan.arguments import key_columns
+from timerheap.spark._plan.columns import ColumnOrName, Columns
 from timerheap.spark._plan.window_plan import WindowPlan
 from timerheap.spark._plan.window_source import Source
 
@@ -20,12 +21,16 @@ class Windows:
 
     source: Source
 
-    def group_by(self, *keys: str) -> GroupedWindows:
+    def group_by(self, *keys: ColumnOrName) -> GroupedWindows:
         """Group by columns of atomic types and the window, or without columns by the window alone.
 
         Null is a group of its own, as in SQL.
         """
-        return GroupedWindows(self.source, key_columns(self.source.df, "keys", keys) if keys else [])
+        if not keys:
+            return GroupedWindows(self.source)
+        columns = Columns("df", self.source.df)
+        names = columns.many("keys", keys)
+        return GroupedWindows(replace(self.source, df=columns.df), key_columns(columns.df, "keys", names))
 
 
 @dataclass(frozen=True)

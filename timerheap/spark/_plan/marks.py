@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 )
 
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, HASH
+from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.watermarks import WatermarkStrategy
@@ -95,7 +96,9 @@ def hashed_when_packed(types: list[DataType]) -> bool:
 def _channel(df: DataFrame, name: str) -> Column:
     binary = named_column(df, "channel", name).simpleString() == "binary"
     text = F.hex(quoted(name)) if binary else quoted(name).cast("string")
-    null = f"channel: a row has null in column {name!r}; filter such rows out, or give them a value"
+    null = (
+        f"channel: a row has null in column {shown_name(name)!r}; filter such rows out, or give them a value"
+    )
     return F.coalesce(text, F.raise_error(F.lit(null)))
 
 

@@ -22,6 +22,7 @@ from timerheap.spark._plan.arguments import (
     sendable,
 )
 from timerheap.spark._plan.build import packed
+from timerheap.spark._plan.columns import Columns, ungrouped
 from timerheap.spark._plan.settings import check_settings
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import runs
@@ -44,9 +45,9 @@ _WATERMARK = "spark.watermarkDelayMs"  # in the metadata of the column that with
 
 def run_processor(
     style: Literal["rows", "frames"],
-    df: DataFrame,
+    df: object,
     key: object,
-    processor: StatefulProcessor,
+    processor: object,
     output_schema: object,
     output_mode: object,
     time_mode: object,
@@ -55,23 +56,24 @@ def run_processor(
     max_parallelism: int | None,
 ) -> DataFrame:
     """Return the result of a processor; see `timerheap.spark.transform_with_state`."""
-    data_frame("df", df)
+    rows, grouping = ungrouped("df", df, "key", key)
+    df = data_frame("df", rows)
     check_settings(df)
-    keys = key_columns(df, "key", key)
+    keys = _key_columns("df", df, "key", grouping)
     arrow_schema("df", df.schema)
     key_groups(max_parallelism)
-    sendable(processor, StatefulProcessor, argument="processor", opener="init")
+    sent: StatefulProcessor = sendable(processor, StatefulProcessor, argument="processor", opener="init")
     mode = _time_mode(time_mode)
     if not isinstance(output_mode, str):
         raise TypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
     initial, initial_key = _initial_rows(initial_state, df, keys)
-    handle = _rehearsed(processor, mode)
+    handle = _rehearsed(sent, mode)
     result = parsed_schema(output_schema)
     arrow_schema("output_schema", result)
     spark = df.sparkSession
     query = Query(
         work=ProcessorWork(
-            processor=processor,
+            processor=sent,
             style=style,
             states=handle.declared,
             event_time=_event_time(df),
@@ -103,6 +105,18 @@ def run_processor(
         return groups.applyInArrow(lambda rows: on_batch(rows), result)  # counts parameters
     both = first.cogroup(groups)
     return both.applyInArrow(lambda initial, rows: on_batch(rows, initial), result)
+
+
+def _key_columns(source: str, df: DataFrame, argument: str, key: object) -> list[str]:
+    """Return the names of the key columns, which a processor sees in its rows."""
+    columns = Columns(source, df)
+    names = columns.many(argument, key)
+    if columns.df is not df:
+        raise ValueError(
+            f"{argument} must be columns of {source} for a processor, got the expression {key!r}; add "
+            f"it with {source}.withColumn() first"
+        )
+    return key_columns(df, argument, names)
 
 
 def _of_initial(query: Query) -> Query:
@@ -141,10 +155,8 @@ def _initial_rows(
             "initial_state must be a grouped DataFrame, such as initial.groupBy('key'), got "
             f"{type(initial_state).__name__}"
         )
-    rows = initial_state._df
-    expressions = initial_state._jgd.groupingExprs()
-    names = [expressions.apply(i).sql().replace("`", "").split(".")[-1] for i in range(expressions.size())]
-    names = key_columns(rows, "initial_state", names)
+    rows, key = ungrouped("initial_state", initial_state, "key", None)
+    names = _key_columns("initial_state", rows, "initial_state", key)
     types = [rows.schema[name].dataType for name in names]
     wanted = [df.schema[name].dataType for name in keys]
     if types != wanted:

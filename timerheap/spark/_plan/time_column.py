@@ -7,7 +7,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from timerheap.spark._group.query import TIME
 from timerheap.spark._worker.assigned_times import AssignedTimes
-from timerheap.watermarks import WatermarkStrategy
+from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
 __all__ = ["assigns_time", "with_assigned_time"]
 
@@ -17,18 +17,12 @@ def assigns_time(watermark: object) -> bool:
     return isinstance(watermark, WatermarkStrategy) and watermark.timestamp_assigner is not None
 
 
-def with_assigned_time(
-    df: DataFrame, event_time: str | None, watermark: object
-) -> tuple[DataFrame, str | None]:
-    """Return the rows and their event-time column, which is added if only the strategy knows event time."""
-    if event_time is not None or not isinstance(watermark, WatermarkStrategy):
-        return df, event_time
-    if watermark.timestamp_assigner is None:
-        return df, None
-    assigned = AssignedTimes(watermark.timestamp_assigner, df.schema)
+def with_assigned_time(df: DataFrame, assigner: TimestampAssigner) -> DataFrame:
+    """Return the rows with the event time that an assigner computes, in the column `TIME`."""
+    assigned = AssignedTimes(assigner, df.schema)
     names = [f"c{i}" for i in range(len(df.columns))]  # mapInArrow() takes no dots in names
     fields = [StructField(name, field.dataType) for name, field in zip(names, df.schema, strict=True)]
     rows = df.toDF(*names).mapInArrow(
         lambda batches: assigned(batches), StructType([*fields, StructField(TIME, LongType())])
     )
-    return rows.toDF(*df.columns, TIME), TIME
+    return rows.toDF(*df.columns, TIME)

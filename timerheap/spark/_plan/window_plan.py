@@ -15,10 +15,12 @@ from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZ
 from timerheap._arguments import milliseconds
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
+from timerheap.spark._group.computed_columns import shown_name, visible
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
 from timerheap.spark._plan.aggregates import ResolvedAggregate
 from timerheap.spark._plan.arguments import (
+    backticks,
     bounded_delay,
     named_column,
     quoted,
@@ -70,7 +72,7 @@ class WindowPlan:
         if source.assigner.zone.name not in ("UTC", "Etc/UTC", "GMT", "Z"):
             found.append(f"the windows are cut in {source.assigner.zone.name}")
         found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
-        chosen = {name: options[name] for name in ("emit_every", "channel")}
+        chosen = {"emit_every": options["emit_every"], "channel": source.channel}
         found += ['late is "emit"'] if options["late"] == "emit" else []
         found += [f"{name} is set" for name, value in chosen.items() if value]
         if bounded_delay(source.strategy) is None:
@@ -88,12 +90,12 @@ class WindowPlan:
     def _by_arrow(self) -> DataFrame:
         """Make slices in the pack stage, or in the operator if it needs whole rows."""
         source, options, time = self.source, self.source.options, self.source.time
-        rows = marked(Input(self._with_times(), time, source.strategy, options["channel"]), order="arrival")
+        rows = marked(Input(self._with_times(), time, source.strategy, source.channel), order="arrival")
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
         rows = self._with_inputs(rows)
-        late_columns = source.df.columns if options["late"] == "emit" else []
+        late_columns = visible(source.df.columns) if options["late"] == "emit" else []
         used = [*self._keys, *([] if time is None else [time]), *late_columns, *self._inputs]
         used = list(dict.fromkeys(used))
         mode = time_mode(source.df, time is None, source.strategy)
@@ -106,7 +108,7 @@ class WindowPlan:
         if source.where is None:
             return source.df
         timed = F.lit(True)
-        for name in (source.time, source.options["channel"]):
+        for name in (source.time, source.channel):
             timed = timed if name is None else timed & quoted(name).isNotNull()
         return source.df.where(source.where | timed)
 
@@ -131,7 +133,8 @@ class WindowPlan:
             *(one.column for one in self.computed if one.column is not None)
         )
         results = grouped.columns[len(self._keys) + 1 :]
-        return grouped.select(*map(quoted, self.keys), *columns_of_window(SLICE_END), *map(quoted, results))
+        keys = [quoted(name).alias(shown_name(name)) for name in self.keys]
+        return grouped.select(*keys, *columns_of_window(SLICE_END), *map(quoted, results))
 
     def _by_jvm(self) -> DataFrame:
         """Make slices in Spark, under its watermark, and merge them in the operator."""
@@ -151,7 +154,7 @@ class WindowPlan:
         """Return the rows with Spark's watermark, and a slice as one of Spark's windows."""
         source, time = self.source, str(self.source.time)
         if rows.isStreaming:
-            rows = rows.withWatermark(time, f"{bounded_delay(source.strategy)} milliseconds")
+            rows = rows.withWatermark(backticks(time), f"{bounded_delay(source.strategy)} milliseconds")
         length = source.assigner.interval
         if not isinstance(source.assigner, SliceAssigner):
             return rows, F.session_window(quoted(time), f"{length} milliseconds").alias(SLICE_END)
@@ -184,6 +187,7 @@ class WindowPlan:
         self, work: WindowWork, rows: DataFrame, used: list[str], event_time: str | None, mode: TimeMode
     ) -> DataFrame:
         source, options = self.source, self.source.options
+        late_columns = visible(source.df.columns)
         query = Query(
             work=work,
             key=self._keys,
@@ -191,14 +195,16 @@ class WindowPlan:
             result=self._result(),
             event_time=event_time,
             watermarks=(source.strategy,),
-            channels=(options["channel"],),
+            channels=(source.channel,),
             order="arrival",
             time_mode=mode,
             max_parallelism=options["max_parallelism"],
             late=options["late"],
-            late_row=source.df.schema if options["late"] == "emit" else None,
-            late_columns=tuple(source.df.columns),
-            key_names=self.keys,
+            late_row=StructType([source.df.schema[name] for name in late_columns])
+            if options["late"] == "emit"
+            else None,
+            late_columns=tuple(late_columns),
+            key_names=[shown_name(name) for name in self.keys],
         )
         return build(query, rows)
 
@@ -206,7 +212,8 @@ class WindowPlan:
         source = self.source
         column = None if source.time is None else source.df.schema[source.time].dataType
         bound = TimestampNTZType() if isinstance(column, TimestampNTZType) else TimestampType()
-        fields = [source.df.schema[name] for name in self.keys]
+        keys = [source.df.schema[name] for name in self.keys]
+        fields = [StructField(shown_name(key.name), key.dataType, key.nullable, key.metadata) for key in keys]
         fields += [StructField(name, bound, False) for name in WINDOW_COLUMNS]
         fields += [one.field for one in self.computed]
         if source.options["emit_every"] is not None:
@@ -268,12 +275,13 @@ class WindowPlan:
             late += "it is part of the result" if options["late"] == "emit" else "it is dropped"
         groups = planned(source.df, options["max_parallelism"]).max_parallelism
         merged = (
-            f"{groups} key groups of ({', '.join(self.keys) or 'no key'}), {part}s in "
+            f"{groups} key groups of ({', '.join(map(shown_name, self.keys)) or 'no key'}), {part}s in "
             "Python workers, state in Spark's state store"
         )
+        time = shown_name(source.time or "of the micro-batch")
         lines = {
             "windows": self._windows(),
-            "source": f"{kind}, time {source.time or 'of the micro-batch'}, watermark {source.strategy!r}",
+            "source": f"{kind}, time {time}, watermark {source.strategy!r}",
             "local": local,
             "global": f"none: a window is one {part}" if self._one_stage else merged,
             "late": late,

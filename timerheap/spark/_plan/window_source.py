@@ -15,12 +15,12 @@ from timerheap.spark._group.query import Late
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
-    data_frame,
     expect_event_time,
     key_groups,
     late_rows,
     named_column,
 )
+from timerheap.spark._plan.columns import ColumnOrName, Columns
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 
@@ -32,12 +32,13 @@ class WindowOptions(TypedDict, total=False):
 
     Parameters
     ----------
-    watermark : WatermarkStrategy
-        Required with an event-time column.
+    watermark : WatermarkStrategy, str or timedelta
+        Required with an event-time column, unless Spark's ``withWatermark`` names it; "5 seconds" is
+        ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``.
     time_zone : str, optional
         Time zone whose wall clock cuts the windows, by default the session's. Times without a zone are cut
         as they are.
-    channel : str, optional
+    channel : str or Column, optional
         Column whose values have a watermark each, as in `timerheap.spark.process`.
     late : {"drop", "emit"}, default "drop"
         What becomes of late rows. "emit": they are part of the result, in the columns ``late_by`` (how many
@@ -56,9 +57,9 @@ class WindowOptions(TypedDict, total=False):
         Number of key groups, 1 to 32768, as in `timerheap.spark.process`. A checkpoint keeps it.
     """
 
-    watermark: WatermarkStrategy | None
+    watermark: WatermarkStrategy | str | timedelta | None
     time_zone: str | None
-    channel: str | None
+    channel: ColumnOrName | None
     late: Late
     emit_every: int | timedelta | str | None
     local: str | None
@@ -87,8 +88,10 @@ class Source:
         Event-time column, None for processing time.
     assigner : SliceAssigner or SessionUnsliceAssigner
     strategy : WatermarkStrategy
+    channel : str or None
+        Column whose values have a watermark each.
     options : WindowOptions
-        All of them.
+        All of them, as the user has given them.
     where : pyspark.sql.Column, optional
         Condition; rows that do not meet it only move the watermark.
     """
@@ -97,6 +100,7 @@ class Source:
     time: str | None
     assigner: SliceAssigner | SessionUnsliceAssigner
     strategy: WatermarkStrategy
+    channel: str | None
     options: WindowOptions
     where: Column | None = None
 
@@ -105,7 +109,7 @@ class Source:
         cls,
         function: str,
         df: DataFrame,
-        time: str | None,
+        time: ColumnOrName | None,
         make_assigner: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
         options: WindowOptions,
     ) -> Source:
@@ -116,21 +120,22 @@ class Source:
                 f"{', '.join(_DEFAULTS)}"
             )
         chosen: WindowOptions = {**_DEFAULTS, **options}
-        arrow_schema("df", data_frame("df", df).schema)
-        channel, every = chosen["channel"], chosen["emit_every"]
+        columns = Columns("df", df)
+        arrow_schema("df", columns.df.schema)
+        of_time, channel = columns.one("time", time), columns.one("channel", chosen["channel"])
+        watermark = columns.watermark("watermark", chosen["watermark"], of_time)
+        df, every = columns.df, chosen["emit_every"]
         chosen["late"] = late_rows(chosen["late"])
         late = None if chosen["late"] == "drop" else "emit"
-        strategy = expect_event_time(
-            df, time, chosen["watermark"], argument="time", channel=channel, late=late
-        )
+        strategy = expect_event_time(df, of_time, watermark, argument="time", channel=channel, late=late)
         if channel is not None:
             channel_column(df, "channel", channel)
         zone = chosen["time_zone"] or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
-        if time is not None and not isinstance(named_column(df, "time", time), TimestampType):
+        if of_time is not None and not isinstance(named_column(df, "time", of_time), TimestampType):
             zone = "UTC"
         key_groups(chosen["max_parallelism"])
         if every is not None:
             positive("emit_every", every)
         if chosen["local"] not in (None, "jvm", "arrow"):
             raise ValueError(f'local must be "jvm" or "arrow", got {chosen["local"]!r}; or leave it out')
-        return cls(df, time, make_assigner(zone), strategy, chosen)
+        return cls(df, of_time, make_assigner(zone), strategy, channel, chosen)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from timerheap.spark._group.computed_columns import visible
 from timerheap.spark._group.query import TIME
 from timerheap.spark._worker.rows import row_source
 from timerheap.timer import MIN_WATERMARK
@@ -24,7 +25,7 @@ class AssignedTimes:
     ----------
     assigner : TimestampAssigner
     rows : pyspark.sql.types.StructType
-        Type of the rows.
+        Type of the rows; the assigner does not see computed columns.
     """
 
     assigner: TimestampAssigner
@@ -32,10 +33,11 @@ class AssignedTimes:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches with the column."""
+        seen = StructType([self.rows[name] for name in visible(self.rows.names)])
         for batch in batches:
             if batch.num_rows:
                 rows = pa.Table.from_batches([batch.rename_columns(self.rows.names)])
-                times = [self._time(row) for row in row_source(rows, self.rows).tolist()]
+                times = [self._time(row) for row in row_source(rows.select(seen.names), seen).tolist()]
                 yield batch.append_column(TIME, pa.array(times, pa.int64()))
 
     def _time(self, row: object) -> int:

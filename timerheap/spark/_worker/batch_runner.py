@@ -13,6 +13,7 @@ from timerheap._native._heap import wave_order
 from timerheap._returned import records
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, BatchTimerService
+from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import fitting, narrow
@@ -142,7 +143,8 @@ class _Context(BatchProcessFunction.Context):
         return np.full(len(self.key_hashes), self.timers.watermark) if watermarks is None else watermarks
 
     def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
-        return self.group.keys.keys(np.asarray(key_hashes, np.int64))
+        keys = self.group.keys.keys(np.asarray(key_hashes, np.int64))
+        return keys.rename_columns([shown_name(name) for name in keys.schema.names])
 
     def set_current_key(self, key_hash: int) -> None:
         self.group.keys.expect(key_hash)

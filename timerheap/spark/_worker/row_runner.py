@@ -23,6 +23,7 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import KeyTimerService, RowFunctionContext, no_processing_time
 from timerheap.spark._worker.rows import row_source
 from timerheap.spark._worker.rows_ahead import RowsAhead
+from timerheap.spark._worker.visible_rows import VisibleRows
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 
@@ -43,7 +44,9 @@ class RowRunner:
 
     def __init__(self, function: KeyedProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
-        self._row_type = query.seen_rows
+        seen = query.seen_rows
+        computed = [query.rows[name] for name in query.key if name not in seen.names]
+        self._row_type = StructType([*seen, *computed])
         self._key = query.key
         self._key_type = StructType([query.rows[name] for name in query.key])
         self._timed = query.event_time is not None
@@ -54,7 +57,7 @@ class RowRunner:
         self._context = RowFunctionContext(self._service)
         self._states.clock = self._clock = GroupExpiryClock(self._context, self._service)
         self._loop = RowLoop(
-            function,
+            VisibleRows(function, seen.names) if computed else function,
             self._context,
             self._service,
             self._current,

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timerheap._values import Misfit
 from timerheap.spark._exchange.pack import event_millis
+from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import narrow_column
 from timerheap.spark._group.query import Query, WindowWork
@@ -121,7 +122,7 @@ class WindowRunner:
             self.fired_timers += len(results)
         keys = self._group.keys.keys(results.key_ids)
         columns = [keys.column(name) for name in self._work.keys]
-        fields = [keys.schema.field(name) for name in self._work.keys]
+        fields = [keys.schema.field(name).with_name(shown_name(name)) for name in self._work.keys]
         zone = self._windows.assigner.zone
         ends, starts, times = results.window_ends, results.window_starts, results.window_times
         if self._work.wall_clock:

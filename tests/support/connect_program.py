@@ -112,7 +112,8 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
         return spark.read.parquet(f"{work}/{name}/output")
 
     def windows(local: str) -> DataFrame:
-        grouped = timerheap.spark.tumble(timed, "at", 2000, watermark=WATERMARK, local=local).group_by("k")
+        cut = timerheap.spark.tumble(timed, "at", size=2000, watermark=WATERMARK, local=local)
+        grouped = cut.group_by("k")
         return grouped.agg(F.count("*").alias("n"), F.max("at").alias("last")).select(
             "k", F.unix_millis("window_start"), "n"
         )

@@ -18,6 +18,7 @@ from timerheap import (
     ReducingStateDescriptor,
     StateTtlConfig,
     Time,
+    TimeDomain,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -26,10 +27,11 @@ from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._worker.rehearsal import rehearse
-from timerheap.testing import ProcessTester
+from timerheap.testing import PendingTimer, ProcessTester
 
 EVENT_TIME = StateTtlConfig.TtlTimeCharacteristic.EventTime
 LONG = Types.LONG()
+FAR = 10_000
 
 
 def ttl() -> StateTtlConfig.Builder:
@@ -46,7 +48,7 @@ def descriptors() -> dict[str, Any]:
 
 
 class States(KeyedProcessFunction):
-    """Row by row, "set" adds to all states, "get" yields what is in them, and "clear" clears them."""
+    """Row by row, "set" adds to all states, "get" yields what is in them, "clear" clears them."""
 
     def __init__(self, ttl: StateTtlConfig) -> None:
         self.ttl = ttl
@@ -67,16 +69,18 @@ class States(KeyedProcessFunction):
             self.list.add(n)
             self.map.put(n, -n)
             self.sum.add(n)
+        elif do == "timer":
+            ctx.timer_service().register_event_time_timer(n)
         elif do == "clear":
             for state in (self.value, self.list, self.map, self.sum):
                 state.clear()
         else:
-            timers = ctx.timer_service().event_time_timers()
-            assert timers == ctx.timer_service().processing_time_timers() == []
+            assert all(time >= FAR for time in ctx.timer_service().event_time_timers())
+            assert ctx.timer_service().processing_time_timers() == []
             yield self.value.value(), list(self.list), dict(self.map.items()), self.sum.get()
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        raise AssertionError("the function has no timers")
+        assert timestamp >= FAR, "only the function's own timers fire"
 
 
 def made(ttl: StateTtlConfig, **options: Any) -> ProcessTester:
@@ -134,6 +138,21 @@ def test_state_of_event_time_expires_and_is_removed_when_it_is_due() -> None:
     assert {*test.state("sum")} == {"b"}
     assert test.advance_watermark(220) == []
     assert contents(test) == EMPTY
+
+
+def test_the_timers_of_a_function_are_shown_without_those_of_its_states() -> None:
+    test = made(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
+    test.push([("a", "timer", FAR, 0), ("a", "set", 1, 0), ("b", "set", 2, 50), ("a", "get", 0, 60)])
+    test.advance_watermark(60)
+    own = [PendingTimer("a", FAR, 0, TimeDomain.EVENT_TIME)]
+    assert test.timers() == own
+    test.restore(test.snapshot())
+    assert test.timers() == own
+    assert {*test.state("value")} == {"a", "b"}
+    test.advance_watermark(FAR - 1)
+    assert (test.timers(), contents(test)) == (own, EMPTY)
+    test.advance_watermark(FAR)
+    assert test.timers() == []
 
 
 def test_state_of_processing_time_expires_with_the_clock() -> None:

@@ -223,5 +223,6 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
 
 
 def test_the_manifest_tells_what_the_group_holds() -> None:
-    for standing in (Standing(), Standing(300, 1, 2, 70_000, -5, 2**62), Standing(0, 1, 1, 0, None, 0)):
+    times = Standing(300, 1, 2, 70_000, -5, 2**62)
+    for standing in (Standing(), times, times._replace(has_expiries=True), Standing(0, 1, 1, 0, None, 0)):
         assert Manifest.from_bytes(Manifest(4, standing=standing).to_bytes()).standing == standing

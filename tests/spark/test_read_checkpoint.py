@@ -22,6 +22,8 @@ from timerheap import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    StateTtlConfig,
+    Time,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -383,6 +385,51 @@ def test_a_running_query_is_read_between_its_micro_batches(
         result = inspected(monkeypatch, spark, checkpoint)
         assert "Checkpoint after micro-batch 2" in result.output, result.output
         assert query.isActive
+
+
+class Remembers(KeyedProcessFunction):
+    """Yields what a key has kept for a second, and registers a timer that never fires."""
+
+    def open(self, runtime_context: Any) -> None:
+        last = ValueStateDescriptor("last", Types.LONG())
+        second = StateTtlConfig.new_builder(Time.seconds(1))
+        event_time = StateTtlConfig.TtlTimeCharacteristic.EventTime
+        last.enable_time_to_live(second.set_ttl_time_characteristic(event_time).build())
+        self.last = runtime_context.get_state(last)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield value.plane, self.last.value()
+        self.last.update(value.at)
+        ctx.timer_service().register_event_time_timer(END)
+
+
+def test_state_with_a_time_to_live_expires_after_a_restart_and_its_expiries_are_not_shown(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def run(*rows: tuple[str, int]) -> CheckpointState:
+        batch = [{"plane": plane, "value": 0, "at": at} for plane, at in rows]
+        streams.write_batches(tmp_path / "in", [batch], SCHEMA)
+        df = streams.read_stream(spark, tmp_path / "in")
+        monotonous = WatermarkStrategy.for_monotonous_timestamps()
+        result = timerheap.spark.process(
+            df, "plane", Remembers(), "plane string, last long", "at", watermark=monotonous, max_parallelism=2
+        )
+        progress = streams.run(result, tmp_path)
+        (metrics,) = {each.observedMetrics["timerheap"] for each in progress[-1:]}
+        state = read_checkpoint(spark, tmp_path / "checkpoint")
+        own = records(state.timers())
+        assert {(row["epoch_ms"], row["namespace"]) for row in own} == {(END, 0)}
+        assert sum(row["event_time_timers"] for row in records(state.groups())) == len(own)
+        assert (metrics["pending_event_time_timers"], metrics["next_event_time_timer"]) == (len(own), END)
+        return state
+
+    state = run(("N1", 0), ("N2", 500), ("N3", 501))
+    kept = {row["plane"]: row["value"] for row in records(state.state("last"))}
+    assert kept == {plane: {"value": at, "at": at} for plane, at in (("N1", 0), ("N2", 500))}
+    state = run(("N1", 900), ("N2", 1600), ("N4", 5000))
+    assert (len(records(state.timers())), records(state.state("last"))) == (3, [])
+    found = spark.read.parquet(str(tmp_path / "sink"))
+    assert streams.rows(found.fillna(-1)) == [("N1", -1), ("N1", 0), ("N2", -1), ("N2", -1), ("N3", -1)]
 
 
 def timers_of(state: CheckpointState) -> set[tuple[str | None, int, int]]:

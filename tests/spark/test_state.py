@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from timerheap import (
+    BatchProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -26,16 +27,20 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap._native._heap import to_text
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
+from timerheap.spark._group.resplit import restore, split
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
+from timerheap.spark._group.stored_group import ReadChunks, StoredGroup
 from timerheap.spark._group.tiers import Tiers
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.live_cache import Cache, Owner
@@ -415,3 +420,52 @@ def test_dead_keys_are_searched_for_once_a_good_part_of_the_group_has_gone(
         group.event_timers.pop_due(watermark)
         group.forget_dead_keys()
     assert sum(searched) < 3 * n
+
+
+class Columns(BatchProcessFunction):
+    def process_batch(self, batch: Any, ctx: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("domain", ["event", "processing"])
+def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> None:
+    kind = EVENT_TIMERS if domain == "event" else PROCESSING_TIMERS
+    columns = [50, 60, 70], [1, 1, 2], [0, 0, 0]
+
+    def expect(query: Query, group: KeyGroup, store: MemoryStore, standing: list[Any]) -> None:
+        for found in (group, handed_over(group, store)[0], loaded(query, store), moved(group)):
+            count, _, _, _, *times, has_expiries = found.standing()
+            count = count if domain == "event" else found.standing().processing_time_timers
+            assert [count, times[domain != "event"], has_expiries] == standing
+        chunks = ReadChunks()
+        for (of, id_), data in {**store.chunks, (MANIFEST, 0): store.manifest}.items():
+            chunks.add(of, id_, pa.scalar(to_text(data)))
+        timestamps, _, namespaces = StoredGroup(chunks, [kind]).timers_of(kind)
+        assert len(timestamps) == standing[0]
+        assert bool(namespaces.any()) == (query is not QUERY)
+
+    expiries = [10, 20], [1, 2], [64, 65]
+    for n in (3, 0):
+        for query in (QUERY, replace(QUERY, work=Columns())):
+            group, stored, store = KeyGroup(query, live_file()), Stored(Manifest(4)), MemoryStore()
+            timers = group.event_timers if domain == "event" else group.processing_timers
+            assert group.keys.resolve(np.array([1, 2]), [pa.array(["a", "b"])]).tolist() == [1, 2]
+            timers.push_many(*(column[:n] for column in columns))
+            (timers.push_expiries if query is QUERY else timers.push_many)(*expiries)
+            save(group, stored, store)
+            own = [n, 50 if n else None, True]
+            expect(query, group, store, own if query is QUERY else [n + 2, 10, False])
+
+
+def loaded(query: Query, store: MemoryStore) -> KeyGroup:
+    group = KeyGroup(query)
+    load(store, group)
+    return group
+
+
+def moved(group: KeyGroup) -> KeyGroup:
+    """Return the group as another query has it, of a checkpoint with another max_parallelism."""
+    found = KeyGroup(group.query)
+    for _, contents in split(group, 2):
+        restore(found, contents)
+    return found.loaded()

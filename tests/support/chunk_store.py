@@ -45,8 +45,8 @@ class MemoryStore:
 
 def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
     """Save a group as the operator does at the end of a micro-batch."""
-    late_rows, wake_up = group.late_rows, group.wake_up
-    stored.save(store, group.parts(), b"", group.losses, late_rows, wake_up, watermark=group.watermark)
+    numbers = group.late_rows, group.wake_up, group.standing()
+    stored.save(store, group.parts(), b"", group.losses, *numbers, watermark=group.watermark)
 
 
 def load(store: MemoryStore, group: KeyGroup) -> Stored:

@@ -366,10 +366,9 @@ class ProcessTester:
             (TimeDomain.EVENT_TIME, self._group.event_timers),
             (TimeDomain.PROCESSING_TIME, self._group.processing_timers),
         ):
-            heap = timers.heap
-            keys = self._keys(heap.key_hashes)
-            columns = (heap.timestamps.tolist(), heap.key_hashes.tolist(), heap.namespaces.tolist())
-            pending = list(zip(*columns, keys, strict=True))
+            timestamps, ids, namespaces = timers.own()
+            columns = (timestamps.tolist(), ids.tolist(), namespaces.tolist())
+            pending = list(zip(*columns, self._keys(ids), strict=True))
             pending = sorted(pending, key=lambda timer: timer[:3])
             found += [PendingTimer(key, at, namespace, domain) for at, _, namespace, key in pending]
         return found

@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from timerheap._native._heap import KeyTimerHeap, TimerHeap
 from timerheap.spark._group.checkpoint import CheckpointedPart
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
 from timerheap.spark._group.journalled_timers import JournalledTimers
@@ -153,17 +152,20 @@ class KeyGroup:
 
     def standing(self) -> Standing:
         """Return what the group holds."""
-        event: TimerHeap | KeyTimerHeap = self.event_timers.heap
-        processing: TimerHeap | KeyTimerHeap = self.processing_timers.heap
+        (event, next_event), (processing, next_processing) = (
+            timers.pending() for timers in (self.event_timers, self.processing_timers)
+        )
         if self.slices is not None:  # there are no other timers
             windows = self.slices.windows
+            head = windows.timers.peek()
+            pending = len(windows.timers), None if head is None else head.timestamp
             if windows.assigner.is_event_time:
-                event = windows.timers
+                event, next_event = pending
             else:
-                processing = windows.timers
-        heads = event.peek(), processing.peek()
-        next_ = (None if head is None else head.timestamp for head in heads)
-        return Standing(len(event), len(processing), len(self.keys), len(self.rows), *next_)
+                processing, next_processing = pending
+        has_expiries = self.event_timers.has_expiries or self.processing_timers.has_expiries
+        keys, rows = len(self.keys), len(self.rows)
+        return Standing(event, processing, keys, rows, next_event, next_processing, has_expiries)
 
     def notices(self) -> frozenset[str]:
         """Return what the user should know about the loaded state."""
@@ -206,6 +208,7 @@ class KeyGroup:
         """
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink
+            timers.has_expiries = not self.query.names_namespaces and bool(timers.heap.namespaces.any())
         self.rows.loaded(self.watermark)
         if self.slices is not None:
             self.slices.loaded(self.watermark)

@@ -136,6 +136,11 @@ class Query:
         """Whether a key has one timer, which a new timestamp moves."""
         return isinstance(self.work, BatchProcessFunction) and self.work.one_timer_per_key
 
+    @property
+    def names_namespaces(self) -> bool:
+        """Whether the function names namespaces of timers; else all but 0 are those of expiries of states."""
+        return isinstance(self.work, BatchProcessFunction)
+
     @cached_property
     def seen_rows(self) -> StructType:
         """Type of the rows that the function sees: `rows` without `TIME` and computed columns."""

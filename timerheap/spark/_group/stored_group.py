@@ -18,7 +18,6 @@ from timerheap.spark._group.chunks import (
     SLICES,
     USER_STATE,
 )
-from timerheap.spark._group.clock_bytes import decode_clock
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.manifest import MANIFEST, Manifest
@@ -118,17 +117,9 @@ class StoredGroup:
     def timers_of(self, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the timestamps, key ids and namespaces of the timers of a kind, each of shape (n,).
 
-        A StatefulProcessor, whose clock has no inputs, has the expiries of its states among its timers, in
-        other namespaces than 0: these are left out.
+        Expiries of states are left out.
         """
-        if kind not in self.timers:
-            return _NO_TIMES, _NO_TIMES, _NO_TIMES
-        heap = self.timers[kind].heap
-        columns = heap.timestamps, heap.key_hashes, heap.namespaces
-        if self.manifest.clock_apart or decode_clock(self.manifest.clock).inputs:
-            return columns
-        own = heap.namespaces == 0
-        return columns[0][own], columns[1][own], columns[2][own]
+        return self.timers[kind].own() if kind in self.timers else (_NO_TIMES, _NO_TIMES, _NO_TIMES)
 
     def _part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         part: LoadedPart
@@ -137,7 +128,8 @@ class StoredGroup:
         elif kind == KEYS:
             part = self.keys = KeyTable.restored(schema)
         elif kind in (EVENT_TIMERS, PROCESSING_TIMERS):
-            part = self.timers[kind] = JournalledTimers.restored(kind, name)
+            part = timers = self.timers[kind] = JournalledTimers.restored(kind, name)
+            timers.has_expiries = self.manifest.standing.has_expiries
         elif kind == ROWS:
             part = self.rows = RowBuffer.restored(schema)
         elif kind == SLICES:

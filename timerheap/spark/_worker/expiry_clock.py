@@ -53,7 +53,7 @@ class GroupExpiryClock:
             return
         timers = self._group.event_timers if event_time else self._group.processing_timers
         if time < MAX_WATERMARK:
-            timers.push_many([time], [key], [table.kind])
+            timers.push_expiries([time], [key], [table.kind])
 
     def expire(self, namespace: int, key: int) -> None:
         """Purge the contents of a key whose timer has fired; a state that is gone has none."""

@@ -260,7 +260,7 @@ class ProcessorRunner:
         if bound.expiries:
             at = np.unique(np.array(bound.expiries, np.int64), axis=0)
             bound.expiries.clear()
-            journalled.push_many(*(np.ascontiguousarray(column) for column in at.T))
+            journalled.push_expiries(*(np.ascontiguousarray(column) for column in at.T))
 
 
 def _key_order(columns: list[pa.Array]) -> np.ndarray:

@@ -35,11 +35,13 @@ from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.tvf import CountDistinct, HoppingSliceAssigner, Max, SessionUnsliceAssigner, Sum
 
 
-class OneTimer(BatchProcessFunction):
-    one_timer_per_key = True
-
+class Timers(BatchProcessFunction):
     def process_batch(self, batch: Any, ctx: Any) -> None:
         pass
+
+
+class OneTimer(Timers):
+    one_timer_per_key = True
 
 
 class Attempts:
@@ -143,7 +145,7 @@ def assert_same(one: Attempts, other: Attempts, what: Any) -> None:
 def test_what_a_save_writes_depends_on_the_state_and_the_input_alone(
     one_timer_per_key: bool, batches: int, rows: int
 ) -> None:
-    query = replace(QUERY, work=OneTimer()) if one_timer_per_key else QUERY
+    query = replace(QUERY, work=OneTimer() if one_timer_per_key else Timers())
     ways = [["live"], ["loaded"], ["live", "attached", "loaded"]]
     groups = [Attempts(query, way, seed) for seed, way in enumerate(ways)]
     for batch in range(batches):

@@ -117,6 +117,7 @@ class JournalledTimers:
             head = self.heap.peek()
             return len(self.heap), None if head is None else head.timestamp
         timestamps, _, _ = self.own()
+        self.has_expiries = len(timestamps) < len(self.heap)  # as when the group is loaded
         return len(timestamps), int(timestamps.min()) if len(timestamps) else None
 
     def remove_many(

@@ -221,10 +221,9 @@ def test_an_input_that_is_not_a_dataframe_raises() -> None:
 
 
 def test_ambiguous_column_names_raise(df: DataFrame) -> None:
-    with pytest.raises(ValueError, match="key must name one column, got 'k', which names 2"):
-        process(df.select("k", "k"))
-    with pytest.raises(ValueError, match=r"df must have unique column names .* got 'n'"):
-        process(df.select("k", "n", "n"))
+    for name in "kn":
+        with pytest.raises(ValueError, match=f"df must have unique column names .* got '{name}'"):
+            process(df.select("k", name, name))
 
 
 def test_a_stream_without_rocksdb_raises(spark: SparkSession) -> None:

@@ -120,7 +120,7 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
 
     results = {
         "rows": lambda: process(df, "k", Rows(), OUTPUT, **OPTIONS),
-        "columns": lambda: process(df, "k", Columns(), OUTPUT, **OPTIONS),
+        "columns": lambda: process(df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS),
         "stream": lambda: streamed(process(stream, "k", Rows(), OUTPUT, **OPTIONS), "stream"),
         "two inputs": lambda: process_two(
             df, df, "k", Sides(), OUTPUT, right_event_time="at", right_watermark=WATERMARK, **OPTIONS

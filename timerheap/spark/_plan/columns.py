@@ -148,7 +148,7 @@ def ungrouped(argument: str, df: Any, key_argument: str, key: Any) -> tuple[Any,
 
 
 def _grouping_columns(argument: str, df: Any) -> list[Column] | None:
-    if hasattr(df, "_grouping_cols"):  # of Spark Connect
+    if type(df).__module__ == "pyspark.sql.connect.group":  # which needs packages that may be missing
         kind, columns = df._group_type, list(df._grouping_cols)
     elif isinstance(df, GroupedData):
         kind = df._jgd.toString().rpartition("type: ")[2].rstrip("]").lower()

@@ -52,11 +52,8 @@ class Expiring:
         expired: bool = kept["at"] + self._ttl <= now
         return expired
 
-    def _begin(self, key: Any, now: int) -> None:
-        """Have the first contents of a key purged."""
-        self._purge_at(key, now)
-
     def _purge_at(self, key: Any, oldest: int) -> None:
+        """Have the contents of a key purged when what was last accessed at `oldest` expires."""
         self._clock.purge_at(oldest + self._ttl, key, self.table, self._event_time)
 
     def purge(self, key: Any) -> None:
@@ -89,7 +86,7 @@ class ExpiringValue(Expiring):
             return
         now = self._now()
         if self.table.load(key) is None:
-            self._begin(key, now)
+            self._purge_at(key, now)
         self.table.store(key, self._keep(value, now))
 
     def purge(self, key: Any) -> None:
@@ -125,14 +122,14 @@ class ExpiringList(Expiring):
         """See `ListContents`."""
         now = self._now()
         if not self.table.load(key):
-            self._begin(key, now)
+            self._purge_at(key, now)
         self.table.append(key, [self._keep(element, now) for element in elements])
 
     def replace(self, key: Any, elements: list[Any]) -> None:
         """See `ListContents`."""
         now = self._now() if elements else 0
         if elements and not self.table.load(key):
-            self._begin(key, now)
+            self._purge_at(key, now)
         self.table.replace(key, [self._keep(element, now) for element in elements])
 
     def purge(self, key: Any) -> None:
@@ -154,19 +151,22 @@ class ExpiringMap(Expiring):
     def load(self, key: Any) -> dict[Any, Any]:
         """See `MapContents`."""
         kept = dict(self.table.load(key))
-        found = {entry: self._visit(key, entry, value) for entry, value in kept.items()}
+        if not kept:
+            return {}
+        now = self._now()
+        found = {entry: self._visit(key, entry, value, now) for entry, value in kept.items()}
         return {entry: value for entry, (is_there, value) in found.items() if is_there}
 
     def find(self, key: Any, entry: Any) -> tuple[bool, Any]:
         """See `MapContents`."""
         found, kept = self.table.find(key, entry)
-        return self._visit(key, entry, kept) if found else (False, None)
+        return self._visit(key, entry, kept, self._now()) if found else (False, None)
 
     def put(self, key: Any, entries: dict[Any, Any]) -> None:
         """See `MapContents`."""
         now = self._now()
         if not self.table.load(key):
-            self._begin(key, now)
+            self._purge_at(key, now)
         self.table.put(key, {entry: self._keep(value, now) for entry, value in entries.items()})
 
     def remove(self, key: Any, entry: Any) -> None:
@@ -189,9 +189,8 @@ class ExpiringMap(Expiring):
         if live:
             self._purge_at(key, min(live))
 
-    def _visit(self, key: Any, entry: Any, kept: dict[str, Any]) -> tuple[bool, Any]:
+    def _visit(self, key: Any, entry: Any, kept: dict[str, Any], now: int) -> tuple[bool, Any]:
         """Return whether an entry is there, and its value; remove or renew it."""
-        now = self._now()
         if self._expired(kept, now):
             self.table.remove(key, entry)
             return (True, kept["value"]) if self._shows else (False, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import Row
@@ -23,6 +24,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap._expiring import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
@@ -295,3 +297,9 @@ def test_a_query_without_the_clock_of_a_time_to_live_raises(
     )
     with nullcontext() if message is None else pytest.raises(ValueError, match=message):
         rehearse(query.work, query, 4, KeyGroup(query), streaming)
+
+
+def test_a_time_to_live_is_exact_to_the_millisecond() -> None:
+    contents = ExpiringValue(None, StateTtlConfig.new_builder(1001).build(), Mock(spec=ExpiryClock))
+    kept = {"value": 5, "at": 0}
+    assert [contents._expired(kept, now) for now in (1000, 1001)] == [False, True]

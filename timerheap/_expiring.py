@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from timerheap._arguments import milliseconds
 from timerheap._state_contents import ListContents, MapContents, ValueContents
 from timerheap.state_ttl import StateTtlConfig
 
@@ -37,7 +38,7 @@ class Expiring:
     def __init__(self, table: Any, config: StateTtlConfig, clock: ExpiryClock) -> None:
         self.table = table
         self._clock = clock
-        self._ttl = int(config.get_ttl().total_seconds() * 1000)
+        self._ttl = milliseconds("ttl", config.get_ttl())
         self._event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
         self._renews = config.get_update_type() is config.UpdateType.OnReadAndWrite
         self._shows = config.get_state_visibility() is config.StateVisibility.ReturnExpiredIfNotCleanedUp

@@ -68,7 +68,7 @@ class StateTtlConfig:
         update_type: _UpdateType,
         state_visibility: _StateVisibility,
         ttl_time_characteristic: _TtlTimeCharacteristic,
-        ttl: int | timedelta,
+        ttl: int | timedelta | str,
     ) -> None:
         self._update_type = _member("update_type", update_type, _UpdateType)
         self._state_visibility = _member("state_visibility", state_visibility, _StateVisibility)
@@ -78,7 +78,7 @@ class StateTtlConfig:
         self._ttl = positive("ttl", ttl)
 
     @staticmethod
-    def new_builder(ttl: int | timedelta) -> StateTtlConfig.Builder:
+    def new_builder(ttl: int | timedelta | str) -> StateTtlConfig.Builder:
         """Return a builder; `ttl` is a duration of more than 0 ms."""
         return StateTtlConfig.Builder(ttl)
 
@@ -116,7 +116,7 @@ class StateTtlConfig:
         a timer removes state when it expires.
         """
 
-        def __init__(self, ttl: int | timedelta) -> None:
+        def __init__(self, ttl: int | timedelta | str) -> None:
             positive("ttl", ttl)
             self._ttl = ttl
             self._update_type = _UpdateType.OnCreateAndWrite
@@ -178,7 +178,7 @@ class StateTtlConfig:
             """Return the builder; a timer removes expired state."""
             return self
 
-        def set_ttl(self, ttl: int | timedelta) -> Self:
+        def set_ttl(self, ttl: int | timedelta | str) -> Self:
             """Set the time to live."""
             positive("ttl", ttl)
             self._ttl = ttl

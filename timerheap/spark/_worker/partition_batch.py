@@ -97,7 +97,7 @@ class PartitionBatch:
         self._follows = query.time_mode == "EventTime"
         clocked = query.time_mode == "ProcessingTime"
         self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
-        self._clock = time.time_ns() // 1_000_000 if self._now is None else self._now
+        self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
         # Rows at Spark's watermark may still come; rows at ours may not.
         self._watermark: int | None = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
         self._shared: _Clock | None = None  # by all key groups
@@ -171,7 +171,7 @@ class PartitionBatch:
         writes_clock = clock.has_new_channels or self._is_first(key_group)
         self._groups.save(label, group, stored, clock.data, writes_clock=writes_clock)
         late_rows = group.late_rows - late_rows
-        self._metrics.add_times(watermark, clock.newest, self._clock)
+        self._metrics.add_times(watermark, clock.newest, self._wall_clock)
         self._metrics.add(late_rows=late_rows, dropped_rows=late_rows * (self._query.late == "drop"))
         self._metrics.add_group(stored.manifest)
 

@@ -438,6 +438,9 @@ def main() -> None:
     log = logging.getLogger("timerheap")
     log.setLevel(logging.DEBUG)
     log.addHandler(HAND_OVERS)
+    warnings = logging.StreamHandler()  # such as the reason why a key group could not be handed over
+    warnings.setLevel(logging.WARNING)
+    log.addHandler(warnings)
     result: dict[str, Any] = {"cores": os.cpu_count(), "masters": {}}
     for master in options.masters:
         with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:

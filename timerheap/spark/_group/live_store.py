@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import stat
@@ -17,6 +18,7 @@ __all__ = ["LiveStore"]
 
 _NAME = re.compile(r"([0-9a-f]{8,64})\.([0-9a-f]{8,64})(\.taken)?")
 _IDLE, _LEFT = 3600.0, 86400.0  # seconds
+_GONE = math.inf
 
 
 class LiveStore:
@@ -122,8 +124,8 @@ class LiveStore:
                 continue
             if name[3]:
                 _remove_unless_locked(file.path)
-            else:
-                released.append((_changed(file), file.path))
+            elif (changed := _changed(file)) < _GONE:
+                released.append((changed, file.path))
                 self._found.setdefault(bytes.fromhex(name[1]), []).append(file.path)
         newest = max((changed for changed, _ in released), default=0.0)
         for changed, path in released:
@@ -163,11 +165,11 @@ def _entries(directory: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _changed(entry: os.DirEntry[str]) -> float:
-    """Return when a file was last renamed, or a directory was last changed; infinity if it is gone."""
+    """Return when a file was last renamed, or a directory was last changed; `_GONE` if it is gone."""
     try:
         return entry.stat(follow_symlinks=False).st_ctime
     except OSError:
-        return float("inf")
+        return _GONE
 
 
 def _remove_unless_locked(path: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from timerheap.spark._group import offsets
 from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.offsets import FITS, concatenated, fitting, narrow, wide, wide_rows, widen
+from timerheap.spark._group.offsets import FITS, concatenated, fitting, narrow, size_of, wide, wide_rows, widen
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.state_table import StateTable
 
@@ -38,6 +38,14 @@ def test_a_wide_column_has_the_same_values(type_: pa.DataType) -> None:
     assert widened.schema.field(0).type == wanted
     assert narrow(widened, rows.schema).equals(rows)
     assert narrow(widened.slice(1), rows.schema).equals(rows.slice(1))
+
+
+@pytest.mark.parametrize("type_", TYPES, ids=str)
+def test_a_size_depends_on_the_values_alone(type_: pa.DataType) -> None:
+    _, values = TYPES[type_]
+    rows = pa.record_batch([pa.array(values, type_)], names=["c"])
+    rest = pa.record_batch([pa.array(values[2:], type_)], names=["c"])
+    assert 0 < size_of(rest) == size_of(rows.slice(2)) < size_of(rows) == size_of(widen(rows))
 
 
 @pytest.mark.parametrize("type_", TYPES, ids=str)

@@ -105,7 +105,10 @@ def _size(column: pa.Array) -> int:
     type_, n = column.type, len(column)
     if pa.types.is_struct(type_):
         return sum(map(_size, column.flatten()))
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
+    if pa.types.is_map(type_):  # which Arrow flattens only as a list
+        entries = pa.struct([type_.key_field, type_.item_field])
+        return 4 * n + _size(column.cast(pa.list_(entries)).flatten())
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
         return 4 * n + _size(column.flatten())
     if pa.types.is_null(type_):
         return 0

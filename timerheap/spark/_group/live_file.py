@@ -26,6 +26,7 @@ _ALIGNMENT = 64
 _PAGE = 4096
 _LEAST = 64 << 10  # bytes to grow by
 _MAPPED = 1 << 20  # size of the first mapping
+_ZEROS = memoryview(bytes(1 << 18))
 _FIRST_PAGE, _HEAD = 48, 49  # kinds of sealed bytes
 _PLACE = struct.Struct("<QQQ")  # where the head is, its size, where the space of the file ends
 _OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_RDWR
@@ -241,6 +242,9 @@ class LiveFile:
             except OSError:  # the address space or the size of files may be limited
                 self._extend(end)
         os.posix_fallocate(self._fd, self._end, end - self._end)
+        # The first touch of a page through the mapping would cost several times as much.
+        for at in range(self._end, end, len(_ZEROS)):
+            os.pwrite(self._fd, _ZEROS[: end - at], at)
         self._free.add(self._end, end)
         self._end = end
 
@@ -270,9 +274,6 @@ class LiveFile:
             mapping = mmap.mmap(fd, size)
         finally:
             os.close(fd)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # the kernel may lack it
-                mapping.madvise(mmap.MADV_HUGEPAGE)  # halves the cost of the first touch of a page
         return np.frombuffer(mapping, np.uint8)
 
 

@@ -112,6 +112,7 @@ LAYERS = {
     ],
     "testing": [
         "input_rows snapshots",
+        "inputs",
         "process_tester",
         "__init__",
     ],
@@ -150,7 +151,7 @@ LAYERS = {
     ],
     "spark._plan": [
         "__init__ arguments checkpoint_source checkpoint_survey checkpoint_watermarks",
-        "expressions flink_nodes settings",
+        "expressions flink_nodes settings stages",
         "checkpoint_state time_column",
         "columns starting_state",
         "aggregates flink_grouping flink_ranks marks observation side_tags window_source",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from timerheap import MAX_WATERMARK, MIN_WATERMARK, Types
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, OutputTag, Types
 from timerheap.flink import StreamRecord, Watermark
 from timerheap.flink.operators import KeyedCoProcessOperator
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
@@ -357,6 +357,44 @@ def test_late_rows_are_passed_to_their_functions():
     assert function.num_late_records_dropped == 0
     with pytest.raises(TypeError, match="late_right must be a callable"):
         join(0, 0, late_right="late")
+
+
+UNMATCHED = OutputTag("unmatched", Types.LONG())
+TOO_LATE = OutputTag("too late", Types.LONG())
+
+
+class Aside(ProcessJoinFunction):
+    """Sends rows without a match to a side output, and each left row of a pair, too."""
+
+    def process_element(self, left, right, ctx):
+        if right is None:
+            ctx.output(UNMATCHED, left["number"])
+        else:
+            yield UNMATCHED, -left["number"]
+            yield left["number"], right["number"]
+
+
+@pytest.mark.promises("PyFlink", "supported", "ProcessJoinFunction.Context.output")
+def test_a_join_has_side_outputs():
+    with run(join(0, 0, Aside(), how="left", late_right=TooLate(TOO_LATE))) as operator:
+        feed(operator, Arrived(LEFT, "a", 5, 1))
+        feed(operator, Arrived(LEFT, "b", 5, 2))
+        assert feed(operator, Arrived(RIGHT, "a", 5, 3)) == [StreamRecord((1, 3), 5)]
+        operator.process_watermark1(6)
+        operator.process_watermark2(6)
+        feed(operator, Arrived(RIGHT, "a", 4, 7))
+        assert operator.get_side_output(UNMATCHED) == [StreamRecord(-1, 5), StreamRecord(2, 5)]
+        assert operator.get_side_output(TOO_LATE) == [StreamRecord(7, 4)]
+
+
+class TooLate:
+    """A callable for late rows, which holds its tag."""
+
+    def __init__(self, tag):
+        self.tag = tag
+
+    def __call__(self, row, ctx):
+        ctx.output(self.tag, row["number"])
 
 
 def test_the_function_is_opened_and_closed_with_the_join():

@@ -21,8 +21,11 @@ from timerheap import (
     ListStateDescriptor,
     MapStateDescriptor,
     OutputTag,
+    ProcessJoinFunction,
+    TimestampAssigner,
     Types,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from timerheap.testing import PendingTimer, ProcessTester
 from timerheap.time import TimeDomain
@@ -294,7 +297,7 @@ def test_wrong_arguments_raise() -> None:
         made(order="time")
     with pytest.raises(TypeError, match="function must be an instance, got the class Overdue"):
         made(Overdue)
-    with pytest.raises(ValueError, match="right_schema, right_key and right_event_time need a KeyedCo"):
+    with pytest.raises(ValueError, match="right_event_time and right_watermark need a KeyedCo"):
         made(right_key="plane")
     with pytest.raises(ValueError, match=r"name must be one of \['due', 'gates', 'times'\], got 'x'"):
         made().state("x")
@@ -431,6 +434,98 @@ def test_a_function_on_columns_sends_record_batches_to_a_side_output() -> None:
     test.push([("a", 1, 0)])
     assert test.finish() == [Row(plane="a", at=0)]
     assert test.side_output(LATE) == [Row(plane="a", by=0)]
+
+
+ROW = f"struct<{INPUT}>"
+
+
+class Alone(ProcessJoinFunction):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Iterable[Any]:
+        if right is None:
+            ctx.output(LATE, (left.plane, ctx.get_timestamp()))
+        else:
+            yield left.plane, right.at
+
+
+def joined(function: Any, **options: Any) -> ProcessTester:
+    return made(IntervalJoin(0, 10, function, left_type=ROW, right_type=ROW, **options))
+
+
+def test_an_interval_join_sends_to_the_side_outputs_of_its_functions() -> None:
+    test = joined(Alone(), how="left", late_right=lambda row, ctx: [(GATES, row.gate)])
+    test.push([("a", 1, 500), ("b", 2, 500)])
+    assert test.push_right([("a", 1, 505)]) == [Row(plane="a", at=505)]
+    assert test.advance_watermark(600) == []
+    test.push_right([("b", 9, 505)])
+    assert test.side_output(LATE) == [Row(plane="b", by=500)]
+    assert test.side_output(GATES) == [9]
+
+    test = joined(lambda left, right: (LATE, (left.plane, right.at)))
+    test.push([("a", 1, 500)])
+    assert test.push_right([("a", 1, 505)]) == []
+    assert test.side_output(LATE) == [Row(plane="a", by=505)]
+
+
+class SecondOfGate(TimestampAssigner):
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return value.gate * 1000
+
+
+def assigned(function: Any, **options: Any) -> ProcessTester:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondOfGate())
+    return made(function, **{"event_time": None, "watermark": strategy, **options})
+
+
+def test_a_timestamp_assigner_computes_the_event_time_of_rows() -> None:
+    test = assigned(Overdue(), late="emit")
+    assert test.push([("a", 2, 0), ("b", 1, 0)]) == []
+    assert test.waiting_rows() == [Row(plane="b", gate=1, at=0), Row(plane="a", gate=2, at=0)]
+    test.advance_watermark(1_000)
+    assert test.timers() == [PendingTimer("b", 2_000)]
+    assert test.push([("c", 0, 7)])[0].late_row == Row(plane="c", gate=0, at=7)
+    assert test.push([]) == []
+    test.restore(test.snapshot())
+    assert [row[:2] for row in test.finish()] == [("b", 2_000), ("a", 3_000)]
+
+
+def test_one_of_two_inputs_may_have_a_timestamp_assigner() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondOfGate())
+    times = IntervalJoin(0, 10, lambda left, right: left.plane, left_type=ROW, right_type=ROW)
+    test = made(times, output_schema="plane string", right_watermark=strategy)
+    test.push([("a", 0, 1_995), ("b", 0, 3_995)])
+    assert test.push_right([("a", 2, 0), ("b", 2, 0)]) == [Row(plane="a")]
+
+    both = assigned(times, output_schema="plane string", order="event_time")
+    both.push([("a", 2, 0)])
+    both.push_right([("a", 2, 0), ("b", 2, 0)])
+    assert len(both.waiting_rows()) == 3
+    assert both.finish() == [Row(plane="a")]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"event_time": "at"}, ValueError, "watermark must have no timestamp assigner"),
+        ({"watermark": 5, "event_time": "at"}, TypeError, "watermark must be a WatermarkStrategy, got 5"),
+        ({"watermark": "5 seconds"}, ValueError, "event_time must name the event-time column"),
+        ({"right_watermark": "5 seconds"}, ValueError, "right_watermark need a KeyedCoProcessFunction"),
+    ],
+)
+def test_an_assigner_that_cannot_be_used_raises(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        assigned(Overdue(), **options)
+
+
+def test_a_delay_may_be_the_watermark_as_in_process() -> None:
+    assert made(watermark="5 seconds").push([("a", 1, 0)]) == []
+
+
+def test_an_assigner_that_returns_no_timestamp_raises_before_any_row_is_processed() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.plane)
+    test = made(event_time=None, watermark=strategy)
+    with pytest.raises(ValueError, match=r"extract_timestamp must return epoch milliseconds, .* got 'a'"):
+        test.push([("a", 1, 0)])
+    assert test.finish() == []
 
 
 def test_an_outer_interval_join_emits_misses_and_late_rows() -> None:

@@ -11,6 +11,7 @@ from timerheap._arguments import milliseconds
 from timerheap._returned import records
 from timerheap._subscripts import Subscripted
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
+from timerheap.output_tag import OutputTag
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.types import TypeInformation, Types, arrow_type
@@ -45,6 +46,10 @@ class ProcessJoinFunction(Function, ABC):
         def get_timestamp(self) -> int:
             """Return the pair's event time, epoch ms: the greater of the two, or that of a row alone."""
 
+        @abstractmethod
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Send a value to a side output, like ``yield tag, value``."""
+
     @abstractmethod
     def process_element(
         self, left: Any, right: Any, ctx: ProcessJoinFunction.Context
@@ -66,9 +71,15 @@ class _Each(ProcessJoinFunction):
 
 
 class _Context(ProcessJoinFunction.Context):
-    def __init__(self, left_timestamp: int | None, right_timestamp: int | None) -> None:
+    def __init__(
+        self,
+        left_timestamp: int | None,
+        right_timestamp: int | None,
+        ctx: KeyedCoProcessFunction.Context,
+    ) -> None:
         self._left = left_timestamp
         self._right = right_timestamp
+        self._ctx = ctx
 
     def get_left_timestamp(self) -> int | None:
         return self._left
@@ -78,6 +89,9 @@ class _Context(ProcessJoinFunction.Context):
 
     def get_timestamp(self) -> int:
         return max(time for time in (self._left, self._right) if time is not None)
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._ctx.output(tag, value)
 
 
 class IntervalJoin(KeyedCoProcessFunction):
@@ -223,7 +237,7 @@ class IntervalJoin(KeyedCoProcessFunction):
             times = side.times() if timestamp == MAX_WATERMARK else [timestamp - side.outlives]
             for time in times:
                 for row in side.remove(time):
-                    yield from self._miss(row, time, side)
+                    yield from self._miss(row, time, side, ctx)
 
     def _process(
         self, row: Any, mine: _Side, other: _Side, ctx: KeyedCoProcessFunction.Context
@@ -239,19 +253,21 @@ class IntervalJoin(KeyedCoProcessFunction):
         if not mine.outer or watermark < timestamp + mine.last:
             mine.keep(row, timestamp, bool(times), ctx)
         elif not times:
-            yield from self._miss(row, timestamp, mine)
+            yield from self._miss(row, timestamp, mine, ctx)
         for time in times:
             for found in other.match(time):
                 if mine is self._left:
-                    yield from self._join(row, found, _Context(timestamp, time), ctx)
+                    yield from self._join(row, found, _Context(timestamp, time, ctx), ctx)
                 else:
-                    yield from self._join(found, row, _Context(time, timestamp), ctx)
+                    yield from self._join(found, row, _Context(time, timestamp, ctx), ctx)
 
-    def _miss(self, row: Any, timestamp: int, side: _Side) -> Iterable[Any]:
+    def _miss(
+        self, row: Any, timestamp: int, side: _Side, ctx: KeyedCoProcessFunction.Context
+    ) -> Iterable[Any]:
         if side is self._left:
-            missed = self._function.process_element(row, None, _Context(timestamp, None))
+            missed = self._function.process_element(row, None, _Context(timestamp, None, ctx))
         else:
-            missed = self._function.process_element(None, row, _Context(None, timestamp))
+            missed = self._function.process_element(None, row, _Context(None, timestamp, ctx))
         return records("process_element", missed)
 
     def _join(

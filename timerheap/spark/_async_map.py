@@ -25,6 +25,7 @@ from timerheap.async_io import (
 from timerheap.async_io.function import as_async_function, finished
 from timerheap.functions import RuntimeContext
 from timerheap.spark._plan.arguments import arrow_schema, data_frame, parsed_schema, sendable
+from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import row_source
 
@@ -125,8 +126,7 @@ def async_map(
         retry=retry,
     )
     sendable(function, object)
-    numbered = df.toDF(*(f"c{i}" for i in range(len(df.columns))))  # mapInArrow() rejects dots in names
-    return numbered.mapInArrow(lambda batches: mapper(batches), result_type)  # Spark requires a function
+    return map_batches(df, mapper, result_type)
 
 
 class Mapper:
@@ -168,7 +168,7 @@ class Mapper:
                 yield from output.table().to_batches()
 
     def _rows(self, batch: pa.RecordBatch) -> list[Row]:
-        table = pa.Table.from_batches([batch]).rename_columns(self._row_type.names)
+        table = pa.Table.from_batches([batch])
         return row_source(table, self._row_type).tolist()
 
 

@@ -10,18 +10,20 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType, VariantType
+from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
 from timerheap._values import Misfit
 from timerheap.hashing import spark_xxhash64
 from timerheap.spark._exchange.pack import event_millis
 from timerheap.spark._exchange.unpack import HashedRows
-from timerheap.spark._group.query import nullable_arrow_schema
+from timerheap.spark._group.query import TIME, nullable_arrow_schema
 from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._group.value_columns import cast as cast_column
 from timerheap.spark._group.value_columns import column_of
 from timerheap.spark._plan.marks import NULL_MARK
+from timerheap.spark._worker.assigned_times import AssignedTimes
 from timerheap.types import arrow_columns
+from timerheap.watermarks import TimestampAssigner
 
 __all__ = ["PushedRows", "columns_type"]
 
@@ -45,13 +47,17 @@ class PushedRows:
     Parameters
     ----------
     type : pyspark.sql.types.StructType
+        The columns of the rows that a test pushes.
     key : list of str
     event_time : str or None
+        `TIME` with a timestamp assigner.
+    assigner : TimestampAssigner, optional
     """
 
     type: StructType
     key: list[str]
     event_time: str | None
+    assigner: TimestampAssigner | None = None
 
     # What the argument checks of `timerheap.spark._plan.arguments` read of a DataFrame:
     isStreaming = False
@@ -59,15 +65,17 @@ class PushedRows:
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
-        return list(self.type.names)
+        return list(self.schema.names)
 
     @property
     def schema(self) -> StructType:
-        """The type of the rows."""
-        return self.type
+        """The type of the rows with the column of assigned times."""
+        if self.assigner is None:
+            return self.type
+        return StructType([*self.type, StructField(TIME, LongType())])
 
     def table(self, rows: object) -> pa.RecordBatch:
-        """Return rows as columns; raise TypeError or ValueError if one does not fit."""
+        """Return rows as columns, those of `schema`; raise TypeError or ValueError if one does not fit."""
         schema = nullable_arrow_schema(self.type)
         if isinstance(rows, (pa.RecordBatch, pa.Table)):
             if sorted(rows.schema.names) != sorted(schema.names):
@@ -82,7 +90,7 @@ class PushedRows:
                 [_column(each, field) for each, field in zip(values, schema, strict=True)], schema=schema
             )
         self._check(batch)
-        return batch
+        return batch if self.assigner is None else AssignedTimes(self.assigner, self.type).timed(batch)
 
     def _values(self, row: object) -> tuple[Any, ...]:
         names = self.type.names
@@ -123,8 +131,8 @@ class PushedRows:
 
     def _key_hashes(self, columns: list[list[Any]]) -> list[int]:
         """Hash keys like `timerheap.spark._plan.marks`."""
-        types = [self.type[name].dataType.simpleString() for name in self.key]
-        keys = zip(*(columns[self.type.names.index(name)] for name in self.key), strict=True)
+        types = [self.schema[name].dataType.simpleString() for name in self.key]
+        keys = zip(*(columns[self.columns.index(name)] for name in self.key), strict=True)
         if len(types) == 1:
             return [spark_xxhash64(key, types) for key in keys]
         marked = [type_ for each in types for type_ in (each, "bigint")]
@@ -144,7 +152,7 @@ class PushedRows:
         """Hash whole rows like `timerheap.spark._plan.marks`."""
         hashed = [
             (number, field.dataType.simpleString())
-            for number, field in enumerate(self.type)
+            for number, field in enumerate(self.schema)
             if "map<" not in field.dataType.simpleString() and not isinstance(field.dataType, VariantType)
         ]
         types = [type_ for _, each in hashed for type_ in ("int", each)]

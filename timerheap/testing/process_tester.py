@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -10,23 +11,20 @@ import pyarrow as pa
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
-from pyspark.sql.types import ByteType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from timerheap._arguments import int64
 from timerheap._values import ArrowTypes
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
-from timerheap.spark._exchange.pack import INPUT
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import narrow_column
-from timerheap.spark._group.query import TIME, Query
+from timerheap.spark._group.query import Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
-    expect_event_time,
-    key_columns,
     key_groups,
     late_rows,
     row_order,
@@ -35,22 +33,22 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import with_late_columns
 from timerheap.spark._plan.side_tags import side_tags, with_side_column
+from timerheap.spark._plan.time_column import assigns_time
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import row_source
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.side_buffer import SIDE_OUTPUT
 from timerheap.spark._worker.stateful_operator import runner_of
-from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
-from timerheap.testing.input_rows import PushedRows, columns_type
+from timerheap.spark._worker.two_inputs import Tagged
+from timerheap.testing.input_rows import columns_type
+from timerheap.testing.inputs import Function, Inputs
 from timerheap.testing.snapshots import load_group, save_group
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["PendingTimer", "ProcessTester"]
-
-Function = KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction
 
 
 class PendingTimer(NamedTuple):
@@ -95,6 +93,10 @@ class ProcessTester:
         As in `timerheap.spark.process`.
     right_schema, right_key, right_event_time : optional
         Those of the right input of a KeyedCoProcessFunction; by default as of the left.
+    watermark, right_watermark : WatermarkStrategy, str or timedelta, optional
+        As in `timerheap.spark.process` and `process_two`, for their timestamp assigners: without `event_time`
+        these compute the event time of each row. Nothing else of them is used, since the test itself
+        advances the watermark.
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark, as in `timerheap.spark.process`.
     processing_time : bool
@@ -145,6 +147,8 @@ class ProcessTester:
         right_schema: str | StructType | None = None,
         right_key: str | Sequence[str] | None = None,
         right_event_time: str | None = None,
+        watermark: WatermarkStrategy | str | timedelta | None = None,
+        right_watermark: WatermarkStrategy | str | timedelta | None = None,
         late: str | None = None,
         processing_time: bool = False,
         max_parallelism: int = 16,
@@ -152,29 +156,33 @@ class ProcessTester:
         side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
         sendable(function, KeyedProcessFunction, BatchProcessFunction, KeyedCoProcessFunction)
-        left = _input("input_schema", input_schema, "", key, event_time)
-        self._inputs = [left]
+        self._inputs = Inputs()
+        self._inputs.add("input_schema", input_schema, "", key, event_time, watermark)
         result = columns_type("output_schema", output_schema)
         arrow_schema("output_schema", result)
         if isinstance(function, KeyedCoProcessFunction):
-            right = _input(
+            timed = right_event_time is not None or assigns_time(right_watermark)
+            self._inputs.add(
                 "right_schema",
                 input_schema if right_schema is None else right_schema,
                 "right_",
                 key if right_key is None else right_key,
-                event_time if right_event_time is None else right_event_time,
+                right_event_time if timed else event_time,
+                watermark if right_watermark is None else right_watermark,
             )
-            _expect_to_match(left, right)
-            self._inputs.append(right)
+            self._inputs.expect_to_match()
             if order is None and isinstance(function, IntervalJoin):
                 order = "arrival"
-        elif not right_schema is right_key is right_event_time is None:
-            raise ValueError("right_schema, right_key and right_event_time need a KeyedCoProcessFunction")
+        elif not right_schema is right_key is right_event_time is right_watermark is None:
+            raise ValueError(
+                "right_schema, right_key, right_event_time and right_watermark need a KeyedCoProcessFunction"
+            )
         self._pickled = dumps(function)  # type: ignore[no-untyped-call]
         self._max_parallelism = cast(int, key_groups(max_parallelism))
         self._now: int | None = 0 if processing_time else None
         self._failed = False
-        rows_order = row_order(order, cast(Any, left), event_time)
+        left = self._inputs.left
+        rows_order = row_order(order, cast(Any, left), left.event_time)
         self._options: dict[str, Any] = {
             "result": result,
             "watermarks": (WatermarkStrategy.no_watermarks(),) * len(self._inputs),
@@ -193,36 +201,7 @@ class ProcessTester:
 
     def _query(self) -> Query:
         """Return the query of a new copy of the function."""
-        function = loads(self._pickled)
-        left = self._inputs[0]
-        if len(self._inputs) == 1:
-            return Query(
-                work=function,
-                key=left.key,
-                rows=left.type,
-                event_time=left.event_time,
-                late_row=left.type if self._emits_late else None,
-                late_columns=tuple(left.columns),
-                **self._options,
-            )
-        keys = [left.type[name] for name in left.key]
-        fields = [StructField(f"{KEY}{number}", field.dataType) for number, field in enumerate(keys)]
-        if left.event_time is not None:
-            fields.append(StructField(TIME, left.type[left.event_time].dataType))
-        fields.append(StructField(INPUT, ByteType()))
-        sides = [StructField(side, each.type) for side, each in zip(SIDES, self._inputs, strict=True)]
-        both = zip(("left", "right"), self._inputs, strict=True)
-        late = [StructField(name, each.type) for name, each in both]
-        return Query(
-            work=Tagged(function),
-            key=[field.name for field in fields[: len(keys)]],
-            rows=StructType([*fields, *sides]),
-            event_time=None if left.event_time is None else TIME,
-            late_row=StructType(late) if self._emits_late else None,
-            late_columns=SIDES,
-            key_names=left.key,
-            **self._options,
-        )
+        return self._inputs.query(loads(self._pickled), self._emits_late, **self._options)
 
     def _begin(self, query: Query, group: KeyGroup, now: int | None) -> None:
         """Open the function of a query, and go on with a key group."""
@@ -262,25 +241,7 @@ class ProcessTester:
         return self._push(1, rows)
 
     def _push(self, number: int, rows: object) -> list[Row]:
-        input_ = self._inputs[number]
-        batch = input_.table(rows)
-        seen = batch if len(self._inputs) == 1 else self._tagged(number, batch)
-        ordered = self._current.order == "event_time"
-        return self._run(input_.hashed(batch, seen, ordered), self._group.watermark)
-
-    def _tagged(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows in the columns of both inputs."""
-        input_, n = self._inputs[number], batch.num_rows
-        columns = [batch.column(name) for name in input_.key]
-        if input_.event_time is not None:
-            columns.append(batch.column(input_.event_time))
-        columns.append(pa.array(np.full(n, number, np.int8)))
-        schema = self._current.schema
-        for side, name in enumerate(SIDES):
-            type_ = schema.field(name).type
-            row = pa.StructArray.from_arrays(batch.columns, fields=list(type_)) if side == number else None
-            columns.append(pa.nulls(n, type_) if row is None else row)
-        return pa.RecordBatch.from_arrays(columns, names=schema.names[: len(columns)])
+        return self._run(self._inputs.hashed(number, rows, self._current), self._group.watermark)
 
     def advance_watermark(self, timestamp: int) -> list[Row]:
         """Advance the watermark, release the rows that wait for it, fire timers, and return the results.
@@ -387,11 +348,9 @@ class ProcessTester:
         """Return the rows that wait for the watermark, by event time; of two inputs, those of both."""
         waiting = self._group.rows.waiting()
         waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
-        table = pa.Table.from_batches([waiting.rows]).select(self._current.rows.names)
-        rows = _rows(table, self._current.rows)
-        if len(self._inputs) == 1:
-            return rows
-        return [row[SIDES[row[INPUT]]] for row in rows]
+        seen = self._current.seen_rows
+        table = pa.Table.from_batches([waiting.rows]).select(seen.names)
+        return self._inputs.untagged(_rows(table, seen))
 
     def _keys(self, ids: np.ndarray) -> list[Any]:
         key = self._current.key
@@ -429,29 +388,6 @@ class ProcessTester:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _input(argument: str, schema: object, prefix: str, key: object, event_time: str | None) -> PushedRows:
-    """Return an input, with its arguments checked as on Spark."""
-    type_ = columns_type(argument, schema)
-    arrow_schema(argument, type_)
-    rows: Any = PushedRows(type_, [], event_time)
-    strategy = None if event_time is None else WatermarkStrategy.for_monotonous_timestamps()
-    expect_event_time(rows, event_time, strategy, prefix)
-    return PushedRows(type_, key_columns(rows, prefix + "key", key), event_time)
-
-
-def _expect_to_match(left: PushedRows, right: PushedRows) -> None:
-    """Raise ValueError unless both inputs have keys and event times of the same types."""
-    names = [[*each.key, *([each.event_time] if each.event_time else [])] for each in (left, right)]
-    types = [
-        [each.type[name].dataType.simpleString() for name in mine]
-        for each, mine in zip((left, right), names, strict=True)
-    ]
-    if types[0] != types[1]:
-        raise ValueError(
-            f"right_key and right_event_time must have the types of the left, {types[0]}, got {types[1]}"
-        )
 
 
 def _rows(table: pa.Table, type_: StructType) -> list[Row]:

@@ -19,6 +19,7 @@ from timerheap.spark._plan.marks import hashed
 from timerheap.spark._plan.observation import observed, with_metrics
 from timerheap.spark._plan.settings import check_settings
 from timerheap.spark._plan.side_tags import results_of, with_outputs, with_side_column
+from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._plan.starting_state import starting_group, starting_partitions
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import runs
@@ -101,13 +102,7 @@ def build(
 
 def packed(query: Query, df: DataFrame) -> GroupedData:
     """Return the rows of a query, with their marks, in one blob for each task and partition, by partition."""
-    packer = _packer(query)
-    rows = hashed(df, query.key)
-    names = rows.columns
-    numbered = rows.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow() takes no dots in names
-    return numbered.mapInArrow(
-        lambda batches: packer(batch.rename_columns(names) for batch in batches), PACKED
-    ).groupBy("label")
+    return map_batches(hashed(df, query.key), _packer(query), PACKED).groupBy("label")
 
 
 def _expect_initial_state(df: DataFrame, initial_state: object) -> None:

@@ -17,7 +17,7 @@ from timerheap.spark._plan.arguments import data_frame, named_column, quoted
 from timerheap.spark._plan.time_column import assigns_time, with_assigned_time
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["ColumnOrName", "Columns", "spark_delay", "ungrouped"]
+__all__ = ["ColumnOrName", "Columns", "spark_delay", "strategy_of", "ungrouped"]
 
 ColumnOrName = str | Column
 
@@ -121,9 +121,14 @@ class Columns:
         if watermark is None and event_time in self.df.columns:
             delay = spark_delay(self.df, event_time)
             return None if delay is None else WatermarkStrategy.for_bounded_out_of_orderness(delay)
-        if isinstance(watermark, (str, timedelta)):
-            return WatermarkStrategy.for_bounded_out_of_orderness(not_negative(argument, watermark))
-        return watermark
+        return strategy_of(argument, watermark)
+
+
+def strategy_of(argument: str, watermark: Any) -> Any:
+    """Return the strategy of a delay; other values as they are."""
+    if isinstance(watermark, (str, timedelta)):
+        return WatermarkStrategy.for_bounded_out_of_orderness(not_negative(argument, watermark))
+    return watermark
 
 
 def spark_delay(df: DataFrame, name: str) -> int | None:

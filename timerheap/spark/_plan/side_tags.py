@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -24,7 +24,8 @@ _OUTPUTS = "_timerheap_outputs"  # the attribute of a result with the DataFrame 
 def side_tags(side_outputs: object, *functions: object) -> tuple[OutputTag, ...]:
     """Return the tags of a query, checked; by default those that its functions refer to."""
     if side_outputs is None:
-        tags = list(dict.fromkeys(tag for function in functions for tag in _tags_of(function)))
+        seen: set[int] = set()
+        tags = list(dict.fromkeys(tag for function in functions for tag in _tags_of(function, seen)))
     elif isinstance(side_outputs, Sequence) and all(isinstance(tag, OutputTag) for tag in side_outputs):
         tags = list(side_outputs)
     else:
@@ -37,27 +38,42 @@ def side_tags(side_outputs: object, *functions: object) -> tuple[OutputTag, ...]
     return tuple(tags)
 
 
-def _tags_of(function: object) -> Iterator[OutputTag]:
-    """Yield the tags in attributes of a function, and in globals and closures of its methods."""
-    attributes = getattr(function, "__dict__", {}).values()
+def _tags_of(function: object, seen: set[int]) -> Iterator[OutputTag]:
+    """Yield the tags in attributes of a function, and in globals and closures of its methods.
+
+    The functions that it holds are searched, too, also in objects of timerheap, such as an `IntervalJoin`;
+    `seen` has the ids of those that have been.
+    """
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    yield from _tags_of_code(function)
+    attributes = list(getattr(function, "__dict__", {}).values())
     yield from _among(attributes)
     for inner in attributes:
-        if isinstance(inner, Function):
-            yield from _tags_of(inner)
+        if isinstance(inner, Function | FunctionType | MethodType) or _is_ours(type(inner)):
+            yield from _tags_of(inner, seen)
     for class_ in type(function).__mro__:
-        if class_.__module__.partition(".")[0] == "timerheap":
-            continue
-        for member in vars(class_).values():
-            yield from _among([member])
-            plain = getattr(member, "__func__", member)
-            code = getattr(plain, "__code__", None)
-            if code is not None:
-                names = set(_names(code))
-                values = [value for name, value in plain.__globals__.items() if name in names]
-                modules = [value for value in values if isinstance(value, ModuleType)]
-                yield from _among(values)
-                yield from _among(vars(m)[name] for m in modules for name in names & vars(m).keys())
-                yield from _among(cell.cell_contents for cell in plain.__closure__ or () if _is_set(cell))
+        if not _is_ours(class_):
+            for member in vars(class_).values():
+                yield from _among([member])
+                yield from _tags_of_code(member)
+
+
+def _is_ours(class_: type) -> bool:
+    return class_.__module__.partition(".")[0] == "timerheap"
+
+
+def _tags_of_code(member: object) -> Iterator[OutputTag]:
+    plain: Any = getattr(member, "__func__", member)
+    code = getattr(plain, "__code__", None)
+    if isinstance(code, CodeType):
+        names = set(_names(code))
+        values = [value for name, value in plain.__globals__.items() if name in names]
+        modules = [value for value in values if isinstance(value, ModuleType)]
+        yield from _among(values)
+        yield from _among(vars(m)[name] for m in modules for name in names & vars(m).keys())
+        yield from _among(cell.cell_contents for cell in plain.__closure__ or () if _is_set(cell))
 
 
 def _among(values: Iterable[Any]) -> Iterator[OutputTag]:

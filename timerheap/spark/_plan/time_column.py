@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from timerheap.spark._group.query import TIME
+from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._worker.assigned_times import AssignedTimes
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
@@ -19,10 +20,6 @@ def assigns_time(watermark: object) -> bool:
 
 def with_assigned_time(df: DataFrame, assigner: TimestampAssigner) -> DataFrame:
     """Return the rows with the event time that an assigner computes, in the column `TIME`."""
-    assigned = AssignedTimes(assigner, df.schema)
-    names = [f"c{i}" for i in range(len(df.columns))]  # mapInArrow() takes no dots in names
-    fields = [StructField(name, field.dataType) for name, field in zip(names, df.schema, strict=True)]
-    rows = df.toDF(*names).mapInArrow(
-        lambda batches: assigned(batches), StructType([*fields, StructField(TIME, LongType())])
-    )
-    return rows.toDF(*df.columns, TIME)
+    fields = [StructField(field.name, field.dataType) for field in df.schema]
+    timed = StructType([*fields, StructField(TIME, LongType())])
+    return map_batches(df, AssignedTimes(assigner, df.schema), timed)

@@ -33,12 +33,14 @@ class AssignedTimes:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches with the column."""
+        return map(self.timed, batches)
+
+    def timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with the column."""
         seen = StructType([self.rows[name] for name in visible(self.rows.names)])
-        for batch in batches:
-            if batch.num_rows:
-                rows = pa.Table.from_batches([batch.rename_columns(self.rows.names)])
-                times = [self._time(row) for row in row_source(rows.select(seen.names), seen).tolist()]
-                yield batch.append_column(TIME, pa.array(times, pa.int64()))
+        rows = pa.Table.from_batches([batch]).select(seen.names)
+        times = [self._time(row) for row in row_source(rows, seen).tolist()]
+        return batch.append_column(TIME, pa.array(times, pa.int64()))
 
     def _time(self, row: object) -> int:
         time: object = self.assigner.extract_timestamp(row, MIN_WATERMARK)

@@ -26,6 +26,7 @@ from timerheap import (
 )
 from timerheap._expiring import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
+from timerheap.spark._group.growing_state import GrowingState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._worker.rehearsal import rehearse
@@ -297,6 +298,21 @@ def test_a_query_without_the_clock_of_a_time_to_live_raises(
     )
     with nullcontext() if message is None else pytest.raises(ValueError, match=message):
         rehearse(query.work, query, 4, KeyGroup(query), streaming)
+
+
+def test_writes_do_not_read_the_lists_and_maps_that_they_add_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[int] = []
+    load = GrowingState._load
+    monkeypatch.setattr(GrowingState, "_load", lambda self, key: loaded.append(key) or load(self, key))
+    test = made(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
+    for at in range(5):
+        test.push([("a", "set", 1000 * at + n, at) for n in range(1000)])
+        test.advance_watermark(at)
+    assert loaded == []
+    test.push([("a", "get", 0, 5)])
+    (found,) = test.advance_watermark(5)
+    assert (len(found.list), len(found.map)) == (5_000, 5_000)
+    assert len(loaded) == 2, "the map and the list, once"
 
 
 def test_a_time_to_live_is_exact_to_the_millisecond() -> None:

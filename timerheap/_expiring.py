@@ -119,17 +119,21 @@ class ExpiringList(Expiring):
             self.table.replace(key, live)
         return [element["value"] for element in (kept if self._shows else live)]
 
+    def is_empty(self, key: Any) -> bool:
+        """See `ListContents`; reads the list, since elements may have expired."""
+        return not self.load(key)
+
     def append(self, key: Any, elements: list[Any]) -> None:
         """See `ListContents`."""
         now = self._now()
-        if not self.table.load(key):
+        if self.table.is_empty(key):
             self._purge_at(key, now)
         self.table.append(key, [self._keep(element, now) for element in elements])
 
     def replace(self, key: Any, elements: list[Any]) -> None:
         """See `ListContents`."""
         now = self._now() if elements else 0
-        if elements and not self.table.load(key):
+        if elements and self.table.is_empty(key):
             self._purge_at(key, now)
         self.table.replace(key, [self._keep(element, now) for element in elements])
 
@@ -158,6 +162,10 @@ class ExpiringMap(Expiring):
         found = {entry: self._visit(key, entry, value, now) for entry, value in kept.items()}
         return {entry: value for entry, (is_there, value) in found.items() if is_there}
 
+    def is_empty(self, key: Any) -> bool:
+        """See `MapContents`; reads the map, since entries may have expired."""
+        return not self.load(key)
+
     def find(self, key: Any, entry: Any) -> tuple[bool, Any]:
         """See `MapContents`."""
         found, kept = self.table.find(key, entry)
@@ -166,7 +174,7 @@ class ExpiringMap(Expiring):
     def put(self, key: Any, entries: dict[Any, Any]) -> None:
         """See `MapContents`."""
         now = self._now()
-        if not self.table.load(key):
+        if self.table.is_empty(key):
             self._purge_at(key, now)
         self.table.put(key, {entry: self._keep(value, now) for entry, value in entries.items()})
 

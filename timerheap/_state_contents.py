@@ -42,6 +42,9 @@ class ListContents(Protocol):
     def load(self, key: Any, /) -> Sequence[Any]:
         """Return the elements of a key; `append` may extend the sequence, `replace` leaves it as it is."""
 
+    def is_empty(self, key: Any, /) -> bool:
+        """Return whether a key has no elements, at a cost that does not depend on the length of the list."""
+
     def append(self, key: Any, elements: list[Any], /) -> None:
         """Append elements, at a cost that does not depend on the length of the list."""
 
@@ -54,6 +57,9 @@ class MapContents(Protocol):
 
     def load(self, key: Any, /) -> Mapping[Any, Any]:
         """Return the entries of a key in the order of insertion."""
+
+    def is_empty(self, key: Any, /) -> bool:
+        """Return whether a key has no entries, at a cost that does not depend on the size of the map."""
 
     def find(self, key: Any, entry: Any, /) -> tuple[bool, Any]:
         """Return whether a key has an entry, and the value of the entry."""

@@ -235,7 +235,8 @@ class MapHandle(Handle, MapState):
 
     def is_empty(self) -> bool:
         """See `timerheap.MapState`."""
-        return not self._entries()
+        empty: bool = self._contents.table.is_empty(self._contents.key())
+        return empty
 
     def clear(self) -> None:
         """See `timerheap.state.State.clear`."""

@@ -101,6 +101,11 @@ class Machine(RuleBasedStateMachine):
         assert self.states[1].load(key) == self.lists.get(key, [])
         assert [*self.states[2].load(key).items()] == [*self.maps.get(key, {}).items()]
 
+    @rule(key=KEYS)
+    def look(self, key: int) -> None:
+        assert self.states[1].is_empty(key) == (not self.lists.get(key))
+        assert self.states[2].is_empty(key) == (not self.maps.get(key))
+
     @rule(key=KEYS, entry=ENTRIES)
     def find(self, key: int, entry: float) -> None:
         entries = self.maps.get(key, {})

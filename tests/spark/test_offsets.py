@@ -8,7 +8,16 @@ import pytest
 
 from timerheap.spark._group import offsets
 from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.offsets import FITS, concatenated, fitting, narrow, size_of, wide, wide_rows, widen
+from timerheap.spark._group.offsets import (
+    FITS,
+    concatenated,
+    fitting,
+    narrow,
+    size_of,
+    wide,
+    wide_rows,
+    widen,
+)
 from timerheap.spark._group.row_buffer import RowBuffer
 from timerheap.spark._group.state_table import StateTable
 

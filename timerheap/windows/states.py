@@ -58,6 +58,9 @@ class _WindowLists(_WindowValues):
     def load(self, window: Window) -> list[Any]:
         return super().load(window) or []
 
+    def is_empty(self, window: Window) -> bool:
+        return not self.load(window)
+
     def append(self, window: Window, elements: list[Any]) -> None:
         self.store(window, self.load(window) + elements)
 
@@ -70,6 +73,9 @@ class _WindowMaps(_WindowValues):
 
     def load(self, window: Window) -> dict[Any, Any]:
         return super().load(window) or {}
+
+    def is_empty(self, window: Window) -> bool:
+        return not self.load(window)
 
     def find(self, window: Window, entry: Any) -> tuple[bool, Any]:
         entries = self.load(window)

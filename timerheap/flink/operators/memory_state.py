@@ -34,6 +34,9 @@ class _Lists(dict[Hashable, list[Any]]):
     def load(self, key: Hashable) -> Sequence[Any]:
         return self.get(key, ())
 
+    def is_empty(self, key: Hashable) -> bool:
+        return not self.get(key)
+
     def append(self, key: Hashable, elements: list[Any]) -> None:
         self.setdefault(key, []).extend(elements)
 
@@ -49,6 +52,9 @@ class _Maps(dict[Hashable, dict[Any, Any]]):
 
     def load(self, key: Hashable) -> Mapping[Any, Any]:
         return self.get(key, {})
+
+    def is_empty(self, key: Hashable) -> bool:
+        return not self.get(key)
 
     def find(self, key: Hashable, entry: Any) -> tuple[bool, Any]:
         entries = self.load(key)

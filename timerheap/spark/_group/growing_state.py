@@ -108,6 +108,10 @@ class GrowingState(ABC, Generic[L]):
         """Record that the contents of these keys may be read; the first read then loads the small ones."""
         self._at_hand.append(ids)
 
+    def _is_stored(self, key_id: int) -> bool:
+        """Return whether a key has contents, apart from the changes of the batch; O(1)."""
+        return bool(self._chains.find(np.array([key_id]))[0])
+
     def _load(self, key_id: int) -> L:
         ids = np.array([key_id])
         if self._at_hand:

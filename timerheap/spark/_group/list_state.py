@@ -43,6 +43,11 @@ class ListTable(GrowingState[list[Any]]):
         found = self._loaded.get(key_id)
         return self._load(key_id) if found is None else found
 
+    def is_empty(self, key_id: int) -> bool:
+        """Return whether a key has no elements, without loading them."""
+        replaces, added = self._pending.get(key_id, (False, []))
+        return not added and (replaces or not self._is_stored(key_id))
+
     def append(self, key_id: int, elements: list[Any]) -> None:
         """Append elements to the list of a key."""
         _, added = self._pending.setdefault(key_id, (False, []))

@@ -83,13 +83,28 @@ class MapTable(GrowingState[dict[Any, Any]]):
         entries = self.load(key_id)
         return entry in entries, entries.get(entry)
 
+    def is_empty(self, key_id: int) -> bool:
+        """Return whether a key has no entries; a large map is not loaded."""
+        if key_id in self._loaded:
+            return not self._loaded[key_id]
+        changes = self._pending.get(key_id, _Changes())
+        if changes.puts or changes.replaces:
+            return not changes.puts
+        if changes.removed:
+            if not self._is_large(key_id):
+                return not self.load(key_id)
+            self._settle()
+        return not self._is_stored(key_id)
+
+    def _is_large(self, key_id: int) -> bool:
+        return int(self._chains.lengths(np.array([key_id]))[0]) > growing_state.SMALL
+
     def _large_log(self, key_id: int) -> pa.Array | None:
         """Return the log of a map that is too large to load for a few lookups; None if it is to be loaded."""
         found = self._searched.get(key_id)
         if found is None:
-            ids = np.array([key_id])
-            large = self._searchable and int(self._chains.lengths(ids)[0]) > growing_state.SMALL
-            found = 0, self._chains.get(ids) if large else None
+            large = self._searchable and self._is_large(key_id)
+            found = 0, self._chains.get(np.array([key_id])) if large else None
         searches, log = found
         self._searched[key_id] = searches + 1, log
         return log if searches < _SEARCHES else None

@@ -111,7 +111,11 @@ class SegmentChains:
         return self._chains.ids()
 
     def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return which keys have contents: shape (n,), bool."""
+        """Return which keys have contents: shape (n,), bool.
+
+        These are the keys that have chains, even where entries remove others: the oldest segment is longer
+        than all others together, and removes nothing, so something of it is left.
+        """
         return self._chains.find(ids)
 
     def lengths(self, ids: np.ndarray) -> np.ndarray:

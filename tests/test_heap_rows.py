@@ -523,6 +523,42 @@ def test_columns_of_another_length_raise() -> None:
         native.loop.replay(rows, np.zeros(1, np.int64), None, 0)
 
 
+def test_a_row_that_a_function_keeps_stays_as_it_was() -> None:
+    class Keep:
+        exact = True
+
+        def __init__(self) -> None:
+            self.rows: list[Any] = []
+            self.dicts: list[Any] = []
+            self.ids: list[int] = []
+
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            key, number = value
+            assert (type(value), vars(value)) == (Named, {"__fields__": ["f0", "f1"]})
+            assert hash(value) == hash((key, number))  # which tuples remember in some versions
+            self.ids.append(id(value))
+            if number % 6 == 0:
+                self.rows.append((value, number))
+            elif number % 6 == 1:
+                value.seen = True
+            elif number % 6 == 2:
+                self.dicts.append(vars(value))
+            elif number % 6 == 3:
+                value.__fields__ = ["other"]
+            elif number % 6 == 4:
+                self.rows.append(((part for part in value), number))
+            return None
+
+    function = Keep()
+    native = Native(function, {}, 0)
+    native.process([(f"key {n}", n) for n in range(60)], [1] * 60, list(range(60)))
+    assert [(tuple(row), number) for row, number in function.rows] == [
+        ((f"key {number}", number), number) for _, number in function.rows
+    ]
+    assert function.dicts == [{"__fields__": ["f0", "f1"]}] * 10
+    assert function.ids[5::6] == [*function.ids[6::6], function.ids[59]]  # the others are filled again
+
+
 def test_calls_leave_no_references_behind() -> None:
     class Keep:
         exact = False

@@ -54,6 +54,14 @@ class AgainstTheModel(RuleBasedStateMachine):
         self.service.delete_event_time_timer(timestamp)
         self.lose({(timestamp, key)})
 
+    @rule(old=timestamps, new=timestamps, key=key_ids)
+    def move(self, old: int, new: int, key: int) -> None:
+        self.keys.current_key = key
+        self.service.delete_event_time_timer(old)
+        self.service.register_event_time_timer(new)
+        self.model.discard((old, key))  # the key keeps a timer: nothing is lost
+        self.model.add((new, key))
+
     @rule(key=key_ids)
     def listed(self, key: int) -> None:
         self.keys.current_key = key

@@ -82,6 +82,18 @@ cdef int64_t _integer(const uint8_t *at, unsigned width) noexcept:
 cdef dict _KINDS = {"integer": TH_FIXED, "float": TH_FLOAT, "bool": TH_BITS, "string": TH_TEXT, "binary": TH_TEXT}
 
 
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030E0000
+    #define _forget_hash(row) ((void)(((PyTupleObject *)(row))->ob_hash = -1))
+    #else
+    #define _forget_hash(row) ((void)(row))
+    #endif
+    """
+    object PyObject_GenericGetDict(object, void *)
+    void _forget_hash(tuple)  # which tuples keep since Python 3.14
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class RowSource:
@@ -123,10 +135,23 @@ cdef class RowSource:
         source = self.columns[column]
         return (<ColumnReader>source).get(row) if type(source) is ColumnReader else (<list?>source)[row]
 
-    cdef tuple row(self, Py_ssize_t row):
-        """Return the row at a position, which must be less than n."""
+    cdef tuple row(self, Py_ssize_t row, tuple spare=None):
+        """Return the row at a position, which must be less than n.
+
+        `spare` is a row that this method has returned, or None. If the caller has the only reference to it, and it
+        has the attributes that it was made with, it is filled again, which is faster than another object.
+        """
         cdef Py_ssize_t k, width = len(self.columns)
-        cdef tuple values = PyTuple_New(width), arguments
+        cdef tuple values, arguments
+        if spare is not None and self.is_as_made(spare):
+            for k in range(width):
+                value, old = self.value(k, row), <object>PyTuple_GET_ITEM(spare, k)
+                Py_INCREF(value)
+                PyTuple_SET_ITEM(spare, k, value)
+                Py_DECREF(old)
+            _forget_hash(spare)
+            return spare
+        values = PyTuple_New(width)
         for k in range(width):
             value = self.value(k, row)
             Py_INCREF(value)
@@ -135,6 +160,17 @@ cdef class RowSource:
         made = (<PyTypeObject *>tuple).tp_new(self.row_class, <PyObject *>arguments, NULL)
         PyObject_GenericSetAttr(made, "__fields__", self.fields)
         return <tuple>made
+
+    cdef bint is_as_made(self, tuple row) except -1:
+        """Return whether a row of this class has one reference, and the attributes it was made with."""
+        cdef PyObject *fields
+        if Py_REFCNT(row) != 1 or type(row) is not self.row_class:
+            return False
+        attributes = PyObject_GenericGetDict(row, NULL)
+        if Py_REFCNT(attributes) != 2 or len(<dict>attributes) != 1:  # ours and the row's
+            return False
+        fields = PyDict_GetItemWithError(attributes, "__fields__")
+        return fields == <PyObject *>self.fields
 
     cdef object key_of(self, tuple row):
         """Return the key of a row: a value, or a tuple if there are several key columns."""

@@ -3,6 +3,7 @@
 
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
+@cython.binding(False)
 cdef class RowContext:
     """The methods of the context that a function is handed, for the current row or timer."""
 
@@ -114,13 +115,16 @@ cdef class RowLoop:
 
     def advance(self, int64_t watermark):
         """Set the watermark, and fire the event-time timers up to it."""
-        self.service.watermark = watermark
-        self.fire(self.service.event, watermark, self.event_time)
+        self.advance_to(watermark)
 
     def advance_clock(self, int64_t now):
         """Fire the processing-time timers before `now`."""
         if now > INT64_MIN:
             self.fire(self.service.processing, now - 1, self.processing_time)
+
+    cdef int advance_to(self, int64_t watermark) except -1:
+        self.service.watermark = watermark
+        return self.fire(self.service.event, watermark, self.event_time)
 
     cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping, object check) except -1:
         cdef cnp.ndarray ids = _int64_array(np.asarray(ids_), ids_, "ids"), timestamps = None
@@ -129,7 +133,7 @@ cdef class RowLoop:
         cdef Py_ssize_t n = len(rows), i
         cdef RowContext context = self.context
         cdef dict due = None if check is None else self.service.event.due
-        cdef tuple row
+        cdef tuple row = None
         if timestamps_ is not None:
             timestamps = _int64_array(np.asarray(timestamps_), timestamps_, "timestamps")
             ts = <const int64_t *>cnp.PyArray_DATA(timestamps)
@@ -142,13 +146,12 @@ cdef class RowLoop:
         for i in range(n):
             if stepping and ts[i] > INT64_MIN and (i == 0 or ts[i] != ts[i - 1]):
                 self.step_to(ts[i] - 1)
-            row = rows.row(i)
-            boxed = id[i]
-            self.current.set(id[i], boxed)
+            row = rows.row(i, row)
+            self.current.set(id[i])
             context.row = row
             context.at = ts[i] if ts else None
-            if due is not None and PyDict_Contains(due, boxed):
-                check(boxed, context.at)
+            if due is not None and PyDict_Contains(due, self.current.get()):
+                check(self.current.get(), context.at)
             try:
                 returned = process(row, context)
                 if returned is not None:
@@ -156,7 +159,8 @@ cdef class RowLoop:
             except Exception as e:
                 e.add_note(self.note("process_element"))
                 raise
-        context.row = context.source = None
+            context.row = None  # so that nobody has the row, unless the function has kept it
+        context.source = None
         return 0
 
     cdef int collect(self, object returned, str method) except -1:
@@ -180,9 +184,8 @@ cdef class RowLoop:
         cdef RowTimerService service = self.service
         cdef th_heap *h = &service.event.heap.h
         while h.len and h.ts[0] <= watermark:
-            self.advance(max(h.ts[0], service.watermark))
-        if watermark > service.watermark:
-            self.advance(watermark)
+            self.advance_to(max(h.ts[0], service.watermark))
+        service.watermark = max(service.watermark, watermark)
         return 0
 
     cdef int fire(self, RowTimers timers, int64_t time, object domain) except -1:
@@ -195,10 +198,10 @@ cdef class RowLoop:
             at = timestamp
             if namespace:
                 context.at, context.domain = at, domain
-                self.expire(namespace, self.current.boxed)
+                self.expire(namespace, self.current.get())
                 continue
-            known = PyDict_GetItemWithError(self.keys, self.current.boxed)
-            context.key = self.find_key(self.current.boxed, at) if known == NULL else <object>known
+            known = PyDict_GetItemWithError(self.keys, self.current.get())
+            context.key = self.find_key(self.current.get(), at) if known == NULL else <object>known
             context.row = None
             context.at, context.domain = at, domain
             self.fired += 1

@@ -3,6 +3,7 @@
 
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
+@cython.binding(False)
 cdef class RowValue:
     """The methods of a `timerheap.ValueState` on the values that a micro-batch has read and written.
 
@@ -41,7 +42,7 @@ cdef class RowValue:
 
     def value(self):
         """See `timerheap.ValueState`."""
-        key = self.keys.boxed
+        key = self.keys.get()
         if key is None or self.table is None:
             return self.no_key()
         cdef PyObject *found = PyDict_GetItemWithError(self.stored, key)
@@ -52,7 +53,7 @@ cdef class RowValue:
 
     def update(self, value):
         """See `timerheap.ValueState`."""
-        key = self.keys.boxed
+        key = self.keys.get()
         if key is None or self.table is None:
             self.no_key()
         kept = value if self.is_exact(value) else self.codec.encode(value)
@@ -63,7 +64,7 @@ cdef class RowValue:
 
     def clear(self):
         """See `timerheap.state.State.clear`."""
-        key = self.keys.boxed
+        key = self.keys.get()
         if key is None or self.table is None:
             self.no_key()
         self.table.store(key, None)

@@ -60,20 +60,26 @@ cdef class CurrentKey:
     """The id of the current key, which timers and states use: an int64, or None before the first one."""
 
     cdef int64_t id
-    cdef object boxed
+    cdef bint known
+    cdef object boxed  # the id as an object, once it has been asked for
 
-    cdef inline void set(self, int64_t id, object boxed) noexcept:
-        self.id, self.boxed = id, boxed
+    cdef inline void set(self, int64_t id) noexcept:
+        self.id, self.known, self.boxed = id, True, None
+
+    cdef inline object get(self):
+        if self.boxed is None and self.known:
+            self.boxed = self.id
+        return self.boxed
 
     @property
     def current_key(self):
         """int or None."""
-        return self.boxed
+        return self.get()
 
     @current_key.setter
     def current_key(self, key):
         self.id = 0 if key is None else _int64(key, "current_key")
-        self.boxed = key
+        self.known, self.boxed = key is not None, key
 
 
 @cython.nonecheck(True)
@@ -134,17 +140,17 @@ cdef class RowTimers:
         if not h.len or h.ts[0] > time:
             return False
         ts, key, ns = h.ts[0], h.key[0], h.ns[0]
-        boxed = key
         th_heap_pop(h)
         self.changes.write(_REMOVE, ts, key, ns)
         self.heap.give_back()
-        self.keys.set(key, boxed)
+        self.keys.set(key)
         timestamp[0], namespace[0] = ts, ns
         return True
 
 
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
+@cython.binding(False)  # CPython calls plain methods faster
 cdef class RowTimerService:
     """The methods of a `timerheap.TimerService` that change one timer of the current key.
 

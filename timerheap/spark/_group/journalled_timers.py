@@ -80,7 +80,7 @@ class JournalledTimers:
 
     @property
     def losses(self) -> int:
-        """How many timers have been removed or have fired."""
+        """How many timers have been removed or have fired, except those that a key has moved."""
         self._gather()
         return self._losses
 
@@ -181,7 +181,9 @@ class JournalledTimers:
     def _gather(self) -> None:
         if len(self.single):
             ops, *columns = self.single.take().T
-            self._losses += int(np.count_nonzero(ops == REMOVE))
+            removed, ids = ops == REMOVE, columns[1]
+            moved = removed[:-1] & (ops[1:] == PUSH) & (ids[1:] == ids[:-1])  # the key still has a timer
+            self._losses += int(np.count_nonzero(removed) - np.count_nonzero(moved))
             self._journal.append((len(ops), TimerJournal(ops.astype(np.int8), *columns)))
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:

@@ -20,6 +20,8 @@ from timerheap._native._heap import (
     ArrayView,
     ColumnReader,
     CurrentKey,
+    KeyNumbers,
+    RowCells,
     RowContext,
     RowLoop,
     RowSource,
@@ -233,6 +235,13 @@ class Codec:
         return None if kept is None else ("read", kept)
 
 
+class Remainders(Codec):
+    """What cells can hold of a value."""
+
+    def encode(self, value: Any) -> Any:
+        return None if super().encode(value) is None else int(value) % 99
+
+
 class Table:
     def __init__(self) -> None:
         self.saved: dict[int, Any] = {}
@@ -315,11 +324,11 @@ class Model:
 
     def value(self) -> Any:
         kept = self.values.get(self.key)
-        return kept if self.function.exact else Codec().decode(kept)
+        return kept if self.function.exact else self.function.codec.decode(kept)
 
     def update(self, value: Any) -> None:
         exact = self.function.exact and type(value) is int and -128 <= value < 128
-        self.values[self.key] = value if exact else Codec().encode(value)
+        self.values[self.key] = value if exact else self.function.codec.encode(value)
 
     def clear(self) -> None:
         self.values[self.key] = None
@@ -372,9 +381,10 @@ class Model:
 class Anything:
     """Does with its row, or timer, what a random generator of its own says, and writes down what it sees."""
 
-    def __init__(self, seed: int, exact: bool) -> None:
+    def __init__(self, seed: int, exact: bool, in_cells: bool = False) -> None:
         self.random = random.Random(seed)
-        self.exact = exact
+        self.exact, self.in_cells = exact, in_cells
+        self.codec = Remainders() if in_cells else Codec()
         self.seen: list[Any] = []
         self.fails_at: int | None = None
 
@@ -419,8 +429,9 @@ class Native:
         self.service.bind(event, processing, -(2**63), now)
         self.table = Table()
         exact, bits_ = (int, 8) if function.exact else (None, 0)
-        function.state = RowValue(self.keys, Codec(), exact, bits_, self.no_key)
-        function.state.bind(self.table, self.table.loaded, self.table.stored)
+        function.state = RowValue(self.keys, function.codec, exact, bits_, self.no_key)
+        self.cells = RowCells(self.keys.numbers, int, self.load) if function.in_cells else None
+        function.state.bind(self.table, self.table.loaded, self.table.stored, self.cells)
         self.loop = RowLoop(
             function, RowContext(self.service), self.service, self.keys, "event", "processing"
         )
@@ -432,6 +443,17 @@ class Native:
 
     def no_key(self) -> None:
         raise RuntimeError("no current key")
+
+    def load(self, ids: Any) -> Any:
+        found = [self.table.saved.get(id_) for id_ in ids.tolist()]
+        return np.array([value or 0 for value in found], np.int64), np.array(
+            [v is not None for v in found], bool
+        )
+
+    def save(self) -> None:
+        for id_, value, held in zip(*(column.tolist() for column in self.cells.take()), strict=True):
+            self.table.saved[id_] = value if held else None
+        assert not any(map(len, self.cells.take()))
 
     def rows(self, returned: Any, method: str) -> None:
         assert method in ("process_element", "on_timer")
@@ -461,6 +483,10 @@ class Native:
 
     def advance_clock(self, now: int) -> None:
         self.loop.advance_clock(now)
+        if self.cells is not None:
+            self.save()
+            if len(self.emitted) % 2:
+                self.cells.forget()
 
 
 def run_batches(run: Model | Native, order: str, seed: int) -> list[str]:
@@ -484,11 +510,11 @@ def run_batches(run: Model | Native, order: str, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("order", ["arrival", "untimed", "event_time"])
-@pytest.mark.parametrize("exact", [True, False])
-def test_random_functions_run_as_in_the_model(order: str, exact: bool) -> None:
+@pytest.mark.parametrize("kept", ["as it is", "by a codec", "in cells"])
+def test_random_functions_run_as_in_the_model(order: str, kept: str) -> None:
     for seed in range(40):
         names = {id_: f"key {id_}" for id_ in (-(2**63), -1, 0, 1, 2, 2**63 - 1)}
-        functions = [Anything(seed, exact) for _ in range(2)]
+        functions = [Anything(seed, kept != "by a codec", kept == "in cells") for _ in range(2)]
         if seed % 4 == 0:
             functions[0].fails_at = functions[1].fails_at = 1 + seed
         model, native = Model(functions[0], names, 1_000), Native(functions[1], names, 1_000)
@@ -500,16 +526,94 @@ def test_random_functions_run_as_in_the_model(order: str, exact: bool) -> None:
         assert native.processing_changes.take().tolist() == model.processing.journal
         assert sorted(t[:2] for t in native.heap) == sorted(model.event.timers)
         assert sorted(t[:2] for t in native.processing_heap) == sorted(model.processing.timers)
+        if native.cells is not None:
+            native.save()
         assert native.table.contents() == {k: v for k, v in model.values.items() if v is not None}
         native.heap._check()
 
 
-def test_a_state_without_a_current_key_raises() -> None:
-    function = Anything(0, exact=True)
+@pytest.mark.parametrize("in_cells", [True, False])
+def test_a_state_without_a_current_key_raises(in_cells: bool) -> None:
+    function = Anything(0, exact=True, in_cells=in_cells)
     Native(function, {}, 0)
     for call in (function.state.value, function.state.clear, lambda: function.state.update(1)):
         with pytest.raises(RuntimeError, match="no current key"):
             call()
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("class_", "values"),
+    [(int, [-(2**63), 2**63 - 1, 0]), (float, [-0.0, 5e-324, NAN, float("inf")]), (bool, [True, False])],
+)
+def test_cells_hold_all_values_of_their_class(class_: type, values: list[Any]) -> None:
+    def load(ids: Any) -> Any:
+        asked.append(ids.tolist())
+        return np.arange(len(ids)), np.zeros(len(ids), bool)
+
+    asked: list[list[int]] = []
+    keys = CurrentKey()
+    state = RowValue(keys, Codec(), class_, 64 if class_ is int else 0, _raise)
+    cells = RowCells(keys.numbers, class_, load)
+    state.bind(None, {}, {}, cells)
+    keys.announce([7, 5, 7])
+    for keys.current_key, value in enumerate(values):
+        assert state.value() is None
+        if value == value:
+            state.update(value)
+            assert repr(state.value()) == repr(value)
+    assert asked == [[7, 5, 0], *([n] for n in range(1, len(values)))]
+    state.clear()
+    ids, bits_, held = cells.take()
+    read = bits_.view(np.float64) if class_ is float else bits_
+    wanted = [value for value in values if value == value][:-1]
+    assert [ids.tolist()[: len(wanted)], held.tolist()] == [
+        [n for n, value in enumerate(values) if value == value][:-1],
+        [True] * len(wanted) + [False],
+    ]
+    assert list(map(class_, read[: len(wanted)])) == wanted
+    assert cells.cleared == 1
+    with pytest.raises(ValueError, match="does not fit"):
+        state.update("text")
+    assert not len(cells.take()[0])
+
+
+def test_cells_whose_values_cannot_be_loaded_stay_as_they_were() -> None:
+    answers: list[Any] = [np.zeros(2, np.int64), ZeroDivisionError(), None, np.zeros(1, np.int64)]
+
+    def load(ids: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            cells.forget()
+            return np.zeros(1, np.int64), [True]
+        return answer, np.ones(len(answer), bool)
+
+    keys = CurrentKey()
+    cells = RowCells(keys.numbers, int, load)
+    state = RowValue(keys, Codec(), int, 64, _raise)
+    state.bind(None, {}, {}, cells)
+    keys.current_key = 3
+    for error in (ValueError, ZeroDivisionError, RuntimeError):
+        with pytest.raises(error):
+            state.value()
+    assert state.value() == 0
+    assert not len(cells.take()[0])
+
+
+def test_key_ids_are_numbered_in_the_order_in_which_they_come() -> None:
+    numbers = KeyNumbers()
+    ids = [5, 5, -(2**63), 0, 5, 2**63 - 1]
+    assert numbers.number_many(ids).tolist() == [0, 0, 1, 2, 0, 3]
+    assert numbers.number_many(np.arange(1_000)).tolist() == [
+        2, *range(4, 8), 0, *range(8, 1_002)
+    ]  # fmt: skip
+    assert len(numbers) == 1_002
+    with pytest.raises(TypeError, match="must be an integer"):
+        numbers.number_many([1.5])
 
 
 def test_columns_of_another_length_raise() -> None:
@@ -525,7 +629,7 @@ def test_columns_of_another_length_raise() -> None:
 
 def test_a_row_that_a_function_keeps_stays_as_it_was() -> None:
     class Keep:
-        exact = True
+        exact, in_cells, codec = True, False, Codec()
 
         def __init__(self) -> None:
             self.rows: list[Any] = []
@@ -561,7 +665,7 @@ def test_a_row_that_a_function_keeps_stays_as_it_was() -> None:
 
 def test_calls_leave_no_references_behind() -> None:
     class Keep:
-        exact = False
+        exact, in_cells, codec = False, False, Codec()
 
         def process_element(self, value: Any, ctx: Any) -> Any:
             ctx.timer_service().register_event_time_timer(ctx.timestamp())

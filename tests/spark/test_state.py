@@ -27,7 +27,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap._native._heap import to_text
+from timerheap._native._heap import CurrentKey, to_text
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
@@ -42,7 +42,7 @@ from timerheap.spark._group.resplit import restore, split
 from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
 from timerheap.spark._group.stored_group import ReadChunks, StoredGroup
 from timerheap.spark._group.tiers import Tiers
-from timerheap.spark._worker.group_state import GroupRuntimeContext
+from timerheap.spark._worker.group_state import GroupRuntimeContext, RowRuntimeContext
 from timerheap.spark._worker.live_cache import Cache, Owner
 
 
@@ -104,16 +104,24 @@ class Machine(RuleBasedStateMachine):
         )
         pair = Types.TUPLE([Types.STRING(), Types.LONG()])
         self.book = context.get_map_state(MapStateDescriptor("book", pair, Types.LIST(Types.LONG())))
-        self.context = context
-        context.bind(self.group)
+        self.native_key = CurrentKey()
+        rows = RowRuntimeContext(self.native_key, 4)
+        self.count = rows.get_state(ValueStateDescriptor("count", Types.INT()))
+        self.contexts = context, rows
+        self.bind()
+
+    def bind(self) -> None:
+        self.native_key.renumber()
+        for context in self.contexts:
+            context.bind(self.group)
 
     def at(self, name: str) -> dict[str, Any]:
         """Make a key current, as one of its rows does."""
         hash_ = np.array([len(name) % 2], np.int64)  # two hashes for all keys
         id_ = int(self.group.keys.resolve(hash_, [pa.array([name])])[0])
         assert self.ids.setdefault(name, id_) == id_
-        self.key.current_key = id_
-        return self.model.setdefault(name, {"value": None, "log": [], "book": {}})
+        self.key.current_key = self.native_key.current_key = id_
+        return self.model.setdefault(name, {"value": None, "count": None, "log": [], "book": {}})
 
     @rule(name=NAMES, value=st.none() | st.floats(allow_nan=False, width=32) | st.just(0.1))
     def update_value(self, name: str, value: float | None) -> None:
@@ -121,6 +129,11 @@ class Machine(RuleBasedStateMachine):
         if value == 0:
             self.model[name]["value"] = 0.0
         self.value.update(value)
+
+    @rule(name=NAMES, value=st.none() | st.integers(-(2**31), 2**31 - 1))
+    def update_count(self, name: str, value: int | None) -> None:
+        self.at(name)["count"] = value
+        self.count.update(value)
 
     @rule(
         name=NAMES,
@@ -142,9 +155,9 @@ class Machine(RuleBasedStateMachine):
             book[pair] = value
             self.book.put(pair, value)
 
-    @rule(name=NAMES, state=st.sampled_from(["value", "log", "book"]))
+    @rule(name=NAMES, state=st.sampled_from(["value", "count", "log", "book"]))
     def clear(self, name: str, state: str) -> None:
-        self.at(name)[state] = {"value": None, "log": [], "book": {}}[state]
+        self.at(name)[state] = {"value": None, "count": None, "log": [], "book": {}}[state]
         getattr(self, state).clear()
 
     @rule(name=NAMES, time=TIMES, delete=st.booleans())
@@ -187,17 +200,18 @@ class Machine(RuleBasedStateMachine):
         assert list(found) == due
         self.waiting = [row for row in self.waiting if row[0] > watermark]
 
-    @rule(then=st.sampled_from(["keep", "load", "hand over"]))
+    @rule(then=st.sampled_from(["keep", "bind", "load", "hand over"]))
     def end_batch(self, then: str) -> None:
+        if then == "bind":  # another call of the operator, before the group is saved
+            self.bind()
+            return
         self.group.forget_dead_keys()
         save(self.group, self.stored, self.store)
         live = {name for _, name in self.timers} | {name for _, name, _ in self.waiting}
-        live |= {
-            name for name, contents in self.model.items() if any(v or v == 0.0 for v in contents.values())
-        }
+        live |= {name for name, contents in self.model.items() if any(v or v == 0 for v in contents.values())}
         if then == "hand over":
             self.group, self.stored = handed_over(self.group, self.store)
-            self.context.bind(self.group)
+            self.bind()
         if then == "load":
             before = self.group
             self.group = KeyGroup(QUERY, live_file())
@@ -205,7 +219,7 @@ class Machine(RuleBasedStateMachine):
             assert len(self.group.keys) == len(before.keys)
             assert self.group.losses() == before.losses(), "it looks for dead keys in the same micro-batch"
             save(self.group, self.stored, self.store)
-            self.context.bind(self.group)
+            self.bind()
         known = set(self.group.keys.table.ids().tolist())
         assert {self.ids[name] for name in live} <= known
         self.ids = {name: id_ for name, id_ in self.ids.items() if id_ in known}
@@ -215,7 +229,8 @@ class Machine(RuleBasedStateMachine):
     def is_the_model(self) -> None:
         assert len(self.group.event_timers.heap) == len(self.timers)
         for name, contents in self.model.items():
-            self.key.current_key = self.ids[name]
+            self.key.current_key = self.native_key.current_key = self.ids[name]
+            assert self.count.value() == contents["count"]
             assert self.value.value() == contents["value"]
             assert list(self.log) == contents["log"]
             assert dict(self.book.items()) == contents["book"]

@@ -42,8 +42,10 @@ __all__ = [
     "ColumnReader",
     "CurrentKey",
     "IdIndex",
+    "KeyNumbers",
     "KeyTimerHeap",
     "Packing",
+    "RowCells",
     "RowContext",
     "RowLoop",
     "RowSource",
@@ -370,6 +372,7 @@ cdef class KeyTimerHeap(_Heap):
 
 
 include "_row_columns.pxi"
+include "_row_keys.pxi"
 include "_row_timers.pxi"
 include "_row_state.pxi"
 include "_row_loop.pxi"

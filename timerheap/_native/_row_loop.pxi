@@ -127,9 +127,10 @@ cdef class RowLoop:
         return self.fire(self.service.event, watermark, self.event_time)
 
     cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping, object check) except -1:
-        cdef cnp.ndarray ids = _int64_array(np.asarray(ids_), ids_, "ids"), timestamps = None
+        cdef cnp.ndarray ids = _int64_array(np.asarray(ids_), ids_, "ids"), timestamps = None, numbers
         cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(ids)
         cdef const int64_t *ts = NULL
+        cdef const int64_t *number = NULL
         cdef Py_ssize_t n = len(rows), i
         cdef RowContext context = self.context
         cdef dict due = None if check is None else self.service.event.due
@@ -141,13 +142,16 @@ cdef class RowLoop:
             raise TypeError("timestamps must be an array of int64, got None")
         if len(ids) != n or (ts and len(timestamps) != n):
             raise ValueError(f"ids and timestamps must have one value for each of {n} rows")
+        if self.current.numbers.used:
+            numbers = self.current.numbers.number_many(ids)
+            number = <const int64_t *>cnp.PyArray_DATA(numbers)
         process = self.function.process_element
         context.source = rows
         for i in range(n):
             if stepping and ts[i] > INT64_MIN and (i == 0 or ts[i] != ts[i - 1]):
                 self.step_to(ts[i] - 1)
             row = rows.row(i, row)
-            self.current.set(id[i])
+            self.current.set(id[i], number[i] if number else -1)
             context.row = row
             context.at = ts[i] if ts else None
             if due is not None and PyDict_Contains(due, self.current.get()):

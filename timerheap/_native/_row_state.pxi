@@ -1,11 +1,148 @@
 # The handle of a value state in a function that is called with one row or timer at a time.
 
+cdef enum:
+    _HELD = 1  # the key has a value
+    _CHANGED = 2  # since the last `take`
+    _KNOWN = 4  # the value has been loaded or written
+
+cdef dict _CELL_KINDS = {int: TH_FIXED, float: TH_FLOAT, bool: TH_BITS}
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RowCells:
+    """The values of one state of integers, floats or bools, by the number of their key.
+
+    Parameters
+    ----------
+    numbers : KeyNumbers
+    class_ : {int, float, bool}
+    load : callable
+        Called with an array of key ids; returns the bits of their values, int64, and which of them have one, bool.
+
+    Attributes
+    ----------
+    cleared : int
+        How many values have been removed so far.
+    """
+
+    cdef readonly KeyNumbers numbers
+    cdef object load
+    cdef int kind
+    cdef cnp.ndarray bits, flags
+    cdef int64_t *bit
+    cdef uint8_t *flag
+    cdef size_t cap, loaded  # up to this number
+    cdef readonly int64_t cleared
+
+    def __cinit__(self, KeyNumbers numbers not None, class_, load):
+        self.kind, self.numbers, self.load = _CELL_KINDS[class_], numbers, load
+        numbers.used = True
+
+    cdef int make_room(self) except -1:
+        """Make room for all keys that have numbers."""
+        cdef size_t cap
+        cdef cnp.ndarray bits, flags
+        if self.numbers.n > self.cap:
+            cap = max(64, 2 * self.cap, self.numbers.n)
+            bits, flags = _empty(cap, cnp.NPY_INT64), _zeros(cap, cnp.NPY_UINT8)
+            if self.cap:
+                memcpy(cnp.PyArray_DATA(bits), self.bit, self.cap * sizeof(int64_t))
+                memcpy(cnp.PyArray_DATA(flags), self.flag, self.cap)
+            self.bits, self.flags, self.cap = bits, flags, cap
+            self.bit, self.flag = <int64_t *>cnp.PyArray_DATA(bits), <uint8_t *>cnp.PyArray_DATA(flags)
+        return 0
+
+    cdef int know(self, size_t number) except -1:
+        """Load the values of all keys that have come since the last time, unless that of `number` is known."""
+        cdef size_t start = self.loaded, n = self.numbers.n, i
+        cdef cnp.ndarray ids, bits, held
+        if number < self.cap and self.flag[number] & _KNOWN:
+            return 0
+        self.make_room()
+        ids = _empty(n - start, cnp.NPY_INT64)
+        memcpy(cnp.PyArray_DATA(ids), self.numbers.ids + start, (n - start) * sizeof(int64_t))
+        values, present = self.load(ids)
+        bits, held = _int64_array(np.asarray(values), values, "values"), np.asarray(present, np.uint8)
+        if self.cap < n or self.loaded != start:
+            raise RuntimeError("load must not change the values")
+        if <size_t>len(bits) != n - start or <size_t>len(held) != n - start:
+            raise ValueError(f"load must return values for {n - start} keys, got {len(bits)} and {len(held)}")
+        held = np.ascontiguousarray(held)
+        for i in range(start, n):
+            if not self.flag[i] & _KNOWN:
+                self.bit[i] = (<const int64_t *>cnp.PyArray_DATA(bits))[i - start]
+                self.flag[i] = _KNOWN | (<const uint8_t *>cnp.PyArray_DATA(held))[i - start]
+        self.loaded = n
+        return 0
+
+    cdef object get(self, size_t number):
+        """Return the value of a key, or None."""
+        cdef double real
+        self.know(number)
+        if not self.flag[number] & _HELD:
+            return None
+        if self.kind == TH_FLOAT:
+            memcpy(&real, &self.bit[number], sizeof(real))
+            return real
+        return self.bit[number] if self.kind == TH_FIXED else bool(self.bit[number])
+
+    cdef int put(self, size_t number, object value) except -1:
+        """Set the value of a key; None removes it."""
+        cdef int64_t bits = 0
+        cdef double real
+        self.make_room()
+        if value is None:
+            self.flag[number] = _KNOWN | _CHANGED
+            self.cleared += 1
+            return 0
+        if self.kind == TH_FLOAT:
+            real = value
+            memcpy(&bits, &real, sizeof(real))
+        else:
+            bits = value
+        self.bit[number], self.flag[number] = bits, _KNOWN | _CHANGED | _HELD
+        return 0
+
+    def take(self):
+        """Return the keys whose values have changed since the last call.
+
+        Returns
+        -------
+        ids : ndarray of int64, shape (n,)
+        bits : ndarray of int64, shape (n,)
+            Their values, of floats the bits; anything for a key without one.
+        held : ndarray of bool, shape (n,)
+            Whether each has a value.
+        """
+        cdef size_t n = 0, size = min(self.cap, self.numbers.n), i
+        cdef cnp.ndarray ids, bits, held
+        for i in range(size):
+            n += self.flag[i] & _CHANGED != 0
+        ids, bits, held = _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_BOOL)
+        n = 0
+        for i in range(size):
+            if self.flag[i] & _CHANGED:
+                (<int64_t *>cnp.PyArray_DATA(ids))[n] = self.numbers.ids[i]
+                (<int64_t *>cnp.PyArray_DATA(bits))[n] = self.bit[i]
+                (<uint8_t *>cnp.PyArray_DATA(held))[n] = self.flag[i] & _HELD
+                self.flag[i] &= ~_CHANGED
+                n += 1
+        return ids, bits, held
+
+    def forget(self):
+        """Release the memory; values are loaded again when they are read. All changes must have been taken."""
+        self.bits = self.flags = None
+        self.bit, self.flag, self.cap, self.loaded = NULL, NULL, 0, 0
+
 
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
 @cython.binding(False)
 cdef class RowValue:
     """The methods of a `timerheap.ValueState` on the values that a micro-batch has read and written.
+
+    They are in `RowCells`, or for other types in the dicts of a table.
 
     Parameters
     ----------
@@ -22,13 +159,14 @@ cdef class RowValue:
 
     cdef CurrentKey keys
     cdef object codec, exact, no_key, table
+    cdef RowCells cells
     cdef int bits
     cdef dict loaded, stored
 
     def __init__(self, CurrentKey keys not None, codec, exact, int bits, no_key):
         self.keys, self.codec, self.exact, self.bits, self.no_key = keys, codec, exact, bits, no_key
 
-    def bind(self, table, dict loaded not None, dict stored not None):
+    def bind(self, table, dict loaded not None, dict stored not None, RowCells cells=None):
         """Use this table from now on.
 
         Parameters
@@ -37,11 +175,15 @@ cdef class RowValue:
         loaded, stored : dict of int to object
             The values that the table has loaded, and those that it has stored since, which count first. The table
             may change them.
+        cells : RowCells, optional
+            Has the values instead; of the class `exact`.
         """
-        self.table, self.loaded, self.stored = table, loaded, stored
+        self.table, self.loaded, self.stored, self.cells = table, loaded, stored, cells
 
     def value(self):
         """See `timerheap.ValueState`."""
+        if self.cells is not None:
+            return self.cells.get(self.number())
         key = self.keys.get()
         if key is None or self.table is None:
             return self.no_key()
@@ -53,6 +195,9 @@ cdef class RowValue:
 
     def update(self, value):
         """See `timerheap.ValueState`."""
+        if self.cells is not None:
+            self.cells.put(self.number(), value if self.is_exact(value) else self.codec.encode(value))
+            return
         key = self.keys.get()
         if key is None or self.table is None:
             self.no_key()
@@ -64,10 +209,21 @@ cdef class RowValue:
 
     def clear(self):
         """See `timerheap.state.State.clear`."""
+        if self.cells is not None:
+            self.cells.put(self.number(), None)
+            return
         key = self.keys.get()
         if key is None or self.table is None:
             self.no_key()
         self.table.store(key, None)
+
+    cdef Py_ssize_t number(self) except -1:
+        """Return the number of the current key."""
+        if not self.keys.known:
+            self.no_key()
+        if self.keys.numbers is not self.cells.numbers:
+            return self.cells.numbers.number(self.keys.id)
+        return self.keys.find_number()
 
     cdef bint is_exact(self, object value) except -1:
         cdef int overflow = 0

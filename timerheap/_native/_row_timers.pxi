@@ -54,34 +54,6 @@ cdef class TimerChanges:
         return self.n
 
 
-@cython.final
-@cython.auto_pickle(False)
-cdef class CurrentKey:
-    """The id of the current key, which timers and states use: an int64, or None before the first one."""
-
-    cdef int64_t id
-    cdef bint known
-    cdef object boxed  # the id as an object, once it has been asked for
-
-    cdef inline void set(self, int64_t id) noexcept:
-        self.id, self.known, self.boxed = id, True, None
-
-    cdef inline object get(self):
-        if self.boxed is None and self.known:
-            self.boxed = self.id
-        return self.boxed
-
-    @property
-    def current_key(self):
-        """int or None."""
-        return self.get()
-
-    @current_key.setter
-    def current_key(self, key):
-        self.id = 0 if key is None else _int64(key, "current_key")
-        self.known, self.boxed = key is not None, key
-
-
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
 cdef class RowTimers:
@@ -143,7 +115,7 @@ cdef class RowTimers:
         th_heap_pop(h)
         self.changes.write(_REMOVE, ts, key, ns)
         self.heap.give_back()
-        self.keys.set(key)
+        self.keys.set(key, -1)
         timestamp[0], namespace[0] = ts, ns
         return True
 

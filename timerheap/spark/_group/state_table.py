@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from timerheap._native._heap import KeyNumbers, RowCells
 from timerheap.spark._group.id_table import IdTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.merging import last_rows
@@ -15,6 +17,15 @@ from timerheap.spark._group.offsets import wide_rows
 from timerheap.spark._group.python_values import python_values
 
 __all__ = ["StateTable"]
+
+_CELL_CLASSES: dict[pa.DataType, type] = {
+    pa.int8(): int,
+    pa.int16(): int,
+    pa.int32(): int,
+    pa.int64(): int,
+    pa.float64(): float,
+    pa.bool_(): bool,
+}
 
 
 class StateTable:
@@ -44,8 +55,9 @@ class StateTable:
         self._at_hand: list[np.ndarray] = []
         self._loaded: dict[int, Any] = {}
         self._stored: dict[int, Any] = {}  # since then, not yet in the table
-        self._unsaved: list[np.ndarray] = []
-        self.losses = 0  # times that a key's value was cleared
+        self._cells: RowCells | None = None  # or in these, for a native loop
+        self._unsaved: list[tuple[np.ndarray, pa.Array]] = []  # what has been written
+        self._losses = 0
 
     @classmethod
     def restored(cls, kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> Self:
@@ -56,13 +68,18 @@ class StateTable:
     def attach(cls, kind: int, name: str, type_: pa.DataType, memory: Memory, head: list[Any]) -> Self:
         """Return the state that `head` describes; O(1)."""
         state = cls(kind, name, type_)
-        state.losses, table = head
+        state._losses, table = head
         state._table = IdTable.attach(type_, memory, table)
         return state
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
         return [self.losses, self._table.head()]
+
+    @property
+    def losses(self) -> int:
+        """How many times a key's value has been cleared."""
+        return self._losses + (0 if self._cells is None else self._cells.cleared)
 
     def announce(self, ids: np.ndarray) -> None:
         """Record that the values of these keys may be read; the first read then loads them in one lookup."""
@@ -80,7 +97,7 @@ class StateTable:
 
     def store(self, key_id: int, value: Any) -> None:
         """Set the value of one key; None removes it."""
-        self.losses += value is None
+        self._losses += value is None
         self._stored[key_id] = value
 
     def at_hand(self) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -89,6 +106,18 @@ class StateTable:
         Both dicts stay the same objects. A value that is not None may be stored in the second one directly.
         """
         return self._loaded, self._stored
+
+    def cells(self, numbers: KeyNumbers) -> RowCells | None:
+        """Return where a native loop reads and writes the values of keys with these numbers.
+
+        Cells for other numbers must not be used any more. None means that values of this type are `at_hand`.
+        """
+        class_ = _CELL_CLASSES.get(self.type)
+        if class_ is not None and (self._cells is None or self._cells.numbers is not numbers):
+            self._settle()
+            self._losses = self.losses
+            self._cells = RowCells(numbers, class_, partial(_loaded, self._table))
+        return self._cells
 
     def get_many(self, ids: np.ndarray) -> pa.Array:
         """Return the values of many keys, null for a key without one: shape (n,), with 64-bit offsets."""
@@ -99,9 +128,10 @@ class StateTable:
         """Set the values of many distinct keys; a null removes the key's value."""
         self._write()
         self._loaded.clear()
-        self.losses += values.null_count
-        self._table.put(ids, values)
-        self._unsaved.append(ids)
+        if self._cells is not None:
+            self._cells.forget()
+        self._losses += values.null_count
+        self._put(ids, values)
 
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have values."""
@@ -116,9 +146,16 @@ class StateTable:
     def _write(self) -> None:
         if self._stored:
             ids = np.fromiter(self._stored, np.int64, len(self._stored))
-            self._table.put(ids, pa.array(list(self._stored.values()), self._table.type))
-            self._unsaved.append(ids)
+            self._put(ids, pa.array(list(self._stored.values()), self._table.type))
             self._stored.clear()
+        if self._cells is not None:
+            ids, bits, held = self._cells.take()
+            if len(ids):
+                self._put(ids, _stored(bits, held, self.type))
+
+    def _put(self, ids: np.ndarray, values: pa.Array) -> None:
+        self._table.put(ids, values)
+        self._unsaved.append((ids, values))
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`.
 
@@ -127,10 +164,14 @@ class StateTable:
         self._write()
         self._loaded.clear()
         self._at_hand = []
-        if not self._unsaved:
+        if self._cells is not None:
+            self._cells.forget()
+        unsaved, self._unsaved = self._unsaved, []
+        if not unsaved:
             return None
-        ids = pd.unique(np.concatenate(self._unsaved))
-        self._unsaved = []
+        if len(unsaved) == 1 and unsaved[0][1].type == self._table.type:
+            return self._batch(*unsaved[0])
+        ids = pd.unique(np.concatenate([ids for ids, _ in unsaved]))
         return self._batch(ids, self._table.get(ids))
 
     def snapshot(self) -> pa.RecordBatch:
@@ -161,3 +202,18 @@ class StateTable:
 
     def _batch(self, ids: np.ndarray, values: pa.Array) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays([pa.array(ids), values], schema=wide_rows(self.schema))
+
+
+def _loaded(table: IdTable, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the values of keys as `RowCells` have them, and which keys have one."""
+    values = table.get(ids)
+    held = values.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(values.type):
+        return values.fill_null(0.0).to_numpy().view(np.int64), held
+    return values.cast(pa.int64()).fill_null(0).to_numpy(), held
+
+
+def _stored(bits: np.ndarray, held: np.ndarray, type_: pa.DataType) -> pa.Array:
+    values = bits.view(np.float64) if pa.types.is_floating(type_) else bits
+    mask = None if held.all() else ~held
+    return pa.array(values, mask=mask, from_pandas=False).cast(type_)

@@ -69,12 +69,11 @@ class RowRuntimeContext(GroupRuntimeContext):
     """A `GroupRuntimeContext` for a `KeyedProcessFunction`, with value states in native code."""
 
     def bind(self, group: KeyGroup) -> list[UserState]:
-        """See `GroupRuntimeContext`."""
+        """Bind all handles to this group; return the tables of their states to which keys are announced."""
         tables = super().bind(group)
-        for handle, _ in self._handles.values():
-            if isinstance(handle, KeyValueState):
-                handle.bind_table()
-        return tables
+        handles = [handle for handle, _ in self._handles.values() if isinstance(handle, KeyValueState)]
+        in_cells = [handle.bind_table() for handle in handles]
+        return [table for table in tables if not any(table is other for other in in_cells)]
 
     def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
         table = super()._bind(contents, backend)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from timerheap._arguments import int64
 from timerheap._native._heap import CurrentKey, RowContext, RowTimerService, RowValue
@@ -85,13 +85,16 @@ class KeyValueState(RowValue, ValueHandle):
     """The `ValueState` of the current key of a key group."""
 
     _codec: ArrowCodec
+    _contents: KeyedContents
 
     def __init__(self, contents: KeyedContents, name: str, codecs: Sequence[Codec]) -> None:
         ValueHandle.__init__(self, contents, name, codecs)
         assert isinstance(contents.keys, CurrentKey)
         RowValue.__init__(self, contents.keys, self._codec, *self._codec.exact, contents.key)
 
-    def bind_table(self) -> None:
-        """Use the table of the contents from now on."""
+    def bind_table(self) -> StateTable | None:
+        """Use the table of the contents from now on; return it if its values are in native cells."""
         table: StateTable = self._contents.table
-        self.bind(table, *table.at_hand())
+        cells = table.cells(cast(CurrentKey, self._contents.keys).numbers)
+        self.bind(table, *table.at_hand(), cells)
+        return None if cells is None else table

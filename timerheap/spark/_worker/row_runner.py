@@ -88,6 +88,7 @@ class RowRunner:
         self._keys: dict[int, Any] = {}  # of some timers that may fire
         self._looked_up = False
         self._clock.begin(group, now)
+        self._current.renumber()
         self._state_tables: list[UserState] = self._states.bind(group)
         if now is None and len(group.processing_timers.heap):
             no_processing_time()
@@ -167,3 +168,4 @@ class RowRunner:
         self._keys.clear()
         self._keys.update(zip(ids.tolist(), found, strict=True))
         self._announce(ids)
+        self._current.announce(ids)

@@ -1,0 +1,105 @@
+# The current key of a function that is called with one row or timer at a time, and the numbers of such keys.
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class KeyNumbers:
+    """Numbers key ids from 0 on, in the order in which they are first asked for."""
+
+    cdef IdIndex index
+    cdef cnp.ndarray array  # the ids by number
+    cdef int64_t *ids
+    cdef size_t n, cap
+    cdef bint used  # by a state
+
+    def __cinit__(self):
+        self.index = IdIndex()
+
+    cdef int make_room(self, size_t more) except -1:
+        cdef size_t cap
+        cdef cnp.ndarray grown
+        while self.index.t.cap - self.index.t.len < more:
+            self.index.grow(self.index.t.len + more)
+        if self.n + more > self.cap:
+            cap = max(64, 2 * self.cap, self.n + more)
+            grown = _empty(cap, cnp.NPY_INT64)
+            if self.n:
+                memcpy(cnp.PyArray_DATA(grown), self.ids, self.n * sizeof(int64_t))
+            self.array, self.ids, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
+        return 0
+
+    cdef Py_ssize_t number(self, int64_t id) except -1:
+        cdef int64_t number
+        cdef uint8_t added
+        self.make_room(1)
+        th_table_number_many(&self.index.t, th_column(&id, 0), 1, &number, &added)
+        if added:
+            self.ids[self.n] = id
+            self.n += 1
+        return number
+
+    def number_many(self, ids):
+        """Return the numbers of n ids: int64, shape (n,)."""
+        cdef cnp.ndarray array = _int64_array(np.asarray(ids), ids, "ids")
+        cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(array)
+        cdef size_t n = len(array), i
+        cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64), added = _empty(n, cnp.NPY_BOOL)
+        cdef const uint8_t *new = <const uint8_t *>cnp.PyArray_DATA(added)
+        self.make_room(n)
+        th_table_number_many(&self.index.t, th_column(id, 1), n, <int64_t *>cnp.PyArray_DATA(numbers),
+                             <uint8_t *>cnp.PyArray_DATA(added))
+        for i in range(n):
+            if new[i]:
+                self.ids[self.n] = id[i]
+                self.n += 1
+        return numbers
+
+    def __len__(self):
+        return self.n
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class CurrentKey:
+    """The id of the current key, which timers and states use: an int64, or None before the first one."""
+
+    cdef int64_t id
+    cdef bint known
+    cdef object boxed  # the id as an object, once it has been asked for
+    cdef readonly KeyNumbers numbers
+    cdef Py_ssize_t number  # of the key, or -1 if it is not known yet
+
+    def __cinit__(self):
+        self.renumber()
+
+    cdef inline void set(self, int64_t id, Py_ssize_t number) noexcept:
+        self.id, self.known, self.boxed, self.number = id, True, None, number
+
+    cdef inline object get(self):
+        if self.boxed is None and self.known:
+            self.boxed = self.id
+        return self.boxed
+
+    cdef inline Py_ssize_t find_number(self) except -1:
+        if self.number < 0:
+            self.number = self.numbers.number(self.id)
+        return self.number
+
+    def renumber(self):
+        """Number keys from 0 again; see `numbers`."""
+        self.numbers, self.number = KeyNumbers(), -1
+
+    def announce(self, ids):
+        """Record that the states of these keys may be read; the first read then loads them all."""
+        if self.numbers.used:
+            self.numbers.number_many(ids)
+
+    @property
+    def current_key(self):
+        """int or None."""
+        return self.get()
+
+    @current_key.setter
+    def current_key(self, key):
+        self.id = 0 if key is None else _int64(key, "current_key")
+        self.known, self.boxed, self.number = key is not None, key, -1

@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 LAYERS = {
     "": [
         "_intervals",
-        "_arguments _murmur _subscripts row time types",
+        "_arguments _murmur _subscripts metrics row time types",
         "_state_contents state_ttl",
         "_expiring _returned output_tag _values state timer",
         "_native functions watermarks",

@@ -15,6 +15,7 @@ from pyspark.sql import Row
 import timerheap as flink
 from timerheap import (
     BatchProcessFunction,
+    DistributionResult,
     IntervalJoin,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -526,6 +527,48 @@ def test_an_assigner_that_returns_no_timestamp_raises_before_any_row_is_processe
     with pytest.raises(ValueError, match=r"extract_timestamp must return epoch milliseconds, .* got 'a'"):
         test.push([("a", 1, 0)])
     assert test.finish() == []
+
+
+class Counting(Echo):
+    """Counts rows by gate, whose counters are made as the gates come."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.metrics = runtime_context.get_metrics_group()
+        self.metrics.counter("unused")
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        self.metrics.add_group("gate", str(value.gate)).counter("rows").inc()
+        self.metrics.distribution("at").update(value.at)
+        return super().process_element(value, ctx)
+
+
+class CountingColumns(SortedColumns):
+    def open(self, runtime_context: Any) -> None:
+        self.rows = runtime_context.get_metrics_group().counter("rows")
+
+    def process_batch(self, batch: Any, ctx: Any) -> Iterable[Any]:
+        self.rows.inc(len(batch))
+        return super().process_batch(batch, ctx)
+
+
+def test_counters_are_those_of_all_rows_so_far() -> None:
+    test = made(Counting(), output_schema=INPUT)
+    assert test.counters == test.distributions == {}
+    test.push([("a", 1, 500), ("b", 2, 100)])
+    test.advance_watermark(200)
+    assert test.counters == {"unused": 0, "gate.2.rows": 1}
+    snapshot = test.snapshot()
+    test.push([("c", 2, 300)])
+    test.finish()
+    assert test.counters == {"unused": 0, "gate.1.rows": 1, "gate.2.rows": 2}
+    assert test.distributions == {"at": DistributionResult(3, 900, 100, 500)}
+    test.restore(snapshot)
+    assert test.counters == {}
+
+    columns = made(CountingColumns())
+    columns.push([("a", 1, 0), ("b", 2, 0)])
+    columns.finish()
+    assert columns.counters == {"rows": 2}
 
 
 def test_an_outer_interval_join_emits_misses_and_late_rows() -> None:

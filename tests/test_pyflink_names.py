@@ -89,17 +89,6 @@ def test_broadcast_state_is_refused_by_name():
         timerheap.spark.broadcast  # noqa: B018
 
 
-@pytest.mark.promises(
-    "PyFlink",
-    "refused",
-    "RuntimeContext.get_metrics_group",
-    note="send counts to a side output, or read `timerheap.spark.progress(query)`",
-)
-def test_metrics_groups_are_refused_by_name():
-    with pytest.raises(NotImplementedError, match="get_metrics_group is not supported"):
-        MemoryRuntimeContext(KeyContext()).get_metrics_group()
-
-
 @pytest.mark.parametrize(
     ("ask", "descriptor"),
     [

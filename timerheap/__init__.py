@@ -21,6 +21,7 @@ from timerheap.functions import (
 )
 from timerheap.hashing import spark_xxhash64
 from timerheap.interval_join import IntervalJoin, ProcessJoinFunction
+from timerheap.metrics import Counter, Distribution, DistributionResult, Meter, MetricGroup
 from timerheap.output_tag import OutputTag
 from timerheap.row import Row
 from timerheap.state import (
@@ -55,6 +56,9 @@ __all__ = [
     "BatchRuntimeContext",
     "BatchTimerService",
     "BatchValueState",
+    "Counter",
+    "Distribution",
+    "DistributionResult",
     "Duration",
     "IntervalJoin",
     "KeyTimerHeap",
@@ -64,6 +68,8 @@ __all__ = [
     "ListStateDescriptor",
     "MapState",
     "MapStateDescriptor",
+    "Meter",
+    "MetricGroup",
     "OutputTag",
     "ProcessJoinFunction",
     "ReducingState",

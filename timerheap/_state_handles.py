@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from timerheap._expiring import EXPIRING, ExpiryClock
 from timerheap._state_contents import Codec, Contents, CurrentKey, KeyedContents, StateBackend, ValueTypes
 from timerheap.functions import AggregateFunction, RuntimeContext
+from timerheap.metrics import MetricGroup, Metrics
 from timerheap.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -269,6 +270,11 @@ class KeyedRuntimeContext(RuntimeContext):
     types : ValueTypes
     max_parallelism : int
         The number of key groups, 1 to 32768.
+
+    Attributes
+    ----------
+    metrics : Metrics or None
+        The metrics of the function; None if it has not asked for a group that makes them.
     """
 
     def __init__(self, keys: CurrentKey, types: ValueTypes, max_parallelism: int) -> None:
@@ -279,6 +285,7 @@ class KeyedRuntimeContext(RuntimeContext):
         self._ttls: dict[str, StateTtlConfig] = {}
         self._backend: StateBackend | None = None
         self.clock: ExpiryClock | None = None
+        self.metrics: Metrics | None = None  # until the function asks for them
 
     def bind_backend(self, backend: StateBackend) -> list[Any]:
         """Bind all handles to this backend; return their contents there."""
@@ -299,6 +306,12 @@ class KeyedRuntimeContext(RuntimeContext):
     def get_max_number_of_parallel_subtasks(self) -> int:
         """See `timerheap.RuntimeContext`."""
         return self._max_parallelism
+
+    def get_metrics_group(self) -> MetricGroup:
+        """See `timerheap.RuntimeContext`."""
+        if self.metrics is None:
+            self.metrics = Metrics()
+        return MetricGroup(self.metrics)
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
         """See `timerheap.RuntimeContext`."""

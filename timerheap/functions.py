@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from timerheap._subscripts import Subscripted
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from timerheap.metrics import MetricGroup
     from timerheap.output_tag import OutputTag
     from timerheap.state import (
         AggregatingState,
@@ -74,12 +75,9 @@ class RuntimeContext(ABC):
     def get_max_number_of_parallel_subtasks(self) -> int:
         """Return ``max_parallelism``, the number of key groups."""
 
-    def get_metrics_group(self) -> NoReturn:
-        """Raise NotImplementedError: a function has no metrics of its own."""
-        raise NotImplementedError(
-            "get_metrics_group is not supported; yield counts to a side output, or read the metrics of the "
-            "query with timerheap.spark.progress(query)"
-        )
+    @abstractmethod
+    def get_metrics_group(self) -> MetricGroup:
+        """Return the group that makes the metrics of the function; to be called in ``open``."""
 
 
 class BatchRuntimeContext(RuntimeContext):

@@ -16,10 +16,13 @@ from pyspark.sql.streaming import StreamingQuery
 from streams import read_stream, rows, write_batches
 
 import timerheap.spark
-from timerheap import KeyedProcessFunction, WatermarkStrategy
+from timerheap import DistributionResult, KeyedProcessFunction, WatermarkStrategy
+from timerheap.metrics import Metrics
 from timerheap.spark import Progress, progress
+from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.manifest import Manifest, Run, Segment
 from timerheap.spark._group.standing import Standing
+from timerheap.spark._worker.partition_batch import PartitionBatch
 from timerheap.spark._worker.task_metrics import TASK_METRICS, TaskMetrics
 from timerheap.timer import MIN_WATERMARK
 
@@ -112,6 +115,43 @@ def test_the_progress_of_each_micro_batch_has_the_metrics(spark: SparkSession, t
     last = progress(query)
     assert isinstance(last, Progress)
     assert (last.batch_id, last.watermark, last.waiting_rows, last.state_bytes) == (2, 2250, 2, nbytes)
+
+
+class Counting(KeyedProcessFunction):
+    """Counts rows, and those of each key, whose counters are made as the keys come."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.metrics = runtime_context.get_metrics_group()
+        self.rows = self.metrics.counter("rows")
+
+    def process_element(self, value: Row, ctx: Any) -> Iterator[tuple[str, int]]:
+        self.rows.inc()
+        self.metrics.add_group('of "key"', value.k).meter("rows").mark_event()
+        self.metrics.distribution("at").update(value.at)
+        yield value.k, value.at
+
+
+@pytest.mark.promises(
+    "PyFlink", "different", "RuntimeContext.get_metrics_group", note="to be called in `open`"
+)
+@pytest.mark.spark
+def test_the_counters_of_a_function_are_among_the_metrics(spark: SparkSession, tmp_path: Path) -> None:
+    keys = ["a", "b", "c", "d", "e, f"]  # in both partitions
+    tables = [[{"k": key, "at": at} for key in keys for at in times] for times in ([5, -7], [9])]
+    write_batches(tmp_path / "in", tables, SCHEMA)
+    df = read_stream(spark, tmp_path / "in")
+    query, _ = run(timerheap.spark.process(df, "k", Counting(), OUTPUT), tmp_path)
+
+    first, last = (batch.observedMetrics["timerheap"] for batch in query.recentProgress)
+    assert first.counters == {"rows": 10} | {f'of "key".{key}.rows': 2 for key in keys}
+    assert first.distributions == {"at": {"count": 10, "sum": -10, "min": -7, "max": 5}}
+    assert last.counters == {"rows": 5} | {f'of "key".{key}.rows': 1 for key in keys}
+    found = progress(query)
+    assert found is not None
+    assert found.counters == last.counters
+    assert found.distributions == {"at": DistributionResult(5, 45, 9, 9)}
+    assert found.distributions["at"].mean == 9
+    assert found.late_rows == 0
 
 
 @pytest.mark.spark
@@ -220,6 +260,14 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
     }
     metrics.add_totals(fired_timers=7)
     assert taken(metrics) == {"fired_timers": "2"}
+
+
+def test_metrics_of_a_function_that_the_driver_does_not_know_raise() -> None:
+    runner = Mock(metrics=Metrics())
+    others = (Mock() for _ in range(3))
+    batch = PartitionBatch(Mock(has_metrics=False), Placement(1, 4), runner, *others, None, Mock())
+    with pytest.raises(RuntimeError, match=r"get_metrics_group\(\) must be called in open\(\), also on the"):
+        next(batch._frames(Mock()))
 
 
 def test_the_manifest_tells_what_the_group_holds() -> None:

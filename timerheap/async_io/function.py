@@ -106,3 +106,10 @@ class Stateless(RuntimeContext):
     def get_max_number_of_parallel_subtasks(self) -> NoReturn:
         """Raise NotImplementedError: there are no key groups."""
         self._refuse()
+
+    def get_metrics_group(self) -> NoReturn:
+        """Raise NotImplementedError: the results have no column for metrics."""
+        raise NotImplementedError(
+            "get_metrics_group is not supported in an AsyncFunction; count in a KeyedProcessFunction before "
+            "or after"
+        )

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from timerheap.metrics import DistributionResult
 from timerheap.spark._plan.observation import OBSERVED
 from timerheap.spark._worker.task_metrics import TASK_METRICS
 
@@ -60,6 +61,11 @@ class Progress:
         The key groups that came from another Python worker of the executor, which costs little.
     groups_loaded : int
         The key groups that were loaded from the state store, which costs as much as their state.
+    counters : dict of str to int
+        The counters of the function, by how much they have changed in the micro-batch, and the events of its
+        meters, by name. See `timerheap.MetricGroup`.
+    distributions : dict of str to DistributionResult
+        The distributions of the function that have had values in the micro-batch.
     """
 
     batch_id: int
@@ -81,6 +87,8 @@ class Progress:
     largest_group_bytes: int
     groups_handed_over: int
     groups_loaded: int
+    counters: dict[str, int]
+    distributions: dict[str, DistributionResult]
 
 
 def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None:
@@ -141,7 +149,13 @@ def _combined(batch_id: int, metrics: list[dict[str, Any]]) -> Progress | None:
     times = next((values for values in reversed(metrics) if values["watermark"] is not None), held)
     values = {name: metrics[-1][name] or 0 for name in _COUNTED}  # in the micro-batch
     values |= {name: times[name] for name in _TIMES} | {name: held[name] for name in _HELD}
-    return Progress(batch_id=batch_id, **values)
+    distributions = metrics[-1].get("distributions") or {}
+    return Progress(
+        batch_id=batch_id,
+        counters=metrics[-1].get("counters") or {},
+        distributions={name: DistributionResult(**each) for name, each in distributions.items()},
+        **values,
+    )
 
 
 def _of_all_groups(values: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from timerheap._arguments import int64
 from timerheap._values import ArrowTypes
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.interval_join import IntervalJoin
+from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
@@ -211,6 +212,8 @@ class ProcessTester:
         work = query.work
         self.function = work.function if isinstance(work, Tagged) else cast(Function, work)
         self._current, self._group, self._runner, self._now = query, group, runner, now
+        self._counters: dict[str, int] = {}
+        self._distributions: dict[str, DistributionResult] = {}
         self._failed = False
 
     def push(self, rows: object) -> list[Row]:
@@ -294,6 +297,8 @@ class ProcessTester:
         for part in group.parts():
             part.changes()  # as a save does, after which nothing of the micro-batch is kept apart
         self._failed = False
+        if self._runner.metrics is not None:
+            self._count(self._runner.metrics)
         late = query.late_row
         type_ = query.result if late is None else with_late_columns(query.result, late)
         if not query.side_outputs:
@@ -319,6 +324,23 @@ class ProcessTester:
     def late_rows(self) -> int:
         """The number of late rows so far."""
         return self._group.late_rows
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The counters of the function, and the events of its meters, by name; `restore` begins anew."""
+        return dict(self._counters)
+
+    @property
+    def distributions(self) -> dict[str, DistributionResult]:
+        """The distributions of the function that have had values, by name; `restore` begins anew."""
+        return dict(self._distributions)
+
+    def _count(self, metrics: Metrics) -> None:
+        for name, n in metrics.take_counters().items():
+            self._counters[name] = self._counters.get(name, 0) + n
+        for name, result in metrics.take_distributions().items():
+            before = self._distributions.get(name)
+            self._distributions[name] = result if before is None else before.merged(result)
 
     def timers(self) -> list[PendingTimer]:
         """Return the pending timers in the order in which they fire, those of event time first."""

@@ -105,6 +105,8 @@ class Query:
         Names of states in the checkpoint to drop.
     side_outputs : tuple of OutputTag
         The side outputs of the function.
+    has_metrics : bool
+        Whether the function has metrics of its own, which the query observes.
     key_names : list of str, optional
         The names of the key columns in the user's rows, by default `key`; fewer if the rest are not theirs.
     """
@@ -124,6 +126,7 @@ class Query:
     late_columns: tuple[str, ...] = ()
     drop_state: tuple[str, ...] = ()
     side_outputs: tuple[OutputTag, ...] = ()
+    has_metrics: bool = False
     key_names: list[str] | None = None
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
@@ -79,7 +81,8 @@ def build(
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
         group = KeyGroup(query) if initial_state is None else starting_group(initial_state, query)
         max_parallelism = planned(df, query.max_parallelism).max_parallelism
-        rehearse(query.work, query, max_parallelism, group, df.isStreaming)
+        has_metrics = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
+        query = replace(query, has_metrics=has_metrics)
     groups = packed(query, df)
     if df.isStreaming:
         spark = df.sparkSession
@@ -88,7 +91,7 @@ def build(
         result = groups.transformWithStateInPandas(
             deferred(operator), with_metrics(result_type), "Append", query.time_mode, initial
         )
-        result = observed(result, df)
+        result = observed(result, df, query.has_metrics)
     else:
         on_batch = BatchOperator(query, result_type, notices(df.sparkSession))
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -20,6 +21,9 @@ OBSERVED = "timerheap"
 
 _DATAFRAME = -1  # the id of no DataFrame
 _PARSED = ", ".join(f"{metric.name} bigint" for metric in TASK_METRICS)
+_OWN = "own"  # the metrics of the function, behind the others
+_DISTRIBUTION = "struct<count: bigint, sum: bigint, min: bigint, max: bigint>"
+_COUNTERS, _DISTRIBUTIONS = "map<string, bigint>", f"map<string, {_DISTRIBUTION}>"
 
 
 def with_metrics(result: StructType) -> StructType:
@@ -28,19 +32,46 @@ def with_metrics(result: StructType) -> StructType:
     return StructType([*nullable.fields, StructField(METRICS, StringType())])
 
 
-def observed(output: DataFrame, df: DataFrame) -> DataFrame:
+def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFrame:
     """Return the results among the output of an operator, whose input is `df`, and observe its metrics.
 
-    On Spark Connect nothing is observed: two operators of one name could not be told apart there.
+    If its function has metrics of its own, these are maps beside the others, ``counters`` and
+    ``distributions``, since their names may only be known when the query runs. On Spark Connect nothing is
+    observed: two operators of one name could not be told apart there.
     """
     results = [quoted(name) for name in output.columns if name != METRICS]
     if on_connect(df.sparkSession):
         return output.where(F.col(METRICS).isNull()).select(*results)
     # Each expression costs each micro-batch, also one of few rows: so the text is parsed in one of them.
-    parsed = output.select(*results, F.from_csv(METRICS, _PARSED).alias(METRICS))
+    fields = f"{_PARSED}, {_OWN} string" if has_own else _PARSED
+    parsed = output.select(*results, F.from_csv(METRICS, fields).alias(METRICS))
     combined = [getattr(F, m.combine)(f"{METRICS}.{m.name}").alias(m.name) for m in TASK_METRICS]
+    if has_own:
+        own = F.from_json(
+            F.unbase64(f"{METRICS}.{_OWN}").cast("string"),
+            f"counters {_COUNTERS}, distributions {_DISTRIBUTIONS}",
+        )
+        combined.append(_merged(own.getField("counters"), _COUNTERS, F.try_add).alias("counters"))
+        distributions = _merged(own.getField("distributions"), _DISTRIBUTIONS, _merged_distribution)
+        combined.append(distributions.alias("distributions"))
     metrics = parsed.observe(_name(df), *combined)
     return _repeatable(metrics).where(F.col(METRICS).isNull()).select(*results)
+
+
+def _merged(maps: Column, type_: str, merge: Callable[[Column, Column], Column]) -> Column:
+    """Return the aggregate of maps: one map, whose values are those of equal keys, merged."""
+    return F.reduce(
+        F.collect_list(maps),
+        F.from_json(F.lit("{}"), type_),
+        lambda so_far, one: F.map_zip_with(
+            so_far, one, lambda _, a, b: F.when(a.isNull(), b).when(b.isNull(), a).otherwise(merge(a, b))
+        ),
+    )
+
+
+def _merged_distribution(a: Column, b: Column) -> Column:
+    merges: dict[str, Any] = {"count": F.try_add, "sum": F.try_add, "min": F.least, "max": F.greatest}
+    return F.struct(*(merge(a[name], b[name]).alias(name) for name, merge in merges.items()))
 
 
 def _name(df: DataFrame) -> str:

@@ -13,6 +13,7 @@ from timerheap._native._heap import wave_order
 from timerheap._returned import records
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, BatchTimerService
+from timerheap.metrics import Metrics
 from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_group import KeyGroup
@@ -176,6 +177,11 @@ class BatchRunner:
         self._current = _CurrentKey()
         self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
         self._context = _Context(self._current)
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The metrics of the function, None if it has none."""
+        return self._states.metrics
 
     def open(self) -> None:
         """Open the function."""

@@ -252,6 +252,12 @@ class PartitionBatch:
 
     def _frames(self, output: ResultBuffer) -> Iterator[pd.DataFrame]:
         """Yield the results, and the metrics since the last call."""
+        own = self._runner.metrics
+        if own is not None and not self._query.has_metrics:
+            raise RuntimeError(
+                "get_metrics_group() must be called in open(), also on the driver, which then knows that the "
+                "function has metrics; move the call there, before any check of TaskContext.get()"
+            )
         counts = self._groups.counts
         self._metrics.add_totals(
             fired_timers=self._runner.fired_timers,
@@ -260,5 +266,5 @@ class PartitionBatch:
             groups_loaded=counts.loaded,
         )
         self._metrics.add(max_parallelism=self._placement.max_parallelism)
-        for batch in with_metrics(output.table(), self._metrics.take()).to_batches():
+        for batch in with_metrics(output.table(), self._metrics.take(own)).to_batches():
             yield frame(batch)

@@ -18,11 +18,16 @@ __all__ = ["rehearse"]
 
 def rehearse(
     function: Function, query: Query, max_parallelism: int, group: KeyGroup, streaming: bool
-) -> None:
+) -> bool:
     """Open a copy of the query's function on a key group without keys, as a worker does, and close it.
 
     What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
     that says where it happened.
+
+    Returns
+    -------
+    bool
+        Whether the function has metrics of its own.
     """
     class_ = BatchGroupRuntimeContext if isinstance(function, BatchProcessFunction) else GroupRuntimeContext
     context = class_(KeyContext(), max_parallelism)
@@ -39,6 +44,7 @@ def rehearse(
             "`if pyspark.TaskContext.get() is not None`."
         )
         raise
+    return context.metrics is not None
 
 
 def _expect_clocks(query: Query, times_to_live: dict[str, StateTtlConfig], streaming: bool) -> None:

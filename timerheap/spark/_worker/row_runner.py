@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 
 from timerheap._native._heap import CurrentKey, RowLoop, RowSource
 from timerheap.functions import KeyedProcessFunction
+from timerheap.metrics import Metrics
 from timerheap.spark._group.journalled_timers import KeyTimers
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
@@ -69,6 +70,11 @@ class RowRunner:
     def fired_timers(self) -> int:
         """The number of timers that have fired so far."""
         return self._loop.fired
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The metrics of the function, None if it has none."""
+        return self._states.metrics
 
     def open(self) -> None:
         """Open the function."""

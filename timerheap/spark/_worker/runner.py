@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from timerheap.metrics import Metrics
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._worker.output import ResultBuffer
@@ -31,6 +32,10 @@ class Runner(Protocol):
     @property
     def fired_timers(self) -> int:
         """The number of timers that have fired so far, or of windows."""
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The metrics of the function, None if it has none."""
 
     def open(self) -> None:
         """Prepare for the first key group."""

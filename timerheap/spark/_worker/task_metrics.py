@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Literal, NamedTuple
 
+from timerheap.metrics import Metrics
 from timerheap.spark._group.manifest import Manifest
 from timerheap.timer import MIN_WATERMARK
 
@@ -112,7 +116,15 @@ class TaskMetrics:
             groups=1,
         )
 
-    def take(self) -> str:
-        """Return the values so far, separated by commas, and begin anew."""
+    def take(self, metrics: Metrics | None = None) -> str:
+        """Return the values so far, separated by commas, and begin anew.
+
+        The metrics of a function are a last value: a JSON object in Base64, which has no commas.
+        """
         values, self._values = self._values, {}
-        return ",".join(str(values.get(metric.name, "")) for metric in TASK_METRICS)
+        texts = [str(values.get(metric.name, "")) for metric in TASK_METRICS]
+        if metrics is not None:
+            distributions = {name: asdict(d) for name, d in metrics.take_distributions().items()}
+            own = {"counters": metrics.take_counters(), "distributions": distributions}
+            texts.append(b64encode(json.dumps(own).encode()).decode())
+        return ",".join(texts)

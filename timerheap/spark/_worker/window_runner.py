@@ -42,6 +42,7 @@ class WindowRunner:
         self._late_columns = list(query.late_columns)
         self.rows_ahead = RowsAhead()  # none: a window has its rows in any order
         self.fired_timers = 0
+        self.metrics = None
 
     def open(self) -> None:
         """Do nothing: windows have no function to open."""

@@ -11,7 +11,8 @@ from chunk_store import MemoryStore
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap._native._heap import seal
+from timerheap._native._heap import TimerHeap, seal
+from timerheap.spark._group import chunks
 from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, USER_STATE
 from timerheap.spark._group.clock_bytes import InputClock, StoredClock, encode_clock
@@ -135,7 +136,8 @@ def of_keys(memory: ProcessMemory) -> list[Any]:
 
 
 @pytest.mark.parametrize("saves", [1, 5])
-def test_a_load_makes_room_once(saves: int) -> None:
+def test_a_load_makes_room_once(saves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "_TARGET_BYTES", 256 << 10)
     parts, stored, store = of_keys(PROCESS), Stored(Manifest(4)), MemoryStore()
     timers, last, lists, maps = parts
     n = 50_000 // saves
@@ -156,6 +158,7 @@ def test_a_load_makes_room_once(saves: int) -> None:
         found, wanted = (part.snapshot().sort_by("key_hash") for part in (one, other))
         assert found.equals(wanted)
     assert memory.blocks <= 2 * memory.live, "one for the first chunk of a part, and one for the others"
+    assert restored[0].heap.nbytes <= 1.01 * TimerHeap(len(timers)).nbytes
 
 
 @pytest.mark.parametrize("first", ["small", "large"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,10 @@ class ArrayLayout:
         if self._validity.used or values.null_count:
             self._validity.reserve(nbytes_of_bits(self.n + len(values)) - self._validity.used)
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Make room for `times` the present values."""
         for buffer in (self._validity, *self._buffers):
-            buffer.reserve((times - 1) * buffer.used)
+            buffer.reserve(ceil((times - 1) * buffer.used))
         for child in self.children:
             child.reserve(times)
 

@@ -70,7 +70,7 @@ class LoadedPart(Protocol):
         A load calls this for each chunk, so it must not copy the part.
         """
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Make room for `times` the present contents; a load calls it after the first of several chunks."""
 
 
@@ -190,9 +190,10 @@ class Stored:
                     batch = read_chunk(run.kind, data, schema)
                     part.replay(batch)
                     if id_ == 1:
-                        times = min(run.rows // max(1, batch.num_rows), run.nbytes // len(data))
+                        # If its rows are longer than most, the number of rows would say too much.
+                        times = min(run.rows / max(1, batch.num_rows), 17 / 16 * run.nbytes / len(data))
                         if times > 1:
-                            part.reserve(times + times // 16 + 1)  # the others may be a little larger
+                            part.reserve(times)
                 if joint != segment.digest:
                     raise ValueError(_mixed(run.kind, name))
                 first += segment.count

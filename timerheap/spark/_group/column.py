@@ -63,7 +63,7 @@ class Column:
         if len(values):
             self._layout.grow(values)
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Make room for `times` the present values."""
         self._layout.reserve(times)
 

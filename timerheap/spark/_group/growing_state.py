@@ -167,7 +167,7 @@ class GrowingState(ABC, Generic[L]):
             )
         self._chains.apply(_edits(batch).composed(self._compact))
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self._chains.reserve(times)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -99,9 +100,9 @@ class IdTable:
         places, found = self._index.find_many(ids)
         return self._slab.take(places if found.all() else pa.array(places, mask=~found))
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Make room for `times` the present ids and values."""
-        self._index.reserve(times * len(self._index))
+        self._index.reserve(ceil(times * len(self._index)))
         self._slab.reserve(times)
 
     def put(self, ids: np.ndarray, values: pa.Array) -> None:

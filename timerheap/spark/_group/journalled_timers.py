@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -240,9 +241,9 @@ class JournalledTimers:
         else:
             self.heap.remove_many(key_hashes, namespaces)
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
-        self.heap.reserve(times * len(self.heap))
+        self.heap.reserve(ceil(times * len(self.heap)))
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Merge batches of `changes`."""

@@ -244,7 +244,7 @@ class KeyTable:
             self._hashes.put(ids, hashes)
             self._index_displaced(ids, hashes)
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self.table.reserve(times)
 

@@ -290,7 +290,7 @@ class RowBuffer:
         self._heap.reserve(0)  # from now on the memory may shrink
         self._unsaved = []
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Do nothing: chunks are kept until `loaded`."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:

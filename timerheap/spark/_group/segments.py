@@ -130,7 +130,7 @@ class SegmentChains:
         chains, bounds = self._chains_of(ids)
         return _regrouped(self._segments.get(np.asarray(chains.field("segment"))), bounds)
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Make room for `times` the present contents."""
         self._chains.reserve(times)
         self._segments.reserve(times)

@@ -67,7 +67,7 @@ class Slab:
         """Return the number of places, dead ones included."""
         return len(self._column)
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Make room for `times` the present values."""
         self._column.reserve(times)
 

@@ -187,7 +187,7 @@ class StateTable:
             )
         self._table.put(batch.column(0).to_numpy(), batch.column(1))
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self._table.reserve(times)
 

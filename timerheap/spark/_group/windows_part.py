@@ -136,7 +136,7 @@ class WindowsPart(ABC):
             )
         self._replayed.append(widen(batch))
 
-    def reserve(self, times: int) -> None:  # noqa: B027
+    def reserve(self, times: float) -> None:  # noqa: B027
         """Do nothing: chunks are kept until `loaded`."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -234,7 +234,7 @@ class StoredWindows:
         """See `timerheap.spark._group.checkpoint.LoadedPart`."""
         self._replayed.append(widen(batch))
 
-    def reserve(self, times: int) -> None:
+    def reserve(self, times: float) -> None:
         """Do nothing: chunks are kept until `rows`."""
 
     def rows(self) -> pa.RecordBatch:

@@ -4,6 +4,7 @@
 #include "th_heap.h"
 #include "th_pack.h"
 #include "th_table.h"
+#include "th_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,6 +171,15 @@ static void order_rows(void) {
     th_row_order((const int64_t *const[]){ts, key, moved}, N, order, scratch);
 }
 
+static int64_t ascending[N];
+static uint8_t text[sizeof ts / 7 * 8 + 8];
+
+/* Fills what a chunk of a snapshot has: timers in order of time, and their bytes as text. */
+static void write_chunk(void) {
+    for (size_t i = 0; i < N; i++) ascending[i] = (int64_t)(i * (SPAN / N));
+    th_text_write((const uint8_t *)ts, sizeof ts, text);
+}
+
 static uint64_t count[RANKS];
 
 static void measure(void) {
@@ -237,6 +247,9 @@ int main(void) {
     for (size_t i = 0; i < N; i++) out_key[i] = key[i % (N / 2)];
     COUNT_IDS("rows, waves", an_index(), waves(&t, out_key));
     COUNT_ROWS("rows, order", order_rows());
+    write_chunk();
+    COUNT_ROWS("load, text", th_text_read(text, th_text_size(sizeof ts), (uint8_t *)out_ts));
+    COUNT("load, timers", empty(true), push_many(&h, ascending, key));
     draw_texts();
     COUNT_ROWS("rows, resolve", resolve());
     COUNT_ROWS("rows, hash", hash_texts());

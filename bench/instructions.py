@@ -34,10 +34,10 @@ def default_base() -> str | None:
     return fork.decode().strip() if fork and fork.decode().strip() != commit("HEAD") else commit("HEAD~1")
 
 
-def build(csrc: Path, work: Path) -> Path:
-    """Build the driver with csrc/ of this tree or of the base."""
+def build(csrc: Path, work: Path, driver: Path = DRIVER) -> Path:
+    """Build a driver with csrc/ of this tree or of the base."""
     program = work / "program"
-    command = ["gcc", *FLAGS, f"-I{csrc}", DRIVER, *sorted(csrc.glob("*.c")), "-o", program]
+    command = ["gcc", *FLAGS, f"-I{csrc}", driver, *sorted(csrc.glob("*.c")), "-o", program]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return program
 
@@ -51,11 +51,23 @@ def count(program: Path, work: Path) -> dict[str, int]:
     return {dump[1]: int(dump[2]) for dump in dumps if dump}
 
 
+def count_base(base: Path) -> dict[str, int]:
+    """Count at the base, with its own driver if this tree's calls functions that it lacks."""
+    try:
+        program = build(base / "csrc", base)
+    except subprocess.CalledProcessError:
+        program = build(base / "csrc", base, base / DRIVER.relative_to(ROOT))
+    return count(program, base)
+
+
 def table(ours: dict[str, int], base: dict[str, int]) -> tuple[str, list[str]]:
     """Return a table of both counts, and the operations that exceed the limit."""
-    slower = [name for name in ours if ours[name] > MOST * base[name]]
+    slower = [name for name in ours if name in base and ours[name] > MOST * base[name]]
     lines = [f"{'instructions':24}{'base':>14}{'here':>14}"]
     for name in sorted(ours):
+        if name not in base:
+            lines.append(f"{name:24}{'':>14}{ours[name]:14,}      new")
+            continue
         mark = "  MORE" if name in slower else ""
         lines.append(f"{name:24}{base[name]:14,}{ours[name]:14,}{ours[name] / base[name] - 1:+9.1%}{mark}")
     return "\n".join(lines), slower
@@ -76,15 +88,15 @@ def main(base: str | None = None) -> None:
             ours = count(build(ROOT / "csrc", here), here)
         except subprocess.CalledProcessError as error:
             sys.exit(f"{DRIVER.name} cannot be built and run here.\n{error.stderr}")
-        archive = git("archive", found, "csrc")
+        archive = git("archive", found, "csrc", "bench")
         if archive is None:
             print(f"Skipped: {found[:10]} has no csrc/ to compare with.")
             return
         subprocess.run(["tar", "-x", "-C", there], input=archive, check=True)
         try:
-            base_counts = count(build(there / "csrc", there), there)
+            base_counts = count_base(there)
         except subprocess.CalledProcessError as error:
-            print(f"Skipped: {found[:10]} is not built and run by this tree's {DRIVER.name}.\n{error.stderr}")
+            print(f"Skipped: {found[:10]} cannot be built and run here.\n{error.stderr}")
             return
     text, slower = table(ours, base_counts)
     print(f"base {found[:10]}\n{text}")

@@ -322,14 +322,14 @@ def read_timers(job: Job) -> dict[str, float]:
     return {"seconds": time.monotonic() - begun, "jvm": spent.jvm, "python": spent.python}
 
 
-def restarts(job: Job, times: int) -> list[int]:
-    """Restart a query again and again; return the bytes of the Python workers' memory after each time."""
+def restarts(job: Job, times: int) -> list[dict[str, int]]:
+    """Restart a query again and again; return the memory of the JVM and of Python after each time, bytes."""
     found = []
     for _ in range(times):
         job.stop()
         job.start()
         job.step()
-        found.append(memory(job.jvm))
+        found.append(memory(job.jvm)._asdict())
     return found
 
 
@@ -408,10 +408,12 @@ def table(result: dict[str, Any]) -> str:
                 f"{each['python']:.0f} ns of Python's CPU and {each['jvm']:.0f} ns of the JVM's each"
             )
         if after := found["memory_after_restarts"]:
-            lines.append(
-                f"{master}, memory of the Python workers: {after[0] / 1e6:.0f} MB after the first restart, "
-                f"{after[-1] / 1e6:.0f} MB after {len(after)} ({after[-1] / after[0]:.2f})"
-            )
+            for name, process in [("python", "the Python workers"), ("jvm", "the JVM")]:
+                first, final = after[0][name], after[-1][name]
+                lines.append(
+                    f"{master}, memory of {process}: {first / 1e6:.0f} MB after the first restart, "
+                    f"{final / 1e6:.0f} MB after {len(after)} ({final / first:.2f})"
+                )
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from processes import below
 
-__all__ = ["Cpu", "cpu", "memory"]
+__all__ = ["Cpu", "Memory", "cpu", "memory"]
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -24,14 +24,21 @@ class Cpu(NamedTuple):
         return Cpu(self.jvm - before.jvm, self.python - before.python)
 
 
+class Memory(NamedTuple):
+    """Bytes of memory."""
+
+    jvm: int
+    python: int
+
+
 def cpu(jvm: int) -> Cpu:
     """Return the CPU time of a JVM and of all Python processes below it, the dead included."""
     return Cpu(_seconds(jvm, reaped=False), sum(_seconds(process) for process in below(jvm)))
 
 
-def memory(jvm: int) -> int:
-    """Return the bytes of memory of the Python processes below a JVM; a page that they share counts once."""
-    return sum(_proportional(process) for process in below(jvm))
+def memory(jvm: int) -> Memory:
+    """Return the memory of a JVM and of the Python processes below it; a page that they share counts once."""
+    return Memory(_proportional(jvm), sum(_proportional(process) for process in below(jvm)))
 
 
 def _seconds(process: int, reaped: bool = True) -> float:

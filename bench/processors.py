@@ -10,7 +10,6 @@ of all Python workers.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -23,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from figures import write_json
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
@@ -263,9 +263,7 @@ def main() -> None:
                     )
                     result["jobs"][f"{name}, {style}"] = found
                     print(table(result), flush=True)
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Each shape changes one thing. The variants take turns. Data and checks are those
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from figures import write_json
 from pyspark.sql import SparkSession
 from session_timeout import SETTINGS, Job, Run, expect, expected, run
 
@@ -113,9 +113,7 @@ def main() -> None:
             result[name] = measure(SHAPES[name], arguments.events, arguments.rounds, Path(directory))
         print(f"{name}: done", file=sys.stderr)
     print(table(result))
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

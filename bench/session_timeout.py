@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import os
 import pickle
 import platform
@@ -28,6 +27,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from figures import write_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -444,9 +444,7 @@ def main() -> None:
         with spark_session(scratch / "spark.log", SETTINGS) as spark:
             result = measure(spark, job, sample, arguments.rounds, scratch)
     print(table(result))
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

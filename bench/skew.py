@@ -6,7 +6,6 @@ Run as ``make bench-skew ARGS="--scale 0.1 --only 'a list'"``; README.md explain
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from chunk_store import MemoryStore, load, save
+from figures import write_json
 from pyspark.sql.types import StructType
 
 from timerheap import (
@@ -318,9 +318,7 @@ def main() -> None:
                 f"{figure.written / 1e6:11.3f} {figure.peak / 1e6:8.0f}",
                 flush=True,
             )
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=1))
+    write_json(arguments.json, figures)
 
 
 if __name__ == "__main__":

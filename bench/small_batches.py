@@ -12,7 +12,6 @@ and the queries take turns, batch by batch, so what disturbs the machine disturb
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from figures import write_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -193,9 +193,7 @@ def main() -> None:
             for rows in arguments.rows:
                 result["rows"][str(rows)] = measure(spark, rows, arguments.batches, scratch / str(rows))
     print(table(result))
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(arguments.json, result)
 
 
 if __name__ == "__main__":

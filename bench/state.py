@@ -6,7 +6,6 @@ Run as ``make bench-state ARGS="--standing 1e5 1e6 --batches 10 --masters local[
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import shutil
@@ -24,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import session_timeout
+from figures import write_json
 from processes import kill, python_workers
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
@@ -448,9 +448,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as scratch:
             result["masters"][master] = measure(master, options, Path(scratch))
     print(table(result))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    write_json(options.json, result)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ The queries of a shape run in one session and take turns, batch by batch.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from figures import write_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from usage import cpu
@@ -142,9 +142,7 @@ def main() -> None:
                     rate = f"{options.events / took['seconds']:12,.0f}{spark_seconds / took['seconds']:8.2f}x"
                     spent = [took[side] * 1e9 / options.events for side in ("jvm", "python")]
                     print(f"{shape:18}{name:8}{rate}{spent[0]:12,.0f}{spent[1]:15,.0f}", flush=True)
-    if options.json:
-        options.json.parent.mkdir(exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2))
+    write_json(options.json, figures)
 
 
 if __name__ == "__main__":

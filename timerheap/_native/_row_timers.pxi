@@ -3,16 +3,25 @@
 cdef enum:
     _PUSH = 0  # the operations of timerheap/spark/_group/timer_journal.py
     _REMOVE = 1
+    _VOID = -1  # a push that has been undone; `take` leaves it out
 
 
 @cython.final
 @cython.auto_pickle(False)
 cdef class TimerChanges:
-    """A journal of changes of one timer each: rows of (operation, timestamp, key hash, namespace)."""
+    """A journal of changes of one timer each: rows of (operation, timestamp, key hash, namespace).
+
+    Where keys have numbers, the removal of a timer that was pushed since the last `take` undoes the push instead, and
+    the next push of the key takes its row. So a key that moves its timer many times has two rows.
+    """
 
     cdef cnp.ndarray array
     cdef int64_t *rows
-    cdef size_t n, cap
+    cdef size_t n, cap, voids
+    cdef KeyNumbers numbers  # by which keys are in `latest`
+    cdef cnp.ndarray latest_array
+    cdef int64_t *latest  # 1 + the row of the key's last change; or 0 for none, or one that must stay
+    cdef size_t latest_cap
 
     cdef int make_room(self, size_t rows=1) except -1:
         """Make room for more rows, so that `write` cannot fail."""
@@ -31,6 +40,48 @@ cdef class TimerChanges:
         row[0], row[1], row[2], row[3] = op, ts, key, ns
         self.n += 1
 
+    cdef Py_ssize_t find_number(self, CurrentKey keys) except -2:
+        """Return the number of the current key for `push` and `remove`, or -1 if its changes are not tracked."""
+        cdef size_t number, cap
+        cdef cnp.ndarray latest
+        if not keys.numbers.used:
+            return -1
+        number = keys.find_number()
+        if self.numbers is not keys.numbers or number >= self.latest_cap:
+            cap = max(64, keys.numbers.n + keys.numbers.n // 2)
+            latest = _zeros(cap, cnp.NPY_INT64)
+            if self.numbers is keys.numbers and self.latest_cap:
+                memcpy(cnp.PyArray_DATA(latest), self.latest, self.latest_cap * sizeof(int64_t))
+            self.latest_array, self.latest, self.latest_cap = latest, <int64_t *>cnp.PyArray_DATA(latest), cap
+            self.numbers = keys.numbers
+        return number
+
+    cdef void push(self, int64_t ts, int64_t key, Py_ssize_t number, bint added) noexcept:
+        """Record a push, which was `added` unless the timer existed."""
+        cdef int64_t *row
+        if number >= 0 and added and self.latest[number]:
+            row = self.rows + 4 * (self.latest[number] - 1)
+            if row[0] == _VOID and row[2] == key:
+                row[0], row[1] = _PUSH, ts
+                self.voids -= 1
+                return
+        self.write(_PUSH, ts, key, 0)
+        if number >= 0:
+            self.latest[number] = self.n if added else 0
+
+    cdef void remove(self, int64_t ts, int64_t key, Py_ssize_t number) noexcept:
+        """Record the removal of a timer in the namespace 0."""
+        cdef int64_t *row
+        if number >= 0 and self.latest[number]:
+            row = self.rows + 4 * (self.latest[number] - 1)
+            if row[0] == _PUSH and row[1] == ts and row[2] == key:
+                row[0] = _VOID
+                self.voids += 1
+                return
+        self.write(_REMOVE, ts, key, 0)
+        if number >= 0:
+            self.latest[number] = self.n
+
     def push_many(self, timestamps, key_hashes, namespaces):
         """Record that timers have been pushed; the columns are as for the heap's ``push_many``."""
         cdef _Columns rows = _Columns(None)
@@ -47,8 +98,12 @@ cdef class TimerChanges:
         """Remove and return all changes: int64, shape (n, 4)."""
         cdef size_t n = self.n
         array = _empty(0, cnp.NPY_INT64) if self.array is None else self.array[: 4 * n]
-        self.array, self.rows, self.n, self.cap = None, NULL, 0, 0
-        return array.reshape(n, 4)
+        array = array.reshape(n, 4)
+        if self.voids:
+            array = array[array[:, 0] != _VOID]
+        self.array, self.rows, self.n, self.cap, self.voids = None, NULL, 0, 0, 0
+        self.numbers, self.latest_array, self.latest, self.latest_cap = None, None, NULL, 0
+        return array
 
     def __len__(self):
         return self.n
@@ -87,9 +142,9 @@ cdef class RowTimers:
 
     cdef int register(self, object timestamp) except -1:
         cdef int64_t ts = _int64(timestamp, "timestamp"), key = self.keys.id
+        cdef Py_ssize_t number = self.changes.find_number(self.keys)
         self.changes.make_room()
-        self.heap.add(ts, key, 0)
-        self.changes.write(_PUSH, ts, key, 0)
+        self.changes.push(ts, key, number, self.heap.add(ts, key, 0))
         if self.pushed is not None:
             self.pushed(ts, key)
         if self.due is not None and ts <= self.until:
@@ -98,9 +153,10 @@ cdef class RowTimers:
 
     cdef int delete(self, object timestamp) except -1:
         cdef int64_t ts = _int64(timestamp, "timestamp"), key = self.keys.id
+        cdef Py_ssize_t number = self.changes.find_number(self.keys)
         self.changes.make_room()
         if th_heap_remove(&self.heap.h, ts, key, 0):
-            self.changes.write(_REMOVE, ts, key, 0)
+            self.changes.remove(ts, key, number)
             self.heap.give_back()
         return 0
 
@@ -112,10 +168,13 @@ cdef class RowTimers:
         if not h.len or h.ts[0] > time:
             return False
         ts, key, ns = h.ts[0], h.key[0], h.ns[0]
-        th_heap_pop(h)
-        self.changes.write(_REMOVE, ts, key, ns)
-        self.heap.give_back()
         self.keys.set(key, -1)
+        if ns:
+            self.changes.write(_REMOVE, ts, key, ns)
+        else:
+            self.changes.remove(ts, key, self.changes.find_number(self.keys))
+        th_heap_pop(h)
+        self.heap.give_back()
         timestamp[0], namespace[0] = ts, ns
         return True
 

@@ -185,7 +185,8 @@ class JournalledTimers:
             removed, ids = ops == REMOVE, columns[1]
             moved = removed[:-1] & (ops[1:] == PUSH) & (ids[1:] == ids[:-1])  # the key still has a timer
             self._losses += int(np.count_nonzero(removed) - np.count_nonzero(moved))
-            self._journal.append((len(ops), TimerJournal(ops.astype(np.int8), *columns)))
+            if len(ops):
+                self._journal.append((len(ops), TimerJournal(ops.astype(np.int8), *columns)))
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
 

@@ -31,6 +31,8 @@ find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/vers
 sanitizers = LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
   ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 
+fuzzing := -max_len=192 -artifact_prefix=out/
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -83,10 +85,11 @@ valgrind: $(venv)/soak/.installed ## The C tests and a few hundred inputs of the
 	PYTHONMALLOC=malloc valgrind --quiet --error-exitcode=1 --suppressions=tests/c/python.supp --trace-children=yes \
 	  $(call installed,soak) tests/fuzz/heap_inputs.py 200
 
-fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage
+fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage, 100,000 of key tables
 	$(sanitizers) $(call installed,sanitize) tests/fuzz/fuzz_model.py
-	mkdir -p out/corpus
-	$(call installed,fuzz) tests/fuzz/fuzz_heap.py -runs=10000000 -max_len=192 -artifact_prefix=out/ $(ARGS) out/corpus
+	mkdir -p out/corpus out/corpus-keys
+	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py heap_inputs $(fuzzing) -runs=10000000 $(ARGS) out/corpus
+	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py key_inputs $(fuzzing) -runs=100000 $(ARGS) out/corpus-keys
 
 soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
 	NUMPY_MADVISE_HUGEPAGE=0 $(call installed,soak) tests/fuzz/soak.py $(ARGS)
@@ -161,6 +164,7 @@ extras_demo := [demo]
 extras_test := [demo,rocksdb,sketches,sql]
 $(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
 extras_bench := [spark,java,rocksdb]
+extras_fuzz := [spark]
 extras_lint := [demo,rocksdb,sql]
 extras_docs := [spark]
 group = $(if $(filter-out demo,$(1)),--group $(1))

@@ -234,6 +234,25 @@ def test_a_checkpoint_with_other_key_types_raises() -> None:
         KeyTable([FIELDS[0]]).replay(table.snapshot())
 
 
+def test_a_key_that_is_dropped_twice_between_saves_is_dropped_in_the_checkpoint() -> None:
+    fields = [pa.field("k", pa.string())]
+    table, restored = KeyTable(fields), KeyTable(fields)
+    for n in range(3):
+        table.resolve(np.array([7, 8]), [pa.array(["a", f"b{n}"])])
+        if not n:
+            restored.replay(table.changes())
+        table.retain([np.array([], np.int64)])
+    restored.replay(table.changes())
+    assert len(restored) == len(table) == 0
+
+
+def test_a_chunk_of_a_key_that_is_displaced_and_dropped_raises() -> None:
+    table = KeyTable([pa.field("k", pa.string())])
+    rows = [{"id": 5, "key": {"hash": 4, "k0": "a"}}, {"id": 5, "key": None}]
+    with pytest.raises(ValueError, match="a displaced id must be that of a key"):
+        table.replay(pa.RecordBatch.from_pylist(rows, schema=table.schema))
+
+
 def test_dropped_keys_leave_no_memory_behind() -> None:
     table = KeyTable(FIELDS)
     for batch in range(50):

@@ -201,8 +201,11 @@ class KeyTable:
             self._displaced = {hash_: keys for hash_, keys in left.items() if keys}
 
     def _index_displaced(self, ids: np.ndarray, hashes: pa.Array) -> None:
-        keys = self.table.get(ids).to_pylist()
-        for id_, hash_, key in zip(ids.tolist(), hashes.to_pylist(), keys, strict=True):
+        keys = self.table.get(ids)
+        if keys.null_count:
+            gone = ids[keys.is_null().to_numpy(zero_copy_only=False)]
+            raise ValueError(f"a displaced id must be that of a key, got {int(gone[0])}, which has none")
+        for id_, hash_, key in zip(ids.tolist(), hashes.to_pylist(), keys.to_pylist(), strict=True):
             self._displaced.setdefault(hash_, {})[_comparable(key.values())] = id_
 
     def __len__(self) -> int:
@@ -215,8 +218,12 @@ class KeyTable:
         if not self._added and not self._dropped:
             return None
         ids, gone = (np.concatenate([_NO_IDS, *some]) for some in (self._added, self._dropped))
-        if len(gone):
-            gone = gone[~members(gone, ids)]  # keys both added and dropped were never saved
+        if self._dropped:
+            if len(self._dropped) == 1:
+                gone = gone[~members(gone, ids)]  # keys both added and dropped were never saved
+            else:  # or were saved, dropped, added again, and dropped again
+                ids, gone = np.unique(ids), np.unique(gone)
+                gone = gone[~self.table.find(gone)]
             ids = np.concatenate([ids[self.table.find(ids)], gone])
         self._added, self._dropped = [], []
         return self._batch(ids, self.table.get(ids)) if len(ids) else None

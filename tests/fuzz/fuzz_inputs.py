@@ -1,14 +1,16 @@
-"""Fuzz `from_bytes` and the bulk calls, guided by the coverage of the compiled module: a part of `make fuzz`.
+"""Fuzz heap_inputs.py or key_inputs.py, guided by the coverage of the compiled module: a part of `make fuzz`.
 
 The fuzzer is atheris, libFuzzer for Python. The module is compiled with TIMERHEAP_FUZZ=1, which enables the
-sanitizers and gcc's coverage; coverage.c, compiled here, passes the coverage to libFuzzer. The arguments are
-those of libFuzzer: -runs=N, -seed=N, a folder for the corpus, or the file of a crash to reproduce.
+sanitizers and gcc's coverage; coverage.c, compiled here, passes the coverage to libFuzzer. The first argument
+is the name of the inputs. The others are those of libFuzzer: -runs=N, -seed=N, a folder for the corpus, or
+the file of a crash to reproduce.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib
 import importlib.util
 import os
 import resource
@@ -21,9 +23,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-EVERY = 100_000  # inputs between progress messages
+EVERY = 10_000  # inputs between progress messages
 LIBRARY = "TIMERHEAP_FUZZ_LIBRARY"
-MEGABYTES = 600  # limit of memory; the process needs about 110
+MEGABYTES = {"heap_inputs": 600, "key_inputs": 1500}  # limits; they need about 110, and with PySpark 500
 SANITIZER = {
     "detect_leaks": 0,  # Python does not free everything at exit; the memory limit detects leaks instead
     "verify_asan_link_order": 0,
@@ -73,17 +75,18 @@ def main() -> None:
     shutil.rmtree(Path(os.environ[LIBRARY]).parent)  # it is loaded, and child processes do not need it
     del os.environ["LD_PRELOAD"]
     sys.path.insert(0, str(HERE))
-    import heap_inputs
+    name, *arguments = sys.argv[1:]
+    inputs = importlib.import_module(name)
 
-    for folder in filter(os.path.isdir, sys.argv[1:]):  # so that a new corpus is not empty
-        for seed in heap_inputs.seeds():
+    for folder in filter(os.path.isdir, arguments):  # so that a new corpus is not empty
+        for seed in inputs.seeds():
             Path(folder, hashlib.sha1(seed).hexdigest()).write_bytes(seed)
 
     start, count = time.monotonic(), 0
 
     def one_input(data: bytes) -> None:
         nonlocal count
-        heap_inputs.run(data)
+        inputs.run(data)
         count += 1
         if count % EVERY == 0:
             rate = count / (time.monotonic() - start)
@@ -91,7 +94,8 @@ def main() -> None:
             memory = pages * resource.getpagesize() >> 20
             print(f"{count:,} inputs without a finding, {rate:,.0f}/s, {memory} MiB resident", flush=True)
 
-    atheris.Setup([*sys.argv, f"-rss_limit_mb={MEGABYTES}"], one_input, enable_python_coverage=False)
+    options = [sys.argv[0], *arguments, f"-rss_limit_mb={MEGABYTES[name]}"]
+    atheris.Setup(options, one_input, enable_python_coverage=False)
     atheris.Fuzz()
 
 

@@ -25,9 +25,15 @@ from timerheap._native._heap import (
     FIXED,
     TEXT,
     ArrayView,
+    CurrentKey,
     IdIndex,
     Packing,
+    RowCells,
+    RowTimers,
+    RowTimerService,
+    RowValue,
     SliceGroups,
+    TimerChanges,
     read_frame,
     row_order,
     wave_order,
@@ -96,6 +102,30 @@ def grouped(_):
         assert [column.tolist() for column in groups.groups()] == before
         raise
     return new, *groups.groups(), groups.order()
+
+
+def moved(_):
+    """Move timers and values of numbered keys; after a failure the journal has what is in the heap."""
+    keys, heap, changes = CurrentKey(), TimerHeap(), TimerChanges()
+    timers, service = RowTimers(heap, changes, keys), RowTimerService()
+    service.bind(timers, timers, 0, None)
+    cells = RowCells(keys.numbers, int, lambda ids: (ids * 10**9, ids % 2 == 0))
+    state = RowValue(keys, None, int, 64, list)
+    state.bind(None, {}, {}, cells)
+    try:
+        keys.announce(np.arange(20))
+        for number in range(70):
+            keys.current_key = number
+            old = state.value()
+            for at in (old or 5, 10**9 + number):
+                service.register_event_time_timer(at)
+                service.delete_event_time_timer(5)
+            state.update(None if number % 5 == 0 else 10**9 + number)
+    finally:
+        journal = changes.take().tolist()
+        left = {tuple(row[1:]) for row in journal if row[0] == 0}
+        assert left - {tuple(row[1:]) for row in journal if row[0] == 1} == set(heap)
+    return sorted(heap), *cells.take()
 
 
 ANY = {
@@ -175,6 +205,7 @@ OF_AN_INDEX = {
     "orders": lambda _: (*wave_order(KEY // 1000 % 7, 10**4), row_order(TS // 10**8, KEY % 3000, KEY)),
     "frames": framed,
     "groups": grouped,
+    "row states": moved,
     "ids": lambda index: np.sort(index.ids()),  # in arbitrary order
     "items": lambda index: rows(index),
     "clear": lambda index: index.clear(),

@@ -85,11 +85,11 @@ valgrind: $(venv)/soak/.installed ## The C tests and a few hundred inputs of the
 	PYTHONMALLOC=malloc valgrind --quiet --error-exitcode=1 --suppressions=tests/c/python.supp --trace-children=yes \
 	  $(call installed,soak) tests/fuzz/heap_inputs.py 200
 
-fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage, 100,000 of key tables
+fuzz: $(venv)/fuzz/.installed $(venv)/sanitize/.installed ## 200,000 steps of the model, 10 million inputs guided by coverage, 20,000 of key tables
 	$(sanitizers) $(call installed,sanitize) tests/fuzz/fuzz_model.py
 	mkdir -p out/corpus out/corpus-keys
 	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py heap_inputs $(fuzzing) -runs=10000000 $(ARGS) out/corpus
-	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py key_inputs $(fuzzing) -runs=100000 $(ARGS) out/corpus-keys
+	$(call installed,fuzz) tests/fuzz/fuzz_inputs.py key_inputs $(fuzzing) -runs=20000 $(ARGS) out/corpus-keys
 
 soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory that stays flat
 	NUMPY_MADVISE_HUGEPAGE=0 $(call installed,soak) tests/fuzz/soak.py $(ARGS)

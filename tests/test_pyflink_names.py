@@ -76,17 +76,45 @@ def test_all_names_of_windows_can_be_imported_from_timerheap():
     "PyFlink",
     "refused",
     "BroadcastProcessFunction",
-    "KeyedBroadcastProcessFunction",
-    note="keep the rules in the state of each key with `process_two`, or join them to the rows",
+    note="use `process_broadcast` with a key, or join the rules to the rows",
 )
-def test_broadcast_state_is_refused_by_name():
-    for name in ("BroadcastProcessFunction", "KeyedBroadcastProcessFunction"):
-        with pytest.raises(ImportError, match=f"no {name}: there is no broadcast state"):
-            getattr(timerheap, name)
-    with pytest.raises(ImportError, match="has no process_broadcast"):
-        timerheap.spark.process_broadcast  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'broadcast'"):
-        timerheap.spark.broadcast  # noqa: B018
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "MapFunction",
+    "FlatMapFunction",
+    "FilterFunction",
+    "ProcessFunction",
+    note="use the DataFrame's own operations, or a KeyedProcessFunction",
+)
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "CoProcessFunction",
+    "CoMapFunction",
+    "CoFlatMapFunction",
+    note="write a KeyedCoProcessFunction",
+)
+@pytest.mark.promises(
+    "PyFlink",
+    "refused",
+    "AllWindowFunction",
+    "ProcessAllWindowFunction",
+    note="write a ProcessWindowFunction, and pass a key column that is the same in all rows",
+)
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("BroadcastProcessFunction", "pass a KeyedBroadcastProcessFunction"),
+        ("MapFunction", "use the DataFrame's own operations"),
+        ("CoProcessFunction", "write a KeyedCoProcessFunction"),
+        ("ProcessAllWindowFunction", "write a ProcessWindowFunction"),
+        ("StreamExecutionEnvironment", "sources, sinks and jobs are Spark's"),
+    ],
+)
+def test_what_has_no_key_is_refused_by_name(name, instead):
+    with pytest.raises(ImportError, match=f"timerheap has no {name}: {instead}"):
+        getattr(timerheap, name)
 
 
 @pytest.mark.parametrize(

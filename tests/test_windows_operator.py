@@ -384,15 +384,17 @@ def test_a_continuous_trigger_fires_early_in_processing_time() -> None:
     assert seen == [(10, ("a", 0, 25, 2)), (20, ("a", 0, 25, 3)), (24, ("a", 0, 25, 3))]
 
 
-@pytest.mark.promises("PyFlink", "supported", "ReduceFunction.reduce")
-def test_a_count_trigger_fires_a_reduced_global_window() -> None:
-    class Latest(ReduceFunction):
-        def reduce(self, value1: Any, value2: Any) -> Any:
-            return max(value1, value2)
+class Latest(ReduceFunction):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return max(value1, value2)
 
+
+@pytest.mark.promises("PyFlink", "supported", "ReduceFunction.reduce")
+@pytest.mark.parametrize("function", [Latest(), lambda value1, value2: max(value1, value2)])
+def test_a_count_trigger_fires_a_reduced_global_window(function: Any) -> None:
     element = Types.TUPLE([LONG])
     with running(
-        GlobalWindows.create(), Latest(), trigger=CountTrigger.of(2), element_type=element
+        GlobalWindows.create(), function, trigger=CountTrigger.of(2), element_type=element
     ) as operator:
         found = [results(operator.process_element(("a", value))) for value in (5, 9, 1, 2)]
         assert results(operator.process_watermark(MAX_WATERMARK)) == []

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from timerheap._native._heap import KeyTimerHeap, TimerHeap
+from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
 from timerheap.functions import (
     AggregateFunction,
     BatchProcessFunction,
@@ -56,12 +57,14 @@ __all__ = [
     "BatchRuntimeContext",
     "BatchTimerService",
     "BatchValueState",
+    "BroadcastState",
     "Counter",
     "Distribution",
     "DistributionResult",
     "Duration",
     "IntervalJoin",
     "KeyTimerHeap",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "ListState",
@@ -72,6 +75,7 @@ __all__ = [
     "MetricGroup",
     "OutputTag",
     "ProcessJoinFunction",
+    "ReadOnlyBroadcastState",
     "ReducingState",
     "ReducingStateDescriptor",
     "Row",
@@ -93,11 +97,24 @@ __all__ = [
     "spark_xxhash64",
 ]
 
-_REFUSED = dict.fromkeys(
-    ("BroadcastProcessFunction", "KeyedBroadcastProcessFunction"),
-    "there is no broadcast state: keep the rules in the state of each key with process_two, or join them "
-    "to the rows first",
-)
+_REFUSED = {
+    **dict.fromkeys(
+        ("MapFunction", "FlatMapFunction", "FilterFunction", "ProcessFunction"),
+        "use the DataFrame's own operations, or a KeyedProcessFunction",
+    ),
+    **dict.fromkeys(
+        ("CoProcessFunction", "CoMapFunction", "CoFlatMapFunction"),
+        "write a KeyedCoProcessFunction for timerheap.spark.process_two",
+    ),
+    **dict.fromkeys(
+        ("AllWindowFunction", "ProcessAllWindowFunction"),
+        "write a ProcessWindowFunction, and pass a key column that is the same in all rows",
+    ),
+    "StreamExecutionEnvironment": "sources, sinks and jobs are Spark's: SparkSession, spark.readStream, "
+    "df.writeStream",
+    "BroadcastProcessFunction": "pass a KeyedBroadcastProcessFunction to "
+    "timerheap.spark.process_broadcast, with a key, or join the rules to the rows",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -13,6 +13,7 @@ from timerheap.spark._async_map import async_map
 from timerheap.spark._plan.aggregates import aggregate
 from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpoint
 from timerheap.spark._process import process
+from timerheap.spark._process_broadcast import process_broadcast
 from timerheap.spark._process_two import process_two
 from timerheap.spark._progress import Progress, progress
 from timerheap.spark._side_outputs import side_output, with_side_outputs
@@ -35,6 +36,7 @@ __all__ = [
     "explain_watermark",
     "hop",
     "process",
+    "process_broadcast",
     "process_two",
     "progress",
     "read_checkpoint",
@@ -47,12 +49,3 @@ __all__ = [
     "window_operator",
     "with_side_outputs",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name == "process_broadcast":
-        raise ImportError(
-            "timerheap.spark has no process_broadcast, since there is no broadcast state: keep the rules in "
-            "the state of each key with process_two, or join them to the rows first"
-        )
-    raise AttributeError(f"module 'timerheap.spark' has no attribute {name!r}")

@@ -15,6 +15,7 @@ from pyspark.sql.pandas import types
 from pyspark.sql.types import DataType, StructField, StructType
 
 __all__ = [
+    "LARGE_RESULTS",
     "accumulator",
     "analyzed_plan",
     "on_connect",
@@ -36,6 +37,9 @@ def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 _UTC = _if_known(types.to_arrow_schema, timezone="UTC")  # before 4.2 timestamps are in UTC without it
+LARGE_RESULTS = bool(_UTC)
+"""Whether Spark expects large types of ``applyInArrow`` where its input has them, as from 4.2 on."""
+
 _TUPLES = _if_known(ArrowTableToRowsConversion.convert, return_as_tuples=True)  # 4.0: Rows, also tuples
 
 

@@ -31,7 +31,7 @@ from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._plan.side_tags import side_tags
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["process"]
+__all__ = ["planned_query", "process"]
 
 
 def process(
@@ -146,6 +146,50 @@ def process(
     A checkpoint also keeps the types of the key columns, and Spark keeps ``spark.sql.shuffle.partitions`` in
     it. Streams need the RocksDB state store provider.
     """
+    query, rows = planned_query(
+        sendable(function, KeyedProcessFunction, BatchProcessFunction),
+        function,
+        df,
+        key,
+        output_schema,
+        event_time,
+        watermark=watermark,
+        order=order,
+        channel=channel,
+        late=late,
+        processing_time=processing_time,
+        max_parallelism=max_parallelism,
+        drop_state=drop_state,
+        side_outputs=side_outputs,
+    )
+    return build(query, rows, output_event_time=output_event_time, initial_state=initial_state)
+
+
+def planned_query(
+    work: KeyedProcessFunction | BatchProcessFunction,
+    function: object,
+    df: object,
+    key: object,
+    output_schema: str | StructType | None,
+    event_time: object,
+    *,
+    watermark: object,
+    order: str | None,
+    channel: object,
+    late: str | None,
+    processing_time: bool,
+    max_parallelism: int | None,
+    drop_state: Sequence[str],
+    side_outputs: Sequence[OutputTag] | None,
+    broadcast: StructType | None = None,
+) -> tuple[Query, DataFrame]:
+    """Return the query that runs `work`, made of the user's `function`, and the rows with their marks.
+
+    Parameters
+    ----------
+    broadcast : pyspark.sql.types.StructType, optional
+        Type of the rows that go to every key group.
+    """
     source, grouping = ungrouped("df", df, "key", key)
     columns = Columns("df", source)
     input_type = columns.df.schema
@@ -160,7 +204,7 @@ def process(
         channel_column(rows, "channel", by_channel)
     key_groups(max_parallelism)
     query = Query(
-        work=sendable(function, KeyedProcessFunction, BatchProcessFunction),
+        work=work,
         key=keys,
         rows=rows.schema,
         result=parsed_schema(output_schema),
@@ -176,6 +220,6 @@ def process(
         drop_state=state_names(drop_state),
         side_outputs=side_tags(side_outputs, function),
         key_names=[shown_name(name) for name in keys],
+        broadcast=broadcast,
     )
-    rows = marked(Input(rows, time, strategy, by_channel), order=rows_order)
-    return build(query, rows, output_event_time=output_event_time, initial_state=initial_state)
+    return query, marked(Input(rows, time, strategy, by_channel), order=rows_order)

@@ -43,6 +43,7 @@ from timerheap.windows import (
     WindowOperator,
 )
 from timerheap.windows.counting import CountWindowAssigner
+from timerheap.windows.window_functions import as_window_function
 
 __all__ = ["window_operator"]
 
@@ -54,7 +55,12 @@ def window_operator(
     df: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,
     assigner: WindowAssigner | None = None,
-    function: AggregateFunction | ReduceFunction | ProcessWindowFunction | WindowFunction | None = None,
+    function: AggregateFunction
+    | ReduceFunction
+    | Callable[[Any, Any], Any]
+    | ProcessWindowFunction
+    | WindowFunction
+    | None = None,
     output_schema: str | StructType | None = None,
     event_time: ColumnOrName | None = None,
     *,
@@ -91,7 +97,7 @@ def window_operator(
         An instance. Elements are the rows of `df`, each a ``pyspark.sql.Row``. A result is a tuple or Row (by
         position) or a dict with the columns of `output_schema`, or a plain value if there is one column. An
         AggregateFunction keeps one accumulator per window, a ReduceFunction one row, the others all rows of
-        the window.
+        the window. A plain function ``(value1, value2) -> value`` is a ReduceFunction.
     output_schema : str or pyspark.sql.types.StructType
         Schema of the function's results, without the key and the window.
     event_time : str or Column, optional
@@ -175,6 +181,7 @@ def window_operator(
     ]
     result = parsed_schema(output_schema)
     arrow_schema("output_schema", result)
+    function = as_window_function(function)
     accumulates = isinstance(function, AggregateFunction) and evictor is None
     elements = None if accumulates else _element_type(rows)
     operator = partial(

@@ -26,6 +26,7 @@ from timerheap.windows.window_functions import (
     ProcessWindowFunction,
     ReduceFunction,
     WindowFunction,
+    as_window_function,
 )
 from timerheap.windows.window_results import Results
 from timerheap.windows.window_timers import WindowTimers
@@ -45,7 +46,8 @@ class WindowOperator:
     assigner : WindowAssigner
         Such as ``TumblingEventTimeWindows.of(60_000)``.
     function : AggregateFunction, ReduceFunction, ProcessWindowFunction or WindowFunction
-        The first two keep one value for each window, the others keep all its elements.
+        The first two keep one value for each window, the others keep all its elements. A plain function
+        ``(value1, value2) -> value`` is a ReduceFunction.
     window_function : ProcessWindowFunction or WindowFunction, optional
         Receives the result of an AggregateFunction or a ReduceFunction as its only element, for example to
         add the key and the window.
@@ -122,7 +124,7 @@ class WindowOperator:
     def __init__(
         self,
         assigner: WindowAssigner,
-        function: AggregateFunction | ReduceFunction | WholeWindowFunction,
+        function: AggregateFunction | ReduceFunction | Callable[[Any, Any], Any] | WholeWindowFunction,
         window_function: WholeWindowFunction | None = None,
         *,
         trigger: Trigger | None = None,
@@ -133,6 +135,7 @@ class WindowOperator:
         element_type: object = None,
         name: str = "window",
     ) -> None:
+        function = as_window_function(function)
         self._assigner = _instance("assigner", assigner, WindowAssigner)
         self._trigger = _instance(
             "trigger", assigner.get_default_trigger(None) if trigger is None else trigger, Trigger

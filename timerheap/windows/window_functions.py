@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any
 
 from timerheap._subscripts import Subscripted
@@ -11,7 +12,13 @@ from timerheap.functions import AggregateFunction, Function, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.windows.states import WindowStateStore
 
-__all__ = ["AggregateFunction", "ProcessWindowFunction", "ReduceFunction", "WindowFunction"]
+__all__ = [
+    "AggregateFunction",
+    "ProcessWindowFunction",
+    "ReduceFunction",
+    "WindowFunction",
+    "as_window_function",
+]
 
 
 class ReduceFunction(Subscripted, ABC):
@@ -20,6 +27,21 @@ class ReduceFunction(Subscripted, ABC):
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
         """Return one value, of the type of the elements, for both."""
+
+
+class _Reducing(ReduceFunction):
+    """Calls a plain function."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return self._function(value1, value2)
+
+
+def as_window_function(function: Any) -> Any:
+    """Return a `ReduceFunction` for a plain function, as PyFlink does; anything else as it is."""
+    return _Reducing(function) if isinstance(function, FunctionType) else function
 
 
 class WindowFunction(Function, ABC):

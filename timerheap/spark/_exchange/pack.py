@@ -23,6 +23,7 @@ from timerheap.spark._group.computed_columns import shown_name
 
 __all__ = [
     "AHEAD",
+    "BROADCAST",
     "CHANNEL",
     "HASH",
     "INPUT",
@@ -33,6 +34,7 @@ __all__ = [
     "Reducer",
     "event_millis",
     "key_hashes",
+    "packed_copies",
 ]
 
 HASH = "__timerheap_hash"
@@ -55,6 +57,9 @@ PACKED = "label int, sequence bigint, blob binary"
 
 The label of a partition is that of its first key group. Rows are in frames, ordered by key group.
 """
+
+BROADCAST = -(1 << 62)
+"""The first position of rows that go to all partitions, all of which are below `OBSERVATION`."""
 
 OBSERVATION = -1
 """The position of event times, a table of `timerheap.spark._exchange.observed.OBSERVED`."""
@@ -141,7 +146,7 @@ class Packer:
         if seen or (self.announces and task is not None and _is_first(task)):
             event_times = with_time(merged(seen), time.time_ns() // 1_000_000)
             everywhere = np.arange(placement.used)
-            yield _packed(everywhere, OBSERVATION, _streams(event_times, placement.used))
+            yield packed_copies(everywhere, OBSERVATION, event_times)
 
     def _check(self, batch: pa.RecordBatch) -> None:
         for argument, name in self.columns:
@@ -187,10 +192,12 @@ def _packed(partitions: np.ndarray, sequence: int, blobs: pa.Array) -> pa.Record
     return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 
 
-def _streams(table: pa.Table, times: int) -> pa.Array:
-    """Return a table as an Arrow stream, `times` over."""
+def packed_copies(partitions: np.ndarray, sequence: int, table: pa.Table) -> pa.RecordBatch:
+    """Return a row of `PACKED` for each partition, with a table as an Arrow stream."""
+    times = len(partitions)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     stream = np.frombuffer(sink.getvalue(), np.uint8)
-    return blobs_of(np.tile(stream, times), np.arange(1, times + 1) * len(stream))
+    blobs = blobs_of(np.tile(stream, times), np.arange(1, times + 1) * len(stream))
+    return _packed(partitions, sequence, blobs)

@@ -80,7 +80,7 @@ def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part
     for sequence, blob in sorted(packed, key=lambda pair: int(pair[0])):
         if sequence == OBSERVATION:
             seen.append(pa.ipc.open_stream(blob).read_all())
-        else:
+        elif sequence > OBSERVATION:
             batch, key_groups, counts = rows_of(blob)
             parts.append(Part(_fitted(query, batch), key_groups.tolist(), counts.tolist()))
     times = [time for time in map(packed_at, seen) if time is not None]

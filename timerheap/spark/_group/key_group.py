@@ -20,7 +20,10 @@ from timerheap.spark._group.windows_part import SessionsPart, SlicesPart, Window
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import SliceAssigner
 
-__all__ = ["KeyGroup"]
+__all__ = ["BROADCAST_STATE", "KeyGroup"]
+
+BROADCAST_STATE = "broadcast:"
+"""Prefix of the names of broadcast states, which a function asks for when it has rows."""
 
 
 class KeyGroup:
@@ -173,6 +176,7 @@ class KeyGroup:
             f"state {name!r} is in the checkpoint, and the function has not asked for it; if it was renamed "
             f"or removed, pass drop_state=[{name!r}]: until then it stays in the checkpoint with its keys"
             for name in self.states.keys() - self._asked_for
+            if not name.startswith(BROADCAST_STATE)
         )
 
     def forget_dead_keys(self) -> None:

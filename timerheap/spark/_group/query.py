@@ -105,6 +105,8 @@ class Query:
         Names of states in the checkpoint to drop.
     side_outputs : tuple of OutputTag
         The side outputs of the function.
+    broadcast : pyspark.sql.types.StructType, optional
+        Type of the rows that go to every key group, for a function with broadcast state.
     has_metrics : bool
         Whether the function has metrics of its own, which the query observes.
     key_names : list of str, optional
@@ -126,6 +128,7 @@ class Query:
     late_columns: tuple[str, ...] = ()
     drop_state: tuple[str, ...] = ()
     side_outputs: tuple[OutputTag, ...] = ()
+    broadcast: StructType | None = None
     has_metrics: bool = False
     key_names: list[str] | None = None
 

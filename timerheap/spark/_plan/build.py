@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap.spark._compat import analyzed_plan
+from timerheap.spark._exchange.broadcast import Broadcaster
 from timerheap.spark._exchange.pack import PACKED, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
@@ -52,6 +53,7 @@ def build(
     *,
     output_event_time: str | Column | None = None,
     initial_state: CheckpointState | None = None,
+    broadcast: DataFrame | None = None,
 ) -> DataFrame:
     """Return the result of a query.
 
@@ -64,6 +66,8 @@ def build(
         Column of the result that becomes Spark's event time.
     initial_state : CheckpointState, optional
         State of another query, on a stream.
+    broadcast : DataFrame, optional
+        The rows that go to every key group.
     """
     check_settings(df)
     if not df.isStreaming and query.time_mode == "ProcessingTime":
@@ -83,7 +87,7 @@ def build(
         max_parallelism = planned(df, query.max_parallelism).max_parallelism
         has_metrics = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
         query = replace(query, has_metrics=has_metrics)
-    groups = packed(query, df)
+    groups = packed(query, df, broadcast)
     if df.isStreaming:
         spark = df.sparkSession
         operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
@@ -103,9 +107,15 @@ def build(
     return with_outputs(result, outputs) if query.side_outputs else result
 
 
-def packed(query: Query, df: DataFrame) -> GroupedData:
-    """Return the rows of a query, with their marks, in one blob for each task and partition, by partition."""
-    return map_batches(hashed(df, query.key), _packer(query), PACKED).groupBy("label")
+def packed(query: Query, df: DataFrame, broadcast: DataFrame | None = None) -> GroupedData:
+    """Return the rows of a query, with their marks, in one blob for each task and partition, by partition.
+
+    Those of `broadcast` are in blobs for all partitions.
+    """
+    blobs = map_batches(hashed(df, query.key), _packer(query), PACKED)
+    if broadcast is not None:
+        blobs = blobs.unionAll(map_batches(broadcast, Broadcaster(query.max_parallelism), PACKED))
+    return blobs.groupBy("label")
 
 
 def _expect_initial_state(df: DataFrame, initial_state: object) -> None:

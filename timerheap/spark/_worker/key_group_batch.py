@@ -11,6 +11,7 @@ from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._worker.broadcast_runner import BroadcastRunner
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import Runner
 from timerheap.tvf.results import lateness
@@ -28,10 +29,17 @@ def run_key_group(
     now: int | None,
     watermark: int,
     output: ResultBuffer,
+    broadcast: pa.Table | None = None,
 ) -> None:
-    """Run one key group in one micro-batch: rows, then the watermark, then the clock."""
+    """Run one key group in one micro-batch: rows, then the watermark, then the clock.
+
+    Rows that go to every key group come first.
+    """
     before = group.watermark
     runner.begin(group, now, output)
+    if broadcast is not None:
+        assert isinstance(runner, BroadcastRunner)
+        runner.broadcast(broadcast)
     admitted = _admit(query, group, rows, output) if rows is not None else None
     group.watermark = watermark
     if query.order == "event_time":

@@ -104,7 +104,9 @@ class PartitionBatch:
         self._done: set[int] = set()
         self._metrics = TaskMetrics()
 
-    def run(self, partition: int, parts: list[Part], observed: pa.Table) -> Iterator[pd.DataFrame]:
+    def run(
+        self, partition: int, parts: list[Part], observed: pa.Table, broadcast: pa.Table | None = None
+    ) -> Iterator[pd.DataFrame]:
         """Run the key groups of a partition: all that its rows or the watermark may change.
 
         Spark's own watermark changes a group only with a timer of Spark's, see `wake_up`. The first group is
@@ -115,7 +117,7 @@ class PartitionBatch:
         due = sorted({partition, *by_group}) if self._follows else key_groups
         output = ResultBuffer(*self._query.outputs)
         for key_group in due:
-            self._run_group(key_group, by_group.get(key_group), observed, output)
+            self._run_group(key_group, by_group.get(key_group), observed, output, broadcast)
         self._count_others(partition)
         self._store.select(label_of(partition))  # as Spark had left it
         self._store.settle()
@@ -153,7 +155,12 @@ class PartitionBatch:
         return self._frames(output)
 
     def _run_group(
-        self, key_group: int, rows: HashedRows | None, observed: pa.Table, output: ResultBuffer
+        self,
+        key_group: int,
+        rows: HashedRows | None,
+        observed: pa.Table,
+        output: ResultBuffer,
+        broadcast: pa.Table | None = None,
     ) -> None:
         label = label_of(key_group)
         self._store.select(label)
@@ -161,7 +168,7 @@ class PartitionBatch:
         self._done.add(key_group)
         clock = self._clock_for(key_group, stored.manifest, observed)
         late_rows, watermark = group.late_rows, max(group.watermark, clock.watermark)
-        run_key_group(self._query, self._runner, group, rows, self._now, watermark, output)
+        run_key_group(self._query, self._runner, group, rows, self._now, watermark, output, broadcast)
         if messages := group.notices():
             self._notices.add(each(messages))
         if self._runner.rows_ahead.first is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,8 @@ class RowRunner:
     max_parallelism : int
     """
 
+    context_class: ClassVar[type[RowFunctionContext]] = RowFunctionContext
+
     def __init__(self, function: KeyedProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function
         seen = query.seen_rows
@@ -55,7 +57,7 @@ class RowRunner:
         self._current = CurrentKey()
         self._states = RowRuntimeContext(self._current, max_parallelism)
         self._service = KeyTimerService()
-        self._context = RowFunctionContext(self._service)
+        self._context = self.context_class(self._service)
         self._states.clock = self._clock = GroupExpiryClock(self._context, self._service)
         self._loop = RowLoop(
             VisibleRows(function, seen.names) if computed else function,

@@ -13,13 +13,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
+from timerheap.spark._exchange.broadcast import broadcast_rows
 from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.unpack import HashedRows, unpack
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
+from timerheap.spark._worker.broadcast_runner import Broadcasting, BroadcastRunner
 from timerheap.spark._worker.endless import Runs
 from timerheap.spark._worker.hand_overs import HandOvers
 from timerheap.spark._worker.key_group_batch import run_key_group
@@ -42,6 +44,8 @@ def runner_of(query: Query, placement: Placement) -> Runner:
         return WindowRunner(query.work, query)
     if isinstance(query.work, BatchProcessFunction):
         return BatchRunner(query.work, query, placement.max_parallelism)
+    if isinstance(query.work, Broadcasting):
+        return BroadcastRunner(query.work, query, placement.max_parallelism)
     assert isinstance(query.work, KeyedProcessFunction)
     return RowRunner(query.work, query, placement.max_parallelism)
 
@@ -82,8 +86,13 @@ class StreamingOperator(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Process what the pack stage has sent to a partition, under the label of its first key group."""
-        packed = (pair for df in rows for pair in zip(df["sequence"], df["blob"], strict=True))
-        return self._begun(timerValues).run(key_group_of(key[0]), *unpack(self._query, packed))
+        packed = [pair for df in rows for pair in zip(df["sequence"], df["blob"], strict=True)]
+        query, batch = self._query, self._begun(timerValues)
+        parts, observed = unpack(query, packed)
+        if query.broadcast is None:
+            return batch.run(key_group_of(key[0]), parts, observed)
+        rules = broadcast_rows(query.broadcast, packed)
+        return batch.run(key_group_of(key[0]), parts, observed, rules)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Process a key group whose wake-up, a timer of Spark's, has fired."""
@@ -143,11 +152,13 @@ class BatchOperator:
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Process one partition."""
         query = self._query
-        rows = unpacked_rows(query, packed)
+        rows, broadcast = unpacked_rows(query, packed), None
+        if query.broadcast is not None:
+            broadcast = broadcast_rows(query.broadcast, _pairs(packed))
         runner = runner_of(query, Placement.running(query.max_parallelism))
         output = ResultBuffer(*query.outputs)
         runner.open()
-        run_key_group(query, runner, KeyGroup(query), rows, None, MAX_WATERMARK, output)
+        run_key_group(query, runner, KeyGroup(query), rows, None, MAX_WATERMARK, output, broadcast)
         runner.close()
         if runner.rows_ahead.first is not None:
             self._notices.add(frozenset({Notice("rows ahead", runner.rows_ahead.first)}))
@@ -156,12 +167,15 @@ class BatchOperator:
 
 def unpacked_rows(query: Query, packed: pa.Table) -> HashedRows | None:
     """Return the rows of a partition of a batch DataFrame, or None if it has none."""
-    columns = (packed.column(name).to_pylist() for name in ("sequence", "blob"))
-    parts, _ = unpack(query, zip(*columns, strict=True))
+    parts, _ = unpack(query, _pairs(packed))
     return HashedRows.concatenated([part.rows for part in parts]) if parts else None
+
+
+def _pairs(packed: pa.Table) -> Iterator[tuple[int, bytes]]:
+    return zip(*(packed.column(name).to_pylist() for name in ("sequence", "blob")), strict=True)
 
 
 def in_types_of_spark(results: pa.Table, result_type: StructType, packed: pa.Table) -> pa.Table:
     """Return results in the Arrow types that Spark expects of a function whose input was `packed`."""
     large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
-    return results.cast(to_arrow_schema(result_type, large=large))
+    return results.cast(to_arrow_schema(result_type, large=large and LARGE_RESULTS))

@@ -1,0 +1,186 @@
+"""`process_broadcast`: rules reach every key group, and their state is in the checkpoint of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row, SparkSession
+from streams import read_stream, write_batches
+
+import timerheap.spark
+from timerheap import (
+    KeyedBroadcastProcessFunction,
+    MapStateDescriptor,
+    OutputTag,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from timerheap.spark import process_broadcast
+from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.query import nullable_arrow_schema
+from timerheap.spark._worker.broadcast_runner import Broadcasting
+from timerheap.spark._worker.key_group_batch import run_key_group
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.stateful_operator import runner_of
+from timerheap.testing.input_rows import columns_type
+from timerheap.testing.inputs import Inputs
+from timerheap.testing.snapshots import load_group, save_group
+
+READINGS = "sensor string, room string, degrees bigint, at bigint"
+LIMITS = "room string, limit bigint"
+LIMIT = MapStateDescriptor("limits", Types.STRING(), Types.LONG())
+COUNT = ValueStateDescriptor("limits", Types.LONG())  # of the same name, and by key
+UNKNOWN = OutputTag("unknown", Types.STRING())
+OUTPUT = "sensor string, what string, n bigint"
+ASCENDING = WatermarkStrategy.for_monotonous_timestamps()
+
+
+class TooWarm(KeyedBroadcastProcessFunction):
+    """Yields readings above the limit of their room, and their number 10 ms after each.
+
+    A limit of 0 removes the room, and one of -1 forgets all counts.
+    """
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(COUNT)
+
+    def process_element(self, value: Row, ctx: Any) -> Iterable[Any]:
+        limits = ctx.get_broadcast_state(LIMIT)
+        assert not hasattr(limits, "put")
+        if value.room not in limits:
+            ctx.output(UNKNOWN, value.sensor)
+        elif value.degrees > limits.get(value.room):
+            self.count.update((self.count.value() or 0) + 1)
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+            yield value.sensor, "warm", value.degrees
+
+    def process_broadcast_element(self, value: Row, ctx: Any) -> None:
+        limits = ctx.get_broadcast_state(LIMIT)
+        if value.limit == 0:
+            limits.remove(value.room)
+        elif value.limit == -1:
+            ctx.apply_to_keyed_state(COUNT, lambda key, count: count.clear())
+        else:
+            limits[value.room] = value.limit
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        assert not ctx.get_broadcast_state(LIMIT).is_empty()
+        yield ctx.get_current_key(), "counted", self.count.value()
+
+
+class Group:
+    """One key group of a query, run by hand, and restored from its bytes before each micro-batch."""
+
+    def __init__(self) -> None:
+        self.inputs = Inputs()
+        self.inputs.add("readings", READINGS, "", "sensor", "at", None)
+        self.saved: bytes | None = None
+
+    def run(
+        self, readings: list[tuple[Any, ...]], limits: list[tuple[Any, ...]], watermark: int
+    ) -> tuple[list[tuple[Any, ...]], list[str]]:
+        """Return the results and the side output of a micro-batch."""
+        query = self.inputs.query(
+            Broadcasting(TooWarm()),
+            False,
+            result=columns_type("output_schema", OUTPUT),
+            watermarks=(WatermarkStrategy.no_watermarks(),),
+            channels=(None,),
+            order="event_time",
+            time_mode="None",
+            max_parallelism=4,
+            side_outputs=(UNKNOWN,),
+            broadcast=columns_type("rules", LIMITS),
+        )
+        group = KeyGroup(query) if self.saved is None else load_group(query, 4, self.saved)[0]
+        runner = runner_of(query, Placement(1, 4))
+        runner.open()
+        output = ResultBuffer(*query.outputs)
+        rules = None
+        if limits:
+            columns = zip(*limits, strict=True)
+            rules = pa.Table.from_arrays([*map(pa.array, columns)], schema=query_schema(LIMITS))
+        run_key_group(
+            query, runner, group, self.inputs.hashed(0, readings, query), None, watermark, output, rules
+        )
+        assert not group.notices()
+        self.saved = save_group(group, 4, None)
+        rows = output.table().to_pylist()
+        results = [tuple(row.values())[:3] for row in rows if row["side_output"] is None]
+        return results, [row["side_output"]["unknown"] for row in rows if row["side_output"] is not None]
+
+
+def query_schema(columns: str) -> pa.Schema:
+    return nullable_arrow_schema(columns_type("rules", columns))
+
+
+@pytest.mark.promises(
+    "PyFlink",
+    "supported",
+    "KeyedBroadcastProcessFunction.process_element",
+    "KeyedBroadcastProcessFunction.process_broadcast_element",
+    "KeyedBroadcastProcessFunction.on_timer",
+    "BroadcastState",
+    "ReadOnlyBroadcastState",
+)
+@pytest.mark.promises(
+    "PyFlink",
+    "added",
+    "KeyedBroadcastProcessFunction.Context.apply_to_keyed_state",
+    note="as in Flink's Java API",
+)
+def test_rules_come_first_and_their_state_is_restored() -> None:
+    group = Group()
+    assert group.run([("a", "hall", 20, 0)], [("hall", 19), ("attic", 30)], -1) == ([], [])  # the row waits
+    assert group.run([("a", "attic", 20, 5)], [], 4) == ([("a", "warm", 20)], [])
+    late = [("b", "hall", 9, 20)]
+    assert group.run(late, [("hall", 25), ("attic", 0)], 19) == ([("a", "counted", 1)], ["a"])
+    assert group.run([("a", "hall", 26, 30), ("b", "hall", 25, 30)], [("hall", -1)], 29) == ([], [])
+    assert group.run([], [], 50) == ([("a", "warm", 26), ("a", "counted", 1)], [])
+
+
+@pytest.mark.spark
+def test_rules_reach_all_key_groups_and_outlive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    sensors = [f"s{n}" for n in range(12)]  # in many key groups, in both partitions
+    schemas = {"readings": query_schema(READINGS), "limits": query_schema(LIMITS)}
+    found = []
+    for readings, limits in [
+        ([], [("hall", 19)]),
+        ([(sensor, "hall", 20, 0) for sensor in sensors], []),
+    ]:
+        for name, values in (("readings", readings), ("limits", limits)):
+            rows = [dict(zip(schemas[name].names, value, strict=True)) for value in values]
+            write_batches(tmp_path / name, [rows], schemas[name])
+        warm = process_broadcast(
+            read_stream(spark, tmp_path / "readings"),
+            read_stream(spark, tmp_path / "limits"),
+            "sensor",
+            TooWarm(),
+            OUTPUT,
+            "at",
+            watermark=ASCENDING,
+            order="arrival",
+        )
+        query = warm.writeStream.foreachBatch(lambda df, _: found.extend(map(tuple, df.collect())))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+    assert sorted(found) == sorted((sensor, "warm", 20) for sensor in sensors)
+
+
+@pytest.mark.spark
+def test_wrong_arguments_raise(spark: SparkSession) -> None:
+    df = spark.createDataFrame([("a", 1)], "sensor string, at long")
+    with pytest.raises(ValueError, match="rules must be a batch like df, got a stream"):
+        process_broadcast(df, spark.readStream.format("rate").load(), "sensor", TooWarm(), OUTPUT)
+    with pytest.raises(TypeError, match="function must be a KeyedBroadcastProcessFunction, got <"):
+        process_broadcast(df, df, "sensor", object(), OUTPUT)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"rules must be a pyspark\.sql\.DataFrame, got 5"):
+        process_broadcast(df, 5, "sensor", TooWarm(), OUTPUT)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="function must be a KeyedProcessFunction or BatchProcessFunction"):
+        timerheap.spark.process(df, "sensor", TooWarm(), OUTPUT)  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Runs a KeyedBroadcastProcessFunction: rows by key, and the rows that go to every key group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap._native._heap import CurrentKey
+from timerheap._returned import records
+from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
+from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.output_tag import OutputTag
+from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
+from timerheap.spark._group.query import Query
+from timerheap.spark._worker.group_state import GroupRuntimeContext
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.row_context import RowFunctionContext
+from timerheap.spark._worker.row_runner import RowRunner
+from timerheap.spark._worker.rows import row_source
+from timerheap.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+)
+
+__all__ = ["BroadcastRunner", "Broadcasting"]
+
+_ID = 0x62726F6164636173  # of the key, all null, whose states are the broadcast states of its key group
+
+
+class Broadcasting(KeyedProcessFunction):
+    """The keyed side of a function with broadcast state."""
+
+    def __init__(self, function: KeyedBroadcastProcessFunction) -> None:
+        self.function = function
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.function.open(runtime_context)
+
+    def close(self) -> None:
+        self.function.close()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        return self.function.process_element(value, ctx)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        return self.function.on_timer(timestamp, ctx)
+
+
+class _BroadcastStates:
+    """The broadcast states of the key group that is being processed."""
+
+    def __init__(self, max_parallelism: int) -> None:
+        key = CurrentKey()
+        key.current_key = _ID
+        self._context = GroupRuntimeContext(key, max_parallelism)
+        self._states: dict[str, MapState] = {}
+
+    def bind(self, group: KeyGroup) -> None:
+        """Go on with a key group."""
+        self._context.bind(group)
+
+    def of(self, descriptor: MapStateDescriptor) -> MapState:
+        """Return the state of a descriptor."""
+        if not isinstance(descriptor, MapStateDescriptor):
+            raise TypeError(f"state_descriptor must be a MapStateDescriptor, got {descriptor!r}")
+        state = self._states.get(descriptor.name)
+        if state is None:
+            if descriptor.ttl_config is not None:
+                raise NotImplementedError(f"broadcast state {descriptor.name!r} must have no time to live")
+            own = copy(descriptor)  # beside a keyed state of the same name
+            own.name = BROADCAST_STATE + descriptor.name
+            state = self._states[descriptor.name] = self._context.get_map_state(own)
+        return state
+
+
+class _KeyedContext(RowFunctionContext, KeyedBroadcastProcessFunction.OnTimerContext):
+    """What `process_element` and `on_timer` are handed."""
+
+    states: _BroadcastStates
+
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        return ReadOnlyBroadcastState(self.states.of(state_descriptor))
+
+    def current_watermark(self) -> int:
+        now: int = self.timer_service().current_watermark()
+        return now
+
+    def current_processing_time(self) -> int:
+        now: int = self.timer_service().current_processing_time()
+        return now
+
+
+class _BroadcastContext(KeyedBroadcastProcessFunction.Context):
+    """What `process_broadcast_element` is handed."""
+
+    def __init__(self, runner: BroadcastRunner, keyed: _KeyedContext) -> None:
+        self._runner = runner
+        self._keyed = keyed
+
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState:
+        return BroadcastState(self._keyed.states.of(state_descriptor))
+
+    def apply_to_keyed_state(
+        self, state_descriptor: StateDescriptor, function: Callable[[Any, Any], object]
+    ) -> None:
+        self._runner.apply_to_keyed_state(state_descriptor, getattr(function, "process", function))
+
+    def timestamp(self) -> None:
+        return None
+
+    def current_watermark(self) -> int:
+        return self._keyed.current_watermark()
+
+    def current_processing_time(self) -> int:
+        return self._keyed.current_processing_time()
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._keyed.output(tag, value)
+
+
+class BroadcastRunner(RowRunner):
+    """Runs the keyed side as `RowRunner` does; `broadcast` runs the other side before it."""
+
+    context_class = _KeyedContext
+    _context: _KeyedContext
+
+    def __init__(self, work: Broadcasting, query: Query, max_parallelism: int) -> None:
+        super().__init__(work, query, max_parallelism)
+        assert query.broadcast is not None
+        self._broadcast_type = query.broadcast
+        self._no_key = [pa.nulls(1, field.type) for field in query.key_fields]
+        self._process = work.function.process_broadcast_element
+        self._context.states = _BroadcastStates(max_parallelism)
+        self._of_broadcast = _BroadcastContext(self, self._context)
+
+    def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
+        """Begin a key group."""
+        super().begin(group, now, output)
+        self._output = output
+        self._context.states.bind(group)
+
+    def broadcast(self, rows: pa.Table) -> None:
+        """Process rows of the broadcast input."""
+        (id_,) = self._group.keys.resolve(np.array([_ID]), self._no_key)
+        if id_ != _ID:
+            raise RuntimeError("a key of this query has the hash of broadcast state; add another key column")
+        name = "process_broadcast_element"
+        for row in row_source(rows, self._broadcast_type).tolist():
+            try:
+                self._output.rows(records(name, self._process(row, self._of_broadcast)), name)
+            except Exception as e:
+                e.add_note(f"timerheap: in {name}, row {row!r}")
+                raise
+
+    def apply_to_keyed_state(self, descriptor: StateDescriptor, call: Callable[[Any, Any], object]) -> None:
+        """Call a function for each key that has a state."""
+        states = self._states
+        handles: dict[type[StateDescriptor], Callable[[Any], Any]] = {
+            ListStateDescriptor: states.get_list_state,
+            MapStateDescriptor: states.get_map_state,
+            ReducingStateDescriptor: states.get_reducing_state,
+            AggregatingStateDescriptor: states.get_aggregating_state,
+        }
+        state = handles.get(type(descriptor), states.get_state)(descriptor)
+        ids = np.sort(self._group.states[descriptor.name].ids())
+        self._announce(ids)
+        keys = pa.Table.from_batches([self._group.keys.keys(ids)])
+        for id_, key in zip(ids.tolist(), row_source(keys, self._key_type, self._key).keys(), strict=True):
+            self._current.current_key = id_
+            call(key, state)
+        self._current.current_key = None

@@ -340,7 +340,7 @@ class Soak:
         shown = ", ".join(f"{name.removeprefix('spark.')}={value}" for name, value in chosen.items())
         shown = shown.replace("sql.streaming.stateStore.", "")
         tell(f"{line(kind, done)}  {query}; {shown}")
-        for what in [*done.differences[:10], *(error[-3_000:] for error in done.errors)]:
+        for what in [*done.differences[:10], *map(_cause, done.errors)]:
             tell(f"  {what}")
         return done
 
@@ -365,6 +365,12 @@ def line(kind: str, done: Outcome) -> str:
     counts = (done.kills, done.starts, done.batches, done.redone, done.twins, done.rows)
     counts += (len(done.differences), len(done.errors), round(done.seconds))
     return f"{kind:12}" + "".join(f"{count:9}" for count in counts)
+
+
+def _cause(failure: str) -> str:
+    """Return what matters of a log: the error of the query, which its plan follows, or the end."""
+    at = failure.rfind("StreamingQueryException: ")
+    return failure[-3_000:] if at < 0 else failure[at:][:3_000]
 
 
 def tell(what: str) -> None:

@@ -157,13 +157,14 @@ static void hash_texts(void) {
 }
 
 /* Numbers the keys of rows, of which each has two, and puts the rows into waves. */
-static void waves(th_table *t, const int64_t *ids) {
-    static int64_t number[N], stop[N], order[N];
-    static uint32_t seen[N], rank_of_row[N];
-    size_t n;
-    th_table_number_many(t, column(ids), N, number, done);
-    if (th_group_ranks(number, N, t->len, seen, rank_of_row, &n) != TH_YES || n != 2) abort();
-    th_group_waves(rank_of_row, N, n, stop, order);
+static void waves(void) {
+    static int64_t number[N], stop[N], order[N], ordered[N];
+    static uint32_t number_of[N], seen[N], rank_of_row[N];
+    size_t n, keys = 0;
+    if (th_group_numbers(out_key, N, N, number_of, &keys, number, done) != TH_YES) abort();
+    const th_ordered rows = {place, number, N, N, keys};
+    if (th_group_ranks(&rows, seen, rank_of_row, &n) != TH_YES || n != 2) abort();
+    th_group_waves(&rows, rank_of_row, n, stop, order, ordered);
 }
 
 static void order_rows(void) {
@@ -243,14 +244,15 @@ int main(void) {
     COUNT_IDS("ids, find_many", filled_index(), th_table_find_many(&t, column(old_key), N, out_ts, done));
     COUNT_IDS("ids, find_many, absent", filled_index(), th_table_find_many(&t, column(ts), N, out_ts, done));
     COUNT_IDS("ids, remove_many", filled_index(), th_table_remove_many(&t, column(old_key), N, out_ts, done));
+    COUNT_IDS("ids, number_many", an_index(), th_table_number_many(&t, column(key), N, out_ts, done));
     COUNT_IDS("ids, grow", filled_index(), th_table_move(&t, memory(th_table_size(2 * N)), 2 * N, 1));
-    for (size_t i = 0; i < N; i++) out_key[i] = key[i % (N / 2)];
-    COUNT_IDS("rows, waves", an_index(), waves(&t, out_key));
     COUNT_ROWS("rows, order", order_rows());
     write_chunk();
     COUNT_ROWS("load, text", th_text_read(text, th_text_size(sizeof ts), (uint8_t *)out_ts));
     COUNT("load, timers", empty(true), push_many(&h, ascending, key));
     draw_texts();
+    for (size_t i = 0; i < N; i++) out_key[i] = place[i] / 2;
+    COUNT_ROWS("rows, waves", waves());
     COUNT_ROWS("rows, resolve", resolve());
     COUNT_ROWS("rows, hash", hash_texts());
     COUNT_ROWS("rows, measure", measure());

@@ -158,11 +158,32 @@ void th_groups_order(const uint32_t *group, size_t n, int64_t first, int64_t *ne
     for (size_t i = 0; i < n; i++) order[next[group[i]]++] = first + (int64_t)i;
 }
 
-th_status th_group_ranks(const int64_t *number, size_t n, size_t keys, uint32_t *seen, uint32_t *rank, size_t *waves) {
-    uint32_t most = 0;
+th_status th_group_numbers(const int64_t *place, size_t n, size_t places, uint32_t *number_of, size_t *keys,
+                           int64_t *number, uint8_t *added) {
+    size_t count = *keys;
+    th_status status = TH_YES;
     for (size_t i = 0; i < n; i++) {
-        uint64_t key = (uint64_t)TH_READ(number + i);
-        if (TH_UNLIKELY(key >= keys)) return TH_CORRUPT;
+        uint64_t at = (uint64_t)TH_READ(place + i);
+        if (TH_UNLIKELY(at >= places)) {
+            status = TH_CORRUPT;
+            break;
+        }
+        added[i] = !number_of[at];
+        if (added[i]) number_of[at] = (uint32_t)++count;
+        number[i] = (int64_t)number_of[at] - 1;
+    }
+    *keys = count;
+    return status;
+}
+
+th_status th_group_ranks(const th_ordered *ordered, uint32_t *seen, uint32_t *rank, size_t *waves) {
+    const th_ordered o = *ordered;
+    uint32_t most = 0;
+    for (size_t i = 0; i < o.n; i++) {
+        uint64_t row = (uint64_t)TH_READ(o.row + i), key;
+        if (TH_UNLIKELY(row >= o.rows)) return TH_CORRUPT;
+        key = (uint64_t)TH_READ(o.number + row);
+        if (TH_UNLIKELY(key >= o.keys)) return TH_CORRUPT;
         rank[i] = seen[key]++;
         most = seen[key] > most ? seen[key] : most;
     }
@@ -170,12 +191,20 @@ th_status th_group_ranks(const int64_t *number, size_t n, size_t keys, uint32_t 
     return TH_YES;
 }
 
-void th_group_waves(const uint32_t *rank, size_t n, size_t waves, int64_t *stop, int64_t *order) {
-    for (size_t i = 0; i < n; i++) stop[rank[i]]++;
+void th_group_waves(const th_ordered *ordered, const uint32_t *rank, size_t waves, int64_t *stop, int64_t *row,
+                    int64_t *number) {
+    const th_ordered o = *ordered;
+    for (size_t i = 0; i < o.n; i++) stop[rank[i]]++;
     for (size_t k = 0, sum = 0; k < waves; k++) {
         size_t count = (size_t)stop[k];
         stop[k] = (int64_t)sum;
         sum += count;
     }
-    for (size_t i = 0; i < n; i++) order[stop[rank[i]]++] = (int64_t)i;
+    for (size_t i = 0; i < o.n; i++) {
+        size_t at = (size_t)stop[rank[i]]++;
+        uint64_t from = (uint64_t)TH_READ(o.row + i);
+        if (TH_UNLIKELY(from >= o.rows)) from = 0; /* it has changed since it was ranked */
+        row[at] = (int64_t)from;
+        number[at] = o.number[from];
+    }
 }

@@ -72,13 +72,25 @@ void th_groups_firsts(const th_groups *t, size_t keys, int64_t *row);
 /* Writes the positions of n rows, counted from `first`, to where the rows of their groups go. */
 void th_groups_order(const uint32_t *group, size_t n, int64_t first, int64_t *next, int64_t *order);
 
-/* Ranks n rows among those of their keys, which have the numbers [0, keys): 0 for the first row of a key, and so on.
- * `seen` is of zeros, one for each key. Returns TH_YES with the number of different ranks in *waves; or TH_CORRUPT if a
- * key has another number. */
-th_status th_group_ranks(const int64_t *number, size_t n, size_t keys, uint32_t *seen, uint32_t *rank, size_t *waves);
+/* Numbers n keys, of which each has a place of its own in [0, places): from *keys on, as they first occur. number_of[]
+ * has the number of each place plus 1, or 0 for a key without one. Sets added[i] if key i had none. Returns TH_YES; or
+ * TH_CORRUPT, with the keys before it numbered, if there is another place. */
+th_status th_group_numbers(const int64_t *place, size_t n, size_t places, uint32_t *number_of, size_t *keys,
+                           int64_t *number, uint8_t *added);
 
-/* Writes the positions of n rows in the order of their ranks, which are below `waves`, and where each rank ends; `stop`
- * is of zeros, one for each rank. Rows of one rank stay in their order. */
-void th_group_waves(const uint32_t *rank, size_t n, size_t waves, int64_t *stop, int64_t *order);
+/* Rows in an order: row[i] is the i-th of them, of `rows`, and number[row] the number of its key, of [0, keys). */
+typedef struct th_ordered {
+    const int64_t *row, *number;
+    size_t n, rows, keys;
+} th_ordered;
+
+/* Ranks rows among those of their keys: 0 for the first row of a key, and so on. `seen` is of zeros, one for each key.
+ * Returns TH_YES with the number of different ranks in *waves; or TH_CORRUPT if a row or a key has another number. */
+th_status th_group_ranks(const th_ordered *ordered, uint32_t *seen, uint32_t *rank, size_t *waves);
+
+/* Writes the rows that were ranked, and the numbers of their keys, by rank, and where each rank ends; `stop` is of
+ * zeros, one for each rank. Rows of one rank stay in their order. */
+void th_group_waves(const th_ordered *ordered, const uint32_t *rank, size_t waves, int64_t *stop, int64_t *row,
+                    int64_t *number);
 
 #endif

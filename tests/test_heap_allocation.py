@@ -28,6 +28,7 @@ from timerheap._native._heap import (
     CurrentKey,
     IdIndex,
     Packing,
+    PlaceNumbers,
     RowCells,
     RowTimers,
     RowTimerService,
@@ -89,6 +90,12 @@ def framed(_):
     )
     rows, _, groups, counts, columns = read_frame(data[: ends[0]])
     return data, rows, groups, counts, *(column[4] for column in columns), packing.order()
+
+
+def waves():
+    keys = PlaceNumbers(N)
+    numbers, added = keys.number_many(KEY // 1000 % 7)
+    return numbers, added, *wave_order(np.arange(N), numbers, len(keys))
 
 
 def grouped(_):
@@ -200,9 +207,7 @@ OF_AN_INDEX = {
     "remove_many": lambda index: index.remove_many(KEY),
     "remove_many, one": lambda index: index.remove_many(KEY[:1]),
     "find_many": lambda index: index.find_many(KEY + 1000),
-    "number_many": lambda index: index.number_many(np.append(KEY, NEW_KEY)),
-    "number_many, there": lambda index: index.number_many(KEY),
-    "orders": lambda _: (*wave_order(KEY // 1000 % 7, 10**4), row_order(TS // 10**8, KEY % 3000, KEY)),
+    "orders": lambda _: (*waves(), row_order(TS // 10**8, KEY % 3000, KEY)),
     "frames": framed,
     "groups": grouped,
     "row states": moved,

@@ -215,17 +215,3 @@ def test_a_reserved_index_does_not_move():
     assert index.nbytes == nbytes
     with pytest.raises(ValueError, match="n must not be negative, got -1"):
         index.reserve(-1)
-
-
-def test_absent_ids_are_numbered_as_they_come():
-    index = IdIndex()
-    numbers, added = index.number_many([7, 0, 7, -1])
-    assert (numbers.tolist(), added.tolist()) == ([0, 1, 0, 2], [True, True, False, True])
-    numbers, added = index.number_many([5, -1])
-    assert (numbers.tolist(), added.tolist()) == ([3, 2], [True, False])
-    many, new = index.number_many(np.arange(10, 20_000))
-    assert new.all()
-    assert many.tolist() == list(range(4, 19_994))
-    assert [each.tolist() for each in index.number_many([])] == [[], []]
-    with pytest.raises(ValueError, match="in memory of its own"):
-        IdIndex(Arena()).number_many([1])

@@ -155,32 +155,60 @@ static void group_parts(void) {
 
 /* Compares the rank of each row with the number of rows of its key before it. */
 static void waves(void) {
-    size_t n = below(MOST), keys = 1 + below(below(2) ? 4 : MOST), waves, at = 0;
-    int64_t *number = memory(n * 8), *order = memory(n * 8), *stop;
+    size_t rows = 1 + below(MOST), n = below(rows), keys = 1 + below(below(2) ? 4 : MOST), waves, at = 0;
+    int64_t *number = memory(rows * 8), *row = memory(n * 8), *order = memory(n * 8), *ordered = memory(n * 8), *stop;
     uint32_t *seen = calloc(keys, 4), *rank = memory(n * 4);
-    for (size_t i = 0; i < n; i++) number[i] = (int64_t)below(keys);
-    CHECK(th_group_ranks(number, n, keys, seen, rank, &waves) == TH_YES);
+    const th_ordered o = {row, number, n, rows, keys};
+    for (size_t i = 0; i < rows; i++) number[i] = (int64_t)below(keys);
+    for (size_t i = 0; i < n; i++) row[i] = (int64_t)below(rows);
+    CHECK(th_group_ranks(&o, seen, rank, &waves) == TH_YES);
     stop = calloc(waves + 1, 8);
-    th_group_waves(rank, n, waves, stop, order);
+    th_group_waves(&o, rank, waves, stop, order, ordered);
     for (size_t wave = 0; wave < waves; wave++) {
         for (size_t i = 0; i < n; i++) {
             size_t before = 0;
-            for (size_t j = 0; j < i; j++) before += number[j] == number[i];
-            if (before == wave) CHECK(order[at++] == (int64_t)i);
+            for (size_t j = 0; j < i; j++) before += number[row[j]] == number[row[i]];
+            if (before != wave) continue;
+            CHECK(order[at] == row[i] && ordered[at] == number[row[i]]);
+            at++;
         }
         CHECK(stop[wave] == (int64_t)at);
     }
     CHECK(at == n);
     if (n) {
-        number[below(n)] = below(2) ? -1 : (int64_t)keys;
-        CHECK(th_group_ranks(number, n, keys, seen, rank, &waves) == TH_CORRUPT);
+        size_t i = below(n);
+        if (below(2)) number[row[i]] = below(2) ? -1 : (int64_t)keys;
+        else row[i] = below(2) ? -1 : (int64_t)rows;
+        CHECK(th_group_ranks(&o, seen, rank, &waves) == TH_CORRUPT);
     }
-    free(number), free(order), free(stop), free(seen), free(rank);
+    free(number), free(row), free(order), free(ordered), free(stop), free(seen), free(rank);
+}
+
+/* Compares the number of each place with the number of places that came before it. */
+static void numbers(void) {
+    size_t n = below(MOST), places = 1 + below(below(2) ? 4 : MOST), keys = 0, wanted = 0;
+    int64_t *place = memory(n * 8), *number = memory(n * 8);
+    uint32_t *number_of = calloc(places, 4);
+    uint8_t *added = memory(n);
+    for (size_t i = 0; i < n; i++) place[i] = (int64_t)below(places);
+    size_t cut = below(n + 1);
+    CHECK(th_group_numbers(place, cut, places, number_of, &keys, number, added) == TH_YES);
+    CHECK(th_group_numbers(place + cut, n - cut, places, number_of, &keys, number + cut, added + cut) == TH_YES);
+    for (size_t i = 0; i < n; i++) {
+        size_t first = 0;
+        while (place[first] != place[i]) first++;
+        CHECK(added[i] == (first == i) && number[i] == (first == i ? (int64_t)wanted++ : number[first]));
+    }
+    CHECK(keys == wanted);
+    int64_t bad = below(2) ? -1 : (int64_t)places;
+    CHECK(th_group_numbers(&bad, 1, places, number_of, &keys, number, added) == TH_CORRUPT && keys == wanted);
+    free(place), free(number), free(number_of), free(added);
 }
 
 void test_group(size_t steps) {
     for (size_t step = 0; step < steps / 100; step++) {
         group_parts();
         waves();
+        numbers();
     }
 }

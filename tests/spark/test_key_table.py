@@ -38,7 +38,9 @@ def columns(keys: list[tuple[Any, ...]], fields: list[pa.Field]) -> list[pa.Arra
 def resolve(
     table: KeyTable, keys: list[tuple[Any, ...]], hashes: list[int], fields: list[pa.Field]
 ) -> list[int]:
-    return table.resolve(np.array(hashes, np.int64), columns(keys, fields)).tolist()
+    ids, places = table.locate(np.array(hashes, np.int64), columns(keys, fields))
+    assert places.tolist() == table.table.places(ids).tolist()
+    return ids.tolist()
 
 
 class Machine(RuleBasedStateMachine):
@@ -285,3 +287,16 @@ def test_a_failed_allocation_leaves_a_table_that_goes_on(hashes: list[int]) -> N
         else:
             break
     assert allowed
+
+
+def test_places_are_right_when_new_keys_have_the_old_ones_moved() -> None:
+    table = KeyTable([pa.field("name", pa.string())])
+    hashes = np.arange(20_000)
+    names = pa.array([f"name {hash_}" for hash_ in hashes])
+    table.resolve(hashes[:1_000], [names[:1_000]])
+    table.retain([hashes[10:1_000]])
+    before = table.table.places(hashes[10:1_000])
+    ids, places = table.locate(hashes, [names])
+    assert ids.tolist() == hashes.tolist()
+    assert places.tolist() == table.table.places(hashes).tolist()
+    assert places[10:1_000].tolist() != before.tolist()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
-from timerheap._native._heap import wave_order
+from timerheap._native._heap import PlaceNumbers, wave_order
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
@@ -280,12 +280,29 @@ def test_a_call_has_each_key_and_all_keys_share_calls() -> None:
 
 
 def test_waves_are_the_first_rows_of_all_keys_then_the_second_ones() -> None:
-    order, stops = wave_order(np.array([0, 1, 0, 2, 0, 1]), 3)
-    assert order.tolist() == [0, 1, 3, 2, 5, 4]
+    order, numbers, stops = wave_order(np.array([0, 1, 2, 3, 6, 5]), np.array([0, 1, 0, 2, -1, 1, 0]), 3)
+    assert order.tolist() == [0, 1, 3, 2, 5, 6]
+    assert numbers.tolist() == [0, 1, 2, 0, 1, 0]
     assert stops.tolist() == [3, 5, 6]
-    assert [each.tolist() for each in wave_order(np.zeros(0, np.int64), 0)] == [[], []]
-    with pytest.raises(ValueError, match="numbers must be from 0 to 1"):
-        wave_order(np.array([0, 2]), 2)
+    none = np.zeros(0, np.int64)
+    assert [each.tolist() for each in wave_order(none, none, 0)] == [[], [], []]
+    for rows, number in (([0, 1], 2), ([0, 1], -1), ([0, 2], 0), ([-1, 0], 0)):
+        with pytest.raises(ValueError, match="rows must be from 0 to 1, and numbers from 0 to 1"):
+            wave_order(np.array(rows), np.array([0, number]), 2)
+
+
+def test_places_are_numbered_as_they_first_occur() -> None:
+    keys = PlaceNumbers(10)
+    numbers, added = keys.number_many(np.array([9, 0, 9, 4]))
+    assert (numbers.tolist(), added.tolist()) == ([0, 1, 0, 2], [True, True, False, True])
+    numbers, added = keys.number_many(np.array([4, 5]))
+    assert (numbers.tolist(), added.tolist()) == ([2, 3], [False, True])
+    assert len(keys) == 4
+    for place in (-1, 10):
+        with pytest.raises(ValueError, match="places must be from 0 to 9"):
+            keys.number_many(np.array([place]))
+    with pytest.raises(ValueError, match="places must be from 0"):
+        PlaceNumbers(-1)
 
 
 def test_timers_that_are_always_due_again_raise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,8 +198,19 @@ cdef extern from "th_group.h" nogil:
     void th_groups_undo(th_groups *t, size_t keys, size_t groups, const uint32_t *group, size_t done)
     void th_groups_firsts(const th_groups *t, size_t keys, int64_t *row)
     void th_groups_order(const uint32_t *group, size_t n, int64_t first, int64_t *next, int64_t *order)
-    th_status th_group_ranks(const int64_t *number, size_t n, size_t keys, uint32_t *seen, uint32_t *rank, size_t *waves)
-    void th_group_waves(const uint32_t *rank, size_t n, size_t waves, int64_t *stop, int64_t *order)
+
+    ctypedef struct th_ordered:
+        const int64_t *row
+        const int64_t *number
+        size_t n
+        size_t rows
+        size_t keys
+
+    th_status th_group_numbers(const int64_t *place, size_t n, size_t places, uint32_t *number_of, size_t *keys,
+                               int64_t *number, uint8_t *added)
+    th_status th_group_ranks(const th_ordered *ordered, uint32_t *seen, uint32_t *rank, size_t *waves)
+    void th_group_waves(const th_ordered *ordered, const uint32_t *rank, size_t waves, int64_t *stop, int64_t *row,
+                        int64_t *number)
 
 
 cdef extern from "th_text.h" nogil:

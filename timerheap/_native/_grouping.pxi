@@ -179,19 +179,84 @@ cdef class SliceGroups:
         return order
 
 
-def wave_order(numbers, keys):
+@cython.final
+@cython.auto_pickle(False)
+cdef class PlaceNumbers:
+    """Numbers for keys that have a place each, in the order in which they occur.
+
+    Parameters
+    ----------
+    places : int
+        A place is less.
+
+    Notes
+    -----
+    It clears 4 bytes for each place. Numbering n keys costs O(n).
+    """
+
+    cdef cnp.ndarray number_of  # of each place, plus 1
+    cdef size_t places
+    cdef size_t keys
+
+    def __cinit__(self, places):
+        cdef int64_t limit = _int64(places, "places")
+        if limit < 0 or <size_t>limit > TH_MAX_ROWS:
+            raise ValueError(f"places must be from 0 to {TH_MAX_ROWS}, got {limit}")
+        self.number_of, self.places = _zeros(limit, cnp.NPY_UINT32), limit
+
+    def __len__(self):
+        """Return the number of keys."""
+        return self.keys
+
+    def number_many(self, places):
+        """Return the numbers of keys. O(n).
+
+        Parameters
+        ----------
+        places : ndarray of int64, shape (n,)
+
+        Returns
+        -------
+        numbers : ndarray of int64, shape (n,)
+        added : ndarray of bool, shape (n,)
+            Whether each key had no number. Of equal places, only the first can be.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument does not fit. If a place is too large, those before it may have got numbers.
+        MemoryError
+            If there is not enough memory. There are no new numbers.
+        """
+        cdef size_t n = len(places)
+        cdef cnp.ndarray at = _column_of(places, "places", cnp.NPY_INT64, n)
+        cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64), added = _empty(n, cnp.NPY_BOOL)
+        result = numbers, added
+        if th_group_numbers(<const int64_t *>cnp.PyArray_DATA(at), n, self.places,
+                            <uint32_t *>cnp.PyArray_DATA(self.number_of), &self.keys,
+                            <int64_t *>cnp.PyArray_DATA(numbers), <uint8_t *>cnp.PyArray_DATA(added)) != TH_YES:
+            raise ValueError(f"places must be from 0 to {<int64_t>self.places - 1}")
+        return result
+
+
+def wave_order(rows, numbers, keys):
     """Return the order that puts the first row of each key before the second ones, and so on. O(n).
 
     Parameters
     ----------
-    numbers : ndarray of int64, shape (n,)
-        The number of each row's key; the rows of a key are in their order.
+    rows : ndarray of int64, shape (n,)
+        Rows in the order that they have within a wave.
+    numbers : ndarray of int64, shape (m,)
+        The number of each row's key; there may be other rows.
     keys : int
         The number of keys; each row's is less.
 
     Returns
     -------
     order : ndarray of int64, shape (n,)
+        The rows by wave.
+    numbers : ndarray of int64, shape (n,)
+        The number of the key of each of them.
     stops : ndarray of int64
         Where each wave ends in that order.
 
@@ -202,19 +267,23 @@ def wave_order(numbers, keys):
     MemoryError
         If there is not enough memory.
     """
-    cdef size_t n = len(numbers), waves = 0
-    cdef cnp.ndarray number = _column_of(numbers, "numbers", cnp.NPY_INT64, n)
+    cdef size_t n = len(rows), count = len(numbers), waves = 0
+    cdef cnp.ndarray row = _column_of(rows, "rows", cnp.NPY_INT64, n)
+    cdef cnp.ndarray number = _column_of(numbers, "numbers", cnp.NPY_INT64, count)
     cdef int64_t limit = _int64(keys, "keys")
     if limit < 0 or <size_t>limit > TH_MAX_ROWS or n > TH_MAX_ROWS:
-        raise ValueError(f"numbers and keys must be at most {TH_MAX_ROWS}, got {n} and {limit}")
-    cdef cnp.ndarray seen = _zeros(limit, cnp.NPY_UINT32), ranks = _empty(n, cnp.NPY_UINT32), stops, order
+        raise ValueError(f"rows and keys must be at most {TH_MAX_ROWS}, got {n} and {limit}")
+    cdef cnp.ndarray seen = _zeros(limit, cnp.NPY_UINT32), ranks = _empty(n, cnp.NPY_UINT32)
+    cdef cnp.ndarray order = _empty(n, cnp.NPY_INT64), ordered_numbers = _empty(n, cnp.NPY_INT64), stops
     cdef uint32_t *rank = <uint32_t *>cnp.PyArray_DATA(ranks)
-    if th_group_ranks(<const int64_t *>cnp.PyArray_DATA(number), n, limit, <uint32_t *>cnp.PyArray_DATA(seen), rank,
-                      &waves) != TH_YES:
-        raise ValueError(f"numbers must be from 0 to {limit - 1}")
-    stops, order = _zeros(waves, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64)
-    th_group_waves(rank, n, waves, <int64_t *>cnp.PyArray_DATA(stops), <int64_t *>cnp.PyArray_DATA(order))
-    return order, stops
+    cdef th_ordered ordered = th_ordered(<const int64_t *>cnp.PyArray_DATA(row),
+                                         <const int64_t *>cnp.PyArray_DATA(number), n, count, limit)
+    if th_group_ranks(&ordered, <uint32_t *>cnp.PyArray_DATA(seen), rank, &waves) != TH_YES:
+        raise ValueError(f"rows must be from 0 to {<int64_t>count - 1}, and numbers from 0 to {limit - 1}")
+    stops = _zeros(waves, cnp.NPY_INT64)
+    th_group_waves(&ordered, rank, waves, <int64_t *>cnp.PyArray_DATA(stops), <int64_t *>cnp.PyArray_DATA(order),
+                   <int64_t *>cnp.PyArray_DATA(ordered_numbers))
+    return order, ordered_numbers, stops
 
 
 def row_order(first, second, third):

@@ -52,6 +52,7 @@ __all__ = [
     "RowTimerService",
     "RowTimers",
     "RowValue",
+    "PlaceNumbers",
     "SliceGroups",
     "TimerChanges",
     "TimerHeap",

@@ -186,39 +186,6 @@ cdef class IdIndex(_Borrower):
             self.shrink(max(self.t.len + self.t.len // 8, <size_t>_SMALL))
         return added
 
-    def number_many(self, ids):
-        """Look up n ids, and number those that are absent: the value of each is the number of ids before it. O(n).
-
-        Parameters
-        ----------
-        ids : array_like of int, shape (n,)
-
-        Returns
-        -------
-        numbers : ndarray of int64, shape (n,)
-            The value of each id.
-        added : ndarray of bool, shape (n,)
-            Whether each id was absent. Of equal ids, only the first can be.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `find_many`, or if the index lives in a Memory, which others may write to.
-        MemoryError
-            If there is not enough memory. The index is unchanged.
-        """
-        cdef _Columns rows = _Columns(None)
-        cdef th_column id_ = rows.take(ids, "ids")
-        cdef size_t n = rows.count()
-        cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64), added = _empty(n, cnp.NPY_BOOL)
-        if self.memory is not None:
-            raise ValueError("number_many() must be called on an index in memory of its own, got one in a Memory")
-        result = numbers, added
-        while self.t.cap - self.t.len < n:
-            self.grow(self.t.len + n)
-        th_table_number_many(&self.t, id_, n, <int64_t *>cnp.PyArray_DATA(numbers), <uint8_t *>cnp.PyArray_DATA(added))
-        return result
-
     def remove_many(self, ids):
         """Remove n ids. O(n) on average.
 

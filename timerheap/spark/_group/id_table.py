@@ -17,9 +17,6 @@ from timerheap.spark._group.slab import Slab
 __all__ = ["IdTable", "members"]
 
 
-_ALL = slice(None)
-
-
 def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
     """Return which of `ids` are in `among`, shape (n,), bool: like ``np.isin``, but without sorting."""
     known = IdIndex()
@@ -79,21 +76,41 @@ class IdTable:
         """Return which ids are in the table: shape (n,), bool."""
         return self._index.find_many(ids)[1]
 
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """Return the places of `ids`, which are in the table, below `end`: int64, shape (n,).
+
+        They are valid until the next change.
+        """
+        return self._index.find_many(ids)[0]
+
+    @property
+    def end(self) -> int:
+        """All places are below it."""
+        return len(self._slab)
+
     def match(
-        self, ids: np.ndarray, fields: list[pa.Array], rows: np.ndarray | slice = _ALL
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return which ids are in the table, and which have a value with these fields: bool, shape (n,).
+        self, ids: np.ndarray, fields: list[pa.Array], rows: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the places of ids, which are in the table, and which have a value with these fields.
 
         The values must be structs of flat types. NaN equals NaN, and null equals null. Only `rows` are looked
-        up; the others are False.
+        up; the others are 0 and False.
+
+        Returns
+        -------
+        places : ndarray of int64, shape (n,)
+        found, same : ndarray of bool, shape (n,)
         """
-        places, found = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
-        places[rows], found[rows] = self._index.find_many(ids[rows])
+        if rows is None:
+            places, found = self._index.find_many(ids)
+        else:
+            places, found = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
+            places[rows], found[rows] = self._index.find_many(ids[rows])
         same = found.copy()
         stored = self._slab.values()
         for i, field in enumerate(fields):
             clear_unequal(stored.field(i), places, field, same)
-        return found, same
+        return places, found, same
 
     def get(self, ids: np.ndarray) -> pa.Array:
         """Return the values of `ids`, null for a missing id: shape (n,)."""
@@ -105,10 +122,10 @@ class IdTable:
         self._index.reserve(ceil(times * len(self._index)))
         self._slab.reserve(times)
 
-    def put(self, ids: np.ndarray, values: pa.Array) -> None:
+    def put(self, ids: np.ndarray, values: pa.Array) -> bool:
         """Set the values of distinct `ids`; a null removes the id.
 
-        A MemoryError leaves the table as it was.
+        Returns whether other ids have got new places. A MemoryError leaves the table as it was.
 
         Parameters
         ----------
@@ -129,7 +146,7 @@ class IdTable:
         self._slab.write(values, places, held)
         if gone is not None:
             self._slab.drop(self._taken_out(gone))
-        self._sweep()
+        return self._sweep()
 
     def remove(self, ids: np.ndarray) -> None:
         """Remove `ids`; missing ones are ignored."""
@@ -155,8 +172,8 @@ class IdTable:
         places, found = self._index.remove_many(ids)
         return places[found]
 
-    def _sweep(self) -> None:
-        """Compact the slab if it is sparse."""
+    def _sweep(self) -> bool:
+        """Compact the slab if it is sparse; return whether ids have got new places."""
         if not len(self._index):
             self.clear()
         elif self._slab.sparse(len(self._index)):
@@ -165,3 +182,5 @@ class IdTable:
                 moved = self._slab.new_places(places)
                 self._slab.compact(places)
                 self._index.put_many(ids, moved)
+                return True
+        return False

@@ -84,7 +84,11 @@ class KeyTable:
         return [self.losses, self.table.head(), self._hashes.head()]
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
-        """Return the id of the key of each row, shape (n,), and add the new keys.
+        """Return the id of the key of each row, shape (n,), and add the new keys; see `locate`."""
+        return self.locate(hashes, columns)[0]
+
+    def locate(self, hashes: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the id of the key of each row and its place in `table`, and add the new keys.
 
         Costs O(n) without a Python step per row, except for keys that collide.
 
@@ -93,22 +97,31 @@ class KeyTable:
         hashes : ndarray of int64, shape (n,)
         columns : list of pyarrow.Array, each of shape (n,)
             The key columns.
+
+        Returns
+        -------
+        ids, places : ndarray of int64, shape (n,)
+            The places are valid until the next change of the table.
         """
-        found, same = self.table.match(hashes, columns)
+        places, found, same = self.table.match(hashes, columns)
         if not found.all():
             absent = np.flatnonzero(~found)
             if self._displaced:  # a key stays displaced even if its hash is free by now
                 absent = absent[~members(hashes[absent], np.fromiter(self._displaced, np.int64))]
             if len(absent):
                 first = absent[IdIndex().put_many(hashes[absent], 0)]
-                self._add(hashes[first], self._rows(columns, first))
-                same |= self.table.match(hashes, columns, absent)[1]
+                if self._add(hashes[first], self._rows(columns, first)):
+                    places, _, same = self.table.match(hashes, columns)
+                else:
+                    new, _, known = self.table.match(hashes, columns, absent)
+                    places += new  # of which one is 0
+                    same |= known
         clash = np.flatnonzero(~same)
         if not len(clash):
-            return hashes
+            return hashes, places
         ids = hashes.copy()
         self._resolve_singly(ids, clash, hashes, columns)
-        return ids
+        return ids, self.table.places(ids)
 
     def _resolve_singly(
         self, ids: np.ndarray, rows: np.ndarray, hashes: np.ndarray, columns: list[pa.Array]
@@ -146,10 +159,12 @@ class KeyTable:
         for (hash_, key), id_ in displaced.items():
             self._displaced.setdefault(hash_, {})[key] = id_
 
-    def _add(self, ids: np.ndarray, rows: pa.Array) -> None:
-        self.table.put(ids, rows)
+    def _add(self, ids: np.ndarray, rows: pa.Array) -> bool:
+        """Add keys; return whether others have got new places."""
+        moved = self.table.put(ids, rows)
         self._added.append(ids)
         self.losses += len(ids)
+        return moved
 
     def _holder(
         self, id_: int, taken: dict[int, tuple[int, tuple[Any, ...]] | None]

@@ -41,11 +41,14 @@ class KeyedRows:
     ids : ndarray of int64, shape (n,)
     timestamps : ndarray of int64, shape (n,)
         Epoch ms; zeros in a query without event time.
+    places : ndarray of int64, shape (n,), optional
+        The places of their keys in the table of keys, until it changes; by default they are unknown.
     """
 
     rows: pa.RecordBatch
     ids: np.ndarray
     timestamps: np.ndarray
+    places: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -56,7 +59,8 @@ class KeyedRows:
 
     def take(self, rows: np.ndarray) -> KeyedRows:
         """Return the rows at these positions."""
-        return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows])
+        places = None if self.places is None else self.places[rows]
+        return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows], places)
 
     def where(self, mask: np.ndarray) -> KeyedRows:
         """Return the rows where `mask` is True."""
@@ -65,9 +69,9 @@ class KeyedRows:
 
     def slice(self, start: int, stop: int) -> KeyedRows:
         """Return the rows from `start` up to but not including `stop`, without copying."""
-        return KeyedRows(
-            self.rows.slice(start, stop - start), self.ids[start:stop], self.timestamps[start:stop]
-        )
+        rows, places = self.rows.slice(start, stop - start), self.places
+        places = None if places is None else places[start:stop]
+        return KeyedRows(rows, self.ids[start:stop], self.timestamps[start:stop], places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,8 +186,10 @@ class RowBuffer:
         due = np.flatnonzero(rows.timestamps <= watermark)
         if not len(due):
             return rows, due
-        hashes = self._hashes(rows)[due]
-        return rows, due[row_order(rows.timestamps[due], rows.ids[due], hashes)]
+        columns = rows.timestamps, rows.ids, self._hashes(rows)
+        if len(due) == len(rows):
+            return rows, row_order(*columns)
+        return rows, due[row_order(*(column[due] for column in columns))]
 
     def _hashes(self, rows: KeyedRows) -> np.ndarray:
         hashes: np.ndarray = rows.rows.column(self._wide.get_field_index(ORDER)).to_numpy()
@@ -338,7 +344,7 @@ def _joined(entries: list[_Entries]) -> _Entries:
 
 
 def _concatenated(parts: list[KeyedRows]) -> KeyedRows:
-    """Return the rows of all parts, of which there must be one."""
+    """Return the rows of all parts, of which there must be one; of several, the places are not known."""
     parts = [rows for rows in parts if len(rows)] or parts[:1]
     if len(parts) == 1:
         return parts[0]

@@ -7,8 +7,10 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from timerheap._native._heap import IdIndex, KeyTimerHeap, row_order
+from timerheap._native._heap import KeyTimerHeap, PlaceNumbers, row_order
 from timerheap.spark._group.journalled_timers import JournalledTimers
+from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.timer import MAX_WATERMARK, TimerBatch
 
 __all__ = ["StagedTimers"]
@@ -26,8 +28,9 @@ class StagedTimers:
     timers : JournalledTimers
     watermark : int
         Timers up to it are staged.
-    row_ids : ndarray of int64, shape (n,)
-        The ids of the keys of the rows.
+    keys : KeyTable
+        Must not be changed as long as timers are staged.
+    rows : KeyedRows, n rows
     start : int
         The watermark so far.
 
@@ -47,17 +50,20 @@ class StagedTimers:
         How many times in a row `take` has not advanced any key.
     """
 
-    def __init__(self, timers: JournalledTimers, watermark: int, row_ids: np.ndarray, start: int) -> None:
+    def __init__(
+        self, timers: JournalledTimers, watermark: int, keys: KeyTable, rows: KeyedRows, start: int
+    ) -> None:
         self._timers = timers
         self._watermark = watermark
         self._moves = isinstance(timers.heap, KeyTimerHeap)
         heap = timers.heap
         due = heap._due_rows(watermark)
-        ids = np.concatenate([row_ids, heap.key_hashes[due]])
-        self._index = IdIndex()  # the number of each key
-        numbers, added = self._index.number_many(ids)
-        self.ids = ids[added]
-        self.row_numbers, number = numbers[: len(row_ids)], numbers[len(row_ids) :]
+        ids, self._keys = heap.key_hashes[due], keys.table
+        self._key_numbers = PlaceNumbers(self._keys.end)
+        places = self._keys.places(rows.ids) if rows.places is None else rows.places
+        self.row_numbers, first = self._key_numbers.number_many(places)
+        number, new = self._key_numbers.number_many(self._keys.places(ids))
+        self.ids = np.concatenate([rows.ids[first], ids[new]])
         self._timestamps, self._namespaces = heap.timestamps[due], heap.namespaces[due]
         order = row_order(number, self._timestamps, self._namespaces)
         self._timestamps, self._namespaces = self._timestamps[order], self._namespaces[order]
@@ -206,7 +212,7 @@ class StagedTimers:
 
     def _find(self, ids: np.ndarray) -> np.ndarray:
         """Return the numbers of keys, which are added if they have neither rows nor staged timers."""
-        numbers, new = self._index.number_many(ids)
+        numbers, new = self._key_numbers.number_many(self._keys.places(ids))
         added = ids[new]
         if len(added):
             zeros = np.zeros(len(added), np.int64)

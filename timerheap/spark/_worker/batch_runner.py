@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -202,12 +203,12 @@ class BatchRunner:
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order, in waves of at most one row or timer of each key."""
         timers = self._timers
+        group = self._group
         timers.staged = staged = StagedTimers(
-            self._group.event_timers, watermark, waiting.ids[order], timers.watermark
+            group.event_timers, watermark, group.keys, waiting, timers.watermark
         )
-        waves, stops = wave_order(staged.row_numbers, len(staged.ids))
-        numbers = staged.row_numbers[waves]
-        waiting = waiting.select(self._schema.names).take(order[waves])
+        order, numbers, stops = wave_order(order, staged.row_numbers, len(staged.ids))
+        waiting = replace(waiting.select(self._schema.names), places=None).take(order)
         first = 0
         for part in self._narrowed(waiting):
             last = first + len(part)

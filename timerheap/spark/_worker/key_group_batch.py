@@ -65,8 +65,8 @@ def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer
         if late.any() and query.late != "process":
             _drop_late(query, group, batch.filter(pa.array(late)), timestamps[late], output)
             batch, hashes, timestamps = batch.filter(pa.array(~late)), hashes[~late], timestamps[~late]
-    ids = group.keys.resolve(hashes, [batch.column(name) for name in query.key])
-    return KeyedRows(batch, ids, timestamps)
+    ids, places = group.keys.locate(hashes, [batch.column(name) for name in query.key])
+    return KeyedRows(batch, ids, timestamps, places)
 
 
 def _drop_late(

@@ -32,8 +32,13 @@ def test_functions_windows_and_processors_run_on_spark_connect(tmp_path: Path) -
         "stream": rows,
         "two inputs": sorted([key, at, side] for key, at, n in rows if n > 0 for side in (1, 2)),
         "processor": [["a", 0, 2], ["b", 0, 1]],
+        "processor in pandas": [["a", 0, 1], ["a", 0, 2], ["b", 0, 1], ["b", 0, 2]],
+        "results": [["a", 0, 1], ["b", 5, 1]],
+        "side output": [["a", 2]],
+        "groups of results": [["a", 4], ["b", 2]],
+        "window operator": windows,
         "windows in Arrow": windows,
         "windows in the JVM": windows,
     }
-    assert len(refused) == 3
+    assert len(refused) == 4
     assert all("not supported on Spark Connect" in message for message in refused)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 from local_spark import ROCKSDB
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -23,15 +24,18 @@ from timerheap import (
     BatchProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    OutputTag,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
 from timerheap.spark.java import ensure_java
+from timerheap.windows import AggregateFunction, TumblingEventTimeWindows
 
 WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(1000)
 OUTPUT = "k string, at long, n long"
 OPTIONS: dict[str, Any] = {"event_time": "at", "watermark": WATERMARK}
+AGAIN = OutputTag("again", Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()]))
 
 
 class Rows(KeyedProcessFunction):
@@ -70,6 +74,35 @@ class Sides(KeyedCoProcessFunction):
         yield ctx.get_current_key(), value.at, 2
 
 
+class Repeated(KeyedProcessFunction):
+    """Sends the rows of a key to a side output, but for the first."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("n", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        n = (self.n.value() or 0) + 1
+        self.n.update(n)
+        key = ctx.get_current_key()
+        yield (key, ctx.timestamp(), n) if n == 1 else (AGAIN, (key, n))
+
+
+class Elements(AggregateFunction):
+    """Counts the elements of a window."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
+
+
 class Count(StatefulProcessor):
     """Counts the rows of each key."""
 
@@ -82,6 +115,14 @@ class Count(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+class Frames(Count):
+    """Counts the rows of each key, in pandas."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterable[Any]:
+        self.n.update(((self.n.get() or (0,))[0] + sum(map(len, rows)),))
+        yield pd.DataFrame({"k": [key[0]], "at": [0], "n": [self.n.get()[0]]})
 
 
 def start() -> SparkSession:
@@ -105,6 +146,11 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
         spark.createDataFrame(rows, df.schema).coalesce(1).write.mode("append").parquet(f"{work}/input")
     stream = spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(f"{work}/input")
     process, process_two = timerheap.spark.process, timerheap.spark.process_two
+    transform, in_pandas = (
+        timerheap.spark.transform_with_state,
+        timerheap.spark.transform_with_state_in_pandas,
+    )
+    repeated = process(df, "k", Repeated(), OUTPUT, **OPTIONS)
 
     def streamed(result: DataFrame, name: str) -> DataFrame:
         writer = result.writeStream.option("checkpointLocation", f"{work}/{name}/checkpoint")
@@ -118,6 +164,18 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
             "k", F.unix_millis("window_start"), "n"
         )
 
+    def operator(df: DataFrame) -> DataFrame:
+        result = timerheap.spark.window_operator(
+            df,
+            "k",
+            TumblingEventTimeWindows.of(2000),
+            Elements(),
+            "n long",
+            accumulator_type=Types.LONG(),
+            **OPTIONS,
+        )
+        return result.select("k", F.unix_millis("window_start"), "n")
+
     results = {
         "rows": lambda: process(df, "k", Rows(), OUTPUT, **OPTIONS),
         "columns": lambda: process(df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS),
@@ -125,7 +183,14 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
         "two inputs": lambda: process_two(
             df, df, "k", Sides(), OUTPUT, right_event_time="at", right_watermark=WATERMARK, **OPTIONS
         ),
-        "processor": lambda: timerheap.spark.transform_with_state(df, "k", Count(), OUTPUT, "Append", "None"),
+        "processor": lambda: transform(df, "k", Count(), OUTPUT, "Append", "None"),
+        "processor in pandas": lambda: streamed(
+            in_pandas(stream, "k", Frames(), OUTPUT, "Append", "None"), "pandas"
+        ),
+        "results": lambda: repeated,
+        "side output": lambda: timerheap.spark.side_output(repeated, AGAIN),
+        "groups of results": lambda: process(df, "k", Rows(), OUTPUT, **OPTIONS).groupBy("k").count(),
+        "window operator": lambda: operator(df),
         "windows in Arrow": lambda: windows("arrow"),
         "windows in the JVM": lambda: windows("jvm"),
     }
@@ -135,6 +200,7 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
         refusal(lambda: timerheap.spark.read_checkpoint(spark, f"{work}/stream/checkpoint")),
         refusal(lambda: timerheap.spark.explain_watermark(spark, f"{work}/stream/checkpoint")),
         refusal(lambda: timerheap.spark.progress(query)),
+        refusal(lambda: transform(df, "k", Count(), OUTPUT, "Append", "None", df.groupBy("k"))),
     ]
     query.stop()
     return found

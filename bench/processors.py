@@ -4,7 +4,7 @@ Run as ``python bench/processors.py [--rows N] [--batches N] [--jobs NAME ...] [
 
 Each micro-batch has one row a key, from three sets of keys in turn. Both implementations read the same files,
 batch by batch in turn, so what disturbs the machine disturbs both. The processor time is that of the JVM and
-of all Python workers.
+of all Python workers, less that of the JVM's compilers, which is much at first and nothing in the long run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import usage
 from figures import write_json
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
@@ -33,7 +34,8 @@ _SCHEMA = "key string, at timestamp"
 _OUTPUT = "key string, n bigint"
 _MINUTE = 60_000
 _SETS = 3  # of keys: those of one micro-batch are back two later, after their timers
-_TICKS = os.sysconf("SC_CLK_TCK")
+_OPTIONS = {"spark.driver.extraJavaOptions": "-XX:-UseDynamicNumberOfCompilerThreads"}  # see usage.compiling
+_FEWER = 20  # times fewer rows to warm up with
 
 
 class _Processor(StatefulProcessor):
@@ -145,24 +147,8 @@ def _result(df: DataFrame, job: type[Any], frames: bool, ours: bool) -> DataFram
     return result
 
 
-def _cpu(pid: int) -> float:
-    """Return the processor seconds of a process and of all its children."""
-    children: dict[int, list[int]] = {}
-    times: dict[int, float] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended
-                continue
-            times[int(entry.name)] = sum(map(int, fields[11:15])) / _TICKS
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    total, found = 0.0, [pid]
-    while found:
-        pid = found.pop()
-        total += times.get(pid, 0.0)
-        found += children.get(pid, ())
-    return total
+def _cpu(jvm: int) -> float:
+    return sum(usage.cpu(jvm)) - usage.compiling(jvm)
 
 
 def _write(directory: Path, batch: int, rows: int) -> None:
@@ -180,8 +166,8 @@ def measure(
 ) -> dict[str, Any]:
     """Run both implementations in turn; return the median seconds and processor seconds of a micro-batch.
 
-    Those that warm up the JVM have an eighth of the rows, but for the last, whose timers fire in the first
-    that is measured.
+    Those that warm up the JVM have fewer rows, but for the last, whose timers fire in the first that is
+    measured.
     """
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     queries, figures = {}, {}
@@ -194,7 +180,7 @@ def measure(
         queries[name], figures[name] = writer.start(), []
     for batch in range(warm_up + batches):
         for name, query in queries.items():
-            _write(scratch / name, batch, rows if batch >= warm_up - 1 else rows // 8)
+            _write(scratch / name, batch, rows if batch >= warm_up - 1 else rows // _FEWER)
             before = _cpu(jvm)
             query.processAllAvailable()
             cpu = _cpu(jvm) - before
@@ -231,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=20_000, help="rows a micro-batch")
     parser.add_argument("--batches", type=int, default=4, help="measured micro-batches of each query")
-    parser.add_argument("--warm-up", type=int, default=6, help="micro-batches before that, at least one")
+    parser.add_argument("--warm-up", type=int, default=12, help="micro-batches before that, at least one")
     parser.add_argument("--partitions", type=int, default=2, help="shuffle partitions")
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOBS), metavar="JOB")
     parser.add_argument("--styles", nargs="+", choices=["Row", "pandas"], default=["Row", "pandas"])
@@ -246,7 +232,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
         scratch = Path(directory)
-        with spark_session(scratch / "spark.log") as spark:
+        with spark_session(scratch / "spark.log", _OPTIONS) as spark:
             spark.conf.set("spark.sql.shuffle.partitions", arguments.partitions)
             spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", False)  # else some never rest
             spark.conf.set("spark.sql.streaming.pollingDelay", "1s")  # of one query while the other one runs

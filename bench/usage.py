@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from processes import below
 
-__all__ = ["Cpu", "Memory", "cpu", "memory"]
+__all__ = ["Cpu", "Memory", "compiling", "cpu", "memory"]
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -33,7 +33,24 @@ class Memory(NamedTuple):
 
 def cpu(jvm: int) -> Cpu:
     """Return the CPU time of a JVM and of all Python processes below it, the dead included."""
-    return Cpu(_seconds(jvm, reaped=False), sum(_seconds(process) for process in below(jvm)))
+    processes = (Path(f"/proc/{process}") for process in below(jvm))
+    return Cpu(_seconds(Path(f"/proc/{jvm}"), reaped=False), sum(map(_seconds, processes)))
+
+
+def compiling(jvm: int) -> float:
+    """Return the CPU seconds so far of a JVM's just-in-time compilers.
+
+    The JVM must keep their threads: ``-XX:-UseDynamicNumberOfCompilerThreads``.
+    """
+    threads = Path(f"/proc/{jvm}/task").iterdir()
+    return sum(_seconds(thread, reaped=False) for thread in threads if _is_compiler(thread))
+
+
+def _is_compiler(thread: Path) -> bool:
+    try:
+        return "CompilerThre" in (thread / "comm").read_text()
+    except OSError:  # it has ended
+        return False
 
 
 def memory(jvm: int) -> Memory:
@@ -41,9 +58,9 @@ def memory(jvm: int) -> Memory:
     return Memory(_proportional(jvm), sum(_proportional(process) for process in below(jvm)))
 
 
-def _seconds(process: int, reaped: bool = True) -> float:
+def _seconds(process: Path, reaped: bool = True) -> float:
     try:
-        stat = Path(f"/proc/{process}/stat").read_text()
+        stat = (process / "stat").read_text()
     except OSError:  # it has ended
         return 0.0
     user, system, children_user, children_system = map(int, stat.rpartition(")")[2].split()[11:15])

@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark._group.processor_work import DeclaredState
+from timerheap.spark._group.processor_work import DeclaredState, FrameSettings
 from timerheap.spark._worker.frame_slices import columns_of, sliced
 from timerheap.spark._worker.processor_values import StructCodec
 
@@ -67,13 +67,15 @@ class Timed(Scripted):
         self.handle = handle
 
 
+STATES = {
+    "value": DeclaredState("value", (N,), 100),
+    "list": DeclaredState("list", (N,), 100),
+    "map": DeclaredState("map", (K, N), 100),
+}
+
+
 def scripted() -> Stage:
-    states = {
-        "value": DeclaredState("value", (N,), 100),
-        "list": DeclaredState("list", (N,), 100),
-        "map": DeclaredState("map", (K, N), 100),
-    }
-    return Stage(Scripted, ROWS, RESULT, "ProcessingTime", **states)
+    return Stage(Scripted, ROWS, RESULT, "ProcessingTime", **STATES)
 
 
 def run(stage: Stage, ops: str, now: int) -> list[str]:
@@ -219,6 +221,17 @@ def test_calls_that_spark_refuses_raise_its_error(ops: str, text: str) -> None:
         run(scripted(), ops, now=1)
 
 
+def test_a_deleted_state_raises_the_error_of_spark() -> None:
+    class Deleting(Scripted):
+        def init(self, handle: Any) -> None:
+            super().init(handle)
+            handle.deleteIfExists("value")
+
+    stage = Stage(Deleting, ROWS, RESULT, "ProcessingTime", **STATES)
+    with pytest.raises(PySparkRuntimeError, match=r"Error checking value state exists"):
+        run(stage, "v.exists()", now=1)
+
+
 @pytest.mark.promises("StatefulProcessor", "supported", "timeMode")
 def test_timers_need_a_time_mode() -> None:
     with pytest.raises(PySparkRuntimeError, match=r"operation=register_timer with invalid timeMode=NoTime"):
@@ -266,6 +279,14 @@ def test_values_are_coerced_as_by_sparks_jvm(type_: str, value: Any, kept: Any) 
         assert type(found) is type(kept)
 
 
+def test_a_null_in_a_field_that_must_not_be_null_raises_the_error_of_spark() -> None:
+    codec = StructCodec(T.StructType().add("name", "string", nullable=False))
+    with pytest.raises(
+        PySparkRuntimeError, match=r"\[EXPRESSION_DECODING_FAILED\].* the field name must not"
+    ):
+        codec.encode((None,))
+
+
 def test_the_entries_of_a_dict_in_a_value_keep_their_order() -> None:
     codec = StructCodec(T.StructType([field("map<string,int>")]))
     (found,) = codec.decode(codec.encode(({"up": 1, "down": 2, "": 3},)))
@@ -310,6 +331,14 @@ def test_frames_have_the_dtypes_that_spark_makes_of_python_values() -> None:
         ("c", "3 int64 float64 bool"),
         ("c", "2 int64 float64 bool"),
     ]
+
+
+@pytest.mark.parametrize(("nbytes", "sizes"), [(1, [1] * 6), (1 << 20, [1, 5]), (10_000, [1, 3, 2])])
+def test_a_frame_is_full_at_so_many_bytes(nbytes: int, sizes: list[int]) -> None:
+    rows = T.StructType().add("k", "string").add("s", "string")
+    stage = Stage(Frames, rows, RESULT, style="frames", frames=FrameSettings(100, nbytes))
+    found = stage.batch([(key, "s" * 4_000) for key in "abbbbb"])
+    assert [int(what.split()[0]) for _, what in found] == sizes
 
 
 class Hours(StatefulProcessor):

@@ -216,15 +216,28 @@ class Echo(StatefulProcessor):
 
 
 @pytest.mark.promises("StatefulProcessor", "supported", "eventTimeColumnName")
-def test_windows_follow_by_the_event_time_column_of_the_result(spark: SparkSession, tmp_path: Path) -> None:
-    batches = [[{"k": "a", "at": datetime.fromtimestamp(at, UTC), "ops": ""}] for at in (1, 2, 15, 35)]
+def test_windows_follow_by_the_event_time_column_and_metrics_are_in_the_progress(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    times = [(1,), (2,), (15,), (16,), (35,), (1,)]  # the second 1 is late
+    batches = [
+        [{"k": "a", "at": datetime.fromtimestamp(at, UTC), "ops": ""} for at in some] for some in times
+    ]
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
     df = streams.read_stream(spark, tmp_path / "input", files=2).withWatermark("at", "0 seconds")
     echo = transform_with_state(df, "k", Echo(), "k string, at timestamp", "Append", "EventTime", None, "at")
     counts = echo.groupBy(F.window("at", "10 seconds")).count().select("window.start", "count")
-    streams.run(counts, tmp_path)
+    progress = streams.run(counts, tmp_path)
     found = {(start.timestamp(), n) for start, n in streams.sink(spark, tmp_path)}
-    assert found == {(0.0, 2), (10.0, 1)}
+    assert found == {(0.0, 2), (10.0, 2)}
+    metrics = [batch.observedMetrics["timerheap"].asDict() for batch in progress]
+    for name, total in {"fired_timers": 4, "late_rows": 1, "dropped_rows": 1, "out_of_order_rows": 0}.items():
+        assert sum(values[name] or 0 for values in metrics) == total, name
+    last = metrics[-1]
+    assert last["watermark"] == 35_000
+    assert (last["pending_event_time_timers"], last["next_event_time_timer"], last["keys"]) == (1, 36_000, 1)
+    assert last["groups"] == last["max_parallelism"] > 1
+    assert 0 < last["largest_group_bytes"] <= last["state_bytes"]
 
 
 class Broken(Echo):

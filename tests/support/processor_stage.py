@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 from timerheap.spark._exchange.frames import hashes_of
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
+from timerheap.spark._group.processor_work import DeclaredState, FrameSettings, ProcessorWork
 from timerheap.spark._group.query import Query, TimeMode
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_runner import ProcessorRunner
+
+_FRAMES = FrameSettings(rows=3, nbytes=1 << 20)
 
 
 class Stage:
@@ -30,11 +32,12 @@ class Stage:
         mode: TimeMode = "None",
         style: Literal["rows", "frames"] = "rows",
         zone: str = "UTC",
+        frames: FrameSettings | None = None,
         **states: DeclaredState,
     ) -> None:
         self._processor = processor
         self._query = Query(
-            work=ProcessorWork(processor(), style, states, (), None, (), zone, 3),
+            work=ProcessorWork(processor(), style, states, (), None, (), zone, frames or _FRAMES),
             key=[rows.names[0]],
             rows=rows,
             result=result,

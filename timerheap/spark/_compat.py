@@ -70,20 +70,24 @@ def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
     return frame
 
 
-def to_record_batch(frame: pd.DataFrame, type_: StructType, zone: str) -> pa.RecordBatch:
+def to_record_batch(
+    frame: pd.DataFrame, type_: StructType, zone: str, *, safe: bool = False, ints_to_decimals: bool = False
+) -> pa.RecordBatch:
     """Return what Spark makes of a DataFrame that a pandas function returns, its columns found by name."""
     if hasattr(conversion, "PandasToArrowConversion"):
         batch = conversion.PandasToArrowConversion.convert(
             [frame],
             StructType([StructField("_0", type_)]),
             timezone=zone,
-            safecheck=False,
+            safecheck=safe,
             arrow_cast=True,
             assign_cols_by_name=True,
+            int_to_decimal_coercion_enabled=ints_to_decimals,
         )
         columns = batch.column(0).flatten()
     else:
-        columns = _serializer(zone)._create_struct_array(frame, to_arrow_type(type_)).flatten()
+        serializer = _serializer(zone, safe, ints_to_decimals)
+        columns = serializer._create_struct_array(frame, to_arrow_type(type_)).flatten()
     return pa.RecordBatch.from_arrays(columns, names=type_.names)
 
 
@@ -122,8 +126,10 @@ def accumulator(spark: SparkSession, zero: T, param: AccumulatorParam[T]) -> Acc
     return spark.sparkContext.accumulator(zero, param)
 
 
-def _serializer(zone: str) -> Any:
+def _serializer(zone: str, safe: bool = False, ints_to_decimals: bool = False) -> Any:
     """Return what converted the frames of a pandas function before 4.2."""
     from pyspark.sql.pandas import serializers
 
-    return cast(Any, serializers).ArrowStreamPandasUDFSerializer(zone, False, True, arrow_cast=True)
+    make = cast(Any, serializers).ArrowStreamPandasUDFSerializer
+    coercion = _if_known(make, int_to_decimal_coercion_enabled=ints_to_decimals)
+    return make(zone, safe, True, arrow_cast=True, **coercion)

@@ -8,7 +8,7 @@ from typing import Literal
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-__all__ = ["DeclaredState", "ProcessorWork"]
+__all__ = ["DeclaredState", "FrameSettings", "ProcessorWork"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,26 @@ class DeclaredState:
 
 
 @dataclass(frozen=True)
+class FrameSettings:
+    """Spark's settings that DataFrames depend on.
+
+    Parameters
+    ----------
+    rows, nbytes : int
+        The most rows in one DataFrame, and about how many bytes of Arrow data make it full.
+    ints_to_decimals : bool
+        Whether ints of a result may become decimals.
+    safe : bool
+        Whether a value of a result that does not fit its type is an error.
+    """
+
+    rows: int
+    nbytes: int
+    ints_to_decimals: bool = False
+    safe: bool = False
+
+
+@dataclass(frozen=True)
 class ProcessorWork:
     """A StatefulProcessor to run.
 
@@ -48,8 +68,7 @@ class ProcessorWork:
         Their key columns, whose names may differ from those of the rows.
     zone : str
         Time zone of the timestamps that the processor receives.
-    frame_rows : int
-        The most rows in one DataFrame.
+    frames : FrameSettings
     """
 
     processor: StatefulProcessor
@@ -59,4 +78,4 @@ class ProcessorWork:
     initial: StructType | None
     initial_key: tuple[str, ...]
     zone: str
-    frame_rows: int
+    frames: FrameSettings

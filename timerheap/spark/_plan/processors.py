@@ -23,7 +23,8 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import packed
 from timerheap.spark._plan.columns import Columns, ungrouped
-from timerheap.spark._plan.settings import check_settings
+from timerheap.spark._plan.observation import observed, with_metrics
+from timerheap.spark._plan.settings import check_settings, frame_settings
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import runs
 from timerheap.spark._worker.hand_overs import hand_overs
@@ -80,7 +81,7 @@ def run_processor(
             initial=None if initial is None else initial.schema,
             initial_key=tuple(initial_key),
             zone=str(spark.conf.get("spark.sql.session.timeZone")),
-            frame_rows=_frame_rows(df),
+            frames=frame_settings(spark),
         ),
         key=keys,
         rows=df.schema,
@@ -97,9 +98,10 @@ def run_processor(
     first = None if initial is None else packed(_of_initial(query), initial)
     if df.isStreaming:
         operator = StreamingProcessorOperator(query, runs(spark), notices(spark), hand_overs(spark))
-        return groups.transformWithStateInPandas(
-            deferred(operator), result, output_mode, mode, first, event_time_column_name
+        output = groups.transformWithStateInPandas(
+            deferred(operator), with_metrics(result), output_mode, mode, first, event_time_column_name
         )
+        return observed(output, df)
     on_batch = BatchProcessorOperator(query)
     if first is None:
         return groups.applyInArrow(lambda rows: on_batch(rows), result)  # counts parameters
@@ -136,11 +138,6 @@ def _event_time(df: DataFrame) -> tuple[str, ...]:
         if _WATERMARK in field.metadata:
             return (field.name, "end") if isinstance(field.dataType, StructType) else (field.name,)
     return ()
-
-
-def _frame_rows(df: DataFrame) -> int:
-    most = int(df.sparkSession.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
-    return most if most > 0 else 1 << 31
 
 
 def _initial_rows(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from timerheap.spark._compat import on_connect
+from timerheap.spark._group.processor_work import FrameSettings
 
-__all__ = ["check_settings"]
+__all__ = ["check_settings", "frame_settings"]
 
 _log = logging.getLogger("timerheap")
 
@@ -22,6 +24,8 @@ _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enab
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _REUSE = "spark.python.worker.reuse"
+_TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+_SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
 
 _FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
 _NO_BYTES = (1 << 31) - 1  # no limit
@@ -48,23 +52,42 @@ def check_settings(df: DataFrame) -> None:
         _log.warning("settings of Spark make this query slow: %s", "; ".join(slow))
 
 
+def frame_settings(spark: SparkSession) -> FrameSettings:
+    """Return the settings of a session for the DataFrames of a processor; on Spark Connect of any size."""
+    rows = int(spark.conf.get(_RECORDS) or 0)
+    return FrameSettings(
+        rows=rows if rows > 0 else _NO_BYTES,
+        nbytes=_NO_BYTES if on_connect(spark) else _batch_bytes(spark),
+        ints_to_decimals=_is_set(spark, _TO_DECIMAL),
+        safe=_is_set(spark, _SAFELY),
+    )
+
+
+def _batch_bytes(spark: SparkSession) -> int:
+    jvm: Any = spark._jvm
+    return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(spark.conf.get(_BYTES)))
+
+
+def _is_set(spark: SparkSession, name: str) -> bool:
+    return str(spark.conf.get(name, "false")).lower() == "true"
+
+
 def _slow_exchange(spark: SparkSession) -> Iterator[str]:
     records = int(spark.conf.get(_RECORDS) or 0)
     if 0 < records < _FEWEST_RECORDS:
         yield f"{_RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
     if on_connect(spark):
         return
-    text = spark.conf.get(_BYTES)
-    nbytes = spark._jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(text)  # type: ignore[union-attr]
-    if nbytes < _NO_BYTES:
+    if _batch_bytes(spark) < _NO_BYTES:
         yield (
-            f"{_BYTES} is {text}, so Spark computes the size of an Arrow batch after each row, set it to "
-            f"{_NO_BYTES}, which is no limit, unless {max(records, _FEWEST_RECORDS)} rows may exceed it"
+            f"{_BYTES} is {spark.conf.get(_BYTES)}, so Spark computes the size of an Arrow batch after each "
+            f"row, set it to {_NO_BYTES}, which is no limit, unless {max(records, _FEWEST_RECORDS)} rows may "
+            "exceed it"
         )
 
 
 def _slow_state(spark: SparkSession) -> Iterator[str]:
-    if str(spark.conf.get(_CHANGELOG, "false")).lower() != "true":
+    if not _is_set(spark, _CHANGELOG):
         yield f"{_CHANGELOG} is false, so each micro-batch writes all state, set it to true"
     if not on_connect(spark) and spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
         yield f"{_REUSE} is false, so each task starts a Python worker, set it to true for the application"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,13 +16,15 @@ import pyarrow.compute as pc
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group, unpack
 from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.live_groups import LiveGroups
-from timerheap.spark._worker.output import ResultBuffer, frame
+from timerheap.spark._worker.output import ResultBuffer, frame, with_metrics
 from timerheap.spark._worker.processor_runner import BoundGroup, ProcessorRunner
 from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.spark._worker.task_metrics import TaskMetrics
 from timerheap.timer import MIN_WATERMARK
 
 __all__ = ["ProcessorBatch", "initial_query"]
@@ -49,11 +52,12 @@ class ProcessorBatch:
 
     Spark calls the operator for the rows of a partition, then for its timers of Spark's. Whichever call comes
     first runs everything that is due in the partition, so that timers fire in the order of their timestamps
-    across its key groups. A key group has one timer of Spark's, at the first of its own or before it.
+    across its key groups. A key group has one timer of Spark's, at the first of its own or before it. The
+    first key group of a partition has one right after now: it runs in every micro-batch, so that the metrics
+    are those of all groups.
 
     Rows are late if their event time is not after the watermark of the micro-batch before, which Spark does
-    not tell. So the first key group of a partition keeps the watermark that it has seen last, and has a timer
-    of Spark's right after it: it sees each watermark.
+    not tell. So the first key group of a partition, which sees each watermark, keeps the last one.
 
     Parameters
     ----------
@@ -88,6 +92,8 @@ class ProcessorBatch:
         self._runner = ProcessorRunner(work, query, timer_values, self._output)
         self._runner.open()
         self._done: set[int] = set()  # the partitions that have been run
+        self._metrics = TaskMetrics()
+        self._late_rows = 0
 
     def run(self, partition: int, parts: list[Part], observed: pa.Table) -> Iterator[pd.DataFrame]:
         """Process the rows of a partition and fire its due timers."""
@@ -107,7 +113,7 @@ class ProcessorBatch:
             return self._run(partition, [], label_of(key_group), fired)
         self._store.select(label_of(key_group))
         manifest = self._store.read_manifest()
-        if manifest is not None and manifest.wake_up is not None and manifest.wake_up <= self._now:
+        if manifest is not None and self._is_due(manifest):
             # A timer is due and waits for the next micro-batch. From now on Spark's waits for that, too.
             self._store.register_timer(self._now if fired != self._now else self._now - 1)
         self._store.settle()
@@ -134,37 +140,55 @@ class ProcessorBatch:
         """Process rows and fire due timers, then select the label that Spark has called."""
         self._done.add(partition)
         by_group = by_key_group(parts)
-        seen, due = self._survey(partition, set(by_group)) if self._timed else (MIN_WATERMARK, set())
+        others = self._others(partition, set(by_group))
+        due = {group for group, manifest in others.items() if self._is_due(manifest)}
+        seen = max((manifest.watermark for manifest in others.values()), default=MIN_WATERMARK)
         opened = {group: self._open(group) for group in sorted({*by_group, *due})}
         if self._follows:
             seen = max([seen, *(each.bound.group.watermark for each in opened.values())])
-            if partition not in opened and seen < self._watermark:
-                opened[partition] = self._open(partition)
+        if self._timed and partition not in opened:
+            opened[partition] = self._open(partition)
         bound = {group: each.bound for group, each in opened.items()}
         rows = [(bound[group], self._timely(rows, seen, bound[group])) for group, rows in by_group.items()]
         self._runner.process([(group, some) for group, some in rows if len(some.hashes)])
         if self._timed:
             self._runner.fire(list(bound.values()), self._now)
         for group, each in opened.items():
-            self._save(each, max(seen, self._watermark), fired, first=self._follows and group == partition)
+            self._save(each, max(seen, self._watermark), fired, first=group == partition)
+        held = {group: each.stored.manifest for group, each in opened.items()}
+        for manifest in {**others, **held}.values():
+            self._metrics.add_group(manifest)
         self._store.select(label)
         self._store.settle()
-        return map(frame, self._output.table().to_batches())
+        return map(frame, with_metrics(self._output.table(), self._counted()).to_batches())
 
-    def _survey(self, partition: int, known: set[int]) -> tuple[int, set[int]]:
-        """Return the last watermark that key groups without rows have seen, and those with due timers."""
-        seen, due = MIN_WATERMARK, set()
+    def _others(self, partition: int, known: set[int]) -> dict[int, Manifest]:
+        """Return what is stored of the key groups of a partition that have no rows."""
+        found = {}
         for key_group in self._placement.key_groups(partition):
-            if key_group in known:
-                continue
-            self._store.select(label_of(key_group))
-            manifest = self._store.read_manifest()
-            if manifest is None:
-                continue
-            seen = max(seen, manifest.watermark)
-            if manifest.wake_up is not None and manifest.wake_up <= self._now:
-                due.add(key_group)
-        return seen, due
+            if key_group not in known:
+                self._store.select(label_of(key_group))
+                found[key_group] = self._store.read_manifest() or Manifest(self._placement.max_parallelism)
+        return found
+
+    def _is_due(self, manifest: Manifest) -> bool:
+        return self._timed and manifest.wake_up is not None and manifest.wake_up <= self._now
+
+    def _counted(self) -> str:
+        """Return the metrics since the last call."""
+        counts = self._groups.counts
+        if self._watermark > 0:  # Spark's begins at 0, and is -1 in other time modes
+            self._metrics.add_times(self._watermark, MIN_WATERMARK, time.time_ns() // 1_000_000)
+        self._metrics.add_totals(
+            fired_timers=self._runner.fired_timers,
+            late_rows=self._late_rows,
+            dropped_rows=self._late_rows,
+            out_of_order_rows=0,
+            groups_handed_over=counts.handed_over,
+            groups_loaded=counts.loaded,
+        )
+        self._metrics.add(max_parallelism=self._placement.max_parallelism)
+        return self._metrics.take()
 
     def _open(self, key_group: int) -> _Open:
         label = label_of(key_group)
@@ -179,8 +203,10 @@ class ProcessorBatch:
         late = late_rows(rows.rows, self._work.event_time, max(seen, 0))  # Spark's watermark begins at 0
         if not late.any():
             return rows
-        bound.group.late_rows += int(late.sum())
-        _log.warning("dropped %d late rows", late.sum())
+        count = int(late.sum())
+        bound.group.late_rows += count
+        self._late_rows += count
+        _log.warning("dropped %d late rows", count)
         return HashedRows(rows.rows.filter(pa.array(~late)), rows.hashes[~late], rows.timestamps[~late])
 
     def _save(self, each: _Open, watermark: int, firing: int | None, first: bool) -> None:

@@ -7,6 +7,11 @@ from pyspark.errors import PySparkRuntimeError
 __all__ = ["refusal"]
 
 _TEXTS = {
+    "EXPRESSION_DECODING_FAILED": (
+        "Failed to decode a row to a value of the expressions: the field {name} must not be null, got "
+        "{value!r}.",
+        "42846",
+    ),
     "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE": (
         "Illegal value provided to the State Store Cannot write empty list values to State Store for "
         "StateName {name}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from timerheap.spark._compat import to_frame, to_record_batch
 from timerheap.spark._group.offsets import narrow
+from timerheap.spark._group.processor_work import FrameSettings
 from timerheap.spark._group.python_values import python_values
 from timerheap.spark._worker.frame_slices import columns_of, sliced
 from timerheap.spark._worker.output import ResultBuffer
@@ -34,15 +36,14 @@ class FrameRecords:
         Type of the results.
     zone : str
         Time zone of the timestamps in the frames, which have none.
-    frame_rows : int
-        The most rows in one frame.
+    settings : FrameSettings
     output : ResultBuffer
     """
 
-    def __init__(self, result: StructType, zone: str, frame_rows: int, output: ResultBuffer) -> None:
+    def __init__(self, result: StructType, zone: str, settings: FrameSettings, output: ResultBuffer) -> None:
         self._result = result
         self._zone = zone
-        self._frame_rows = frame_rows
+        self._settings = settings
         self._output = output
         self._shape: tuple[Any, ...] = ()  # of the frames that wait: their columns and dtypes
         self._pending: list[list[Any]] = []
@@ -56,7 +57,12 @@ class FrameRecords:
         batch = pa.RecordBatch.from_arrays(columns, names=[str(i) for i in range(len(columns))])
         frame = to_frame(batch, self._zone)
         frame.columns = pd.Index(rows.schema.names)
-        return _Frames(frame, keys, self._frame_rows)
+        return _Frames(frame, keys, self._frame_rows(rows))
+
+    def _frame_rows(self, rows: pa.RecordBatch) -> int:
+        """Return after how many of these rows a frame is full."""
+        most, nbytes, total = self._settings.rows, self._settings.nbytes, int(rows.nbytes)
+        return most if total <= nbytes else min(most, max(1, math.ceil(nbytes * rows.num_rows / total)))
 
     def emit(self, results: Iterable[Any]) -> None:
         """See `Records`; a result is a DataFrame, whose columns are found by name."""
@@ -86,7 +92,11 @@ class FrameRecords:
         names = self._shape[0]
         frame = pd.concat([pd.Series(_joined(parts)) for parts in zip(*pending, strict=True)], axis=1)
         frame.columns = pd.Index(names)
-        self._output.batch(to_record_batch(frame, self._result, self._zone), "the processor")
+        settings = self._settings
+        batch = to_record_batch(
+            frame, self._result, self._zone, safe=settings.safe, ints_to_decimals=settings.ints_to_decimals
+        )
+        self._output.batch(batch, "the processor")
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

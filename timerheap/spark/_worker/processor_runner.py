@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,8 @@ class BoundGroup:
     timers : JournalledTimers
         Those of the query's time mode.
     service : KeyTimerService
+    delete_timer : callable
+        Deletes a timer of the current key in the query's time mode.
     tables : dict of str to UserState
     expiries : list of (timestamp, key id, namespace)
         See `timerheap.spark._worker.processor_states.Scope`.
@@ -52,6 +54,7 @@ class BoundGroup:
     group: KeyGroup
     timers: JournalledTimers
     service: KeyTimerService
+    delete_timer: Callable[[int], None]
     tables: dict[str, UserState]
     expiries: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -76,6 +79,11 @@ class ProcessorRunner:
     timer_values : TimerValues
         The times of the micro-batch, as the processor receives them.
     output : ResultBuffer
+
+    Attributes
+    ----------
+    fired_timers : int
+        How many timers have fired.
     """
 
     def __init__(
@@ -85,6 +93,7 @@ class ProcessorRunner:
         self._work = work
         self._query = query
         self._times = timer_values
+        self.fired_timers = 0
         self._scope = Scope()
         self._scope.now = timer_values.getCurrentProcessingTimeInMs()
         self._handle = ProcessorHandle(query.time_mode, self._scope, self._declared)
@@ -94,7 +103,7 @@ class ProcessorRunner:
         self._records: Records = (
             RowRecords(query.result_schema, work.zone, output)
             if work.style == "rows"
-            else FrameRecords(query.result, work.zone, work.frame_rows, output)
+            else FrameRecords(query.result, work.zone, work.frames, output)
         )
 
     def _declared(self, name: str, *_: object) -> DeclaredState:
@@ -132,7 +141,9 @@ class ProcessorRunner:
         event, processing = KeyTimers(group.event_timers, keys), KeyTimers(group.processing_timers, keys)
         service.bind_group(event, processing, group.watermark, self._scope.now)
         mine = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
-        return BoundGroup(group, mine, service, tables)
+        in_event_time = mine is group.event_timers
+        delete = service.delete_event_time_timer if in_event_time else service.delete_processing_time_timer
+        return BoundGroup(group, mine, service, delete, tables)
 
     def process(self, parts: list[tuple[BoundGroup, HashedRows]]) -> None:
         """Call ``handleInputRows`` for each key, in the order of the keys."""
@@ -188,12 +199,13 @@ class ProcessorRunner:
         """
         self._handle.stage = "DATA_PROCESSED"
         handle, times, emit = self._processor.handleExpiredTimer, self._times, self._records.emit
-        scope, current, delete = self._scope, self._scope.keys, self._handle.deleteTimer
+        scope, current = self._scope, self._scope.keys
         for timestamp, key, id_, bound in self._due(groups, time):
             scope.group = bound
             current.current_key = id_
             emit(handle(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
-            delete(timestamp)
+            bound.delete_timer(timestamp)
+            self.fired_timers += 1
         current.current_key = None
         self._records.flush()
 

@@ -104,14 +104,14 @@ class ProcessorState(ABC):
 
     def _key(self, doing: str) -> int:
         """Return the current key's id; an error says what was being done, in Spark's words."""
+        id_: int | None = self._scope.keys.current_key
+        if id_ is not None and not self.deleted:
+            return id_
         if self.deleted:
             raise PySparkRuntimeError(
                 f"Error {doing}: {self.shape.capitalize()} state {self.name} is not initialized."
             )
-        id_: int | None = self._scope.keys.current_key
-        if id_ is None:
-            raise refusal("INTERNAL_ERROR_TWS", doing, name=self.name)
-        return id_
+        raise refusal("INTERNAL_ERROR_TWS", doing, name=self.name)
 
     def _keep(self, value: Any) -> Any:
         """Return what is kept of a value that is written now."""
@@ -139,21 +139,24 @@ class _Value(ProcessorState, ValueState):
 
     def _find(self, doing: str) -> Any:
         key_id = self._key(doing)
-        kept = self._table.load(key_id)
-        return kept if kept is not None and self._live(kept) else None
+        kept = self._scope.group.tables[self.name].load(key_id)
+        return kept if kept is None or self._ttl is None or self._live(kept) else None
 
     def exists(self) -> bool:
         return self._find("checking value state exists") is not None
 
     def get(self) -> tuple[Any, ...] | None:
         kept = self._find("getting value state")
-        return None if kept is None else self._value(kept)
+        if kept is None:
+            return None
+        return self._codec.decode(kept if self._ttl is None else kept["value"])
 
     def update(self, newValue: Any) -> None:
-        key_id, kept = self._key("updating value state"), self._keep(newValue)
-        if self._ttl is not None and self._table.load(key_id) is None:  # else an expiry is kept already
+        key_id, table = self._key("updating value state"), self._table
+        kept = self._codec.encode(newValue) if self._ttl is None else self._keep(newValue)
+        if self._ttl is not None and table.load(key_id) is None:  # else an expiry is kept already
             self._expire(key_id)
-        self._table.store(key_id, kept)
+        table.store(key_id, kept)
 
     def clear(self) -> None:
         key_id = self._key("clearing value state")

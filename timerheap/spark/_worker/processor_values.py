@@ -70,15 +70,24 @@ class StructCodec:
         ]
         readers = [reader(field.dataType) for field in schema]
         self._readers = None if all(read is _same for read in readers) else readers
+        self.decode: Callable[[dict[str, Any]], tuple[Any, ...]] = (
+            _values if self._readers is None else self._decoded
+        )
+        """Returns the value, an object of the caller's own."""
 
     def encode(self, data: Any) -> dict[str, Any]:
         """Return what is kept of a value, any iterable; raise the error that Spark or its JVM would raise."""
-        return dict(zip(self.names, self.encode_key(data), strict=True))
+        if isinstance(data, tuple) and self._is_plain(data):
+            return dict(zip(self.names, data, strict=True))
+        return dict(zip(self.names, self._coerced(data), strict=True))
 
     def encode_key(self, data: Any) -> tuple[Any, ...]:
         """Return what is kept of the key of a map, hashable if its fields are."""
         if isinstance(data, tuple) and self._is_plain(data):
             return tuple(data)
+        return self._coerced(data)
+
+    def _coerced(self, data: Any) -> tuple[Any, ...]:
         values = self._internal(tuple(map(_in_python, data)))
         if len(values) != self._n:
             raise refusal("STRUCT_ARRAY_LENGTH_MISMATCH", expected=self._n, actual=len(values))
@@ -94,8 +103,7 @@ class StructCodec:
                 return False
         return True
 
-    def decode(self, kept: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the value, an object of the caller's own."""
+    def _decoded(self, kept: dict[str, Any]) -> tuple[Any, ...]:
         return self.decode_key(tuple(kept.values()))
 
     def decode_key(self, kept: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -122,6 +130,10 @@ def _in_python(value: Any) -> Any:
     return value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
 
 
+def _values(kept: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(kept.values())
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -133,11 +145,13 @@ def _kept_as_they_are(field: T.StructField) -> set[type]:
 
 
 def _field_coercer(field: T.StructField) -> Convert:
-    """Return the `_coercer` of a field; a null that its type forbids becomes zero, as in the JVM."""
+    """Return the `_coercer` of a field; a null that its type forbids is zero or an error, as in the JVM."""
     coerce = _coercer(field.dataType)
-    zero = next((zero for types, zero in _ZEROS if isinstance(field.dataType, types)), None)
-    if field.nullable or zero is None:
+    if field.nullable:
         return coerce
+    zero = next((zero for types, zero in _ZEROS if isinstance(field.dataType, types)), None)
+    if zero is None:
+        return _required(field.name, coerce)
     default = coerce(zero)
 
     def coerce_or_zero(value: Any) -> Any:
@@ -145,6 +159,16 @@ def _field_coercer(field: T.StructField) -> Convert:
         return default if kept is None else kept
 
     return coerce_or_zero
+
+
+def _required(name: str, coerce: Convert) -> Convert:
+    def coerce_required(value: Any) -> Any:
+        kept = coerce(value)
+        if kept is None:
+            raise refusal("EXPRESSION_DECODING_FAILED", name=name, value=value)
+        return kept
+
+    return coerce_required
 
 
 def _coercer(type_: T.DataType) -> Convert:

@@ -1,9 +1,16 @@
-"""Rows with values outside the range of Python raise; works without a Spark session."""
+"""Rows are read like those of Spark, and values outside the range of Python raise; needs no Spark session."""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 from pyspark.sql.types import (
     DateType,
     LongType,
@@ -14,6 +21,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from timerheap._native._heap import RowField
+from timerheap.spark._worker.row_classes import row_class
 from timerheap.spark._worker.rows import row_source
 
 YEAR_10000 = 253_402_300_800_000_000  # microseconds
@@ -57,3 +66,58 @@ def test_timestamps_in_structs_and_dates_are_checked_too() -> None:
     days = pa.table({"day": pa.array([3_000_000], pa.int32()).cast(pa.date32())})
     with pytest.raises(ValueError, match=f"^column 'day' {OUTSIDE}.*10183-09-21; filter such rows out"):
         row_source(days, StructType([type_["day"]]))
+
+
+NAMES = ["k", "count", "__x", "k", "of the day"]
+VALUES = ("a", 1, 2.5, None, b"z")
+ACCESSES: list[Callable[[Row], Any]] = [
+    lambda row: row[0],
+    lambda row: row[-1],
+    lambda row: row[5],
+    lambda row: row[2**70],
+    lambda row: row[True],
+    lambda row: row[np.int64(1)],
+    lambda row: row[1:3],
+    lambda row: row["k"],
+    lambda row: row["count"],
+    lambda row: row["of the day"],
+    lambda row: row["missing"],
+    lambda row: row[None],
+    lambda row: row.k,
+    lambda row: row.count(1),
+    lambda row: row.__x,
+    lambda row: getattr(row, "of the day"),
+    lambda row: row.missing,
+    lambda row: row.__fields__,
+    lambda row: setattr(row, "k", 1),
+    lambda row: row("b", 2),
+    lambda row: "k" in row,
+    lambda row: list(row),
+    lambda row: (row == VALUES, hash(row), len(row), type(row).__name__, isinstance(row, Row)),
+    lambda row: row.asDict(),
+    lambda row: copy(row),
+    lambda row: pickle.loads(pickle.dumps(row)),
+    repr,
+]
+
+
+@pytest.mark.parametrize("access", ACCESSES)
+@pytest.mark.parametrize("values", [VALUES, VALUES[:1], ()])
+def test_rows_are_read_as_those_of_spark(access: Callable[[Row], Any], values: tuple[Any, ...]) -> None:
+    def outcome(class_: type[Row]) -> tuple[Any, ...]:
+        row = tuple.__new__(class_, values)
+        row.__fields__ = NAMES
+        try:
+            found = access(row)
+        except Exception as e:
+            return type(e), repr(e)
+        return type(found), found, repr(found)
+
+    assert outcome(row_class(tuple(NAMES))) == outcome(Row)
+
+
+def test_fields_are_those_of_tuples() -> None:
+    with pytest.raises(ValueError, match="place must be 0 or more, got -1"):
+        RowField(-1)
+    with pytest.raises(TypeError, match="row must be a tuple, got 5"):
+        RowField(0).__get__(5, int)  # type: ignore[arg-type]

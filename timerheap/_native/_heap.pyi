@@ -25,6 +25,7 @@ __all__ = [
     "PlaceNumbers",
     "RowCells",
     "RowContext",
+    "RowField",
     "RowLoop",
     "RowSource",
     "RowTimerService",
@@ -35,6 +36,7 @@ __all__ = [
     "TimerHeap",
     "from_text",
     "read_frame",
+    "row_getter",
     "row_order",
     "seal",
     "spark_hashes",
@@ -219,6 +221,13 @@ class ColumnReader:
     ) -> Self: ...
     def tolist(self) -> list[Any]: ...
     def __len__(self) -> int: ...
+
+@final
+class RowField:
+    def __new__(cls, place: int) -> Self: ...
+    def __get__(self, row: tuple[Any, ...] | None, owner: type | None) -> Any: ...
+
+def row_getter(places: dict[str, int], otherwise: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]: ...
 
 @final
 class RowSource:

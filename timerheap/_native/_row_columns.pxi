@@ -82,6 +82,70 @@ cdef int64_t _integer(const uint8_t *at, unsigned width) noexcept:
 cdef dict _KINDS = {"integer": TH_FIXED, "float": TH_FLOAT, "bool": TH_BITS, "string": TH_TEXT, "binary": TH_TEXT}
 
 
+@cython.final
+@cython.auto_pickle(False)
+cdef class RowField:
+    """An attribute of a subclass of tuple: the value at a place.
+
+    Examples
+    --------
+    >>> class Point(tuple):
+    ...     x = RowField(0)
+    >>> Point((7, 8)).x
+    7
+    """
+
+    cdef Py_ssize_t place
+
+    def __cinit__(self, Py_ssize_t place):
+        if place < 0:
+            raise ValueError(f"place must be 0 or more, got {place}")
+        self.place = place
+
+    def __get__(self, row, owner):
+        if row is None:
+            return self
+        if not PyTuple_Check(row):
+            raise TypeError(f"row must be a tuple, got {row!r}")
+        if self.place >= PyTuple_GET_SIZE(row):
+            raise AttributeError(f"the row must have more than {self.place} values, got {PyTuple_GET_SIZE(row)}")
+        return <object>PyTuple_GET_ITEM(row, self.place)
+
+
+def row_getter(dict places not None, otherwise not None):
+    """Return the method ``__getitem__`` of a subclass of tuple that also finds values by name.
+
+    Parameters
+    ----------
+    places : dict of str to int
+    otherwise : callable
+        The method for what is neither one of these names nor a number from 0 to the last.
+
+    Examples
+    --------
+    >>> class Point(tuple):
+    ...     __getitem__ = row_getter({"x": 0}, tuple.__getitem__)
+    >>> Point((7, 8))["x"], Point((7, 8))[-1]
+    (7, 8)
+    """
+    def __getitem__(row, item):
+        cdef PyObject *found
+        cdef object place = item
+        cdef int overflow = 0
+        cdef long long at = -1
+        if type(item) is str:
+            found = PyDict_GetItemWithError(places, item)
+            if found != NULL:
+                place = <object>found
+        if PyLong_CheckExact(place):
+            at = PyLong_AsLongLongAndOverflow(place, &overflow)
+        if PyTuple_Check(row) and 0 <= at < PyTuple_GET_SIZE(row):
+            return <object>PyTuple_GET_ITEM(row, <Py_ssize_t>at)
+        return otherwise(row, item)
+
+    return __getitem__
+
+
 cdef extern from *:
     """
     #if PY_VERSION_HEX >= 0x030E0000

@@ -12,6 +12,7 @@ from timerheap._native._heap import RowSource
 from timerheap.spark._group.python_values import column_reader, python_values
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_records import in_zone
+from timerheap.spark._worker.row_classes import row_class
 
 __all__ = ["RowRecords"]
 
@@ -110,5 +111,5 @@ class _Rows:
     def _load(self, start: int) -> None:
         part = self._all.slice(start, _CHUNK)
         columns = [column_reader(column) or python_values(column) for column in part.columns]
-        self._chunk = RowSource(Row, part.schema.names, columns, []).tolist()
+        self._chunk = RowSource(row_class(tuple(part.schema.names)), part.schema.names, columns, []).tolist()
         self._begin, self._end = start, start + part.num_rows

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import StructType
 
@@ -28,6 +27,7 @@ from timerheap.spark._worker.processor_records import Records
 from timerheap.spark._worker.processor_rows import RowRecords
 from timerheap.spark._worker.processor_states import Scope
 from timerheap.spark._worker.processor_values import reader
+from timerheap.spark._worker.row_classes import row_class
 from timerheap.spark._worker.row_context import KeyTimerService
 from timerheap.spark._worker.unsafe_order import UnsafeOrder
 
@@ -249,7 +249,8 @@ class ProcessorRunner:
             list(map(read, values))
             for read, values in zip(self._key_readers, zip(*keys, strict=True), strict=True)
         ]
-        rows: list[tuple[Any, ...]] = RowSource(Row, self._query.key, columns, []).tolist()
+        class_ = row_class(tuple(self._query.key))
+        rows: list[tuple[Any, ...]] = RowSource(class_, self._query.key, columns, []).tolist()
         return rows
 
     def purge(self, bound: BoundGroup) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Row
 from pyspark.sql.types import DataType, StructField, StructType, UserDefinedType
 
 from timerheap._native._heap import ColumnReader, RowSource
 from timerheap.spark._compat import to_tuples
 from timerheap.spark._group.python_values import column_reader
+from timerheap.spark._worker.row_classes import row_class
 
 __all__ = ["row_source"]
 
@@ -37,7 +37,8 @@ def row_source(table: pa.Table, type_: StructType, key: Sequence[str] = ()) -> R
     ValueError
         If a date or timestamp lies outside the years 1 to 9999.
     """
-    return RowSource(Row, type_.names, _columns(table, type_, key), [*map(type_.names.index, key)])
+    columns = _columns(table, type_, key)
+    return RowSource(row_class(tuple(type_.names)), type_.names, columns, [*map(type_.names.index, key)])
 
 
 def _columns(table: pa.Table, type_: StructType, key: Sequence[str]) -> list[ColumnReader | list[Any]]:

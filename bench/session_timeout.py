@@ -346,7 +346,8 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
 def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Path) -> dict[str, Any]:
     """Run every variant once per round, in turn, and compare its output with `expected`.
 
-    Spark's own timers run on `sample`, all others on `job`. A first run of the no-op warms up the JVM.
+    Spark's own timers run on `sample`, all others on `job`. A run of the no-op before each round warms up the
+    JVM, and starts the workers that have ended while Spark's own timers, which need fewer, ran.
 
     Raises
     ------
@@ -358,9 +359,9 @@ def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Pa
     for name, size in (("all", job), ("sample", sample)):
         size.write(scratch / name, files)
         sources[name] = size, scratch / name, expected(scratch / name)
-    run("no-op", spark, job, scratch / "all", scratch / "warm-up", files)
     runs: dict[str, list[Run]] = {variant: [] for variant in VARIANTS}
     for number in range(rounds):
+        run("no-op", spark, job, scratch / "all", scratch / f"warm-up-{number}", files)
         for variant in VARIANTS:
             size, source, wanted = sources["sample" if variant == "spark" else "all"]
             place = scratch / f"{variant}-{number}"

@@ -42,6 +42,7 @@ EXPECTED = (
     "Python worker exited unexpectedly",
     "failed to connect back",
     "Could not recompute",
+    "A shuffle map stage with indeterminate output was failed and retried",
     "Connection reset",
     "Connection refused",
     "Broken pipe",

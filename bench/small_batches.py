@@ -27,13 +27,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from session_timeout import SCHEMA, SPAN, Columns, Rows, packed
+from usage import cpu
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap._demo.replay import spark_session
 
 _WARM_UP = 5  # micro-batches: workers start, the JVM compiles
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def _process(function: Any, order: str) -> Callable[[DataFrame], DataFrame]:
@@ -87,33 +87,6 @@ VARIANTS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
 }
 
 
-def _cpu(pid: int) -> float:
-    """Return the processor seconds of a process, without its children."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def _python(jvm: int) -> float:
-    """Return the processor seconds of the Python workers of this JVM that are alive."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:  # it has ended
-                continue
-            parents.setdefault(parent, []).append(int(entry.name))
-    total, found = 0.0, list(parents.get(jvm, ()))
-    while found:
-        pid = found.pop()
-        found += parents.get(pid, ())
-        try:
-            total += _cpu(pid)
-        except OSError:
-            continue
-    return total
-
-
 def _write(directory: Path, batch: int, rows: int) -> None:
     rng = np.random.default_rng(batch)
     keys = pa.array([f"user-{key:08}" for key in rng.integers(0, 10 * rows, rows).tolist()])
@@ -137,13 +110,13 @@ def measure(spark: SparkSession, rows: int, batches: int, scratch: Path) -> dict
     for batch in range(_WARM_UP + batches):
         for name, query in queries.items():
             _write(scratch / name, batch, rows)
-            before = _cpu(jvm), _python(jvm)
+            before = cpu(jvm)
             query.processAllAvailable()
-            after = _cpu(jvm), _python(jvm)
+            spent = cpu(jvm).since(before)
             done = [p for p in query.recentProgress if p.numInputRows][-1]
             seconds = done.durationMs["triggerExecution"] / 1000
             if batch >= _WARM_UP:
-                figures[name].append((seconds, after[0] - before[0], after[1] - before[1]))
+                figures[name].append((seconds, spent.jvm, spent.python))
     for query in queries.values():
         query.stop()
     return {

@@ -36,25 +36,13 @@ def marked(results: dict[str, tuple[DataFrame, DataFrame]]) -> DataFrame:
 
 def run(df: DataFrame, work: Path) -> list[dict[tuple[str, str], list[str]]]:
     """Run a query over all there is; return the texts of each micro-batch by name and implementation."""
-    found: dict[int, dict[tuple[str, str], list[str]]] = {}
-
-    def collect(batch: DataFrame, number: int) -> None:
+    found = []
+    for batch in streams.batches(df, work):
         texts: dict[tuple[str, str], list[str]] = {}
-        for name, by, what in batch.collect():
+        for name, by, what in batch:
             texts.setdefault((name, by), []).append(what)
-        found[number] = {of: sorted(some) for of, some in texts.items()}
-
-    query = (
-        df.writeStream.foreachBatch(collect)
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-    return [texts for _, texts in sorted(found.items())]
+        found.append({of: sorted(some) for of, some in texts.items()})
+    return found
 
 
 def expect_equal(batches: list[dict[tuple[str, str], list[str]]]) -> None:

@@ -163,23 +163,8 @@ def run_both(
     """Run commands on both implementations; return what each yields in each micro-batch, sorted."""
     streams.write_batches(work / "input", batches, SCHEMA)
     df = streams.read_stream(spark, work / "input").withWatermark("at", "2 seconds")
-    found: dict[int, list[Any]] = {}
-
-    def collect(df: DataFrame, batch: int) -> None:
-        found[batch] = [tuple(row) for row in df.collect()]
-
-    query = (
-        on_both(df, Commands(style, ttl), style, time_mode, initial)
-        .writeStream.foreachBatch(collect)
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
+    both = on_both(df, Commands(style, ttl), style, time_mode, initial)
     return [
         tuple(sorted((row[:2] for row in rows if row[2] == by), key=repr) for by in ("spark", "timerheap"))
-        for _, rows in sorted(found.items())
+        for rows in streams.batches(both, work)
     ]

@@ -50,6 +50,26 @@ def run(result: DataFrame, work: Path) -> list[StreamingQueryProgress]:
     return query.recentProgress
 
 
+def batches(result: DataFrame, work: Path) -> list[list[tuple[Any, ...]]]:
+    """Run a streaming query over all there is; return the rows of each micro-batch."""
+    found: dict[int, list[tuple[Any, ...]]] = {}
+
+    def collect(df: DataFrame, batch: int) -> None:
+        found[batch] = [tuple(row) for row in df.collect()]
+
+    query = (
+        result.writeStream.foreachBatch(collect)
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return [rows for _, rows in sorted(found.items())]
+
+
 @contextmanager
 def started(result: DataFrame, work: Path) -> Iterator[StreamingQuery]:
     """Run a streaming query into `work`/sink until the end of the block."""

@@ -13,16 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
+from queries import opened, query_of
 
-from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction, WatermarkStrategy
+from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
-from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.notices import Notice, _LoggedOnce, each
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import RowRunner
 
 ROWS = StructType().add("k", "long").add("at", "long").add("add", "long").add("drop", "long")
 RESULT = StructType().add("k", "long").add("at", "long")
@@ -57,24 +55,10 @@ class Group:
     """One key group of a query in order of arrival."""
 
     def __init__(self, function: Any, late: Any = "process") -> None:
-        self.query = Query(
-            work=function,
-            key=["k"],
-            rows=ROWS,
-            result=RESULT,
-            event_time="at",
-            watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
-            channels=(None,),
-            order="arrival",
-            time_mode="None",
-            max_parallelism=1,
-            late=late,
-            late_row=ROWS if late == "emit" else None,
-            late_columns=tuple(ROWS.names),
-        )
-        runner = RowRunner if isinstance(function, KeyedProcessFunction) else BatchRunner
-        self.runner = runner(function, self.query, 1)
-        self.runner.open()
+        late_row = ROWS if late == "emit" else None
+        options = {"late": late, "late_row": late_row, "late_columns": tuple(ROWS.names)}
+        self.query = query_of(function, ROWS, RESULT, order="arrival", **options)
+        self.runner = opened(self.query)
         self.group = KeyGroup(self.query)
 
     def batch(self, steps: Sequence[Step], watermark: int) -> list[dict[str, Any]]:

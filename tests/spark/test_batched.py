@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from queries import query_of
 
 from timerheap import (
     BatchProcessFunction,
@@ -43,24 +44,15 @@ class Does(BatchProcessFunction):
     do: Callable[[Any, Any], object]
 
 
-def query_of(function: BatchProcessFunction) -> Query:
+def untimed(function: BatchProcessFunction) -> Query:
     """Return a query with one column of text keys and without event time."""
-    return Query(
-        work=function,
-        key=["k"],
-        rows=from_arrow_schema(SCHEMA),
-        result=from_arrow_schema(SCHEMA),
-        event_time=None,
-        watermarks=(WatermarkStrategy.no_watermarks(),),
-        channels=(None,),
-        order="arrival",
-        time_mode="ProcessingTime",
-        max_parallelism=2,
-    )
+    clocks = {"event_time": None, "watermarks": (WatermarkStrategy.no_watermarks(),), "order": "arrival"}
+    schema = from_arrow_schema(SCHEMA)
+    return query_of(function, schema, schema, time_mode="ProcessingTime", max_parallelism=2, **clocks)
 
 
 def new_group() -> KeyGroup:
-    return KeyGroup(query_of(Does()))
+    return KeyGroup(untimed(Does()))
 
 
 def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> KeyGroup:
@@ -69,7 +61,7 @@ def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> 
     group = group or new_group()
     rows = pa.record_batch([pa.array(["a", "b", "c"])], schema=SCHEMA)
     ids = group.keys.resolve(np.array([5, 6, 7]), rows.columns)
-    runner = BatchRunner(function, query_of(function), 2)
+    runner = BatchRunner(function, untimed(function), 2)
     runner.open()
     runner.begin(group, 1_000, ResultBuffer(SCHEMA))
     for call in calls:
@@ -175,7 +167,7 @@ def test_the_keys_of_timers_that_fire_at_once_are_looked_up_in_a_few_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     function = Fires()
-    query = replace(query_of(Does()), work=function)
+    query = replace(untimed(Does()), work=function)
     group = KeyGroup(query)
     names = [f"key {i}" for i in range(100)]
     ids = group.keys.resolve(np.arange(100) * 12345 % 101, [pa.array(names)])

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
+from queries import opened, query_of
 
 from timerheap import BatchProcessFunction, Duration, KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap import WatermarkStrategy as Strategy
@@ -20,10 +21,8 @@ from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._group.watermark import WatermarkState
-from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import RowRunner
 
 BOUND, SPAN = 5_000, 3_600_000
 DELAYED = Strategy.for_bounded_out_of_orderness(BOUND)
@@ -61,21 +60,11 @@ def run(
     minute for so many minutes.
     """
     types = {"i": "long", "O": "string"}
-    query = Query(
-        work=function,
-        key=["k"],
-        rows=schema(", ".join(f"{name} {types[dtype.kind]}" for name, dtype in rows.dtypes.items())),
-        result=schema(output),
-        event_time="at",
-        watermarks=(strategy,),
-        channels=(channel,),
-        order="event_time",
-        time_mode="ProcessingTime",
-        max_parallelism=1,
-    )
+    columns = ", ".join(f"{name} {types[dtype.kind]}" for name, dtype in rows.dtypes.items())
+    clocks = {"watermarks": (strategy,), "channels": (channel,), "time_mode": "ProcessingTime"}
+    query = query_of(function, schema(columns), schema(output), **clocks)
     group, clock = KeyGroup(query), WatermarkState(query.watermarks, query.channels)
-    runner = (RowRunner if isinstance(function, KeyedProcessFunction) else BatchRunner)(function, query, 1)
-    runner.open()
+    runner = opened(query)
     buffer = ResultBuffer(query.result_schema, query.late_type)
     now = 0
     for part in np.array_split(np.arange(len(rows)), micro_batches):

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
 from pyspark.sql.types import StructType
+from queries import query_of
 from test_live_groups import Added, GroupStore
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction
@@ -37,19 +38,10 @@ LABEL = 7
 FATES = ["done"] * 5 + ["dies at once", "dies after its rows", "saves in vain", "loses its executor", "ends"]
 
 
-def query_of(function: KeyedProcessFunction | BatchProcessFunction, order: Any) -> Query:
-    return Query(
-        work=function,
-        key=["k"],
-        rows=StructType().add("k", "string").add("at", "long").add("n", "long").add("word", "string"),
-        result=StructType().add("k", "string").add("at", "long").add("what", "string"),
-        event_time="at",
-        watermarks=(kill_jobs.WATERMARK,),
-        channels=(None,),
-        order=order,
-        time_mode="None",
-        max_parallelism=1,
-    )
+def words_query(function: KeyedProcessFunction | BatchProcessFunction, order: Any) -> Query:
+    rows = StructType().add("k", "string").add("at", "long").add("n", "long").add("word", "string")
+    result = StructType().add("k", "string").add("at", "long").add("what", "string")
+    return query_of(function, rows, result, watermarks=(kill_jobs.WATERMARK,), order=order)
 
 
 class Group:
@@ -128,8 +120,8 @@ def test_whatever_happens_to_workers_the_output_of_a_key_group_stays(
     draw = random.Random(f"{function.__name__} {order}")
     kill_jobs.write_input(tmp_path / "in", 1, BATCHES, ROWS, KEYS)
     inputs = [pa.parquet.read_table(file) for file in sorted((tmp_path / "in").iterdir())]
-    undisturbed = Group(query_of(function(), order), None, monkeypatch)  # in the memory of one process
-    disturbed = Group(query_of(function(), order), home, monkeypatch)
+    undisturbed = Group(words_query(function(), order), None, monkeypatch)  # in the memory of one process
+    disturbed = Group(words_query(function(), order), home, monkeypatch)
     newest, fired = 0, 0
     for number, rows in enumerate(inputs):
         newest = max(newest, pc.max(rows["at"]).as_py())

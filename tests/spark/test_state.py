@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
+from queries import query_of
 
 from timerheap import (
     BatchProcessFunction,
@@ -25,7 +26,6 @@ from timerheap import (
     MapStateDescriptor,
     Types,
     ValueStateDescriptor,
-    WatermarkStrategy,
 )
 from timerheap._native._heap import CurrentKey, to_text
 from timerheap.flink.internal_timer_service import KeyContext
@@ -51,18 +51,9 @@ class Silent(KeyedProcessFunction):
         pass
 
 
-QUERY = Query(
-    work=Silent(),
-    key=["k"],
-    rows=StructType().add("k", "string").add("n", "long"),
-    result=StructType().add("k", "string"),
-    event_time="at",
-    watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
-    channels=(None,),
-    order="event_time",
-    time_mode="None",
-    max_parallelism=4,
-)
+KEY_AND_N = StructType().add("k", "string").add("n", "long")
+QUERY = query_of(Silent(), KEY_AND_N, KEY_AND_N, max_parallelism=4)
+
 NAMES = st.sampled_from(["", "a", "b", "Zoë", "e"])
 TIMES = st.integers(0, 20)
 PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))

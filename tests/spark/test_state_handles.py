@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
+from queries import query_of
 
 from timerheap import (
     AggregateFunction,
@@ -17,11 +18,9 @@ from timerheap import (
     ReducingStateDescriptor,
     Types,
     ValueStateDescriptor,
-    WatermarkStrategy,
 )
 from timerheap.flink import KeyContext, MemoryRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 
 
@@ -30,18 +29,8 @@ class Silent(KeyedProcessFunction):
         return None
 
 
-QUERY = Query(
-    work=Silent(),
-    key=["k"],
-    rows=StructType().add("k", "string"),
-    result=StructType().add("k", "string"),
-    event_time=None,
-    watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
-    channels=(None,),
-    order="arrival",
-    time_mode="None",
-    max_parallelism=4,
-)
+KEY = StructType().add("k", "string")
+QUERY = query_of(Silent(), KEY, KEY, event_time=None, order="arrival", max_parallelism=4)
 ROW = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LIST(Types.STRING())])
 
 

@@ -14,20 +14,18 @@ from chunk_store import MemoryStore, load, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
+from queries import opened, query_of
 
-from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
+from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor
 from timerheap._native._heap import PlaceNumbers, wave_order
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._worker import batch_runner
-from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 ROWS, RESULT = StructType(), StructType()
@@ -179,21 +177,8 @@ def model(steps: Sequence[Step], moves: bool) -> list[tuple[Any, ...]]:
 
 def run(function: Any, steps: Sequence[Step], cuts: Sequence[int] = ()) -> dict[int, list[tuple[Any, ...]]]:
     """Run a function on rows divided into micro-batches at these times; return the results of each key."""
-    query = Query(
-        work=function,
-        key=["k"],
-        rows=ROWS,
-        result=RESULT,
-        event_time="at",
-        watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
-        channels=(None,),
-        order="event_time",
-        time_mode="None",
-        max_parallelism=1,
-    )
-    group = KeyGroup(query)
-    runner = (RowRunner if isinstance(function, KeyedProcessFunction) else BatchRunner)(function, query, 1)
-    runner.open()
+    query = query_of(function, ROWS, RESULT)
+    group, runner = KeyGroup(query), opened(query)
     store, stored = MemoryStore(), Stored(Manifest(1))
     results: dict[int, list[tuple[Any, ...]]] = {}
     start = MIN_WATERMARK

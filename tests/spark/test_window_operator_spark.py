@@ -14,6 +14,7 @@ import pytest
 import streams
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from queries import query_of
 
 import timerheap.spark
 from timerheap import (
@@ -27,7 +28,6 @@ from timerheap import (
 from timerheap.flink import KeyContext, StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
@@ -316,18 +316,8 @@ def test_processing_time_windows_end_by_the_clock(spark: SparkSession, tmp_path:
 
 def test_window_states_are_stored_by_type() -> None:
     """Each is a map state whose keys are windows; runs without a query."""
-    query = Query(
-        work=Silent(),
-        key=["k"],
-        rows=StructType().add("k", "string"),
-        result=StructType().add("k", "string"),
-        event_time=None,
-        watermarks=(DELAYED,),
-        channels=(None,),
-        order="arrival",
-        time_mode="None",
-        max_parallelism=1,
-    )
+    key = StructType().add("k", "string")
+    query = query_of(Silent(), key, key, event_time=None, order="arrival")
     keys: KeyContext[int] = KeyContext()
     keys.current_key = 1
     group = KeyGroup(query)

@@ -1,0 +1,37 @@
+"""A query as its workers have it, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from timerheap import WatermarkStrategy
+from timerheap.spark._exchange.placement import Placement
+from timerheap.spark._group.query import Query
+from timerheap.spark._worker.runner import Runner
+from timerheap.spark._worker.stateful_operator import runner_of
+
+
+def query_of(function: Any, rows: StructType, result: StructType, **options: Any) -> Query:
+    """Return the query of a function over rows with a key "k" and the event time "at", in one key group.
+
+    `options` are other arguments of `Query`.
+    """
+    defaults: dict[str, Any] = {
+        "key": ["k"],
+        "event_time": "at",
+        "watermarks": (WatermarkStrategy.for_monotonous_timestamps(),),
+        "channels": (None,),
+        "order": "event_time",
+        "time_mode": "None",
+        "max_parallelism": 1,
+    }
+    return Query(work=function, rows=rows, result=result, **{**defaults, **options})
+
+
+def opened(query: Query) -> Runner:
+    """Return what runs a query, with its function open."""
+    runner = runner_of(query, Placement.of(query.max_parallelism, 1))
+    runner.open()
+    return runner

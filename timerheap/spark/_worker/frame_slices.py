@@ -27,6 +27,8 @@ def _by_blocks(frame: Any, start: int, stop: int) -> pd.DataFrame:
     blocks = tuple([block.slice_block_rows(slice(start, stop)) for block in manager.blocks])
     axes = [manager.axes[0], _index(stop - start)]
     part = _internals.BlockManager(blocks, axes, verify_integrity=False)
+    # Which block a column is in. Without them, each part would find out when its first column is read.
+    part._blknos, part._blklocs = manager.blknos.copy(), manager.blklocs.copy()
     return cast(pd.DataFrame, frame._constructor_from_mgr(part, axes))
 
 

@@ -111,7 +111,7 @@ LAYERS = {
         "command",
     ],
     "testing": [
-        "input_rows snapshots",
+        "contents input_rows snapshots",
         "inputs",
         "process_tester",
         "__init__",

@@ -14,6 +14,7 @@ from streams import read_stream, write_batches
 import timerheap.spark
 from timerheap import (
     KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
     MapStateDescriptor,
     OutputTag,
     Types,
@@ -24,10 +25,10 @@ from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import nullable_arrow_schema
-from timerheap.spark._worker.broadcast_runner import Broadcasting
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.stateful_operator import runner_of
+from timerheap.testing import PendingTimer, ProcessTester
 from timerheap.testing.input_rows import columns_type
 from timerheap.testing.inputs import Inputs
 from timerheap.testing.snapshots import load_group, save_group
@@ -87,7 +88,7 @@ class Group:
     ) -> tuple[list[tuple[Any, ...]], list[str]]:
         """Return the results and the side output of a micro-batch."""
         query = self.inputs.query(
-            Broadcasting(TooWarm()),
+            TooWarm(),
             False,
             result=columns_type("output_schema", OUTPUT),
             watermarks=(WatermarkStrategy.no_watermarks(),),
@@ -184,3 +185,67 @@ def test_wrong_arguments_raise(spark: SparkSession) -> None:
         process_broadcast(df, 5, "sensor", TooWarm(), OUTPUT)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="function must be a KeyedProcessFunction or BatchProcessFunction"):
         timerheap.spark.process(df, "sensor", TooWarm(), OUTPUT)  # type: ignore[arg-type]
+
+
+def made(**options: Any) -> ProcessTester:
+    arguments = {"rules_schema": LIMITS, "side_outputs": [UNKNOWN], **options}
+    return ProcessTester(TooWarm(), "sensor", READINGS, OUTPUT, "at", **arguments)
+
+
+def test_a_tester_pushes_rules_and_shows_their_state() -> None:
+    test = made()
+    assert test.broadcast_state("limits") == {}
+    test.push([("a", "hall", 20, 0), ("b", "cellar", 9, 1)])
+    assert test.push_rules([{"room": "hall", "limit": 19}, ("attic", 30)]) == []
+    assert test.advance_watermark(5) == [Row(sensor="a", what="warm", n=20)]
+    assert test.side_output(UNKNOWN) == ["b"]
+    assert test.broadcast_state("limits") == {"hall": 19, "attic": 30}
+    assert test.state("limits") == {"a": 1}
+    assert test.timers() == [PendingTimer("a", 10)]
+
+    snapshot = test.snapshot()
+    test.push_rules([("attic", 0), ("", -1)])
+    assert (test.broadcast_state("limits"), test.state("limits")) == ({"hall": 19}, {})
+    test.restore(snapshot)
+    assert test.broadcast_state("limits") == {"hall": 19, "attic": 30}
+    assert isinstance(test.function, TooWarm)
+    assert test.finish() == [Row(sensor="a", what="counted", n=1)]
+
+
+class Speaks(TooWarm):
+    """Yields its rules, and their number so far by the clock."""
+
+    def process_broadcast_element(self, value: Row, ctx: Any) -> Iterable[Any]:
+        super().process_broadcast_element(value, ctx)
+        yield value.room, f"at {ctx.current_processing_time()}", len(list(ctx.get_broadcast_state(LIMIT)))
+
+
+def test_a_tester_returns_what_rules_yield() -> None:
+    test = ProcessTester(
+        Speaks(), "sensor", READINGS, OUTPUT, "at", rules_schema=LIMITS, order="arrival", processing_time=True
+    )
+    test.advance_clock(7)
+    assert test.push_rules([("hall", 1), ("attic", 2)]) == [("hall", "at 7", 1), ("attic", "at 7", 2)]
+    assert test.push([("a", "hall", 2, 0)]) == [("a", "warm", 2)]
+
+
+class Echo(KeyedProcessFunction):
+    def process_element(self, value: Row, ctx: Any) -> Iterable[Any]:
+        yield value.sensor, "", 0
+
+
+def test_a_tester_refuses_rules_that_do_not_fit() -> None:
+    test = made()
+    with pytest.raises(ValueError, match=r"rows must be dicts, tuples or Rows with the columns \['room', 'l"):
+        test.push_rules([("hall", 19), ("attic",)])
+    assert test.broadcast_state("limits") == {}
+    with pytest.raises(ValueError, match=r"name must be one of \['limits'\], got 'broadcast:limits'"):
+        test.state("broadcast:limits")
+    with pytest.raises(TypeError, match=r"rules_schema must be a DDL string such as .*, got None"):
+        made(rules_schema=None)
+    with pytest.raises(ValueError, match="rules_schema needs a KeyedBroadcastProcessFunction"):
+        ProcessTester(Echo(), "sensor", READINGS, OUTPUT, "at", rules_schema=LIMITS)
+    keyed = ProcessTester(Echo(), "sensor", READINGS, OUTPUT, "at")
+    for call in (lambda: keyed.push_rules([]), lambda: keyed.broadcast_state("limits")):
+        with pytest.raises(ValueError, match="function must be a KeyedBroadcastProcessFunction to have"):
+            call()

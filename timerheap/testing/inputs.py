@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import ByteType, StructField, StructType
 
+from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.pack import INPUT
 from timerheap.spark._exchange.unpack import HashedRows
@@ -16,13 +17,16 @@ from timerheap.spark._group.query import TIME, Query
 from timerheap.spark._plan.arguments import arrow_schema, expect_event_time, key_columns
 from timerheap.spark._plan.columns import strategy_of
 from timerheap.spark._plan.time_column import assigns_time
+from timerheap.spark._worker.broadcast_runner import Broadcasting
 from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
 from timerheap.testing.input_rows import PushedRows, columns_type
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["Function", "Inputs"]
 
-Function = KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction
+Function = (
+    KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction | KeyedBroadcastProcessFunction
+)
 
 
 class Inputs:
@@ -84,7 +88,9 @@ class Inputs:
         left = self.left
         if not isinstance(function, KeyedCoProcessFunction):
             return Query(
-                work=function,
+                work=Broadcasting(function)
+                if isinstance(function, KeyedBroadcastProcessFunction)
+                else function,
                 key=left.key,
                 rows=left.schema,
                 event_time=left.event_time,

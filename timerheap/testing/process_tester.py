@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
-import numpy as np
 import pyarrow as pa
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql import Row
-from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.types import StructType
 
 from timerheap._arguments import int64
-from timerheap._values import ArrowTypes
+from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
@@ -22,7 +20,6 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.offsets import narrow_column
 from timerheap.spark._group.query import Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
@@ -35,53 +32,35 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import with_late_columns
 from timerheap.spark._plan.side_tags import side_tags, with_side_column
 from timerheap.spark._plan.time_column import assigns_time
+from timerheap.spark._worker.broadcast_runner import Broadcasting
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.rows import row_source
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.side_buffer import SIDE_OUTPUT
 from timerheap.spark._worker.stateful_operator import runner_of
 from timerheap.spark._worker.two_inputs import Tagged
-from timerheap.testing.input_rows import columns_type
+from timerheap.testing.contents import GroupContents, PendingTimer, rows_of
+from timerheap.testing.input_rows import PushedRows, columns_type
 from timerheap.testing.inputs import Function, Inputs
 from timerheap.testing.snapshots import load_group, save_group
-from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["PendingTimer", "ProcessTester"]
 
 
-class PendingTimer(NamedTuple):
-    """A timer that has not fired.
-
-    Parameters
-    ----------
-    key : object
-        As ``ctx.get_current_key()`` returns it: a value, or a Row of several key columns.
-    timestamp : int
-        Epoch ms.
-    namespace : int
-        0 for functions on rows.
-    time_domain : TimeDomain
-    """
-
-    key: Any
-    timestamp: int
-    namespace: int = 0
-    time_domain: TimeDomain = TimeDomain.EVENT_TIME
-
-
 class ProcessTester:
     """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.
 
-    The function runs on the code that runs it in `timerheap.spark.process` and `process_two`, with all keys
-    in one key group, and everything is checked as there: the types of rows, states and results. What runs is
-    a copy of the function, as on Spark, which pickles it to its workers.
+    The function runs on the code that runs it in `timerheap.spark.process`, `process_two` and
+    `process_broadcast`, with all keys in one key group, and everything is checked as there: the types of
+    rows, states and results. What runs is a copy of the function, as on Spark, which pickles it to its
+    workers.
 
     Parameters
     ----------
-    function : KeyedProcessFunction, BatchProcessFunction or KeyedCoProcessFunction
+    function : KeyedProcessFunction, BatchProcessFunction, KeyedCoProcessFunction or \
+KeyedBroadcastProcessFunction
     key : str or list of str
         Key columns.
     input_schema : str or pyspark.sql.types.StructType
@@ -94,6 +73,8 @@ class ProcessTester:
         As in `timerheap.spark.process`.
     right_schema, right_key, right_event_time : optional
         Those of the right input of a KeyedCoProcessFunction; by default as of the left.
+    rules_schema : str or pyspark.sql.types.StructType, optional
+        The columns of the broadcast rows of a KeyedBroadcastProcessFunction.
     watermark, right_watermark : WatermarkStrategy, str or timedelta, optional
         As in `timerheap.spark.process` and `process_two`, for their timestamp assigners: without `event_time`
         these compute the event time of each row. Nothing else of them is used, since the test itself
@@ -148,6 +129,7 @@ class ProcessTester:
         right_schema: str | StructType | None = None,
         right_key: str | Sequence[str] | None = None,
         right_event_time: str | None = None,
+        rules_schema: str | StructType | None = None,
         watermark: WatermarkStrategy | str | timedelta | None = None,
         right_watermark: WatermarkStrategy | str | timedelta | None = None,
         late: str | None = None,
@@ -156,7 +138,11 @@ class ProcessTester:
         drop_state: Sequence[str] = (),
         side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
-        sendable(function, KeyedProcessFunction, BatchProcessFunction, KeyedCoProcessFunction)
+        sendable(
+            function,
+            *(KeyedProcessFunction, BatchProcessFunction),
+            *(KeyedCoProcessFunction, KeyedBroadcastProcessFunction),
+        )
         self._inputs = Inputs()
         self._inputs.add("input_schema", input_schema, "", key, event_time, watermark)
         result = columns_type("output_schema", output_schema)
@@ -178,6 +164,7 @@ class ProcessTester:
             raise ValueError(
                 "right_schema, right_key, right_event_time and right_watermark need a KeyedCoProcessFunction"
             )
+        self._rules = _rules(function, rules_schema)
         self._pickled = dumps(function)  # type: ignore[no-untyped-call]
         self._max_parallelism = cast(int, key_groups(max_parallelism))
         self._now: int | None = 0 if processing_time else None
@@ -194,6 +181,7 @@ class ProcessTester:
             "max_parallelism": self._max_parallelism,
             "drop_state": state_names(drop_state),
             "side_outputs": side_tags(side_outputs, function),
+            "broadcast": None if self._rules is None else self._rules.type,
         }
         self._sent: dict[OutputTag, list[Any]] = {tag: [] for tag in self._options["side_outputs"]}
         self._emits_late = late == "emit"
@@ -202,7 +190,8 @@ class ProcessTester:
 
     def _query(self) -> Query:
         """Return the query of a new copy of the function."""
-        return self._inputs.query(loads(self._pickled), self._emits_late, **self._options)
+        function = loads(self._pickled)
+        return self._inputs.query(function, self._emits_late, **self._options)
 
     def _begin(self, query: Query, group: KeyGroup, now: int | None) -> None:
         """Open the function of a query, and go on with a key group."""
@@ -210,8 +199,9 @@ class ProcessTester:
         runner.open()
         runner.begin(group, now, ResultBuffer(*query.outputs))
         work = query.work
-        self.function = work.function if isinstance(work, Tagged) else cast(Function, work)
+        self.function = work.function if isinstance(work, (Tagged, Broadcasting)) else cast(Function, work)
         self._current, self._group, self._runner, self._now = query, group, runner, now
+        self._contents = GroupContents(query, group)
         self._counters: dict[str, int] = {}
         self._distributions: dict[str, DistributionResult] = {}
         self._failed = False
@@ -242,6 +232,17 @@ class ProcessTester:
         if len(self._inputs) == 1:
             raise ValueError("function must be a KeyedCoProcessFunction to have a right input")
         return self._push(1, rows)
+
+    def push_rules(self, rows: object) -> list[Row]:
+        """Process rows of the broadcast input; see `push`."""
+        rules = self._expect_rules("a broadcast input")
+        table = pa.Table.from_batches([rules.table(rows)])
+        return self._run(None, self._group.watermark, table)
+
+    def _expect_rules(self, what: str) -> PushedRows:
+        if self._rules is None:
+            raise ValueError(f"function must be a KeyedBroadcastProcessFunction to have {what}")
+        return self._rules
 
     def _push(self, number: int, rows: object) -> list[Row]:
         return self._run(self._inputs.hashed(number, rows, self._current), self._group.watermark)
@@ -283,7 +284,7 @@ class ProcessTester:
         self._now = now
         return self._run(None, self._group.watermark)
 
-    def _run(self, rows: HashedRows | None, watermark: int) -> list[Row]:
+    def _run(self, rows: HashedRows | None, watermark: int, broadcast: pa.Table | None = None) -> list[Row]:
         if self._failed:
             raise RuntimeError(
                 "the function must not have failed before; restore() a snapshot, or begin anew"
@@ -291,7 +292,7 @@ class ProcessTester:
         query, group = self._current, self._group
         output = ResultBuffer(*query.outputs)
         self._failed = True  # as on Spark, where the micro-batch is done again from the checkpoint
-        run_key_group(query, self._runner, group, rows, self._now, watermark, output)
+        run_key_group(query, self._runner, group, rows, self._now, watermark, output, broadcast)
         table = output.table()
         group.forget_dead_keys()
         for part in group.parts():
@@ -302,12 +303,12 @@ class ProcessTester:
         late = query.late_row
         type_ = query.result if late is None else with_late_columns(query.result, late)
         if not query.side_outputs:
-            return _rows(table, type_)
-        for *_, sent in _rows(table, with_side_column(type_, query.side_outputs)):
+            return rows_of(table, type_)
+        for *_, sent in rows_of(table, with_side_column(type_, query.side_outputs)):
             for tag in query.side_outputs if sent is not None else ():
                 self._sent[tag] += [] if sent[tag.tag_id] is None else [sent[tag.tag_id]]
         main = table.filter(table.column(SIDE_OUTPUT).is_null()).drop_columns([SIDE_OUTPUT])
-        return _rows(main, type_)
+        return rows_of(main, type_)
 
     def side_output(self, tag: OutputTag) -> list[Any]:
         """Return what the function has sent to a side output so far; a row is a Row."""
@@ -344,40 +345,20 @@ class ProcessTester:
 
     def timers(self) -> list[PendingTimer]:
         """Return the pending timers in the order in which they fire, those of event time first."""
-        found = []
-        for domain, timers in (
-            (TimeDomain.EVENT_TIME, self._group.event_timers),
-            (TimeDomain.PROCESSING_TIME, self._group.processing_timers),
-        ):
-            timestamps, ids, namespaces = timers.own()
-            columns = (timestamps.tolist(), ids.tolist(), namespaces.tolist())
-            pending = list(zip(*columns, self._keys(ids), strict=True))
-            pending = sorted(pending, key=lambda timer: timer[:3])
-            found += [PendingTimer(key, at, namespace, domain) for at, _, namespace, key in pending]
-        return found
+        return self._contents.timers()
 
     def state(self, name: str) -> dict[Any, Any]:
         """Return the contents of a state: by key, its value, list or dict."""
-        table = self._group.states.get(name)
-        if table is None:
-            raise ValueError(f"name must be one of {sorted(self._group.states)}, got {name!r}")
-        ids = np.sort(table.ids())
-        contents = narrow_column(table.get_many(ids), table.type).to_pylist()
-        decode = _decoder(table.type, table.shape)
-        return dict(zip(self._keys(ids), map(decode, contents), strict=True))
+        return self._contents.state(name)
+
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """Return the entries of a broadcast state, which is empty before the function has used it."""
+        self._expect_rules("broadcast states")
+        return self._contents.broadcast_state(name)
 
     def waiting_rows(self) -> list[Row]:
         """Return the rows that wait for the watermark, by event time; of two inputs, those of both."""
-        waiting = self._group.rows.waiting()
-        waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
-        seen = self._current.seen_rows
-        table = pa.Table.from_batches([waiting.rows]).select(seen.names)
-        return self._inputs.untagged(_rows(table, seen))
-
-    def _keys(self, ids: np.ndarray) -> list[Any]:
-        key = self._current.key
-        type_ = StructType([self._current.rows[name] for name in key])
-        return list(row_source(pa.Table.from_batches([self._group.keys.keys(ids)]), type_, key).keys())
+        return self._inputs.untagged(self._contents.waiting_rows())
 
     def snapshot(self) -> bytes:
         """Return everything that a checkpoint would hold, and the clock."""
@@ -412,17 +393,12 @@ class ProcessTester:
         self.close()
 
 
-def _rows(table: pa.Table, type_: StructType) -> list[Row]:
-    return ArrowTableToRowsConversion.convert(table, type_)
-
-
-def _decoder(type_: pa.DataType, shape: str) -> Callable[[Any], Any]:
-    """Return the function that makes what a handle returns of Arrow's contents of a key."""
-    types = ArrowTypes(Row)
-    if shape == "map":
-        key, value = (types.codec(each, "").decode for each in (type_.key_type, type_.item_type))
-        return lambda pairs: {key(k): value(v) for k, v in pairs}
-    if shape == "list":
-        element = types.codec(type_.value_type, "").decode
-        return lambda elements: list(map(element, elements))
-    return types.codec(type_, "").decode
+def _rules(function: object, schema: object) -> PushedRows | None:
+    """Return the broadcast rows of a function, None if it is of another kind."""
+    if not isinstance(function, KeyedBroadcastProcessFunction):
+        if schema is not None:
+            raise ValueError("rules_schema needs a KeyedBroadcastProcessFunction")
+        return None
+    type_ = columns_type("rules_schema", schema)
+    arrow_schema("rules_schema", type_)
+    return PushedRows(type_, [], None)

@@ -56,9 +56,10 @@ def test_states_timers_and_initial_state_do_the_same_as_in_spark(
     spark: SparkSession, tmp_path: Path, style: Any, partitions: int, version: int
 ) -> None:
     streams.write_batches(tmp_path / "input", BATCHES, SCHEMA)
-    initial = spark.createDataFrame(
+    first = spark.createDataFrame(
         [(789, "0", "site 0"), (987, "3", "site 3"), (5, "3", "site 3"), (1, "9", "site 9")], INITIAL
-    ).groupBy(*KEY)
+    )
+    initial = first.withColumn("degrees", F.col("degrees") + 1).groupBy(*KEY)
     settings = {
         "streaming_noDataMicroBatches_enabled": False,
         "streaming_stateStore_checkpointFormatVersion": version,

@@ -128,6 +128,10 @@ class Tour(Base, unittest.TestCase):
         self.map = handle.getMapState("map", "name string", "count int", self.ttl)
         self.value = handle.getValueState("nested value", self.NESTED)
         self.list = handle.getListState("nested list", self.NESTED)
+        soon = self.ttl and 1  # has passed when the next micro-batch comes
+        self.brief = handle.getValueState("brief", number, soon)
+        self.briefs = handle.getListState("briefs", number, soon)
+        self.brief_map = handle.getMapState("brief map", "id string", "value int", soon)
         self.confs = handle.getMapState(
             "nested map",
             "name string",
@@ -161,6 +165,7 @@ class Tour(Base, unittest.TestCase):
             ("lists", *self._lists(len(degrees))),
             ("many", *self._many(key[0])),
             ("map", *self._map(counted)),
+            ("brief", *self._brief(key[0], len(degrees))),
             ("nested", *self._nested(key[0], sum(n or 0 for n in degrees))),
             ("long", *self._long()),
             ("earliest", *self._earliest([at.timestamp() for at in times])),
@@ -227,6 +232,17 @@ class Tour(Base, unittest.TestCase):
         if n == 3:
             self.map.clear()
         yield self.map.exists()
+
+    def _brief(self, id_: str, n: int) -> Iterator[Any]:
+        states = self.brief, self.briefs, self.brief_map
+        if self.ttl:
+            self.assertFalse(any(state.exists() for state in states))  # noqa: PT009
+        yield self.brief.get(), list(self.briefs.get()), self.brief_map.getValue((id_,))
+        if n > 1:  # otherwise only what an earlier micro-batch has written can be there
+            self.brief.update((n,))
+            self.briefs.appendList([(n,), (n,)])
+            self.brief_map.updateValue((id_,), (n,))
+        yield self.brief.get(), list(self.briefs.get()), list(self.brief_map.iterator())
 
     def _nested(self, id_: str, total: int) -> Iterator[Any]:
         ids = [0]

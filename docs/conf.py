@@ -66,17 +66,21 @@ def is_inherited_class(
 
 
 class Promises(SphinxDirective):
-    """The table of what timerheap promises of an API, read off the tests: ``{promises} PyFlink``."""
+    """The table of what timerheap promises of an API, read off the tests: ``{promises} PyFlink``.
+
+    With the option ``:status: different`` only what has that status.
+    """
 
     required_arguments = 1
     final_argument_whitespace = True
+    option_spec = {"status": str}  # noqa: RUF012
 
     def run(self) -> list[nodes.Node]:
         """Parse the table as part of the page."""
         for test in TESTS.rglob("test_*.py"):
             self.env.note_dependency(str(test))
         node = nodes.container()
-        self.state.nested_parse(StringList(markdown(self.arguments[0])), 0, node)
+        self.state.nested_parse(StringList(markdown(self.arguments[0], self.options.get("status"))), 0, node)
         return node.children
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from promises import promises, promises_of
+from promises import markdown, promises, promises_of
 
 import timerheap
 from timerheap import (
@@ -96,6 +96,8 @@ def test_a_promise_that_says_too_little_raises(tmp_path: Path, marker: str, mess
     sound = '@pytest.mark.promises("PyFlink", "supported", "ListState.add")\ndef test_lists(): ...\n'
     path.write_text(sound)
     assert [promise.test for promise in promises(tmp_path)] == ["test_lists.py::test_lists"]
+    assert markdown("PyFlink", folder=tmp_path) == markdown("PyFlink", "supported", tmp_path)
+    assert len(markdown("PyFlink", "different", tmp_path)) == 2
     path.write_text(f"{sound}@pytest.mark.promises({marker})\ndef test_more(): ...\n")
     with pytest.raises(ValueError, match=message):
         promises(tmp_path)

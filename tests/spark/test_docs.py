@@ -128,6 +128,6 @@ def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_page_shows_the_promises_of_each_api(api: str) -> None:
-    shown = [page for page in PAGES if f"```{{promises}} {api}\n" in page.read_text(encoding="utf-8")]
+    shown = [page for page in PAGES if f"```{{promises}} {api}\n```\n" in page.read_text(encoding="utf-8")]
     assert [page.parent.name for page in shown] == ["compatibility"]
     assert len(markdown(api)) > 2

@@ -185,6 +185,12 @@ def test_timers_of_one_timestamp_fire_in_the_order_of_sparks_bytes() -> None:
     assert fired == ["", None, "b", "aa", "ccc"]
 
 
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "order across keys",
+    note="that of the keys, and of the timers, in a partition, as in Spark; but other keys share a partition",
+)
 def test_keys_come_in_their_order_nulls_first() -> None:
     stage = Stage(Timed, ROWS, RESULT, "EventTime")
     rows = [(key, f"'{number}'") for number, key in enumerate(["b", None, "a", "b"])]
@@ -279,6 +285,12 @@ def test_values_are_coerced_as_by_sparks_jvm(type_: str, value: Any, kept: Any) 
         assert type(found) is type(kept)
 
 
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "fields of a state that must not be null",
+    note="as in Spark without Avro, a null is zero, or an error for text; with Avro it is an error",
+)
 def test_a_null_in_a_field_that_must_not_be_null_raises_the_error_of_spark() -> None:
     codec = StructCodec(T.StructType().add("name", "string", nullable=False))
     with pytest.raises(
@@ -287,6 +299,12 @@ def test_a_null_in_a_field_that_must_not_be_null_raises_the_error_of_spark() -> 
         codec.encode((None,))
 
 
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "the entries of a dict inside a value",
+    note="come back in their own order; in Spark, in that of a Java HashMap",
+)
 def test_the_entries_of_a_dict_in_a_value_keep_their_order() -> None:
     codec = StructCodec(T.StructType([field("map<string,int>")]))
     (found,) = codec.decode(codec.encode(({"up": 1, "down": 2, "": 3},)))
@@ -321,6 +339,12 @@ class Frames(StatefulProcessor):
         pass
 
 
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "ints beside nulls in a DataFrame",
+    note="are floats if the rows of a partition have a null in the column; in Spark, if an Arrow batch has",
+)
 def test_frames_have_the_dtypes_that_spark_makes_of_python_values() -> None:
     rows = T.StructType().add("k", "string").add("i", "integer").add("f", "float").add("b", "boolean")
     stage = Stage(Frames, rows, RESULT, style="frames")
@@ -331,9 +355,17 @@ def test_frames_have_the_dtypes_that_spark_makes_of_python_values() -> None:
         ("c", "3 int64 float64 bool"),
         ("c", "2 int64 float64 bool"),
     ]
+    found = stage.batch([("a", 1, 1.5, True), ("b", None, 2.5, True)])
+    assert found == [("a", "1 float64 float64 bool"), ("b", "1 float64 float64 bool")]
 
 
 @pytest.mark.parametrize(("nbytes", "sizes"), [(1, [1] * 6), (1 << 20, [1, 5]), (10_000, [1, 3, 2])])
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "DataFrames under maxBytesPerBatch",
+    note="are cut by the mean size of all rows of the partition; in Spark, of the task's rows so far",
+)
 def test_a_frame_is_full_at_so_many_bytes(nbytes: int, sizes: list[int]) -> None:
     rows = T.StructType().add("k", "string").add("s", "string")
     stage = Stage(Frames, rows, RESULT, style="frames", frames=FrameSettings(100, nbytes))

@@ -457,6 +457,12 @@ class Visits(StatefulProcessor):
         return iter(())
 
 
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "the state data source and customMetrics",
+    note="show chunks; `timerheap.spark.read_checkpoint` shows states and timers",
+)
 def test_a_stateful_processor_shows_its_timers_and_states(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,12 @@ class Echo(StatefulProcessor):
 
 
 @pytest.mark.promises("StatefulProcessor", "supported", "eventTimeColumnName")
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "late rows",
+    note="are counted in `late_rows` of the metrics; in Spark, in numRowsDroppedByWatermark",
+)
 def test_windows_follow_by_the_event_time_column_and_metrics_are_in_the_progress(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ docs/compatibility shows the promises of one API. Several tests may hold one nam
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,10 +69,16 @@ def promises_of(api: str, folder: Path = _TESTS) -> dict[str, str]:
     return {promise.name: promise.status for promise in promises(folder) if promise.api == api}
 
 
-def markdown(api: str, folder: Path = _TESTS) -> list[str]:
-    """Return the table of an API as Markdown: names of a class that share all else are in one line."""
+def markdown(api: str, status: str | None = None, folder: Path = _TESTS) -> list[str]:
+    """Return the table of an API as Markdown: names of a class that share all else are in one line.
+
+    With a status, it has only the names of that status.
+    """
     lines = ["| name | | note | held by |", "|---|---|---|---|"]
-    for line in _lines(promise for promise in promises(folder) if promise.api == api):
+    if status is not None and status not in STATUSES:
+        raise ValueError(f"status must be one of {STATUSES}, got {status!r}")
+    found = [promise for promise in promises(folder) if promise.api == api]
+    for line in _lines(promise for promise in found if status in (None, promise.status)):
         names = ", ".join(f"`{name}`" for name in line.names)
         shown = f"`{line.of}`: {names}" if line.of else names
         tests = ", ".join(f"`{test}`" for test in line.tests)
@@ -80,7 +86,7 @@ def markdown(api: str, folder: Path = _TESTS) -> list[str]:
     return lines
 
 
-def _lines(found: Iterator[Promise]) -> list[Line]:
+def _lines(found: Iterable[Promise]) -> list[Line]:
     tests: dict[tuple[str, str, str], list[str]] = {}
     for promise in found:
         tests.setdefault((promise.name, promise.status, promise.note), []).append(promise.test)

@@ -1,0 +1,102 @@
+"""What a stateful processor does otherwise than in Spark, where no other test has a reason to show it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from processor_stage import Stage
+from pyspark.sql import Row
+from pyspark.sql import types as T
+from pyspark.sql.streaming import StatefulProcessor
+
+from timerheap.spark._group.processor_work import DeclaredState
+from timerheap.spark._worker.processor_values import StructCodec
+
+ROWS = T.StructType().add("k", T.StringType()).add("n", T.LongType())
+LONG = T.StructType().add("n", T.LongType())
+INT = T.StructType().add("n", T.IntegerType())
+
+
+class Sum(StatefulProcessor):
+    schema = INT
+    ttl: int | None = None
+
+    def init(self, handle: Any) -> None:
+        self.sum = handle.getValueState("sum", self.schema, self.ttl)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        total = sum(row.n for row in rows) + (self.sum.get() or (0,))[0]
+        self.sum.update((total,))
+        yield Row(k=key[0], n=total)
+
+
+class LongSum(Sum):
+    schema = LONG
+
+
+class MoreFields(Sum):
+    schema = T.StructType().add("n", T.IntegerType()).add("more", T.StringType())
+
+
+class Expiring(Sum):
+    ttl = 1000
+
+
+@pytest.mark.parametrize("changed", [LongSum, MoreFields, Expiring])
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "a state whose schema has changed",
+    note="an error that names the state; in Spark with Avro as the encoding, some changes are allowed",
+)
+def test_a_state_keeps_its_schema(changed: type[Sum]) -> None:
+    def stage(processor: type[Sum]) -> Stage:
+        declared = DeclaredState("value", (processor.schema,), processor.ttl)
+        return Stage(processor, ROWS, ROWS, "ProcessingTime", sum=declared)
+
+    before, after = stage(Sum), stage(changed)
+    assert before.batch([("a", 1)], now=1) == [("a", 1)]
+    after.group = before.group
+    with pytest.raises(
+        ValueError, match=r"state 'sum' must keep its schema .* handle.deleteIfExists\('sum'\)"
+    ):
+        after.batch([("a", 2)], now=2)
+    assert before.batch([("a", 3)], now=2) == [("a", 4)]
+
+
+class Nested(StatefulProcessor):
+    keys = T.StructType().add("ids", T.ArrayType(T.IntegerType()))
+
+    def init(self, handle: Any) -> None:
+        handle.getMapState("map", self.keys, LONG)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        return iter(())
+
+
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "the keys of a map state",
+    note="must have fields of atomic types; in Spark, of any type",
+)
+def test_the_fields_of_a_map_s_keys_must_be_atomic() -> None:
+    stage = Stage(Nested, ROWS, ROWS, map=DeclaredState("map", (Nested.keys, LONG), None))
+    with pytest.raises(ValueError, match=r"state 'map': the fields of a map's keys must be of atomic types"):
+        stage.batch([("a", 1)])
+
+
+@pytest.mark.parametrize("value", [b"x", datetime.date(2026, 1, 2), ("a", 1)])
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "bytes, dates and tuples in a state of strings",
+    note="a TypeError; in Spark, Java's text of the object",
+)
+def test_an_object_of_java_in_a_state_of_strings_raises(value: Any) -> None:
+    codec = StructCodec(T.StructType().add("s", T.StringType()))
+    with pytest.raises(TypeError, match="a state of type string must get a string"):
+        codec.encode((value,))

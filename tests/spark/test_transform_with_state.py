@@ -246,6 +246,14 @@ def test_windows_follow_by_the_event_time_column_and_metrics_are_in_the_progress
     assert 0 < last["largest_group_bytes"] <= last["state_bytes"]
 
 
+def test_the_result_has_the_schema_that_it_has_in_spark(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("'a' AS k", "timestamp AS at")
+    schema = "k string not null, at timestamp"
+    for df in (stream, stream.sparkSession.createDataFrame([], stream.schema)):
+        theirs = df.groupBy("k").transformWithState(Echo(), schema, "Append", "EventTime")
+        assert transform_with_state(df, "k", Echo(), schema, "Append", "EventTime").schema == theirs.schema
+
+
 class Broken(Echo):
     def init(self, handle: Any) -> None:
         handle.getValueState("n", "n int", 1000)

@@ -71,9 +71,9 @@ class GroupContents:
 
     def state(self, name: str) -> dict[Any, Any]:
         """Return the contents of a state by key."""
-        names = [name for name in self._group.states if not name.startswith(BROADCAST_STATE)]
-        if name not in names:
-            raise ValueError(f"name must be one of {sorted(names)}, got {name!r}")
+        keyed = sorted(each for each in self._group.states if not each.startswith(BROADCAST_STATE))
+        if name not in keyed:
+            raise ValueError(f"name must be one of {keyed}, got {name!r}")
         ids, contents = _contents(self._group.states[name])
         return dict(zip(self._keys(ids), contents, strict=True))
 

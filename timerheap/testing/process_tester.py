@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Self, cast
+from typing import Any, Self, cast, get_args
 
 import pyarrow as pa
 from pyspark.cloudpickle import dumps, loads
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from timerheap._arguments import int64
 from timerheap.broadcast import KeyedBroadcastProcessFunction
-from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
+from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
@@ -46,7 +46,7 @@ from timerheap.testing.snapshots import load_group, save_group
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["PendingTimer", "ProcessTester"]
+__all__ = ["ProcessTester"]
 
 
 class ProcessTester:
@@ -59,8 +59,8 @@ class ProcessTester:
 
     Parameters
     ----------
-    function : KeyedProcessFunction, BatchProcessFunction, KeyedCoProcessFunction or \
-KeyedBroadcastProcessFunction
+    function : KeyedProcessFunction or another process function
+        The others are BatchProcessFunction, KeyedCoProcessFunction and KeyedBroadcastProcessFunction.
     key : str or list of str
         Key columns.
     input_schema : str or pyspark.sql.types.StructType
@@ -138,11 +138,7 @@ KeyedBroadcastProcessFunction
         drop_state: Sequence[str] = (),
         side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
-        sendable(
-            function,
-            *(KeyedProcessFunction, BatchProcessFunction),
-            *(KeyedCoProcessFunction, KeyedBroadcastProcessFunction),
-        )
+        sendable(function, *get_args(Function))
         self._inputs = Inputs()
         self._inputs.add("input_schema", input_schema, "", key, event_time, watermark)
         result = columns_type("output_schema", output_schema)
@@ -190,8 +186,7 @@ KeyedBroadcastProcessFunction
 
     def _query(self) -> Query:
         """Return the query of a new copy of the function."""
-        function = loads(self._pickled)
-        return self._inputs.query(function, self._emits_late, **self._options)
+        return self._inputs.query(loads(self._pickled), self._emits_late, **self._options)
 
     def _begin(self, query: Query, group: KeyGroup, now: int | None) -> None:
         """Open the function of a query, and go on with a key group."""

@@ -29,6 +29,7 @@ from timerheap._native._heap import (
     IdIndex,
     Packing,
     PlaceNumbers,
+    RecordColumns,
     RowCells,
     RowTimers,
     RowTimerService,
@@ -135,6 +136,23 @@ def moved(_):
     return sorted(heap), *cells.take()
 
 
+RECORDS = [(n, "\xe9" * (n % 90) or None, n % 2 == 0, n) for n in range(300)]
+
+
+def recorded(_):
+    """Append records; after a failure those before it are there."""
+    columns = RecordColumns([("integer", 8), ("string", 0), ("bool", 0), None], 10_000, str)
+    try:
+        for record in RECORDS:
+            assert columns.append(record)
+        numbers, texts, flags, objects = columns.take()
+        return *numbers, *texts, *flags, objects
+    except MemoryError:
+        n = len(columns)
+        assert n == 0 or columns.take()[3] == list(range(n))
+        raise
+
+
 ANY = {
     "()": lambda heap: type(heap)(),
     "(capacity)": lambda heap: type(heap)(2000),
@@ -211,6 +229,7 @@ OF_AN_INDEX = {
     "frames": framed,
     "groups": grouped,
     "row states": moved,
+    "records": recorded,
     "ids": lambda index: np.sort(index.ids()),  # in arbitrary order
     "items": lambda index: rows(index),
     "clear": lambda index: index.clear(),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerheap import TimerHeap
+from timerheap import OutputTag, TimerHeap, Types
 from timerheap._native._heap import (
     BITS,
     FIXED,
@@ -21,6 +21,7 @@ from timerheap._native._heap import (
     ColumnReader,
     CurrentKey,
     KeyNumbers,
+    RecordColumns,
     RowCells,
     RowContext,
     RowLoop,
@@ -119,6 +120,85 @@ def test_bytes_that_are_not_text_raise() -> None:
 
 
 # ---- Rows
+
+
+def records_of(format: str, validity: Any, offsets: Any, data: Any, n: int) -> list[Any]:
+    """Return the values of a column of `RecordColumns`."""
+    if format in ("string", "binary"):
+        return ColumnReader(format, ArrayView(TEXT, 4, 0, n, validity, offsets, data)).tolist()
+    if format == "bool":
+        return ColumnReader(format, ArrayView(BITS, 0, 0, n, validity, None, data)).tolist()
+    kind, width = (FLOAT, 8) if format == "double" else (FIXED, WIDTHS[format])
+    return ColumnReader(READERS[format], ArrayView(kind, width, 0, n, validity, None, data)).tolist()
+
+
+WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
+
+
+def record_columns(formats: list[str | None], most: int = 10_000) -> RecordColumns:
+    pairs = [None if f is None else (READERS.get(f, f), WIDTHS.get(f, 0)) for f in formats]
+    return RecordColumns(pairs, most, OutputTag)
+
+
+@pytest.mark.parametrize("format", [format for format in COLUMNS if format != "float"])
+@pytest.mark.parametrize("with_none", [False, True])
+def test_records_become_the_columns_that_are_read_as_their_values(format: str, with_none: bool) -> None:
+    columns = record_columns([format, None])
+    for times in (1, 200):
+        values = [*COLUMNS[format], *[None] * with_none] * times
+        assert all(columns.append((value, [value])) for value in values)
+        assert len(columns) == len(values)
+        buffers, objects = columns.take()
+        assert (buffers[0] is None) == (not with_none)
+        read = records_of(format, *buffers, len(values))
+        assert list(map(repr, read)) == list(map(repr, values))
+        assert objects == [[value] for value in values]
+        assert len(columns) == 0
+
+
+@pytest.mark.parametrize(
+    ("format", "value"),
+    [
+        *(("int8", value) for value in (128, -129, True, 1.0, "1", np.int8(1), 2**70)),
+        *(("int16", value) for value in (2**15, -(2**15) - 1)),
+        *(("int32", value) for value in (2**31, -(2**31) - 1)),
+        *(("int64", value) for value in (2**63, -(2**63) - 1, np.int64(1))),
+        *(("double", value) for value in (1, True, np.float64(1))),
+        *(("bool", value) for value in (0, 1, "True")),
+        *(("string", value) for value in (b"a", 1, "\ud800", np.str_("a"))),
+        *(("binary", value) for value in ("a", bytearray(b"a"))),
+    ],
+)
+def test_a_value_of_another_class_or_range_is_refused(format: str, value: Any) -> None:
+    columns = record_columns([None, format])
+    first = (0, COLUMNS[format][0])
+    assert columns.append(first)
+    assert not columns.append((1, value))
+    assert not columns.append(first), "records stay in their order"
+    objects, buffers = columns.take()
+    assert (objects, records_of(format, *buffers, 1)) == ([0], [first[1]])
+    assert columns.append(first)
+
+
+def test_what_is_no_record_is_refused_and_changes_nothing() -> None:
+    columns = record_columns([None, "int64"], most=2)
+    for other in (None, 5, "ab", [0, 1], (0,), (0, 1, 2), (OutputTag("t", Types.LONG()), 1)):
+        assert not columns.append(other)
+    assert columns.append((0, 1))
+    assert columns.append(("a", None))
+    assert not columns.append((0, 2)), "there is no more room"
+    assert columns.take()[0] == [0, "a"]
+    with pytest.raises(ValueError, match="must be records, got none"):
+        columns.take()
+    assert not record_columns([]).append(())
+
+
+@pytest.mark.parametrize(
+    ("formats", "message"), [([("text", 0)], "got 'text'"), ([("integer", 3)], "width must be 1, 2, 4 or 8")]
+)
+def test_formats_of_records_that_do_not_exist_raise(formats: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RecordColumns(formats, 5, str)
 
 
 class Named(tuple[Any, ...]):
@@ -490,8 +570,8 @@ class Native:
         self.loop = RowLoop(
             function, RowContext(self.service), self.service, self.keys, "event", "processing"
         )
-        self.emitted = self.pending = []
-        self.width, self.most = 2, 50
+        self.columns = RecordColumns([("integer", 1), None], 50, str)
+        self.gathered: list[Any] = []
         self.found = 0
         self.known: dict[int, str] = {}
         self.loop.begin(self, self.known, self.find, self.expire)
@@ -510,9 +590,16 @@ class Native:
             self.table.saved[id_] = value if held else None
         assert not any(map(len, self.cells.take()))
 
+    @property
+    def emitted(self) -> list[Any]:
+        if len(self.columns):
+            numbers, objects = self.columns.take()
+            self.gathered += zip(records_of("int8", *numbers, len(objects)), objects, strict=True)
+        return self.gathered
+
     def rows(self, returned: Any, method: str) -> None:
         assert method in ("process_element", "on_timer")
-        self.emitted += returned
+        self.emitted.extend(returned)
 
     def expire(self, namespace: int, id_: int) -> None:
         raise AssertionError("all timers are the function's")

@@ -58,8 +58,7 @@ cdef class RowLoop:
 
     cdef readonly int64_t fired
     cdef object function, emit, find_key, expire, event_time, processing_time
-    cdef list pending
-    cdef Py_ssize_t width, most
+    cdef RecordColumns columns
     cdef RowContext context
     cdef RowTimerService service
     cdef CurrentKey current
@@ -85,7 +84,7 @@ cdef class RowLoop:
         expire : callable
             Called with the namespace and the key id of a timer that is not the function's, whose namespace is 0.
         """
-        self.emit, self.pending, self.width, self.most = output.rows, output.pending, output.width, output.most
+        self.emit, self.columns = output.rows, output.columns
         self.keys, self.find_key, self.expire = keys, find_key, expire
         self.context.domain = self.event_time
 
@@ -168,15 +167,12 @@ cdef class RowLoop:
         return 0
 
     cdef int collect(self, object returned, str method) except -1:
-        """Put tuples of the right length where `emit` would put them, and hand everything else to it."""
+        """Append records to the columns, and hand everything else to `emit`."""
         if not PyGen_CheckExact(returned) and type(returned) is not list:
             self.emit(returned, method)
             return 0
         for record in returned:
-            fits = PyTuple_Check(record) and PyTuple_GET_SIZE(record) == self.width
-            if fits and len(self.pending) + 1 < self.most:
-                self.pending.append(record)
-            else:
+            if not self.columns.append(record):
                 self.emit([record], method)
         return 0
 

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from timerheap._native._heap import RecordColumns
 from timerheap._returned import records
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
-from timerheap.spark._group.offsets import FITS, fitting, narrow, wide_rows
+from timerheap.spark._group.offsets import FITS, fitting, narrow
 from timerheap.spark._group.value_columns import cast, column_of
 from timerheap.spark._worker.side_buffer import SIDE_OUTPUT, SideBuffer, undeclared
 from timerheap.spark._worker.task_metrics import METRICS
@@ -24,6 +25,18 @@ LATE_BY = "late_by"
 
 LATE_ROW = "late_row"
 """Name of the result column with a late row, a struct."""
+
+_FORMATS: dict[pa.DataType, tuple[str, int]] = {
+    pa.int8(): ("integer", 1),
+    pa.int16(): ("integer", 2),
+    pa.int32(): ("integer", 4),
+    pa.int64(): ("integer", 8),
+    pa.float64(): ("float", 8),
+    pa.bool_(): ("bool", 0),
+    pa.string(): ("string", 0),
+    pa.binary(): ("binary", 0),
+}
+_MOST = 1 << 16  # rows that become columns at once, which take far less memory
 
 
 class ResultBuffer:
@@ -40,13 +53,9 @@ class ResultBuffer:
 
     Attributes
     ----------
-    pending : list of tuple
-        Rows that are not in columns yet, fewer than `most`. Tuples of `width` values may be appended.
-    width : int
-        The number of columns; -1 with side outputs, for which each tuple must be looked at.
+    columns : RecordColumns
+        Rows may be appended to it; `rows` takes what does not fit.
     """
-
-    most = 1 << 16  # rows that become columns at once, which take far less memory
 
     def __init__(
         self,
@@ -56,9 +65,9 @@ class ResultBuffer:
     ) -> None:
         self._schema = schema
         self._side = SideBuffer(list(side_outputs)) if side_outputs else None
-        self.width = len(schema) if self._side is None else -1
         self._late_fields = [] if late_row is None else list(late_row)
-        self.pending: list[tuple[Any, ...]] = []
+        self.columns = RecordColumns([_FORMATS.get(field.type) for field in schema], _MOST, OutputTag)
+        self._others: list[tuple[Any, ...]] = []  # rows that follow on those in `columns`
         self._batches: list[pa.RecordBatch] = []
         self._late: list[pa.Table] = []
 
@@ -70,9 +79,11 @@ class ResultBuffer:
                 self._side.add(*row)
                 continue
             fits = isinstance(row, tuple) and len(row) == width
-            self.pending.append(row if fits else self._as_tuple(row, source))
-            if len(self.pending) >= self.most:
+            record = row if fits else self._as_tuple(row, source)
+            if len(self.columns) + len(self._others) >= _MOST:
                 self._gather()
+            if not self.columns.append(record):
+                self._others.append(record)
 
     def side(self, tag: OutputTag, value: Any) -> None:
         """Add a value of a side output."""
@@ -121,16 +132,21 @@ class ResultBuffer:
             self._batches.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def _gather(self) -> None:
-        if self.pending:
-            rows = self.pending.copy()
-            self.pending.clear()
-            columns = [
-                _column(values, field)
-                for values, field in zip(zip(*rows, strict=True), self._schema, strict=True)
-            ]
-            gathered = pa.RecordBatch.from_arrays(columns, schema=wide_rows(self._schema))
-            for start, stop in fitting(gathered):
-                self._batches.append(narrow(gathered.slice(start, stop - start), self._schema))
+        if len(self.columns):
+            n = len(self.columns)
+            pairs = zip(self.columns.take(), self._schema, strict=True)
+            self._add_batch([_taken(part, n, field) for part, field in pairs])
+        if self._others:
+            rows = self._others.copy()
+            self._others.clear()
+            pairs = zip(zip(*rows, strict=True), self._schema, strict=True)
+            self._add_batch([_column(values, field) for values, field in pairs])
+
+    def _add_batch(self, columns: list[pa.Array]) -> None:
+        """Add columns, which may have 64-bit offsets."""
+        gathered = pa.RecordBatch.from_arrays(columns, self._schema.names)
+        for start, stop in fitting(gathered):
+            self._batches.append(narrow(gathered.slice(start, stop - start), self._schema))
 
     @property
     def takes_late(self) -> bool:
@@ -180,13 +196,27 @@ def with_metrics(results: pa.Table, metrics: str) -> pa.Table:
     return table.combine_chunks() if table.nbytes <= FITS else table
 
 
-def _column(values: tuple[Any, ...], field: pa.Field) -> pa.Array:
+def _taken(part: Any, n: int, field: pa.Field) -> pa.Array:
+    """Return a column of `RecordColumns.take`."""
+    if isinstance(part, list):
+        return _column(part, field)
+    buffers = [None if array is None else pa.py_buffer(array) for array in part]
+    if not (pa.types.is_string(field.type) or pa.types.is_binary(field.type)):
+        del buffers[1]  # offsets
+    return _checked(pa.Array.from_buffers(field.type, n, buffers), field)
+
+
+def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         column = column_of(values, field.type)
     except (ValueError, OverflowError) as e:
         if (tag := next((value for value in values if isinstance(value, OutputTag)), None)) is not None:
             raise ValueError(undeclared(tag)) from None
         raise ValueError(f"an output row does not fit output_schema: column {field.name!r}: {e}") from None
+    return _checked(column, field)
+
+
+def _checked(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.null_count and not field.nullable:
         raise ValueError(
             f"an output row has None in column {field.name!r}, which output_schema says is not null"

@@ -1,0 +1,231 @@
+# Records of a function, whose values are written to the buffers of Arrow columns as they come.
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    bint PyObject_TypeCheck(object o, PyTypeObject *type)
+
+cdef enum:
+    _FEW_RECORDS = 256  # the least room that columns make
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class _ColumnWriter:
+    """The values of one column of `RecordColumns`; in a list if `format` is None."""
+
+    cdef int kind
+    cdef unsigned width  # of a value in bytes
+    cdef bint text  # whether TEXT is str
+    cdef list objects
+    cdef cnp.ndarray held, values, bounds, bytes
+    cdef uint8_t *is_held  # whether each value is not None
+    cdef uint8_t *value
+    cdef int32_t *bound  # where the bytes of a text start; has one more
+    cdef uint8_t *byte
+    cdef size_t cap, room  # of values, and of bytes of text
+
+    def __cinit__(self, str format, unsigned width):
+        if format is None:
+            self.objects = []
+            return
+        if format not in _KINDS:
+            raise ValueError(f"format must be one of {', '.join(_KINDS)}, got {format!r}")
+        self.kind, self.text = _KINDS[format], format == "string"
+        self.width = {TH_FIXED: width, TH_FLOAT: 8, TH_BITS: 1}.get(self.kind, 0)
+        if self.kind == TH_FIXED and width not in (1, 2, 4, 8):
+            raise ValueError(f"width must be 1, 2, 4 or 8, got {width}")
+
+    cdef int make_room(self, size_t cap) except -1:
+        """Make room for values, of which `self.cap` are kept, so that `put` can write them."""
+        cdef cnp.ndarray held = _empty(cap, cnp.NPY_BOOL), values = None, bounds = None
+        if self.kind == TH_TEXT:
+            bounds = _empty(cap + 1, cnp.NPY_INT32)
+            (<int32_t *>cnp.PyArray_DATA(bounds))[0] = 0
+        else:
+            values = _empty(cap * self.width, cnp.NPY_UINT8)
+        if self.cap:
+            memcpy(cnp.PyArray_DATA(held), self.is_held, self.cap)
+            if bounds is not None:
+                memcpy(cnp.PyArray_DATA(bounds), self.bound, (self.cap + 1) * sizeof(int32_t))
+            else:
+                memcpy(cnp.PyArray_DATA(values), self.value, self.cap * self.width)
+        self.held, self.values, self.bounds, self.cap = held, values, bounds, cap
+        self.is_held = <uint8_t *>cnp.PyArray_DATA(held)
+        if bounds is not None:
+            self.bound = <int32_t *>cnp.PyArray_DATA(bounds)
+        else:
+            self.value = <uint8_t *>cnp.PyArray_DATA(values)
+        return 0
+
+    cdef bint put(self, size_t row, object value) except -1:
+        """Write the value of the row after the last, and return whether it fits."""
+        cdef Py_ssize_t size
+        cdef const char *text
+        cdef double real
+        if self.objects is not None:
+            if <size_t>len(self.objects) > row:  # of a record that did not fit
+                del self.objects[row:]
+            self.objects.append(value)
+            return True
+        if row == self.cap:
+            self.make_room(max(2 * self.cap, <size_t>_FEW_RECORDS))
+        self.is_held[row] = value is not None
+        if self.kind == TH_TEXT:
+            text, size = NULL, 0
+            if self.text and type(value) is str:
+                try:
+                    text = PyUnicode_AsUTF8AndSize(value, &size)
+                except UnicodeEncodeError:
+                    return False
+            elif not self.text and type(value) is bytes:
+                text, size = PyBytes_AS_STRING(value), len(<bytes>value)
+            elif value is not None:
+                return False
+            return self.put_text(row, text, size)
+        if value is None:
+            memset(self.value + row * self.width, 0, self.width)
+            return True
+        if self.kind == TH_FIXED:
+            return PyLong_CheckExact(value) and self.put_integer(row, value)
+        if self.kind == TH_BITS:
+            self.value[row] = value is True
+            return type(value) is bool
+        if type(value) is not float:
+            return False
+        real = value
+        memcpy(self.value + 8 * row, &real, 8)
+        return True
+
+    cdef bint put_text(self, size_t row, const char *text, size_t size) except -1:
+        cdef size_t start = self.bound[row], room
+        cdef cnp.ndarray more
+        if size > INT32_MAX - start:
+            return False
+        if start + size > self.room:
+            room = max(2 * self.room, start + size, <size_t>16 * _FEW_RECORDS)
+            more = _empty(room, cnp.NPY_UINT8)
+            if start:
+                memcpy(cnp.PyArray_DATA(more), self.byte, start)
+            self.bytes, self.byte, self.room = more, <uint8_t *>cnp.PyArray_DATA(more), room
+        if size:
+            memcpy(self.byte + start, text, size)
+        self.bound[row + 1] = <int32_t>(start + size)
+        return True
+
+    cdef bint put_integer(self, size_t row, object value) except -1:
+        cdef int overflow = 0
+        cdef int64_t x8 = PyLong_AsLongLongAndOverflow(value, &overflow)
+        cdef int32_t x4 = <int32_t>x8
+        cdef int16_t x2 = <int16_t>x8
+        cdef int8_t x1 = <int8_t>x8
+        if overflow:
+            return False
+        if self.width == 8:
+            memcpy(self.value + 8 * row, &x8, 8)
+            return True
+        if self.width == 4:
+            memcpy(self.value + 4 * row, &x4, 4)
+            return x4 == x8
+        if self.width == 2:
+            memcpy(self.value + 2 * row, &x2, 2)
+            return x2 == x8
+        self.value[row] = <uint8_t>x1
+        return x1 == x8
+
+    cdef object taken(self, size_t n):
+        """Return the first n values, of one or more, as `RecordColumns.take` does."""
+        if self.objects is not None:
+            return self.objects[:n]
+        validity = None if memchr(self.is_held, 0, n) == NULL else _bitmap(self.is_held, n)
+        if self.kind == TH_TEXT:
+            data = _empty(0, cnp.NPY_UINT8) if self.bytes is None else self.bytes[: self.bound[n]]
+            return validity, self.bounds[: n + 1], data
+        return validity, None, _bitmap(self.value, n) if self.kind == TH_BITS else self.values[: n * self.width]
+
+
+cdef cnp.ndarray _bitmap(const uint8_t *flags, size_t n):
+    """Return flags of 0 or 1 as bits, the first one lowest."""
+    cdef cnp.ndarray bits = _zeros((n + 7) // 8, cnp.NPY_UINT8)
+    cdef uint8_t *byte = <uint8_t *>cnp.PyArray_DATA(bits)
+    cdef size_t i
+    for i in range(n):
+        byte[i >> 3] |= flags[i] << (i & 7)
+    return bits
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RecordColumns:
+    """Columns to which records are appended, tuples of one value for each column.
+
+    Parameters
+    ----------
+    formats : list of (str, int) or None
+        The format of each column as for `ColumnReader`, and the number of bytes of an integer. None is a list of
+        any objects.
+    most : int
+        The number of records that there is room for.
+    tag : type
+        Tuples that start with an instance of it are no records.
+
+    Examples
+    --------
+    >>> columns = RecordColumns([("integer", 2), None], 9, str)
+    >>> columns.append((5, "a")), columns.append((None, "b")), columns.append((70_000, "c")), len(columns)
+    (True, True, False, 2)
+    >>> (validity, _, values), objects = columns.take()
+    >>> values.view(np.int16), np.unpackbits(validity, bitorder="little")[:2], objects
+    (array([5, 0], dtype=int16), array([1, 0], dtype=uint8), ['a', 'b'])
+    """
+
+    cdef list formats, writers
+    cdef object tag
+    cdef size_t n, most
+    cdef Py_ssize_t width
+    cdef bint closed
+
+    def __cinit__(self, list formats not None, size_t most, type tag not None):
+        self.formats, self.most, self.tag, self.width = formats, most, tag, len(formats)
+        self.renew()
+
+    cdef int renew(self) except -1:
+        writers = [_ColumnWriter(*((None, 0) if format is None else format)) for format in self.formats]
+        self.writers, self.n, self.closed = writers, 0, False
+        return 0
+
+    cpdef bint append(self, record) except -1:
+        """Append a record, and return whether it was.
+
+        It is not if it has another length, if there is no room, or if a value does not have exactly the class and
+        the range of its column. From then on no record is, until `take` is called, so that records stay in order.
+        """
+        cdef Py_ssize_t k
+        if not PyTuple_Check(record) or PyTuple_GET_SIZE(record) != self.width or not self.width:
+            return False
+        if PyObject_TypeCheck(<object>PyTuple_GET_ITEM(record, 0), <PyTypeObject *>self.tag):
+            return False
+        if self.closed or self.n >= self.most:
+            return False
+        for k in range(self.width):
+            if not (<_ColumnWriter>self.writers[k]).put(self.n, <object>PyTuple_GET_ITEM(record, k)):
+                self.closed = True
+                return False
+        self.n += 1
+        return True
+
+    def take(self):
+        """Remove all records, of which there must be some, and return their columns.
+
+        Returns
+        -------
+        list of (tuple or list)
+            For each column the list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.
+        """
+        if not self.n:
+            raise ValueError("there must be records, got none")
+        taken = [(<_ColumnWriter>writer).taken(self.n) for writer in self.writers]
+        self.renew()
+        return taken
+
+    def __len__(self):
+        return self.n

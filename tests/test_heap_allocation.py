@@ -130,7 +130,7 @@ def moved(_):
                 service.delete_event_time_timer(5)
             state.update(None if number % 5 == 0 else 10**9 + number)
     finally:
-        journal = changes.take().tolist()
+        journal = changes.take()[0].tolist()
         left = {tuple(row[1:]) for row in journal if row[0] == 0}
         assert left - {tuple(row[1:]) for row in journal if row[0] == 1} == set(heap)
     return sorted(heap), *cells.take()

@@ -21,6 +21,7 @@ from timerheap._native._heap import (
     ColumnReader,
     CurrentKey,
     KeyNumbers,
+    KnownKeys,
     RecordColumns,
     RowCells,
     RowContext,
@@ -256,9 +257,14 @@ def test_a_change_is_journalled_where_it_was_made() -> None:
     service.delete_event_time_timer(5)
     assert list(heap) == [(2**63 - 1, -(2**63), 0)]
     wanted = [[0, 2**63 - 1, -(2**63), 0], [0, 5, -(2**63), 0], [1, 5, -(2**63), 0]]
-    assert (len(changes), changes.take().tolist()) == (3, wanted)
-    assert (len(changes), changes.take().tolist()) == (0, [])
+    assert (len(changes), taken(changes)) == (3, (wanted, None, 0))
+    assert (len(changes), taken(changes)) == (0, ([], None, 0))
     assert (service.current_watermark(), service.current_processing_time()) == (-5, 7)
+
+
+def taken(changes: TimerChanges) -> tuple[list[list[int]], int | None, int]:
+    journal, until, gone = changes.take()
+    return journal.tolist(), until, gone
 
 
 def replayed(timers: set[tuple[int, int]], journal: list[list[int]]) -> set[tuple[int, int]]:
@@ -287,11 +293,11 @@ def test_a_numbered_key_that_moves_its_timer_has_two_changes() -> None:
         for keys.current_key in (1, 2):
             service.delete_event_time_timer(step)
             service.register_event_time_timer(step + 1)
-    assert changes.take().tolist() == [[1, 0, 1, 0], [0, 100, 1, 0], [1, 0, 2, 0], [0, 100, 2, 0]]
+    assert taken(changes)[0] == [[1, 0, 1, 0], [0, 100, 1, 0], [1, 0, 2, 0], [0, 100, 2, 0]]
     keys.current_key = 3
     service.register_event_time_timer(7)
     service.delete_event_time_timer(7)
-    assert (len(changes), changes.take().tolist(), len(changes)) == (1, [], 0)
+    assert (len(changes), taken(changes), len(changes)) == (1, ([], None, 0), 0)
     assert cells.numbers is keys.numbers
 
 
@@ -304,7 +310,7 @@ def test_the_journal_of_numbered_keys_has_the_effect_of_all_changes(seed: int) -
     saved: set[tuple[int, int]] = set()
     for _ in range(600):
         if draw.random() < 0.02:
-            saved = replayed(saved, changes.take().tolist())
+            saved = replayed(saved, taken(changes)[0])
             assert saved == {timer[:2] for timer in heap}
         if draw.random() < 0.02:
             keys.renumber()
@@ -313,7 +319,7 @@ def test_the_journal_of_numbered_keys_has_the_effect_of_all_changes(seed: int) -
         keys.current_key = draw.choice([-1, 0, 7])
         method = draw.choice(["register", "delete"])
         getattr(service, f"{method}_event_time_timer")(draw.randrange(3))
-    assert replayed(saved, changes.take().tolist()) == {timer[:2] for timer in heap}
+    assert replayed(saved, taken(changes)[0]) == {timer[:2] for timer in heap}
 
 
 @pytest.mark.parametrize(
@@ -398,6 +404,7 @@ class ModelTimers:
     def __init__(self) -> None:
         self.timers: set[tuple[int, int]] = set()
         self.journal: list[list[int]] = []
+        self.until: int | None = None
 
     def register(self, timestamp: int, key: int) -> None:
         self.timers.add((timestamp, key))
@@ -508,7 +515,8 @@ class Model:
 
     def fire(self, timers: ModelTimers, time: int, domain: str) -> None:
         while (first := timers.due(time)) is not None:
-            timers.delete(*first)
+            timers.timers.remove(first)
+            timers.until = max(timers.until or first[0], first[0])
             self.domain = domain
             self.call("on_timer", first[0], first[1], first[0])
 
@@ -573,8 +581,8 @@ class Native:
         self.columns = RecordColumns([("integer", 1), None], 50, str)
         self.gathered: list[Any] = []
         self.found = 0
-        self.known: dict[int, str] = {}
-        self.loop.begin(self, self.known, self.find, self.expire)
+        self.known, self.seen = KnownKeys(), KnownKeys()
+        self.loop.begin(self, self.known, self.seen, self.find, self.expire)
 
     def no_key(self) -> None:
         raise RuntimeError("no current key")
@@ -606,8 +614,10 @@ class Native:
 
     def find(self, id_: int, timestamp: int) -> str:
         self.found += 1
-        if id_ % 2:
-            self.known[id_] = self.names[id_]
+        if id_:
+            known = self.known if id_ % 2 else self.seen
+            known.add([id_], source([[None], [self.names[id_]]], [1]))
+            assert known[id_] == self.names[id_]
         return self.names[id_]
 
     def process(self, rows: list[Any], ids: list[int], times: list[int | None]) -> None:
@@ -668,12 +678,15 @@ def test_random_functions_run_as_in_the_model(order: str, kept: str) -> None:
             (native.changes, model.event),
             (native.processing_changes, model.processing),
         ):
-            journal = changes.take().tolist()
+            journal, until, _ = taken(changes)
             if native.cells is None:
                 assert journal == timers_.journal
             else:  # where keys have numbers, a push and its removal may be left out
-                assert replayed(set(), journal) == timers_.timers
                 assert len(journal) <= len(timers_.journal)
+            assert until == timers_.until
+            after = -(2**63) - 1 if until is None else until
+            left = replayed(set(), [change for change in journal if change[1] > after])
+            assert left == {timer for timer in timers_.timers if timer[0] > after}
         assert sorted(t[:2] for t in native.heap) == sorted(model.event.timers)
         assert sorted(t[:2] for t in native.processing_heap) == sorted(model.processing.timers)
         if native.cells is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from timerheap import TimerHeap
-from timerheap._native._heap import CurrentKey
+from timerheap._native._heap import CurrentKey, KnownKeys, RecordColumns, RowContext, RowLoop
 from timerheap.spark._group.journalled_timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.timer_journal import POP_DUE, PUSH, REMOVE
 from timerheap.spark._group.timers_of_keys import TimersOfKeys, due_keys
@@ -20,6 +22,24 @@ from timerheap.spark._worker.row_context import KeyTimerService
 timestamps = st.integers(-2, 12)
 key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])
 some_timers = st.lists(st.tuples(timestamps, key_ids), max_size=20)
+
+
+class Again:
+    """Registers a timer in each of the first calls; then it may fail."""
+
+    def __init__(self, keys: CurrentKey, again: list[int], fails: bool) -> None:
+        self.keys, self.again, self.fails = keys, again, fails
+        self.fired: list[tuple[int, int]] = []
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        raise AssertionError("there are no rows")
+
+    def on_timer(self, timestamp: int, ctx: Any) -> None:
+        self.fired.append((timestamp, self.keys.current_key))
+        if self.again:
+            ctx.timer_service().register_event_time_timer(self.again.pop(0))
+        elif self.fails:
+            raise ZeroDivisionError
 
 
 class AgainstTheModel(RuleBasedStateMachine):
@@ -85,6 +105,30 @@ class AgainstTheModel(RuleBasedStateMachine):
         due = sorted(timer for timer in self.model if timer[0] <= time)[:limit]
         assert [timer[:2] for timer in self.timers.pop_due(time, limit)] == due
         self.lose({*due})
+
+    @rule(time=timestamps, again=st.lists(timestamps, max_size=4), fails=st.booleans())
+    def fire(self, time: int, again: list[int], fails: bool) -> None:
+        """Fire timers, whose keys register others as long as there are some in `again`."""
+        before, wanted, rest = {*self.model}, [], [*again]
+        while before and (first := min(before))[0] <= time:
+            before.remove(first)
+            wanted.append(first)
+            if not rest:
+                self.losses += 1
+                if fails:
+                    break
+            else:
+                before.add((rest.pop(0), first[1]))
+        function = Again(self.keys, [*again], fails)
+        columns = RecordColumns([None], 9, str)
+        loop = RowLoop(function, RowContext(self.service), self.service, self.keys, "event", "processing")
+        output = SimpleNamespace(rows=None, columns=columns)
+        loop.begin(output, KnownKeys(), KnownKeys(), lambda id_, timestamp: id_, None)
+        with suppress(ZeroDivisionError):
+            loop.advance(time)
+        assert function.fired == wanted
+        self.model = before
+        self.begin()
 
     @rule(keys=st.lists(key_ids, max_size=4))
     def remove_keys(self, keys: list[int]) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "IdIndex",
     "KeyNumbers",
     "KeyTimerHeap",
+    "KnownKeys",
     "Packing",
     "RowCells",
     "RowContext",

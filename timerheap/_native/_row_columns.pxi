@@ -241,6 +241,13 @@ cdef class RowSource:
         cdef list key = self.key
         return row[<Py_ssize_t>key[0]] if len(key) == 1 else tuple([tuple.__getitem__(row, k) for k in key])
 
+    cdef object key_at(self, Py_ssize_t row):
+        """Return the key of the row at a position, without the row."""
+        cdef list key = self.key
+        if len(key) == 1:
+            return self.value(key[0], row)
+        return tuple([self.value(k, row) for k in key])
+
     def tolist(self):
         """Return all rows."""
         return [self.row(row) for row in range(self.n)]

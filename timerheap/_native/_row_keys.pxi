@@ -58,6 +58,83 @@ cdef class KeyNumbers:
         return self.n
 
 
+cdef enum:
+    _ROW_BITS = 40  # of the place of a key; the others are the number of its source
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class KnownKeys:
+    """The keys of rows by their ids; a key is read from its row when it is asked for.
+
+    Examples
+    --------
+    >>> view = ArrayView(FIXED, 8, 0, 2, None, None, np.array([7, 8]))
+    >>> keys = KnownKeys()
+    >>> keys.add([100, 200], RowSource(tuple, ["k"], [ColumnReader("integer", view)], [0]))
+    >>> keys[200], 300 in keys
+    (8, False)
+    """
+
+    cdef KeyNumbers numbers
+    cdef list sources
+    cdef cnp.ndarray array  # the places of the keys by number
+    cdef int64_t *places
+    cdef size_t cap
+
+    def __cinit__(self):
+        self.clear()
+
+    def add(self, ids, RowSource rows not None):
+        """Add the keys of n rows, whose ids are int64 of shape (n,)."""
+        cdef size_t n = len(rows), before = self.numbers.n, cap, i
+        cdef cnp.ndarray numbers, grown
+        cdef const int64_t *number
+        if len(ids) != <Py_ssize_t>n or n >> _ROW_BITS:
+            raise ValueError(f"ids must have one value for each of {n} rows, got {len(ids)}")
+        if before + n > self.cap:
+            cap = max(2 * self.cap, before + n)
+            grown = _empty(cap, cnp.NPY_INT64)
+            if before:
+                memcpy(cnp.PyArray_DATA(grown), self.places, before * sizeof(int64_t))
+            self.array, self.places, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
+        self.sources.append(rows)
+        numbers = self.numbers.number_many(ids)
+        number = <const int64_t *>cnp.PyArray_DATA(numbers)
+        for i in range(n):
+            if number[i] >= <int64_t>before:
+                self.places[number[i]] = <int64_t>(len(self.sources) - 1) << _ROW_BITS | <int64_t>i
+
+    def clear(self):
+        """Forget all keys."""
+        numbers, sources = KeyNumbers(), []
+        self.numbers, self.sources = numbers, sources
+        self.array, self.places, self.cap = None, NULL, 0
+
+    cdef bint find(self, int64_t id, int64_t *place) noexcept:
+        """Return whether the key of an id is known, and its place for `at`."""
+        cdef int64_t number
+        cdef uint8_t found
+        th_table_find_many(&self.numbers.index.t, th_column(&id, 0), 1, &number, &found)
+        if found:
+            place[0] = self.places[number]
+        return found
+
+    cdef object at(self, int64_t place):
+        cdef RowSource source = self.sources[place >> _ROW_BITS]
+        return source.key_at(place & ((<int64_t>1 << _ROW_BITS) - 1))
+
+    def __contains__(self, id):
+        cdef int64_t place
+        return self.find(_int64(id, "id"), &place)
+
+    def __getitem__(self, id):
+        cdef int64_t place
+        if not self.find(_int64(id, "id"), &place):
+            raise KeyError(id)
+        return self.at(place)
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class CurrentKey:

@@ -62,7 +62,7 @@ cdef class RowLoop:
     cdef RowContext context
     cdef RowTimerService service
     cdef CurrentKey current
-    cdef dict keys
+    cdef KnownKeys ahead, seen
 
     def __init__(self, function, RowContext context not None, RowTimerService service not None,
                  CurrentKey keys not None, event_time, processing_time):
@@ -70,22 +70,22 @@ cdef class RowLoop:
         self.event_time, self.processing_time = event_time, processing_time
         context.domain = event_time
 
-    def begin(self, output, dict keys not None, find_key, expire):
+    def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, expire):
         """Begin a key group.
 
         Parameters
         ----------
         output : timerheap.spark._worker.output.ResultBuffer
             Receives what the methods of the function return.
-        keys : dict of int to object
-            Some keys by id.
+        ahead, seen : KnownKeys
+            Some keys.
         find_key : callable
-            Called with the id and the timestamp of a timer whose key is not in `keys`; returns the key.
+            Called with the id and the timestamp of a timer whose key is in neither; returns the key.
         expire : callable
             Called with the namespace and the key id of a timer that is not the function's, whose namespace is 0.
         """
         self.emit, self.columns = output.rows, output.columns
-        self.keys, self.find_key, self.expire = keys, find_key, expire
+        self.ahead, self.seen, self.find_key, self.expire = ahead, seen, find_key, expire
         self.context.domain = self.event_time
 
     def process(self, RowSource rows not None, ids, timestamps, check=None):
@@ -191,8 +191,7 @@ cdef class RowLoop:
     cdef int fire(self, RowTimers timers, int64_t time, object domain) except -1:
         """Fire the timers up to `time`, also those that callbacks register."""
         cdef RowContext context = self.context
-        cdef int64_t timestamp, namespace
-        cdef PyObject *known
+        cdef int64_t timestamp, namespace, place
         on_timer = None
         while timers.take_due(time, &timestamp, &namespace):
             at = timestamp
@@ -200,8 +199,12 @@ cdef class RowLoop:
                 context.at, context.domain = at, domain
                 self.expire(namespace, self.current.get())
                 continue
-            known = PyDict_GetItemWithError(self.keys, self.current.get())
-            context.key = self.find_key(self.current.get(), at) if known == NULL else <object>known
+            if self.ahead.find(self.current.id, &place):
+                context.key = self.ahead.at(place)
+            elif self.seen.find(self.current.id, &place):
+                context.key = self.seen.at(place)
+            else:
+                context.key = self.find_key(self.current.get(), at)
             context.row = None
             context.at, context.domain = at, domain
             self.fired += 1

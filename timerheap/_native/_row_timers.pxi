@@ -12,7 +12,8 @@ cdef class TimerChanges:
     """A journal of changes of one timer each: rows of (operation, timestamp, key hash, namespace).
 
     Where keys have numbers, the removal of a timer that was pushed since the last `take` undoes the push instead, and
-    the next push of the key takes its row. So a key that moves its timer many times has two rows.
+    the next push of the key takes its row. So a key that moves its timer many times has two rows. Timers that have
+    fired have none: the largest of their timestamps stands for all of them.
     """
 
     cdef cnp.ndarray array
@@ -22,6 +23,15 @@ cdef class TimerChanges:
     cdef cnp.ndarray latest_array
     cdef int64_t *latest  # 1 + the row of the key's last change; or 0 for none, or one that must stay
     cdef size_t latest_cap
+    cdef bint popped  # whether timers have fired since the last `take`
+    cdef int64_t until, gone, fired_key
+    cdef size_t fired_at  # the number of rows when a timer of `fired_key` fired
+
+    def __cinit__(self):
+        self.forget_fired()
+
+    cdef void forget_fired(self) noexcept:
+        self.popped, self.until, self.gone, self.fired_at = False, INT64_MIN, 0, SIZE_MAX
 
     cdef int make_room(self, size_t rows=1) except -1:
         """Make room for more rows, so that `write` cannot fail."""
@@ -59,6 +69,9 @@ cdef class TimerChanges:
     cdef void push(self, int64_t ts, int64_t key, Py_ssize_t number, bint added) noexcept:
         """Record a push, which was `added` unless the timer existed."""
         cdef int64_t *row
+        if self.fired_at == self.n and self.fired_key == key:
+            self.fired_at = SIZE_MAX
+            self.gone -= 1
         if number >= 0 and added and self.latest[number]:
             row = self.rows + 4 * (self.latest[number] - 1)
             if row[0] == _VOID and row[2] == key:
@@ -82,6 +95,12 @@ cdef class TimerChanges:
         if number >= 0:
             self.latest[number] = self.n
 
+    cdef void fire(self, int64_t ts, int64_t key) noexcept:
+        """Record that a timer, the first of all, has fired."""
+        self.popped, self.until = True, max(self.until, ts)
+        self.gone += 1
+        self.fired_key, self.fired_at = key, self.n
+
     def push_many(self, timestamps, key_hashes, namespaces):
         """Record that timers have been pushed; the columns are as for the heap's ``push_many``."""
         cdef _Columns rows = _Columns(None)
@@ -95,18 +114,31 @@ cdef class TimerChanges:
                        ns.data[<Py_ssize_t>i * ns.step])
 
     def take(self):
-        """Remove and return all changes: int64, shape (n, 4)."""
+        """Remove and return all changes.
+
+        Returns
+        -------
+        changes : ndarray of int64, shape (n, 4)
+            Without the timers that have fired.
+        until : int or None
+            The largest timestamp of timers that have fired: those that are left up to it were pushed later. None if
+            no timer has.
+        gone : int
+            How many timers have fired whose key did not push another one right away.
+        """
         cdef size_t n = self.n
         array = _empty(0, cnp.NPY_INT64) if self.array is None else self.array[: 4 * n]
         array = array.reshape(n, 4)
         if self.voids:
             array = array[array[:, 0] != _VOID]
+        taken = array, self.until if self.popped else None, self.gone
         self.array, self.rows, self.n, self.cap, self.voids = None, NULL, 0, 0, 0
         self.numbers, self.latest_array, self.latest, self.latest_cap = None, None, NULL, 0
-        return array
+        self.forget_fired()
+        return taken
 
     def __len__(self):
-        return self.n
+        return self.n + self.popped
 
 
 @cython.nonecheck(True)
@@ -164,15 +196,11 @@ cdef class RowTimers:
         """Remove the first timer if its timestamp is <= `time`, and make its key current; return whether it was."""
         cdef th_heap *h = &self.heap.h
         cdef int64_t ts, key, ns
-        self.changes.make_room()
         if not h.len or h.ts[0] > time:
             return False
         ts, key, ns = h.ts[0], h.key[0], h.ns[0]
         self.keys.set(key, -1)
-        if ns:
-            self.changes.write(_REMOVE, ts, key, ns)
-        else:
-            self.changes.remove(ts, key, self.changes.find_number(self.keys))
+        self.changes.fire(ts, key)
         th_heap_pop(h)
         self.heap.give_back()
         timestamp[0], namespace[0] = ts, ns

@@ -180,13 +180,26 @@ class JournalledTimers:
         self._journal.append((n, TimerJournal(np.array(op, np.int8), *columns)))
 
     def _gather(self) -> None:
-        if len(self.single):
-            ops, *columns = self.single.take().T
-            removed, ids = ops == REMOVE, columns[1]
-            moved = removed[:-1] & (ops[1:] == PUSH) & (ids[1:] == ids[:-1])  # the key still has a timer
-            self._losses += int(np.count_nonzero(removed) - np.count_nonzero(moved))
-            if len(ops):
-                self._journal.append((len(ops), TimerJournal(ops.astype(np.int8), *columns)))
+        if not len(self.single):
+            return
+        changes, until, gone = self.single.take()
+        removed, ids = changes[:, 0] == REMOVE, changes[:, 2]
+        moved = removed[:-1] & (changes[1:, 0] == PUSH) & (ids[1:] == ids[:-1])  # the key still has a timer
+        self._losses += gone + int(np.count_nonzero(removed) - np.count_nonzero(moved))
+        if until is None:
+            self._append(changes)
+            return
+        self._append(changes[changes[:, 1] > until])
+        self._append(np.array([[POP_DUE, until, 0, 0]]))
+        heap = self.heap
+        if len(left := heap._due_rows(until)):  # registered for a time that was over
+            columns = (column[left] for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
+            self._append(np.column_stack([np.full(len(left), PUSH), *columns]))
+
+    def _append(self, changes: np.ndarray) -> None:
+        if len(changes):
+            ops, *columns = changes.T
+            self._journal.append((len(changes), TimerJournal(ops.astype(np.int8), *columns)))
 
     # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
 

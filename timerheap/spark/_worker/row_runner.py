@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from timerheap._native._heap import CurrentKey, RowLoop, RowSource
+from timerheap._native._heap import CurrentKey, KnownKeys, RowLoop, RowSource
 from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._group.journalled_timers import KeyTimers
@@ -91,9 +91,9 @@ class RowRunner:
         self._group = group
         self._now = now
         self._context.send = output.side
-        self._rows: list[tuple[np.ndarray, RowSource]] = []  # whose keys are not in `_row_keys`
-        self._row_keys: dict[int, Any] = {}
-        self._keys: dict[int, Any] = {}  # of some timers that may fire
+        self._rows: list[tuple[np.ndarray, RowSource]] = []  # whose keys are not in `_seen`
+        self._seen = KnownKeys()
+        self._ahead = KnownKeys()  # of some timers that may fire
         self._looked_up = False
         self._clock.begin(group, now)
         self._current.renumber()
@@ -107,7 +107,7 @@ class RowRunner:
             group.watermark,
             now,
         )
-        self._loop.begin(output, self._keys, self._find_key, self._clock.expire)
+        self._loop.begin(output, self._ahead, self._seen, self._find_key, self._clock.expire)
         self._loop.advance(group.watermark)  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
@@ -155,13 +155,13 @@ class RowRunner:
         """
         if self._looked_up:
             for ids, rows in self._rows:
-                self._row_keys.update(zip(ids.tolist(), rows.keys(), strict=True))
+                self._seen.add(ids, rows)
             self._rows.clear()
-            if id_ in self._row_keys:
-                return self._keys.setdefault(id_, self._row_keys[id_])
+            if id_ in self._seen:
+                return self._seen[id_]
         self._looked_up = True
         self._look_up(id_, timestamp)
-        return self._keys[id_]
+        return self._ahead[id_]
 
     def _look_up(self, id_: int, timestamp: int) -> None:
         due = [np.array([id_])]
@@ -170,10 +170,9 @@ class RowRunner:
             (self._group.processing_timers, MAX_WATERMARK if self._now is None else self._now),
         ):
             due.append(due_keys(timers.heap, time, _AHEAD))
-        ids = np.unique(np.concatenate(due))
+        ids = pd.unique(np.concatenate(due))
         keys = pa.Table.from_batches([self._group.keys.keys(ids)])
-        found = row_source(keys, self._key_type, self._key).keys()
-        self._keys.clear()
-        self._keys.update(zip(ids.tolist(), found, strict=True))
+        self._ahead.clear()
+        self._ahead.add(ids, row_source(keys, self._key_type, self._key))
         self._announce(ids)
         self._current.announce(ids)

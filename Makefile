@@ -129,8 +129,8 @@ bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap b
 	mkdir -p out
 	$(measured) bench/processors.py --json out/processors.json $(ARGS)
 
-instructions: ## Fail if an operation of the heap takes 5 % more instructions than at the base commit (BASE=...)
-	$(PYTHON) bench/instructions.py $(BASE)
+instructions: $(venv)/soak/.installed ## Fail if an operation of the heap or the row loop takes 5 % more instructions than at the base commit (BASE=...)
+	$(call installed,soak) bench/instructions.py $(BASE)
 
 dist: $(wheel) ## Build the sdist, and from it the wheel, into dist/
 

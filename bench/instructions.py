@@ -1,10 +1,11 @@
-"""Compare the instructions of each operation of csrc/ with a base commit; fail on an increase of over 5 %.
+"""Compare the instructions of csrc/ and of the row loop with a base commit; fail on an increase of over 5 %.
 
 $ python bench/instructions.py [base]     # default: the fork point from origin/main, or HEAD~1
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,6 +16,12 @@ from pathlib import Path
 MOST = 1.05  # times the base's instructions
 ROOT = Path(__file__).resolve().parent.parent
 DRIVER = ROOT / "bench" / "instructions.c"
+ROW_DRIVER = ROOT / "bench" / "row_operations.py"
+COUNTER = """
+#include <valgrind/callgrind.h>
+void begin(void) { CALLGRIND_START_INSTRUMENTATION; CALLGRIND_ZERO_STATS; }
+void end(const char *name) { CALLGRIND_DUMP_STATS_AT(name); CALLGRIND_STOP_INSTRUMENTATION; }
+"""
 FLAGS = ["-std=c11", "-O3", "-g0", "-fvisibility=hidden"]  # setup.py's
 DUMP = re.compile(r"^desc: Trigger: Client Request: ([^\n]*)$.*^summary: (\d+)", re.MULTILINE | re.DOTALL)
 
@@ -43,12 +50,35 @@ def build(csrc: Path, work: Path, driver: Path = DRIVER) -> Path:
 
 
 def count(program: Path, work: Path) -> dict[str, int]:
-    """Return the number of instructions of each operation."""
-    output = work / "callgrind.out"
+    """Return the number of instructions of each operation of csrc/."""
+    return dumped(work / "callgrind.out", [], [program])
+
+
+def dumped(output: Path, options: list[str], command: list[str | Path]) -> dict[str, int]:
+    """Run a command under callgrind; return the instructions that it has dumped, by name."""
     callgrind = ["valgrind", "--quiet", "--tool=callgrind", f"--callgrind-out-file={output}"]
-    subprocess.run([*callgrind, program], check=True, capture_output=True, text=True)
-    dumps = [DUMP.search(file.read_text()) for file in work.glob("callgrind.out.*")]
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    run = [*callgrind, *options, *command]
+    subprocess.run(run, check=True, capture_output=True, text=True, env=environment)
+    dumps = [DUMP.search(file.read_text()) for file in output.parent.glob(f"{output.name}.*")]
     return {dump[1]: int(dump[2]) for dump in dumps if dump}
+
+
+def count_rows(tree: Path, driver: Path, work: Path) -> dict[str, int]:
+    """Return the number of instructions of each operation of the row loop, with a tree's module."""
+    site, counter = work / "site", work / "counter.so"
+    if not site.exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={site}", tree]
+        subprocess.run(pip, check=True, capture_output=True, text=True)
+    build = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", counter]
+    subprocess.run(build, input=COUNTER, check=True, capture_output=True, text=True)
+    start = f"""if True:
+        import runpy, sys
+        sys.path.insert(0, {str(site)!r})
+        runpy.run_path({str(driver)!r}, run_name="__main__")
+    """
+    command = [sys.executable, "-P", "-c", start, counter]
+    return dumped(work / "row_loop.out", ["--instr-atstart=no"], command)
 
 
 def count_base(base: Path) -> dict[str, int]:
@@ -57,7 +87,17 @@ def count_base(base: Path) -> dict[str, int]:
         program = build(base / "csrc", base)
     except subprocess.CalledProcessError:
         program = build(base / "csrc", base, base / DRIVER.relative_to(ROOT))
-    return count(program, base)
+    return count(program, base) | count_base_rows(base)
+
+
+def count_base_rows(base: Path) -> dict[str, int]:
+    """Count the row loop at the base, with its own driver if need be; nothing if it has none."""
+    for driver in (ROW_DRIVER, base / ROW_DRIVER.relative_to(ROOT)):
+        try:
+            return count_rows(base, driver, base)
+        except subprocess.CalledProcessError:
+            continue
+    return {}
 
 
 def table(ours: dict[str, int], base: dict[str, int]) -> tuple[str, list[str]]:
@@ -85,13 +125,12 @@ def main(base: str | None = None) -> None:
         here.mkdir()
         there.mkdir()
         try:
-            ours = count(build(ROOT / "csrc", here), here)
+            ours = count(build(ROOT / "csrc", here), here) | count_rows(ROOT, ROW_DRIVER, here)
         except subprocess.CalledProcessError as error:
-            sys.exit(f"{DRIVER.name} cannot be built and run here.\n{error.stderr}")
-        archive = git("archive", found, "csrc", "bench")
+            sys.exit(f"The operations cannot be built and run here.\n{error.stderr}")
+        archive = git("archive", found)
         if archive is None:
-            print(f"Skipped: {found[:10]} has no csrc/ to compare with.")
-            return
+            sys.exit(f"{found[:10]} cannot be read: is this a shallow clone?")
         subprocess.run(["tar", "-x", "-C", there], input=archive, check=True)
         try:
             base_counts = count_base(there)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from timerheap.spark._group.manifest import Manifest
+from timerheap._native._heap import to_text
+from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._worker.spark_store import SparkStore
 
 
@@ -60,9 +61,11 @@ class Spark:
     def _stored(self, key: Any) -> Any:
         return self.values.get((self.key, key), b"")
 
-    @staticmethod
-    def _value(data: Any) -> tuple[Any] | None:
-        return (data,) if data else None
+    def _value(self, data: Any) -> tuple[Any] | None:
+        return self._deserialize_from_bytes(data) if data else None
+
+    def _deserialize_from_bytes(self, data: Any) -> tuple[Any]:
+        return (data,)
 
     def _update(self, key: Any, value: Any) -> None:
         self.values[self.key, key] = value[0]
@@ -122,6 +125,43 @@ def test_chunks_without_a_manifest_are_of_another_format() -> None:
     assert found.max_parallelism == 16
     spark.values = {(None, (18, 0)): b"a schema"}
     with pytest.raises(ValueError, match="chunks without a manifest"):
+        store.read_manifest()
+
+
+def test_manifests_that_were_asked_for_cost_one_wait() -> None:
+    spark = Spark()
+    store = SparkStore(spark)  # type: ignore[arg-type]
+    for label in (7, 8):
+        store.select(label)
+        store.write_manifest(Manifest(label, token=bytes(16)))
+    store.settle()
+    sent = len(spark.sent)
+    store.ask_for_manifests([7, 8, 9])
+    assert len(spark.answers) == 6
+    for label in (8, 7):
+        store.select(label)
+        found = store.read_manifest()
+        assert found is not None
+        assert found.max_parallelism == label
+        store.write_manifest(Manifest(2 * label, token=bytes(16)))
+    assert [call[0] for call in spark.sent[sent + 6 :]] == ["select", "update"] * 2
+    spark.values.clear()
+    store.select(9)
+    assert store.read_manifest() is None
+    spark.values[(8,), (MANIFEST, 0)] = to_text(Manifest(5, token=bytes(16)).to_bytes())
+    store.select(8)
+    found = store.read_manifest()  # as it is now, not as it was
+    assert found is not None
+    assert found.max_parallelism == 5
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error_of_the_task() -> None:
+    spark = Spark()
+    store = SparkStore(spark)  # type: ignore[arg-type]
+    store.ask_for_manifests([7, 8])
+    spark.answers[1] = (1, "no such file", b"")
+    store.select(7)
+    with pytest.raises(RuntimeError, match="Spark's state store has failed: no such file"):
         store.read_manifest()
 
 

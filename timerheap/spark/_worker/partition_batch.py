@@ -114,6 +114,7 @@ class PartitionBatch:
         """
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
+        self._store.ask_for_manifests(map(label_of, key_groups))
         due = sorted({partition, *by_group}) if self._follows else key_groups
         output = ResultBuffer(*self._query.outputs)
         for key_group in due:

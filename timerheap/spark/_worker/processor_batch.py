@@ -140,6 +140,7 @@ class ProcessorBatch:
         """Process rows and fire due timers, then select the label that Spark has called."""
         self._done.add(partition)
         by_group = by_key_group(parts)
+        self._store.ask_for_manifests(map(label_of, self._placement.key_groups(partition)))
         others = self._others(partition, set(by_group))
         due = {group for group, manifest in others.items() if self._is_due(manifest)}
         seen = max((manifest.watermark for manifest in others.values()), default=MIN_WATERMARK)

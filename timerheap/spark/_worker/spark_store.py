@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyspark import __version__
@@ -37,24 +38,30 @@ class SparkStore:
     answer says only that they have succeeded: these are sent without waiting, and their answers are read
     before the next call that has another one. Spark answers in order.
 
-    This needs two methods of the client that PySpark does not promise to keep: ``set_implicit_key`` and
-    ``_receive_proto_message``.
+    This needs three methods of the client that PySpark does not promise to keep: ``set_implicit_key``,
+    ``_receive_proto_message`` and ``_deserialize_from_bytes``.
     """
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         client: Any = getattr(handle, "_statefulProcessorApiClient", None)
         set_key = getattr(client, "set_implicit_key", None)
         receive = getattr(client, "_receive_proto_message", None)
-        if set_key is None or receive is None:
+        parse = getattr(client, "_deserialize_from_bytes", None)
+        if set_key is None or receive is None or parse is None:
             raise RuntimeError(
                 "pyspark must have StatefulProcessorApiClient.set_implicit_key(), which keeps the state of a "
-                "key group under its label, and _receive_proto_message(), which reads Spark's answers, got "
-                f"pyspark {__version__}; install pyspark 4.1, 4.2 or 4.3"
+                "key group under its label, _receive_proto_message(), which reads Spark's answers, and "
+                f"_deserialize_from_bytes(), which parses them, got pyspark {__version__}; install pyspark "
+                "4.1, 4.2 or 4.3"
             )
         self._set_key: Callable[[tuple[int]], None] = set_key
         self._receive: Callable[[], tuple[int, str, bytes]] = receive
+        self._parse: Callable[[bytes], tuple[str]] = parse
         self._waits = True
-        self._unanswered = 0
+        self._unanswered: deque[int | None] = deque()  # for each call the label whose manifest is the answer
+        self._manifests: dict[int, bytes] = {}  # that have been asked for, by label
+        self._label: int | None = None  # of the selected group
+        self._asking: int | None = None  # the label in the call that is made now
         client._receive_proto_message = self._answer
         self._handle = handle
         self._chunks = handle.getMapState(*CHUNKS)
@@ -64,7 +71,7 @@ class SparkStore:
         if self._waits:
             self.settle()
             return self._receive()
-        self._unanswered += 1
+        self._unanswered.append(self._asking)
         return 0, "", b""
 
     def settle(self) -> None:
@@ -73,14 +80,16 @@ class SparkStore:
         It must be called before Spark's own code goes on.
         """
         while self._unanswered:
-            self._unanswered -= 1
-            status, message, _ = self._receive()
+            label = self._unanswered.popleft()
+            status, message, answer = self._receive()
             if status:
                 raise RuntimeError(f"Spark's state store has failed: {message}")
+            if label is not None:
+                self._manifests[label] = answer
 
-    def _send(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _send(self, call: Callable[..., Any], *arguments: Any) -> None:
         """Make a call without waiting for its answer."""
-        if self._unanswered == _MOST_UNANSWERED:
+        if len(self._unanswered) == _MOST_UNANSWERED:
             self.settle()
         self._waits = False
         try:
@@ -94,6 +103,22 @@ class SparkStore:
     def select(self, label: int) -> None:
         """Make the state and the timers of a key group the current ones."""
         self._send(self._set_key, (label,))
+        self._label = label
+
+    def ask_for_manifests(self, labels: Iterable[int]) -> None:
+        """Ask for the manifests of key groups at once, and select another one.
+
+        `read_manifest` then waits for the first of them only, rather than for each behind all that has been
+        written before. Each must be read before it is written.
+        """
+        for label in labels:
+            self.select(label)
+            self._manifests[label] = b""  # until it is answered
+            self._asking = label
+            try:
+                self._send(self._chunks.getValue, (MANIFEST, 0))
+            finally:
+                self._asking = None
 
     def register_timer(self, timestamp: int) -> None:
         """Have Spark call the selected group at `timestamp`."""
@@ -144,7 +169,12 @@ class SparkStore:
         self._send(self._chunks.removeKey, (kind, id_))
 
     def read_manifest(self) -> Manifest | None:
-        data = self.read(MANIFEST, 0)
+        if self._label in self._manifests:
+            self.settle()
+            answer = self._manifests.pop(self._label)
+            data = from_text(self._parse(answer)[0]) if answer else None
+        else:
+            data = self.read(MANIFEST, 0)
         if data is not None:
             return Manifest.from_bytes(data)
         if self._chunks.exists():

@@ -1,4 +1,4 @@
-"""The inputs of the fuzzer: bytes that are interpreted as stored bytes, bulk calls, a head, or a frame.
+"""The inputs of the fuzzer: bytes that are interpreted as stored bytes, calls, a head, or a frame.
 
 `run` raises for every defect: an error of an undocumented class, or one that changes the heap; stored bytes
 that are accepted but not a heap, or the reverse; a bulk call that differs from single calls; a broken
@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
 import frame_inputs
 import numpy as np
+import place_inputs
 from arena import Arena
 
 from timerheap import KeyTimerHeap, TimerHeap
@@ -390,13 +391,18 @@ def frames(kind: type, data: bytes) -> None:
     frame_inputs.run(data)
 
 
-MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, frames, index_calls, heads)
+def places(kind: type, data: bytes) -> None:
+    """Number places, or order rows by waves."""
+    place_inputs.run(data)
+
+
+MODES = (raw, with_checksum, with_header, with_small_columns, bulk_calls, frames, index_calls, heads, places)
 
 
 def run(data: bytes) -> None:
     """Run an input, whose first byte determines the heap and the meaning of the rest."""
     if data:
-        MODES[data[0] % len(MODES)](KINDS[data[0] >> 7], data[1:])
+        MODES[(data[0] & 127) % len(MODES)](KINDS[data[0] >> 7], data[1:])
 
 
 def seeds() -> Iterator[bytes]:
@@ -418,8 +424,9 @@ def seeds() -> Iterator[bytes]:
             yield bytes([head | 6]) + rng.bytes(100)
         for n in (0, 3, 200):
             yield bytes([head | 7, n])
-    for seed in frame_inputs.seeds():
-        yield bytes([5]) + seed
+    for mode, inputs in ((5, frame_inputs), (8, place_inputs)):
+        for seed in inputs.seeds():
+            yield bytes([mode]) + seed
 
 
 if __name__ == "__main__":  # without a fuzzer: run the seeds and a number of random inputs

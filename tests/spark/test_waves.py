@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import place_inputs
 import pyarrow as pa
 import pytest
 from chunk_store import MemoryStore, load, save
@@ -288,6 +289,11 @@ def test_places_are_numbered_as_they_first_occur() -> None:
             keys.number_many(np.array([place]))
     with pytest.raises(ValueError, match="places must be from 0"):
         PlaceNumbers(-1)
+
+
+@given(st.binary(max_size=80))
+def test_places_and_waves_equal_a_model(data: bytes) -> None:
+    place_inputs.run(data)
 
 
 def test_timers_that_are_always_due_again_raise(monkeypatch: pytest.MonkeyPatch) -> None:

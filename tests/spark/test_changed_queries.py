@@ -1,0 +1,162 @@
+"""A query that does not fit its checkpoint raises, and loses nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import streams
+from messages import say
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import timerheap.spark
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from timerheap.testing import ProcessTester
+
+pytestmark = pytest.mark.spark
+
+
+class Keeps(KeyedProcessFunction):
+    """Counts a key's rows in a state of a given type, and registers a timer in the far future."""
+
+    def __init__(self, type_: str = "bigint") -> None:
+        self.type = type_
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", self.type))
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(10**9)
+        yield str(value.k), int(self.count.value())
+
+
+class MovesColumns(BatchProcessFunction):
+    one_timer_per_key = True
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        pass
+
+
+class Renamed(Keeps):
+    """Counts in a state with another name."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("rows", self.type))
+
+
+def counted(df: DataFrame, function: KeyedProcessFunction, **options: Any) -> DataFrame:
+    return timerheap.spark.process(df, "k", function, "k string, n bigint", **options)
+
+
+def test_an_unused_state_is_reported_once_on_the_driver_and_can_be_dropped(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = pa.schema([("k", pa.int64())])
+    warned = []
+    for function, options in [(Keeps(), {}), (Renamed(), {}), (Renamed(), {"drop_state": ["count"]})]:
+        streams.write_batches(tmp_path / "input", [[{"k": k} for k in range(6)]] * 2, schema)
+        df = streams.read_stream(spark, tmp_path / "input")
+        result = counted(df, function, max_parallelism=2, **options)
+        caplog.clear()
+        streams.run(result, tmp_path)
+        warned.append([record.getMessage() for record in caplog.records])
+    assert [len(messages) for messages in warned] == [0, 1, 0], "of two key groups, in two micro-batches"
+    assert "state 'count' is in the checkpoint, and the function has not asked for it" in warned[1][0]
+    assert "pass drop_state=['count']" in warned[1][0]
+    rows = sorted((str(k), n) for k in range(6) for n in (1, 1, 2, 2, 3, 4))
+    assert streams.sink(spark, tmp_path) == rows
+
+    with pytest.raises(ValueError, match="drop_state must name states that the function no longer has"):
+        counted(df, Keeps(), drop_state=["count"])
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "max_parallelism": (
+        {"max_parallelism": 5},
+        say(
+            "max_parallelism must be 3, as in the checkpoint, got 5",
+            "pass max_parallelism=3, or start a new checkpoint",
+        ),
+    ),
+    "one_timer_per_key": (
+        {"function": MovesColumns()},
+        say("one_timer_per_key must stay as it was: .* are a TimerHeap", "change it back"),
+    ),
+    "key": (
+        {"key": "text"},
+        say("key must have the types of the checkpoint's keys", "int64", "got", "string"),
+    ),
+    "state": (
+        {"function": Keeps("double")},
+        "state 'count' is a value state of int64, not a value state of double",
+    ),
+    "columns": (
+        {"drop": "note"},
+        say("df must have the columns of the rows that wait", "others: 'note' is missing; go back to"),
+    ),
+    "order": (
+        {"order": "arrival"},
+        say("order must be 'event_time' while rows wait in the checkpoint", "got 'arrival'; go back to"),
+    ),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_changing_what_a_snapshot_fixes_raises(changed: str) -> None:
+    def tester(
+        function: Any = None, key: str = "k", max_parallelism: int = 3, drop: str = "", order: Any = None
+    ) -> ProcessTester:
+        columns = {"k": "bigint", "at": "bigint", "note": "string", "text": "string"}
+        schema = ", ".join(f"{name} {type_}" for name, type_ in columns.items() if name != drop)
+        options = {"order": order, "max_parallelism": max_parallelism}
+        return ProcessTester(function or Keeps(), key, schema, "k string, n bigint", "at", **options)
+
+    test = tester()
+    test.push([(k, 5 + k, "x", str(k)) for k in range(6)])
+    test.advance_watermark(7)
+    arguments, message = CHANGES[changed]
+    with pytest.raises(ValueError, match=message):
+        tester(**arguments).restore(test.snapshot())
+    same = tester()
+    same.restore(test.snapshot())
+    assert same.state("count") == test.state("count") == {0: 1, 1: 1, 2: 1}
+
+
+def test_changing_what_the_checkpoint_fixes_raises_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each changed query raises; then the original query continues without loss."""
+    schema = pa.schema([("k", pa.int64()), ("at", pa.int64()), ("note", pa.string())])
+    rows = [{"k": k, "at": 5 + k, "note": "x"} for k in range(6)]
+    folder = tmp_path / "input"
+
+    def query(max_parallelism: int = 3, drop: str = "") -> None:
+        df = streams.read_stream(spark, folder).drop(drop)
+        timed: dict[str, Any] = {
+            "event_time": "at",
+            "watermark": WatermarkStrategy.for_monotonous_timestamps(),
+        }
+        streams.run(counted(df, Keeps(), max_parallelism=max_parallelism, **timed), tmp_path)
+
+    streams.write_batches(folder, [rows], schema)
+    query()
+    streams.write_batches(folder, [[{**row, "at": row["at"] + 10} for row in rows]], schema)
+    for changed in ("max_parallelism", "columns"):
+        arguments, message = CHANGES[changed]
+        with pytest.raises(StreamingQueryException, match=message):
+            query(**arguments)
+    with streams.configured(spark, shuffle_partitions=3):  # the checkpoint's number of partitions counts
+        query()
+    # The last row waits still: the watermark is 19.
+    assert streams.sink(spark, tmp_path) == sorted(
+        (str(k), n) for k in range(6) for n in (1, 2) if k < 5 or n < 2
+    )

@@ -1,0 +1,239 @@
+"""Wrong calls in a function, and results that do not fit, raise errors that say what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import streams
+from messages import say
+from pyspark.errors import PythonException
+from pyspark.sql import Row, SparkSession
+
+import timerheap.spark
+from timerheap import (
+    BatchProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from timerheap.spark._worker import batch_runner
+from timerheap.testing import ProcessTester
+
+pytestmark = pytest.mark.spark
+
+
+class Rows(KeyedProcessFunction):
+    """Calls `act` with its context and its row."""
+
+    def __init__(self, act: Callable[[Any, Any, Any], Any], states: dict[str, Any] | None = None) -> None:
+        self.act = act
+        self.descriptors = states or {}
+
+    def open(self, runtime_context: Any) -> None:
+        self.runtime_context = runtime_context
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        return self.act(self.runtime_context, value, ctx)
+
+
+class Columns(BatchProcessFunction):
+    def __init__(self, act: Callable[[Any, Any, Any], Any]) -> None:
+        self.act = act
+
+    def open(self, runtime_context: Any) -> None:
+        self.runtime_context = runtime_context
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+        return self.act(self.runtime_context, batch, ctx)
+
+
+class Endless(BatchProcessFunction):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(ctx.key_hashes, 7)
+
+    def on_timers(self, due: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(due.key_hashes, due.timestamps)
+
+
+def value_state(runtime_context: Any, type_: Any) -> Any:
+    return runtime_context.get_state(ValueStateDescriptor("last", type_))
+
+
+def list_state(runtime_context: Any) -> Any:
+    return runtime_context.get_list_state(ListStateDescriptor("log", "string"))
+
+
+def map_state(runtime_context: Any) -> Any:
+    return runtime_context.get_map_state(MapStateDescriptor("book", "string", "int"))
+
+
+def both(runtime_context: Any) -> None:
+    value_state(runtime_context, "bigint")
+    runtime_context.get_map_state(MapStateDescriptor("last", "string", "int"))
+
+
+def batch_of(*columns: pa.Array, names: tuple[str, ...] = ("k", "n")) -> list[pa.RecordBatch]:
+    return [pa.record_batch(list(columns), names=names)]
+
+
+ONE, TEXT = pa.array([1]), pa.array(["a"])
+RUNS: dict[str, tuple[Any, str]] = {
+    "narrow row": (
+        Rows(lambda rc, row, ctx: [("a",)]),
+        say(
+            r"process_element yielded \('a',\), which does not fit output_schema \(k string, n int64\)",
+            "yield a tuple or Row of 2 values, or a dict with these names",
+            "in process_element, key 'x', timestamp 1000",
+        ),
+    ),
+    "strange name": (
+        Rows(lambda rc, row, ctx: [{"k": "a", "m": 5}]),
+        r"process_element yielded \{'k': 'a', 'm': 5\}",
+    ),
+    "text for a number": (
+        Rows(lambda rc, row, ctx: [("a", "5")]),
+        r"column 'n': '5' \(str\) does not fit int64",
+    ),
+    "great number": (
+        Rows(lambda rc, row, ctx: [("a", 2**63)]),
+        r"column 'n': 9223372036854775808 \(int\) does not",
+    ),
+    "missing value": (
+        Rows(lambda rc, row, ctx: [(None, 5)]),
+        "None in column 'k', which output_schema says is not null",
+    ),
+    "row for a batch": (
+        Columns(lambda rc, batch, ctx: [("a", 5)]),
+        "process_batch yielded a tuple; yield a pyarrow.Rec",
+    ),
+    "strange column": (
+        Columns(lambda rc, batch, ctx: batch_of(TEXT, ONE, names=("k", "m"))),
+        say(r"process_batch yielded the columns \['k', 'm'\]", r"output_schema has \['k', 'n'\]"),
+    ),
+    "number column as text": (
+        Columns(lambda rc, batch, ctx: batch_of(ONE, ONE)),
+        "column 'k' as int64, which does not",
+    ),
+    "text column": (
+        Columns(lambda rc, batch, ctx: batch_of(TEXT, TEXT)),
+        "yielded column 'n' as string, which does not",
+    ),
+    "null in a column": (
+        Columns(lambda rc, batch, ctx: batch_of(pa.array([None]), ONE)),
+        "null in column 'k', which out",
+    ),
+    "float in a state": (
+        Rows(lambda rc, row, ctx: value_state(rc, "bigint").update(2.5)),
+        r"state 'last': 2\.5 \(float\) does not fit int64",
+    ),
+    "None in a list": (
+        Rows(lambda rc, row, ctx: list_state(rc).add(None)),
+        "state 'log': an element of a list state must not be None",
+    ),
+    "None as a key": (
+        Rows(lambda rc, row, ctx: map_state(rc).put(None, 5)),
+        "state 'book': a key of a map state must not be None",
+    ),
+    "column in a state": (
+        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], ["a"])),
+        say("values must fit int32, the type of state 'last': "),
+    ),
+    "short column in a state": (
+        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], [1, 2])),
+        "values must have one value for each of the 1 key_hashes of state 'last', got 2",
+    ),
+    "one name, two states": (
+        Rows(lambda rc, row, ctx: both(rc)),
+        say(
+            "state 'last' is already in use as a value state of int64",
+            "cannot also be a map state of map<string, int32>",
+        ),
+    ),
+    "strange type": (
+        Rows(lambda rc, row, ctx: value_state(rc, "long long")),
+        "state 'last': the type must be one that timerheap can store, got 'long long'",
+    ),
+    "no type": (
+        Rows(lambda rc, row, ctx: value_state(rc, int)),
+        "state 'last': the type must be one of Types",
+    ),
+    "reducing state": (
+        Rows(lambda rc, row, ctx: rc.get_reducing_state(None)),
+        "must be a ReducingStateDescriptor, got None",
+    ),
+    "aggregating state": (
+        Rows(lambda rc, row, ctx: rc.get_aggregating_state(0)),
+        "must be an AggregatingStateDescriptor, got 0",
+    ),
+    "descriptor": (
+        Rows(lambda rc, row, ctx: rc.get_state("last")),
+        "state_descriptor must be a ValueStateDescriptor, got 'last'",
+    ),
+    "clock": (
+        Rows(lambda rc, row, ctx: ctx.timer_service().register_processing_time_timer(5)),
+        r"processing_time must be True .* timers need process\(\.\.\., processing_time=True\)",
+    ),
+    "clock of columns": (
+        Columns(
+            lambda rc, batch, ctx: ctx.timer_service().register_processing_time_timers(ctx.key_hashes, 5)
+        ),
+        r"processing-time timers need process\(\.\.\., processing_time=True\)",
+    ),
+    "float as timestamp": (
+        Rows(lambda rc, row, ctx: ctx.timer_service().register_event_time_timer(2.5)),
+        r"timestamp.*2\.5.*float",
+    ),
+    "floats as timestamps": (
+        Columns(lambda rc, batch, ctx: ctx.timer_service().register_event_time_timers(ctx.key_hashes, 2.5)),
+        "timestamps",
+    ),
+    "deleting without timestamps": (
+        Columns(lambda rc, batch, ctx: ctx.timer_service().delete_event_time_timers(ctx.key_hashes)),
+        "timestamps must be those of the timers to delete, got None",
+    ),
+    "nobody's id": (
+        Columns(lambda rc, batch, ctx: ctx.keys(np.array([5]))),
+        "key_hashes must be ids of live keys, got 5",
+    ),
+    "endless": (
+        Endless(),
+        say(
+            "on_timers has registered timers that were already due 50 times in a row",
+            "key {'k': 'x'} at timestamp 7",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_an_invalid_call_in_a_function_raises(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_runner, "_ROUNDS", 50)  # a million take a while
+    function, message = RUNS[case]
+    test = ProcessTester(function, "k", "k string, at timestamp", "k string not null, n bigint", "at")
+    test.push([("x", datetime.fromtimestamp(1, UTC))])
+    with pytest.raises((KeyError, RuntimeError, TypeError, ValueError), match=message):
+        test.finish()
+
+
+@pytest.mark.parametrize("case", ["narrow row", "row for a batch"])
+def test_an_invalid_call_in_a_function_fails_the_query(case: str, spark: SparkSession) -> None:
+    function, message = RUNS[case]
+    df = spark.range(1).selectExpr("'x' k", "timestamp_millis(1000) at").coalesce(1)
+    failing = timerheap.spark.process(
+        df,
+        "k",
+        function,
+        "k string not null, n bigint",
+        "at",
+        watermark=WatermarkStrategy.for_monotonous_timestamps(),
+        max_parallelism=2,
+    )
+    with streams.configured(spark, shuffle_partitions=1), pytest.raises(PythonException, match=message):
+        failing.collect()

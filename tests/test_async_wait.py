@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import selectors
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -15,55 +14,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_loop import ms, run
 
 from timerheap.async_io import (
-    NO_RETRY_STRATEGY,
     AsyncFunction,
     AsyncRetryStrategy,
     AsyncWaitOperator,
-    OrderedStreamElementQueue,
     QueueElement,
-    StreamElementQueue,
     StreamRecord,
-    UnorderedStreamElementQueue,
     Watermark,
     empty_result_predicate,
     exception_type_predicate,
     has_exception_predicate,
 )
-
-
-class Waits(selectors.DefaultSelector):
-    """A selector that advances the simulated clock instead of waiting."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "all tasks wait, and nothing can wake them"
-        self.now += timeout
-        return super().select(0)
-
-
-class Loop(asyncio.SelectorEventLoop):
-    """An event loop with a simulated clock."""
-
-    def __init__(self) -> None:
-        self.waits = Waits()
-        super().__init__(self.waits)
-
-    def time(self) -> float:
-        return self.waits.now
-
-
-def run(main: Coroutine[Any, Any, Any]) -> Any:
-    with asyncio.Runner(loop_factory=Loop) as runner:
-        return runner.run(main)
-
-
-def ms() -> int:
-    return round(asyncio.get_running_loop().time() * 1000)
 
 
 async def feed(
@@ -85,9 +48,6 @@ async def feed(
 
 def values(out: list[QueueElement]) -> list[Any]:
     return [element.timestamp if isinstance(element, Watermark) else element.value for element in out]
-
-
-# Random functions, and a model of their results without asyncio.
 
 
 @dataclass(frozen=True)
@@ -158,10 +118,13 @@ class Scripted(AsyncFunction[Call, Any]):
 
 # Timeouts are odd and all other durations even, so that no call ends exactly at its timeout.
 even = st.integers(0, 50).map(lambda n: 2 * n)
+
 attempts = st.builds(Attempt, even, st.sampled_from([None, 0, 1, 1, 2]))
+
 streams = st.lists(
     st.one_of(st.just(None), st.lists(attempts, min_size=1, max_size=3).map(tuple)), max_size=30
 ).map(lambda items: [n if item is None else Call(f"e{n}", item) for n, item in enumerate(items)])
+
 retries = st.none() | st.builds(
     AsyncRetryStrategy.exponential_backoff,
     st.integers(1, 3),
@@ -171,6 +134,7 @@ retries = st.none() | st.builds(
     st.just(empty_result_predicate),
     st.just(has_exception_predicate),
 )
+
 timeouts = st.none() | st.integers(0, 60).map(lambda n: 2 * n + 1)
 
 
@@ -211,9 +175,6 @@ def between_watermarks(elements: list[Any]) -> list[Any]:
         else:
             parts[-1][element] += 1
     return parts
-
-
-# Individual behaviours.
 
 
 async def sleeping(value: str) -> list[str]:
@@ -468,140 +429,3 @@ def test_a_retry_waits_for_its_delay_and_only_follows_expected_failures() -> Non
     retry = AsyncRetryStrategy.fixed_delay(5, 100, exception_predicate=other)
     with pytest.raises(ConnectionResetError):
         run(feed(AsyncWaitOperator(call, retry=retry), ["N1"]))
-
-
-@pytest.mark.promises(
-    "PyFlink",
-    "supported",
-    "AsyncRetryStrategy.can_retry",
-    "AsyncRetryStrategy.get_backoff_time_millis",
-    "AsyncRetryStrategy.no_restart",
-    "AsyncRetryStrategy.exponential_backoff",
-    "ExponentialBackoffDelayRetryStrategy",
-    "NoRetryStrategy",
-    "NO_RETRY_STRATEGY",
-    "empty_result_predicate",
-)
-def test_backoff_delays_equal_javas() -> None:
-    """Each delay is the last one times the factor, truncated to whole ms, as in Java."""
-    waits = {
-        (100, 1000, 2.0): [100, 200, 400, 800, 1000, 1000],
-        (100, 1000, 1.5): [100, 150, 225, 337, 505, 757],
-        (1, 1000, 1.5): [1, 1, 1, 1, 1, 1],
-        (500, 100, 3): [500, 100, 100, 100, 100, 100],
-        (100, 1000, 0.1): [100, 10, 1, 0, 0, 0],
-        (100, 1000, 1e308): [100, 1000, 1000, 1000, 1000, 1000],
-    }
-    for (initial, most, factor), expected in waits.items():
-        strategy = AsyncRetryStrategy.exponential_backoff(
-            6, timedelta(milliseconds=initial), most, factor, empty_result_predicate
-        )
-        assert [strategy.get_backoff_time_millis(n) for n in (3, 1, 2, 3, 4, 5, 6)][1:] == expected
-        assert [strategy.can_retry(n) for n in (1, 6, 7)] == [True, True, False]
-    assert AsyncRetryStrategy.no_restart() is NO_RETRY_STRATEGY
-    assert not NO_RETRY_STRATEGY.can_retry(1)
-
-
-async def fine(value: str) -> list[str]:
-    return [value]
-
-
-class Plain(AsyncFunction[str, str]):
-    def async_invoke(self, value: str) -> Any:
-        return [value]
-
-
-async def generates(value: str) -> Any:
-    yield value
-
-
-fixed = partial(AsyncRetryStrategy.fixed_delay, exception_predicate=has_exception_predicate)
-backoff = partial(
-    AsyncRetryStrategy.exponential_backoff,
-    max_attempts=3,
-    initial_delay=10,
-    max_retry_delay=100,
-    multiplier=2,
-    exception_predicate=has_exception_predicate,
-)
-
-BAD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
-    "not a function": (lambda: AsyncWaitOperator(5), TypeError, "function must be a coroutine .*, got 5"),  # type: ignore[arg-type]
-    "plain function": (lambda: AsyncWaitOperator(len), TypeError, "got .*len.*; write it"),  # type: ignore[arg-type]
-    "generator": (lambda: AsyncWaitOperator(generates), TypeError, "function must be .*, got .*generates"),  # type: ignore[arg-type]
-    "plain method": (lambda: AsyncWaitOperator(Plain()), TypeError, "function must be .*Plain.async_invoke"),
-    "class": (lambda: AsyncWaitOperator(Scripted), TypeError, r"the class Scripted; pass Scripted\(\)"),  # type: ignore[arg-type]
-    "capacity 0": (lambda: AsyncWaitOperator(fine, capacity=0), ValueError, "capacity must be 1 or more"),
-    "capacity 1.5": (lambda: AsyncWaitOperator(fine, capacity=1.5), TypeError, "capacity must be an int"),  # type: ignore[arg-type]
-    "timeout 0": (lambda: AsyncWaitOperator(fine, timeout=0), ValueError, "timeout must be 1 ms or more"),
-    "timeout -1": (lambda: AsyncWaitOperator(fine, timeout=-1), ValueError, "timeout must be 0 or more"),
-    "timeout text": (lambda: AsyncWaitOperator(fine, timeout="5s"), ValueError, "timeout .* got '5s'"),
-    "ordered": (lambda: AsyncWaitOperator(fine, ordered="no"), TypeError, "ordered must be True or False"),  # type: ignore[arg-type]
-    "retry": (lambda: AsyncWaitOperator(fine, retry=3), TypeError, "retry must be an AsyncRetryStr"),  # type: ignore[arg-type]
-    "attempts": (lambda: fixed(0, 10), ValueError, "max_attempts must be 1 or more, got 0"),
-    "attempts text": (lambda: fixed("3", 10), TypeError, "max_attempts must be an int, got '3'"),
-    "delay 0": (lambda: fixed(3, 0), ValueError, "backoff_time_millis must be more than 0 ms, got 0"),
-    "predicates missing": (
-        lambda: AsyncRetryStrategy.fixed_delay(3, 10),
-        ValueError,
-        "got None for both, which would never retry",
-    ),
-    "predicate not callable": (
-        lambda: fixed(3, 10, exception_predicate=OSError("gone")),
-        TypeError,
-        r"exception_predicate must be a function .* got OSError\('gone'\)",
-    ),
-    "initial delay": (lambda: backoff(initial_delay=0), ValueError, "initial_delay must be more than 0"),
-    "maximum delay": (lambda: backoff(max_retry_delay=1.5), TypeError, "max_retry_delay must be an int of"),
-    "multiplier nan": (lambda: backoff(multiplier=float("nan")), ValueError, "multiplier must be more than"),
-    "multiplier text": (lambda: backoff(multiplier="2"), TypeError, "multiplier must be a number, got '2'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_an_invalid_argument_raises_an_error_that_names_it(name: str) -> None:
-    make, error, message = BAD[name]
-    with pytest.raises(error, match=message):
-        make()
-
-
-def test_an_invalid_watermark_raises_and_takes_no_capacity() -> None:
-    async def main() -> None:
-        async with AsyncWaitOperator(fine, capacity=1).open(print) as stream:
-            with pytest.raises(TypeError, match=r"watermark must be an int, got 1\.5"):
-                await stream.process_watermark(1.5)  # type: ignore[arg-type]
-            await stream.process_watermark(1)
-            await stream.process_element("a")
-
-    run(main())
-
-
-@pytest.mark.parametrize("kind", [OrderedStreamElementQueue, UnorderedStreamElementQueue])
-def test_a_failing_operation_leaves_the_queue_unchanged(kind: type[StreamElementQueue[Any]]) -> None:
-    queue = kind(2)
-    future = queue.try_put(StreamRecord("a", 1))
-    barrier = queue.try_put(Watermark(5))
-    assert future is not None
-    assert barrier is not None
-    for bad in ("a", ("a", 1), 5, None):
-        with pytest.raises(TypeError, match="element must be a StreamRecord or a Watermark, got"):
-            queue.try_put(bad)  # type: ignore[arg-type]
-    assert queue.try_put(StreamRecord("b")) is None
-    with pytest.raises(TypeError, match="results must be a list, got None"):
-        future.complete(None)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match=r"results of Watermark\(timestamp=5\) must be set once"):
-        barrier.complete([])
-    assert (len(queue), queue.has_completed_elements(), queue.emit_completed_element()) == (2, False, [])
-    assert queue.values() == [StreamRecord("a", 1), Watermark(5)]
-    future.complete(iter(["x"]))
-    with pytest.raises(RuntimeError, match="must be set once; it is already complete"):
-        future.complete(["y"])
-    assert queue.emit_completed_element() == [StreamRecord("x", 1)]
-    assert queue.emit_completed_element() == [Watermark(5)]
-    assert (len(queue), queue.values()) == (0, [])
-
-
-@pytest.mark.parametrize("capacity", [0, -1])
-def test_a_queue_of_capacity_below_1_raises(capacity: int) -> None:
-    with pytest.raises(ValueError, match="capacity must be 1 or more"):
-        OrderedStreamElementQueue(capacity)

@@ -3,41 +3,32 @@
 import json
 import threading
 from collections import Counter
-from copy import deepcopy
 from pathlib import Path
 
 import pyflink_body
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from queue_model import QueueModel
 
 from timerheap import (
     MAX_WATERMARK,
     MIN_WATERMARK,
-    BatchValueState,
     KeyedProcessFunction,
-    ListStateDescriptor,
-    MapStateDescriptor,
     OutputTag,
-    ReducingStateDescriptor,
     TimeDomain,
     Types,
-    ValueStateDescriptor,
 )
 from timerheap.flink import (
-    KeyContext,
     ManualProcessingTimeService,
     StreamRecord,
     SystemProcessingTimeService,
     Watermark,
     create_timer_queue,
 )
-from timerheap.flink.operators import KeyedCoProcessOperator, KeyedProcessOperator, MemoryRuntimeContext
-from timerheap.functions import KeyedCoProcessFunction
+from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.watermarks.output import WatermarkStatus
 
 LONG = 60  # seconds; a timeout that no test reaches
+
 RECORDED = Path(__file__).resolve().parent / "spark" / "data"
 
 
@@ -89,9 +80,6 @@ class Script(KeyedProcessFunction):
 def operator():
     with KeyedProcessOperator(Script(), first) as operator:
         yield operator
-
-
-# ---- output and its order ----
 
 
 def test_records_have_the_timestamp_of_their_element(operator):
@@ -205,9 +193,6 @@ def test_returning_a_single_record_raises(bare):
         assert operator.process_watermark(5) == [Watermark(5)]
 
 
-# ---- clocks ----
-
-
 def test_a_system_clock_fires_timers_between_calls():
     fired = threading.Event()
     elements = []
@@ -244,9 +229,6 @@ def test_setting_a_system_clock_raises():
         pytest.raises(TypeError, match="ManualProcessingTimeService"),
     ):
         operator.set_processing_time(5)
-
-
-# ---- open and close ----
 
 
 @pytest.mark.promises("PyFlink", "supported", "RuntimeContext.get_max_number_of_parallel_subtasks")
@@ -298,9 +280,6 @@ def test_an_operator_may_use_given_queues(make):
         assert len(event_time) == len(processing_time) == 2
         assert [value[:2] for value in values(operator.process_watermark(10))] == [("a", 5), ("a", 6)]
         assert [value[:2] for value in values(operator.set_processing_time(10))] == [("b", 6), ("b", 7)]
-
-
-# ---- errors ----
 
 
 def test_an_exception_in_the_function_loses_no_output(operator):
@@ -362,10 +341,6 @@ def test_invalid_arguments_raise(operator):
         KeyedProcessOperator(Script(), first, max_parallelism=0)
     with pytest.raises(TypeError, match="status must be a WatermarkStatus, got True"):
         operator.process_watermark_status(True)
-    with pytest.raises(TypeError, match="function must be a KeyedCoProcessFunction"):
-        KeyedCoProcessOperator(Script(), first, first)
-    with pytest.raises(TypeError, match="key_selector2"):
-        KeyedCoProcessOperator(Two(), first, "plane")
 
 
 class NeverOpens(Script):
@@ -386,145 +361,6 @@ def test_an_operator_whose_function_fails_to_open_fires_no_timer():
     assert function.life == []
 
 
-# ---- two inputs ----
-
-
-class Two(KeyedCoProcessFunction):
-    """Records the rows of both inputs in one state; a row (key, timer) registers the timer."""
-
-    def open(self, runtime_context):
-        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", Types.INT()))
-
-    def process_element1(self, value, ctx):
-        return self.take(1, value, ctx)
-
-    def process_element2(self, value, ctx):
-        return self.take(2, value, ctx)
-
-    def take(self, input_, value, ctx):
-        self.seen.add(input_)
-        for timestamp in value[1:]:
-            ctx.timer_service().register_event_time_timer(timestamp)
-        yield ctx.get_current_key(), list(self.seen), ctx.timestamp()
-
-    def on_timer(self, timestamp, ctx):
-        yield ctx.get_current_key(), list(self.seen), timestamp
-        self.seen.clear()
-
-
-@pytest.fixture
-def two():
-    with KeyedCoProcessOperator(Two(), first, lambda value: value[0].lower()) as operator:
-        yield operator
-
-
-@pytest.mark.promises(
-    "PyFlink",
-    "supported",
-    "KeyedCoProcessFunction.process_element1",
-    "KeyedCoProcessFunction.process_element2",
-    "KeyedCoProcessFunction.on_timer",
-    "KeyedCoProcessFunction.Context",
-    "KeyedCoProcessFunction.OnTimerContext",
-)
-def test_both_inputs_share_the_state_and_the_timers_of_a_key(two):
-    assert two.process_element1(("a", 10), 1) == [StreamRecord(("a", [1], 1), 1)]
-    assert two.process_element2(("A", 10), 2) == [StreamRecord(("a", [1, 2], 2), 2)]
-    assert two.process_element2(("B",)) == [StreamRecord(("b", [2], None), None)]
-    assert two.num_event_time_timers() == 1
-    assert two.num_keyed_state_entries() == 2
-    assert two.process_watermark1(20) == []
-    assert two.process_watermark2(9) == [Watermark(9)]
-    assert two.process_watermark2(15) == [StreamRecord(("a", [1, 2], 10), 10), Watermark(15)]
-    assert two.num_keyed_state_entries() == 1
-
-
-def test_the_combined_watermark_is_the_minimum_of_both_inputs(two):
-    assert two.process_watermark1(5) == []
-    assert two.process_watermark2(3) == [Watermark(3)]
-    assert two.process_watermark2(2) == []  # the watermark of an input never decreases
-    assert two.process_watermark2(MAX_WATERMARK) == [Watermark(5)]
-    assert two.process_watermark1(MAX_WATERMARK) == [Watermark(MAX_WATERMARK)]
-
-
-def test_an_idle_input_does_not_hold_the_watermark_back(two):
-    two.process_element1(("a", 10), 1)
-    two.process_watermark1(12)
-    assert two.process_watermark_status2(WatermarkStatus.IDLE) == [
-        StreamRecord(("a", [1], 10), 10),
-        Watermark(12),
-    ]
-    assert two.process_watermark_status1(WatermarkStatus.IDLE) == [WatermarkStatus.IDLE]
-    assert two.process_watermark_status1(WatermarkStatus.IDLE) == []
-    assert two.process_watermark_status2(WatermarkStatus.ACTIVE) == [WatermarkStatus.ACTIVE]
-    assert two.process_watermark2(20) == [Watermark(20)]
-    with pytest.raises(TypeError, match="status"):
-        two.process_watermark_status1("idle")
-
-
-def test_a_watermark_stopped_by_an_exception_is_processed_again():
-    function = Two()
-    with KeyedCoProcessOperator(function, first, first) as two:
-        two.process_element1(("a", 5, 6), 1)
-        two.process_watermark1(MAX_WATERMARK)
-        seen, function.seen = function.seen, None
-        with pytest.raises(TypeError):
-            two.process_watermark2(MAX_WATERMARK)
-        function.seen = seen
-        assert two.process_watermark2(MAX_WATERMARK) == [
-            StreamRecord(("a", [1], 6), 6),
-            Watermark(MAX_WATERMARK),
-        ]
-
-
-# ---- state ----
-
-
-def test_states_store_and_return_copies():
-    keys = KeyContext()
-    context = MemoryRuntimeContext(keys)
-    keys.current_key = "k"
-    value = context.get_state(ValueStateDescriptor("value", Types.LIST(Types.LONG())))
-    listed = context.get_list_state(ListStateDescriptor("list", Types.LIST(Types.LONG())))
-    mapped = context.get_map_state(MapStateDescriptor("map", Types.LONG(), Types.LIST(Types.LONG())))
-    given = [1]
-    value.update(given)
-    listed.add(given)
-    mapped.put(1, given)
-    given.append(2)
-
-    def got():
-        yield value.value()
-        yield from listed
-        yield mapped.get(1)
-        yield from mapped.values()
-        yield from (entry for _, entry in mapped.items())
-
-    for copy in got():
-        assert copy == [1]
-        copy.append(3)
-    assert [copy == [1] for copy in got()] == [True] * 5
-
-
-def test_a_name_is_used_by_one_state_only():
-    context = MemoryRuntimeContext(KeyContext())
-    state = context.get_state(ValueStateDescriptor("n", Types.LONG()))
-    assert context.get_state(ValueStateDescriptor("n", "bigint")) is state
-    with pytest.raises(ValueError, match="already in use as a value state"):
-        context.get_state(ValueStateDescriptor("n", Types.INT()))
-    with pytest.raises(ValueError, match="already in use as a value state"):
-        context.get_list_state(ListStateDescriptor("n", Types.LONG()))
-    with pytest.raises(TypeError, match="state_descriptor must be a MapStateDescriptor, got ListState"):
-        context.get_map_state(ListStateDescriptor("m", Types.LONG()))
-    with pytest.raises(ValueError, match="value state of int64; it cannot also be a reducing state"):
-        context.get_reducing_state(ReducingStateDescriptor("n", max, Types.LONG()))
-    with pytest.raises(TypeError, match="state_descriptor must be an AggregatingStateDescriptor, got 'n'"):
-        context.get_aggregating_state("n")
-    with pytest.raises(RuntimeError, match="'n': there is no current key"):
-        state.value()
-    assert not isinstance(state, BatchValueState)
-
-
 @pytest.mark.promises("PyFlink", "added", "KeyedProcessOperator.get_side_output")
 def test_side_outputs_are_collected_apart():
     tag = OutputTag("odd", Types.LONG())
@@ -542,109 +378,6 @@ def test_side_outputs_are_collected_apart():
         assert operator.process_element(3, timestamp=2) == []
         assert operator.get_side_output(tag) == [StreamRecord(3, 2), StreamRecord(-3, 2)]
         assert operator.get_side_output(OutputTag("even", Types.LONG())) == []
-
-
-def test_invalid_values_raise_and_change_nothing():
-    keys = KeyContext()
-    context = MemoryRuntimeContext(keys)
-    keys.current_key = "k"
-    listed = context.get_list_state(ListStateDescriptor("list", Types.LONG()))
-    mapped = context.get_map_state(MapStateDescriptor("map", Types.LONG(), Types.LONG()))
-    listed.add(1)
-    mapped.put(1, 1)
-    for refused in (
-        lambda: listed.add(None),
-        lambda: listed.add_all([2, None]),
-        lambda: listed.update([None]),
-    ):
-        with pytest.raises(ValueError, match="'list': an element of a list state must not be None"):
-            refused()
-    with pytest.raises(ValueError, match="'map': a key of a map state must not be None"):
-        mapped.put_all({2: 2, None: 3})
-    refused_by_any = (TypeError, ValueError)  # without pyarrow it is not checked, and cannot be copied
-    with pytest.raises(refused_by_any):
-        listed.add_all([3, threading.Lock()])
-    with pytest.raises(refused_by_any):
-        mapped.put_all({3: 3, 4: threading.Lock()})
-    assert list(listed) == [1]
-    assert dict(mapped.items()) == {1: 1}
-
-
-KEYS = st.sampled_from("abc")
-SMALL = st.integers(0, 3)
-LISTS = st.lists(SMALL, max_size=3)
-STATE_OPS = st.lists(
-    st.one_of(
-        st.tuples(KEYS, st.sampled_from(["clear value", "clear list", "clear map"]), st.none()),
-        st.tuples(KEYS, st.just("update value"), st.none() | LISTS),
-        st.tuples(KEYS, st.just("add"), SMALL),
-        st.tuples(KEYS, st.sampled_from(["add_all", "update list"]), LISTS),
-        st.tuples(KEYS, st.just("put"), st.tuples(SMALL, st.none() | LISTS)),
-        st.tuples(KEYS, st.just("put_all"), st.dictionaries(SMALL, LISTS, max_size=3)),
-        st.tuples(KEYS, st.just("remove"), SMALL),
-    ),
-    max_size=40,
-)
-
-
-@settings(max_examples=200)
-@given(STATE_OPS)
-def test_states_equal_a_model_of_python_dicts(ops):
-    keys = KeyContext()
-    context = MemoryRuntimeContext(keys)
-    value = context.get_state(ValueStateDescriptor("value", Types.LIST(Types.LONG())))
-    listed = context.get_list_state(ListStateDescriptor("list", Types.LONG()))
-    mapped = context.get_map_state(MapStateDescriptor("map", Types.LONG(), Types.LIST(Types.LONG())))
-    model = {key: {"value": None, "list": [], "map": {}} for key in "abc"}
-    for key, op, argument in ops:
-        keys.current_key = key
-        here = model[key]
-        before = deepcopy(argument)
-        match op.split():
-            case ["clear", name]:
-                {"value": value, "list": listed, "map": mapped}[name].clear()
-                here[name] = {"value": None, "list": [], "map": {}}[name]
-            case ["update", "value"]:
-                value.update(argument)
-                here["value"] = argument
-            case ["add"]:
-                listed.add(argument)
-                here["list"] = [*here["list"], argument]
-            case ["add_all"]:
-                listed.add_all(iter(argument))
-                here["list"] = here["list"] + argument
-            case ["update", "list"]:
-                listed.update(tuple(argument))
-                here["list"] = argument
-            case ["put"]:
-                mapped[argument[0]] = argument[1]
-                here["map"] = here["map"] | {argument[0]: argument[1]}
-            case ["put_all"]:
-                mapped.put_all(argument)
-                here["map"] = here["map"] | argument
-            case ["remove"]:
-                del mapped[argument]
-                here["map"] = {k: v for k, v in here["map"].items() if k != argument}
-        assert argument == before
-        for key_ in "abc":
-            keys.current_key = key_
-            expected = model[key_]
-            assert value.value() == expected["value"]
-            assert list(listed) == list(listed.get()) == expected["list"]
-            assert list(mapped.items()) == list(expected["map"].items())
-            assert list(mapped) == list(mapped.keys()) == list(expected["map"])
-            assert list(mapped.values()) == list(expected["map"].values())
-            assert mapped.is_empty() is (not expected["map"])
-            for k in range(4):
-                assert mapped[k] == expected["map"].get(k)
-                assert (k in mapped) is (k in expected["map"])
-        kept = sum(
-            v is not None if name == "value" else bool(v) for m in model.values() for name, v in m.items()
-        )
-        assert context.num_keyed_state_entries() == kept
-
-
-# ---- PyFlink's recorded output ----
 
 
 def test_a_body_written_for_pyflink_yields_the_same_as_in_pyflink():

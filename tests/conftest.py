@@ -1,4 +1,7 @@
-"""What holds for all tests: no example is too slow, and a run that was to replay traces has replayed some."""
+"""What holds for all tests: no example is too slow, a run leaves no files, and replays what it was to."""
+
+import os
+import tempfile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -6,6 +9,10 @@ from hypothesis import HealthCheck, settings
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# Of this process and those that it starts, Java's too: some are killed, and leave files behind.
+SCRATCH = tempfile.TemporaryDirectory(prefix="timerheap-tests-", ignore_cleanup_errors=True)
+os.environ["TMPDIR"] = tempfile.tempdir = SCRATCH.name
 
 
 class Replays:
@@ -28,3 +35,7 @@ class Replays:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # of several processes, the one that hears all
         config.pluginmanager.register(Replays())
+
+
+def pytest_unconfigure() -> None:
+    SCRATCH.cleanup()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import streams
@@ -19,8 +20,11 @@ BY_VALUE = [TESTS / "support", TESTS.parent / "examples"]  # folders that no wor
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_spark(tmp_path_factory.mktemp("spark"))
+    java: Any = session.sparkContext._gateway.proc  # type: ignore[union-attr]
     yield session
     session.stop()
+    java.stdin.close()
+    java.wait(60)  # it removes its temporary files
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,7 @@ FILES = f"{STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 # A short life: optimising code would cost the tests more than it gives, and so would freeing it.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 JAVA_OPTIONS += " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+JAVA_OPTIONS += f" -XX:-UsePerfData -Djava.io.tmpdir={tempfile.gettempdir()}"
 
 # Hadoop's own runs chmod for every file and folder, which takes a fifth of what a small query takes.
 FILE_SYSTEM = """

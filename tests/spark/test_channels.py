@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -50,10 +49,10 @@ def echoed(df: Any, **options: Any) -> Any:
 
 def batches() -> Iterator[list[dict[str, Any]]]:
     """Return rows of two ordered channels; channel 2 is 1,000 ms behind channel 1."""
-    for start in range(1_000, 3_000, 250):
+    for start in range(1_000, 3_000, 500):
         yield rows(
-            *(("ab"[t % 2], 1, t) for t in range(start, start + 250, 7)),
-            *(("ab"[t % 2], 2, t) for t in range(start - 1_000, start - 750, 7)),
+            *(("ab"[t % 2], 1, t) for t in range(start, start + 500, 7)),
+            *(("ab"[t % 2], 2, t) for t in range(start - 1_000, start - 500, 7)),
         )
 
 
@@ -133,7 +132,8 @@ def test_changing_the_channel_keeps_the_watermark(
 def test_the_example_of_carriers_loses_no_rows_by_channel(spark: SparkSession, tmp_path: Path) -> None:
     reports, batches = carriers.reports(read_flights()).query("origin == 'LGA'"), 10
     carriers.write_reports(reports, tmp_path / "reports", batches)
-    lost = carriers.lost_rows(spark, tmp_path)
+    with streams.configured(spark, shuffle_partitions=1):  # quicker
+        lost = carriers.lost_rows(spark, tmp_path)
 
     quickest, expected = reports["departed"].min(), 0
     for number in range(batches):
@@ -178,27 +178,10 @@ def test_an_idle_channel_does_not_hold_back_the_watermark(spark: SparkSession, t
         order="arrival",
         watermark=WatermarkStrategy.for_monotonous_timestamps().with_idleness(3_000),
     )
-    writer = df.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    writer = writer.trigger(processingTime="200 milliseconds")
-
-    def seen() -> list[Any]:
-        ready = (tmp_path / "sink" / "_spark_metadata" / "0").exists()
-        return streams.sink(spark, tmp_path) if ready else []
-
-    def run_until(count: int) -> None:
-        query, deadline = writer.start(str(tmp_path / "sink"), format="parquet"), time.monotonic() + 120
-        try:
-            while len(seen()) < count:
-                assert query.isActive, query.exception()
-                assert time.monotonic() < deadline, seen()
-                time.sleep(0.2)
-        finally:
-            query.stop()
-
-    run_until(2)
+    streams.run_until(df, lambda found: len(found) >= 2, tmp_path)
     streams.write_batches(tmp_path / "input", [rows(("a", 1, 6_000))], SCHEMA)
-    run_until(5)
-    a, b = (row for row in seen() if row[0] == "timer")
+    found = streams.run_until(df, lambda found: len(found) >= 5, tmp_path)
+    a, b = (row for row in found if row[0] == "timer")
     assert a == ("timer", "a", 5_000, 5_999)
     assert b[:3] == ("timer", "b", 1_000)
     assert b[3] in (4_999, 5_999)  # channel 2 may become idle before or after the first query stops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from logging.handlers import QueueHandler
 from pathlib import Path
@@ -21,8 +21,6 @@ import timerheap.spark
 from timerheap import MAX_WATERMARK, KeyedProcessFunction, TimeDomain, WatermarkStrategy
 
 pytestmark = pytest.mark.spark
-
-PATIENCE = 120  # seconds until a test gives up waiting
 
 
 class Alarm(KeyedProcessFunction):
@@ -62,35 +60,24 @@ def test_timers_fire_once_and_survive_a_restart(spark: SparkSession, tmp_path: P
     df = streams.read_stream(spark, tmp_path / "input")
     result = timerheap.spark.process(df, "k", Alarm(), output, processing_time=True, max_parallelism=2)
 
-    def rows() -> list[Any]:
-        return streams.sink(spark, tmp_path) if (tmp_path / "sink" / "_spark_metadata" / "0").exists() else []
-
-    def run_until(enough: Callable[[list[Any]], bool]) -> None:
-        writer = result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.trigger(processingTime="100 milliseconds").start(
-            str(tmp_path / "sink"), format="parquet"
-        )
-        deadline = time.monotonic() + PATIENCE
-        try:
-            while not enough(rows()):
-                assert query.isActive, query.exception()
-                assert time.monotonic() < deadline, rows()
-                time.sleep(0.2)
-        finally:
-            query.stop()
-
-    def expected() -> list[Any]:
-        due = [(k, at + (waits | later)[k]) for kind, k, at, _ in rows() if kind == "row"]
+    def expected(found: list[Any]) -> list[Any]:
+        due = [(k, at + (waits | later)[k]) for kind, k, at, _ in found if kind == "row"]
         return sorted([*due, *((k, at + 1) for k, at in due if at % 2 == 0)])
 
-    def fired() -> list[Any]:
-        return sorted((k, at) for kind, k, at, _ in rows() if kind == "timer")
+    def fired(found: list[Any]) -> list[Any]:
+        return sorted((k, at) for kind, k, at, _ in found if kind == "timer")
 
-    run_until(lambda found: any(kind == "timer" and k == "short" for kind, k, *_ in found))
+    def short_is_over(found: list[Any]) -> bool:
+        return "short" in [k for k, _ in fired(found)]
+
+    def all_is_over(found: list[Any]) -> bool:
+        return "later" in [k for _, k, *_ in found] and len(fired(found)) >= len(expected(found))
+
+    streams.run_until(result, short_is_over, tmp_path)
     write(tmp_path / "input", later)
-    run_until(lambda found: "later" in [k for _, k, *_ in found] and len(fired()) >= len(expected()))
-    assert fired() == expected()
-    assert len([kind for kind, *_ in rows() if kind == "row"]) == len(waits | later)
+    found = streams.run_until(result, all_is_over, tmp_path)
+    assert fired(found) == expected(found)
+    assert len([kind for kind, *_ in found if kind == "row"]) == len(waits | later)
 
 
 class Silence(KeyedProcessFunction):
@@ -121,10 +108,10 @@ def test_the_last_timers_of_a_source_that_stops_fire_by_the_wall_clock(
     )
     query = (
         result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(processingTime="100 milliseconds")
+        .trigger(processingTime="1 second")
         .start(str(tmp_path / "sink"), format="parquet")
     )
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + streams.PATIENCE
     try:
         while len(late := _since_quiet(query, first)) < 2:
             assert query.isActive, query.exception()
@@ -183,13 +170,13 @@ def test_available_now_ends_without_empty_batches_and_warns_with_them(
 
     with streams.configured(spark, streaming_noDataMicroBatches_enabled=False):
         ending = start("ending")
-    assert ending.awaitTermination(PATIENCE)
+    assert ending.awaitTermination(streams.PATIENCE)
     assert streams.sink(spark, tmp_path / "ending") == [("a",), ("b",)]
     assert heard.empty()
 
     endless = start("endless")
     try:
-        said = heard.get(timeout=PATIENCE).getMessage()
+        said = heard.get(timeout=streams.PATIENCE).getMessage()
     finally:
         endless.stop()
     assert said.startswith(f"availableNow will not end query {endless.id}")

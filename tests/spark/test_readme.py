@@ -62,7 +62,7 @@ def test_all_alerts_are_found_with_any_number_of_micro_batches(
 ) -> None:
     few = partial(timerheap.spark.process, max_parallelism=2)  # fewer are quicker
     monkeypatch.setattr(timerheap.spark, "process", few)
-    rows, files = backlog(sensors=60, each=50), 6
+    rows, files = backlog(sensors=60, each=50), 3
     size = len(rows) // files
     batches = [rows[start : start + size] for start in range(0, len(rows), size)]
     named = [[{"sensor": sensor, "at": at} for sensor, at in batch] for batch in batches]

@@ -6,16 +6,15 @@ import datetime as dt
 import random
 import statistics
 import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import streams
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import timerheap.spark
@@ -27,7 +26,6 @@ MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
 GROUP = "GROUP BY window_start, window_end"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-PATIENCE = 120  # seconds until a test gives up waiting
 
 SCHEMA = pa.schema(
     [("k", pa.string()), ("ts", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("user", pa.string())]
@@ -198,32 +196,11 @@ def test_processing_time_windows_end_by_the_clock(
     def whole(rows: list[Any]) -> bool:
         return any(end.second % 2 == 0 for _, end, _, _ in rows)  # the longest window has ended
 
-    rows = run_until(result, whole, spark, tmp_path)
+    rows = streams.run_until(result, whole, tmp_path)
     assert {row[2:] for row in rows} == {(3, 2)}
     assert len({row[0] for row in rows}) == 1
     lengths = sorted((end - start).total_seconds() for start, end, _, _ in rows)
     assert lengths in ([[2.0]] if "TUMBLE" in windows else [[1.0, 2.0], [2.0]])
-
-
-def run_until(
-    result: DataFrame, enough: Callable[[list[Any]], bool], spark: SparkSession, work: Path
-) -> list[Any]:
-    """Run a stream until its sink has enough rows, and return them."""
-
-    def seen() -> list[Any]:
-        return streams.sink(spark, work) if (work / "sink" / "_spark_metadata" / "0").exists() else []
-
-    writer = result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
-    query = writer.trigger(processingTime="200 milliseconds").start(str(work / "sink"), format="parquet")
-    deadline = time.monotonic() + PATIENCE
-    try:
-        while not enough(seen()):
-            assert query.isActive, query.exception()
-            assert time.monotonic() < deadline, seen()
-            time.sleep(0.2)
-    finally:
-        query.stop()
-    return seen()
 
 
 SESSION = COUNTS.replace("TUMBLE", "SESSION")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -53,7 +52,6 @@ from timerheap.windows.states import WindowStates
 pytestmark = pytest.mark.spark
 
 DELAY = 20
-PATIENCE = 120  # seconds until a test gives up waiting
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
     [
@@ -293,22 +291,7 @@ def test_processing_time_windows_end_by_the_clock(spark: SparkSession, tmp_path:
         streams.read_stream(spark, tmp_path / "input"), "k", TumblingProcessingTimeWindows.of(400), Largest(),
         "n bigint, k2 string", window_function=Its(), processing_time=True, max_parallelism=2,
     )  # fmt: skip
-    query = (
-        result.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(processingTime="200 milliseconds")
-        .start(str(tmp_path / "sink"), format="parquet")
-    )
-    found: list[Any] = []
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while len(found) < 3:
-            assert query.isActive, query.exception()
-            assert time.monotonic() < deadline, found
-            time.sleep(0.3)
-            if (tmp_path / "sink" / "_spark_metadata" / "0").exists():
-                found = streams.rows(spark.read.schema(result.schema).parquet(str(tmp_path / "sink")))
-    finally:
-        query.stop()
+    found = streams.run_until(result, lambda found: len(found) >= 3, tmp_path)
     largest = {row["k"]: row["n"] for row in make_rows(4, 60)}
     assert [(k, n, k2) for k, _, _, n, k2 in found] == [(k, largest[k], k) for k in "abc"]
     assert all(end - start == timedelta(milliseconds=400) for _, start, end, _, _ in found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 Transform = Callable[[DataFrame], DataFrame]
+PATIENCE = 120  # seconds until a test gives up waiting
 
 
 def write_batches(
@@ -77,6 +79,32 @@ def started(result: DataFrame, work: Path) -> Iterator[StreamingQuery]:
     query = writer.start(str(work / "sink"), format="parquet")
     try:
         yield query
+    finally:
+        query.stop()
+
+
+def run_until(
+    result: DataFrame, enough: Callable[[list[tuple[Any, ...]]], bool], work: Path
+) -> list[tuple[Any, ...]]:
+    """Run a streaming query that follows the clock into `work`/sink, until it has written enough.
+
+    There is at most one micro-batch a second, and what it has written is read once.
+    """
+    writer = result.writeStream.option("checkpointLocation", str(work / "checkpoint"))
+    query = writer.trigger(processingTime="1 second").start(str(work / "sink"), format="parquet")
+    deadline, seen = time.monotonic() + PATIENCE, -1
+    written: list[tuple[Any, ...]] = []
+    try:
+        while True:
+            batches = len(list((work / "sink" / "_spark_metadata").glob("[0-9]*")))
+            if batches > seen:
+                reader = result.sparkSession.read.schema(result.schema)
+                written, seen = rows(reader.parquet(str(work / "sink"))) if batches else [], batches
+                if enough(written):
+                    return written
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, written
+            time.sleep(0.1)
     finally:
         query.stop()
 

@@ -15,9 +15,7 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap.flink import (
-    KeyContext,
-)
+from timerheap.flink import KeyContext
 from timerheap.flink.operators import MemoryRuntimeContext
 
 

@@ -4,16 +4,8 @@ from operator import itemgetter
 
 import pytest
 
-from timerheap import (
-    MAX_WATERMARK,
-    KeyedProcessFunction,
-    ListStateDescriptor,
-    Types,
-)
-from timerheap.flink import (
-    StreamRecord,
-    Watermark,
-)
+from timerheap import MAX_WATERMARK, KeyedProcessFunction, ListStateDescriptor, Types
+from timerheap.flink import StreamRecord, Watermark
 from timerheap.flink.operators import KeyedCoProcessOperator
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.watermarks.output import WatermarkStatus

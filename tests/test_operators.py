@@ -9,14 +9,7 @@ import pyflink_body
 import pytest
 from queue_model import QueueModel
 
-from timerheap import (
-    MAX_WATERMARK,
-    MIN_WATERMARK,
-    KeyedProcessFunction,
-    OutputTag,
-    TimeDomain,
-    Types,
-)
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, KeyedProcessFunction, OutputTag, TimeDomain, Types
 from timerheap.flink import (
     ManualProcessingTimeService,
     StreamRecord,

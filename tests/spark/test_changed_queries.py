@@ -13,12 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
-from timerheap import (
-    BatchProcessFunction,
-    KeyedProcessFunction,
-    ValueStateDescriptor,
-    WatermarkStrategy,
-)
+from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 from timerheap.testing import ProcessTester
 
 pytestmark = pytest.mark.spark

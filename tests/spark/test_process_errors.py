@@ -12,10 +12,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
-from timerheap import (
-    KeyedProcessFunction,
-    WatermarkStrategy,
-)
+from timerheap import KeyedProcessFunction, WatermarkStrategy
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,6 @@ from chunk_store import MemoryStore, load, save
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from queries import query_of
 
@@ -31,7 +30,6 @@ from timerheap._native._heap import CurrentKey, to_text
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
-from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.live_file import LiveFile
@@ -39,7 +37,7 @@ from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import restore, split
-from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
+from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.stored_group import ReadChunks, StoredGroup
 from timerheap.spark._group.tiers import Tiers
 from timerheap.spark._worker.group_state import GroupRuntimeContext, RowRuntimeContext
@@ -52,10 +50,13 @@ class Silent(KeyedProcessFunction):
 
 
 KEY_AND_N = StructType().add("k", "string").add("n", "long")
+
 QUERY = query_of(Silent(), KEY_AND_N, KEY_AND_N, max_parallelism=4)
 
 NAMES = st.sampled_from(["", "a", "b", "Zoë", "e"])
+
 TIMES = st.integers(0, 20)
+
 PAIRS = st.tuples(st.sampled_from("xy"), st.integers(0, 2))
 
 
@@ -229,6 +230,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestKeyGroup = Machine.TestCase
+
 TestKeyGroup.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
@@ -254,6 +256,7 @@ class MergingMachine(Machine):
 
 
 TestMergedKeyGroup = MergingMachine.TestCase
+
 TestMergedKeyGroup.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 
 
@@ -268,75 +271,6 @@ def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
     machine.store.chunks[kind, 1] = kept[:-1] + bytes([kept[-1] ^ 1])
     with pytest.raises(ValueError, match=r"checksum|damaged|corrupt"):
         Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY).part)
-
-
-ROWS = [pa.field("k", pa.string()), pa.field("n", pa.int64()), pa.field("at", pa.struct([("x", pa.int32())]))]
-HASHED = pa.field(ORDER, pa.int64())
-
-
-def saved_rows(watermark: int) -> MemoryStore:
-    """Save a group with a watermark whose chunks hold rows of the times 5 and 6."""
-    group, stored, store = (
-        KeyGroup(replace(QUERY, rows=from_arrow_schema(pa.schema(ROWS)))),
-        Stored(Manifest(4)),
-        MemoryStore(),
-    )
-    for time in (5, 6):
-        ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
-        row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.query.schema)
-        group.rows.append(KeyedRows(widen(row), ids, np.array([time])))
-        save(group, stored, store)
-    group.watermark = watermark
-    group.rows.release(watermark)
-    save(group, stored, store)
-    assert any(kind == ROWS_KIND for kind, _ in store.chunks), "the released rows are still stored"
-    return store
-
-
-def reloaded(store: MemoryStore, *fields: pa.Field) -> KeyGroup:
-    order: RowOrder = "event_time" if HASHED in fields else "arrival"
-    rows = from_arrow_schema(pa.schema([field for field in fields if field is not HASHED]))
-    group = KeyGroup(replace(QUERY, rows=rows, order=order))
-    load(store, group)
-    return group
-
-
-K, N, AT = ROWS
-CHANGED = {
-    "without a column": ([K, AT, HASHED], "others: 'n' is missing; go back to the old columns until"),
-    "with a new one": ([*ROWS, pa.field("m", pa.string()), HASHED], "others: 'm' is new; go back"),
-    "renamed": ([K, N.with_name("m"), AT, HASHED], "others: 'n' is missing, 'm' is new; go"),
-    "of another type": ([K, N.with_type(pa.string()), AT, HASHED], "'n' was int64 and is string;"),
-    "with another field": (
-        [K, N, AT.with_type(pa.struct([("x", pa.int32()), ("y", pa.int32())])), HASHED],
-        r"got others: 'at\.y' is new; go back",
-    ),
-    "as they arrive": (
-        [K, N, AT],
-        "order must be 'event_time' while rows wait .* got 'arrival'; go back to order='event_time' until",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CHANGED)
-def test_columns_may_change_once_no_row_waits(case: str) -> None:
-    fields, message = CHANGED[case]
-    with pytest.raises(ValueError, match=message):
-        reloaded(saved_rows(5), *fields)
-    store = saved_rows(6)
-    group = reloaded(store, *fields)
-    assert len(group.rows.ids()) == 0
-    if HASHED in fields:  # the run then holds rows of both schemas
-        columns = [pa.nulls(1, field.type) for field in fields[:-1]]
-        row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
-        group.rows.append(KeyedRows(widen(row), np.array([5]), np.array([8])))
-        save(group, Stored(store.read_manifest()), store)
-        assert reloaded(store, *fields).rows.release(8)[0].rows.equals(widen(row))
-
-
-def test_waiting_rows_are_restored_if_the_columns_are_reordered() -> None:
-    group = reloaded(saved_rows(5), *ROWS[::-1], HASHED)
-    assert group.rows.release(6)[0].rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
 
 
 def with_states(store: MemoryStore, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:

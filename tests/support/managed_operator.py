@@ -1,9 +1,6 @@
 """An operator with a manager of timer services, which logs what happens."""
 
-from timerheap.flink import (
-    InternalTimeServiceManager,
-    ManualProcessingTimeService,
-)
+from timerheap.flink import InternalTimeServiceManager, ManualProcessingTimeService
 
 
 class Operator:

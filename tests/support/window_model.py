@@ -6,13 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from timerheap import (
-    MIN_WATERMARK,
-    KeyedProcessFunction,
-    ListStateDescriptor,
-    ReducingStateDescriptor,
-    Types,
-)
+from timerheap import MIN_WATERMARK, KeyedProcessFunction, ListStateDescriptor, ReducingStateDescriptor, Types
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.windows import (
     ProcessWindowFunction,

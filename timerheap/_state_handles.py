@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from timerheap._expiring import EXPIRING, ExpiryClock
 from timerheap._state_contents import Codec, Contents, CurrentKey, KeyedContents, StateBackend, ValueTypes
@@ -159,7 +159,10 @@ class ListHandle(Handle, ListState):
 
     def add(self, value: Any) -> None:
         """See `timerheap.ListState`."""
-        self.add_all((value,))
+        encoded = self._codec.encode(value)
+        if encoded is None:
+            self._no_none()
+        self._contents.table.append(self._contents.key(), [encoded])
 
     def add_all(self, values: Iterable[Any]) -> None:
         """See `timerheap.ListState`."""
@@ -184,8 +187,11 @@ class ListHandle(Handle, ListState):
     def _encode(self, values: Iterable[Any]) -> list[Any]:
         encoded = [self._codec.encode(value) for value in values]
         if any(value is None for value in encoded):
-            raise ValueError(f"state {self._name!r}: an element of a list state must not be None")
+            self._no_none()
         return encoded
+
+    def _no_none(self) -> NoReturn:
+        raise ValueError(f"state {self._name!r}: an element of a list state must not be None")
 
 
 class MapHandle(Handle, MapState):
@@ -200,12 +206,13 @@ class MapHandle(Handle, MapState):
 
     def get(self, key: Any) -> Any:
         """See `timerheap.MapState`."""
-        _, value = self._find(key)
-        return self._codec.decode(value)
+        contents = self._contents
+        return self._codec.decode(contents.table.find(contents.key(), self._encode_key(key))[1])
 
     def put(self, key: Any, value: Any) -> None:
         """See `timerheap.MapState`."""
-        self.put_all({key: value})
+        encoded = {self._encode_key(key): self._codec.encode(value)}
+        self._contents.table.put(self._contents.key(), encoded)
 
     def put_all(self, dict_value: Mapping[Any, Any]) -> None:
         """See `timerheap.MapState`."""
@@ -219,7 +226,7 @@ class MapHandle(Handle, MapState):
 
     def contains(self, key: Any) -> bool:
         """See `timerheap.MapState`."""
-        found, _ = self._find(key)
+        found: bool = self._contents.table.find(self._contents.key(), self._encode_key(key))[0]
         return found
 
     def items(self) -> Iterator[tuple[Any, Any]]:
@@ -246,10 +253,6 @@ class MapHandle(Handle, MapState):
     def _entries(self) -> Mapping[Any, Any]:
         entries: Mapping[Any, Any] = self._contents.table.load(self._contents.key())
         return entries
-
-    def _find(self, key: Any) -> tuple[bool, Any]:
-        found: tuple[bool, Any] = self._contents.table.find(self._contents.key(), self._encode_key(key))
-        return found
 
     def _encode_key(self, key: Any) -> Any:
         encoded = self._key_codec.decode(self._key_codec.encode(key))

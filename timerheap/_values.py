@@ -88,12 +88,16 @@ class ArrowCodec:
 
     def __init__(self, type_: pa.DataType, what: str, row_class: RowClass) -> None:
         self.what = what
-        self.exact = _exact(type_)
+        self.exact = self._class, bits = _exact(type_)
+        self._integers = range(-(1 << bits - 1), 1 << bits - 1) if bits else None
         self._check = checker(type_)
         self._read = reader(type_, row_class)
 
     def encode(self, value: Any) -> Any:
         """Return what is kept of `value`; raise ValueError if it does not fit."""
+        fits = type(value) is self._class and (self._integers is None or value in self._integers)
+        if fits and value == value:  # is not NaN
+            return value
         try:
             return self._check(value)
         except Misfit as e:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timerheap.spark._group.growing_state import GrowingState, rows_of
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.python_values import python_values
 from timerheap.spark._group.segments import Edits
 
 __all__ = ["ListTable"]
@@ -62,7 +63,10 @@ class ListTable(GrowingState[list[Any]]):
         self._loaded[key_id] = elements
 
     def _read(self, ids: list[int], rows: pa.Array) -> None:
-        for key_id, elements in zip(ids, rows.to_pylist(), strict=True):
+        flat, stop = python_values(rows.flatten()), 0
+        for key_id, length in zip(ids, rows.value_lengths().to_pylist(), strict=True):
+            start, stop = stop, stop + length
+            elements = flat[start:stop]
             replaces, added = self._pending.get(key_id, (False, []))
             self._loaded[key_id] = added if replaces or not elements else elements + added
 

@@ -12,6 +12,7 @@ from timerheap._values import ArrowCodec
 from timerheap.spark._group import growing_state, map_log
 from timerheap.spark._group.growing_state import GrowingState, rows_of
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.python_values import python_values
 from timerheap.spark._group.segments import Edits
 
 __all__ = ["MapTable"]
@@ -73,14 +74,16 @@ class MapTable(GrowingState[dict[Any, Any]]):
 
     def find(self, key_id: int, entry: Any) -> tuple[bool, Any]:
         """Return whether a key has an entry, and its value."""
-        if key_id not in self._loaded and (changes := self._pending.get(key_id)) is not None:
-            if entry in changes.puts:
-                return True, changes.puts[entry]
-            if changes.replaces or entry in changes.removed:
-                return False, None
-        if key_id not in self._loaded and (log := self._large_log(key_id)) is not None:
-            return map_log.find(log, entry)
-        entries = self.load(key_id)
+        entries = self._loaded.get(key_id)
+        if entries is None:
+            if (changes := self._pending.get(key_id)) is not None:
+                if entry in changes.puts:
+                    return True, changes.puts[entry]
+                if changes.replaces or entry in changes.removed:
+                    return False, None
+            if (log := self._large_log(key_id)) is not None:
+                return map_log.find(log, entry)
+            entries = self._load(key_id)
         return entry in entries, entries.get(entry)
 
     def is_empty(self, key_id: int) -> bool:
@@ -143,8 +146,8 @@ class MapTable(GrowingState[dict[Any, Any]]):
     def _read(self, ids: list[int], rows: pa.Array) -> None:
         entries = rows.flatten()
         keys = self._keys(entries.field("key"))
-        values = entries.field("value").to_pylist()
-        removed = entries.field("removed").to_pylist()
+        values = python_values(entries.field("value"))
+        removed = python_values(entries.field("removed"))
         stop = 0
         for key_id, length in zip(ids, rows.value_lengths().to_pylist(), strict=True):
             start, stop = stop, stop + length
@@ -162,7 +165,7 @@ class MapTable(GrowingState[dict[Any, Any]]):
             self._loaded[key_id] = contents
 
     def _keys(self, column: pa.Array) -> list[Any]:
-        kept: list[Any] = column.to_pylist()
+        kept = python_values(column)
         if pa.types.is_struct(column.type) or pa.types.is_floating(column.type):
             return [self._key.decode(self._key.encode(key)) for key in kept]  # a NaN becomes the one NaN
         return kept

@@ -56,6 +56,6 @@ class TimersOfKeys:
             order = np.argsort(self._heap.key_hashes)
             self._sorted = self._heap.key_hashes[order], self._heap.timestamps[order]
         ids, timestamps = self._sorted
-        start, stop = np.searchsorted(ids, key_id), np.searchsorted(ids, key_id, "right")
+        start, stop = ids.searchsorted(key_id), ids.searchsorted(key_id, "right")
         found = {*timestamps[start:stop].tolist(), *self._pushed.get(key_id, ())}
         return sorted(timestamp for timestamp in found if (timestamp, key_id, 0) in self._heap)

@@ -64,6 +64,8 @@ class ResultBuffer:
         side_outputs: Sequence[pa.Field] = (),
     ) -> None:
         self._schema = schema
+        self._names = schema.names  # which pyarrow makes anew each time
+        self._known = set(self._names)
         self._side = SideBuffer(list(side_outputs)) if side_outputs else None
         self._late_fields = [] if late_row is None else list(late_row)
         self.columns = RecordColumns([_FORMATS.get(field.type) for field in schema], _MOST, OutputTag)
@@ -73,7 +75,7 @@ class ResultBuffer:
 
     def rows(self, rows: object, source: str) -> None:
         """Add rows; errors name `source`, the method that has yielded them."""
-        width = len(self._schema)
+        width = len(self._names)
         for row in records(source, rows):
             if self._side is not None and is_tagged(row):
                 self._side.add(*row)
@@ -94,11 +96,11 @@ class ResultBuffer:
         self._side.add(tag, value)
 
     def _as_tuple(self, row: Any, source: str) -> tuple[Any, ...]:
-        names = self._schema.names
+        names = self._names
         if isinstance(row, Row):
             row = row.as_dict() if row.has_field_names() else list(row)
-        if isinstance(row, dict) and row.keys() <= set(names):
-            return tuple(row.get(name) for name in names)
+        if isinstance(row, dict) and row.keys() <= self._known:
+            return tuple(map(row.get, names))
         if isinstance(row, list) and len(row) == len(names):
             return tuple(row)
         if len(names) == 1 and not isinstance(row, (tuple, list, dict)):
@@ -144,7 +146,7 @@ class ResultBuffer:
 
     def _add_batch(self, columns: list[pa.Array]) -> None:
         """Add columns, which may have 64-bit offsets."""
-        gathered = pa.RecordBatch.from_arrays(columns, self._schema.names)
+        gathered = pa.RecordBatch.from_arrays(columns, self._names)
         for start, stop in fitting(gathered):
             self._batches.append(narrow(gathered.slice(start, stop - start), self._schema))
 

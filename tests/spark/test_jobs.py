@@ -19,7 +19,6 @@ from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.query import Query
-from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -96,8 +95,7 @@ def _micro_batch(
     for row in observed:
         row["channel"] = None if channel is None else str(row["channel"])
     watermark = clock.observe(pa.Table.from_pylist(observed, OBSERVED), now, "run")
-    order = pa.array(batch.index.to_numpy(), pa.int64())
-    table = pa.RecordBatch.from_pandas(batch, preserve_index=False).append_column(ORDER, order)
+    table = pa.RecordBatch.from_pandas(batch, preserve_index=False)
     keys, times = batch["k"].to_numpy(np.int64), batch["at"].to_numpy(np.int64)
     rows = HashedRows(widen(table.cast(query.schema)), keys * 7919, times) if len(batch) else None
     run_key_group(query, runner, group, rows, now, watermark, output)

@@ -24,7 +24,6 @@ from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.query import Query
-from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker import live_groups
 from timerheap.spark._worker.key_group_batch import run_key_group
@@ -100,8 +99,6 @@ class Group:
         if not len(rows):
             return None
         hashes = np.array([hash_of(key) for key in rows["k"].to_pylist()])
-        if self.query.order == "event_time":
-            rows = rows.append_column(ORDER, pa.array(np.arange(len(rows))))
         batch = rows.combine_chunks().to_batches()[0]
         return HashedRows(batch, hashes, batch["at"].to_numpy())
 

@@ -68,7 +68,7 @@ def test_the_parts_of_a_group_have_64_bit_offsets(type_: pa.DataType) -> None:
     keys.table.put(ids, pa.array([{"k0": values[0]}], keys.type))
     assert keys.table.type.field(0).type == wanted
     assert keys.keys(ids).schema.field(0).type == type_, "what the user sees"
-    rows = RowBuffer(pa.schema([("c", type_)]))
+    rows = RowBuffer(pa.schema([("c", type_)]), "event_time")
     assert rows.release(0)[0].rows.schema == rows.snapshot().schema.remove(2).remove(1)
     assert rows.release(0)[0].rows.schema.field(0).type == wanted
 

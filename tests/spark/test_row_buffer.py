@@ -14,16 +14,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
 from timerheap.spark._group.offsets import narrow, widen
-from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowBuffer
+from timerheap.spark._group.row_buffer import KeyedRows, RowBuffer
 
-TEXTS = pa.schema([("text", pa.string()), (ORDER, pa.int64())])
-NUMBERS = pa.schema([("n", pa.int32()), (ORDER, pa.int64())])
+TEXTS = pa.schema([("order", pa.int64()), ("text", pa.string())])
+NUMBERS = pa.schema([("order", pa.int64()), ("n", pa.int32())])
 ENTRIES = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 3), st.integers(-3, 3)), max_size=30)
 Row = tuple[int, int, int, Any]  # timestamp, id, order, value
 
 
 def keyed(rows: list[Row], schema: pa.Schema) -> KeyedRows:
-    columns = [pa.array([row[3 - i] for row in rows], field.type) for i, field in enumerate(schema)]
+    columns = [pa.array([row[2 + i] for row in rows], field.type) for i, field in enumerate(schema)]
     ids, timestamps = (np.array([row[at] for row in rows], np.int64) for at in (1, 0))
     return KeyedRows(widen(pa.RecordBatch.from_arrays(columns, schema=schema)), ids, timestamps)
 
@@ -31,7 +31,7 @@ def keyed(rows: list[Row], schema: pa.Schema) -> KeyedRows:
 def released_rows(buffer: RowBuffer, watermark: int) -> list[Row]:
     rows, positions = buffer.release(watermark)
     released = rows.take(positions)
-    value, order = (column.to_pylist() for column in released.rows.columns)
+    order, value = (column.to_pylist() for column in released.rows.columns)
     return list(zip(released.timestamps.tolist(), released.ids.tolist(), order, value, strict=True))
 
 
@@ -41,7 +41,7 @@ def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.memory = Arena()
-            self.buffer = RowBuffer(schema, self.memory)
+            self.buffer = RowBuffer(schema, "event_time", self.memory)
             self.model: list[Row] = []
             self.watermark = 0
             self.count = 0
@@ -87,13 +87,13 @@ def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
         def go_on_in_another_process(self) -> None:
             self.save(anew=False)
             head = json.loads(json.dumps(self.buffer.head()))
-            self.buffer = RowBuffer.attach(schema, self.memory, head)
+            self.buffer = RowBuffer.attach(schema, "event_time", self.memory, head)
 
         @rule()
         def reload(self) -> None:
             self.save(anew=False)
             self.memory = Arena()
-            self.buffer = RowBuffer(schema, self.memory)
+            self.buffer = RowBuffer(schema, "event_time", self.memory)
             for chunk in self.chunks:
                 self.buffer.replay(chunk)
             self.buffer.loaded(self.watermark)
@@ -109,7 +109,7 @@ def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
 
 
 def test_the_rows_of_a_save_are_the_new_ones_even_if_the_buffer_was_compacted() -> None:
-    buffer, rewritten = RowBuffer(TEXTS), 0
+    buffer, rewritten = RowBuffer(TEXTS, "event_time"), 0
     for time in range(1, 100):
         new = [(time + 1 + i % 10, i, 100 * time + i, f"{i}-{time} ".ljust(400)) for i in range(50)]
         before = len(buffer._slab)
@@ -118,7 +118,7 @@ def test_the_rows_of_a_save_are_the_new_ones_even_if_the_buffer_was_compacted() 
         rewritten += len(buffer._slab) < before
         changes = buffer.changes()
         assert changes is not None
-        columns = (changes.column(name).to_pylist() for name in ("__timestamp", "__id", ORDER, "text"))
+        columns = (changes.column(name).to_pylist() for name in ("__timestamp", "__id", "order", "text"))
         assert list(zip(*columns, strict=True)) == new
     assert rewritten
 
@@ -126,7 +126,7 @@ def test_the_rows_of_a_save_are_the_new_ones_even_if_the_buffer_was_compacted() 
 @pytest.mark.parametrize("schema", [TEXTS, NUMBERS], ids=["variable", "fixed"])
 def test_released_rows_leave_no_garbage_behind(schema: pa.Schema) -> None:
     memory = Arena()
-    buffer = RowBuffer(schema, memory)
+    buffer = RowBuffer(schema, "event_time", memory)
     value: Any = 7 if schema is NUMBERS else "x" * 400
     for time in range(1, 200):
         buffer.append(keyed([(time + i % 10, i, i, value) for i in range(50)], schema))
@@ -146,7 +146,7 @@ def test_a_failed_allocation_leaves_the_buffer_as_it_was(schema: pa.Schema) -> N
     new = [(i, 2, 0, value) for i in range(1, 99)]
     for allowed in range(100):
         memory = Arena()
-        buffer = RowBuffer(schema, memory)
+        buffer = RowBuffer(schema, "event_time", memory)
         buffer.append(keyed(old, schema))
         assert released_rows(buffer, 2) == old[:2]
         buffer.append(keyed(new[:9], schema))
@@ -175,13 +175,13 @@ def test_a_failed_allocation_leaves_the_buffer_as_it_was(schema: pa.Schema) -> N
 
 @pytest.mark.parametrize("schema", [TEXTS, NUMBERS], ids=["variable", "fixed"])
 def test_a_snapshot_does_not_depend_on_the_places_of_rows(schema: pa.Schema) -> None:
-    buffer = RowBuffer(schema)
+    buffer = RowBuffer(schema, "event_time")
     for time in range(1, 40):
         times = [time + 1 + i % 7 for i in range(30)]
         values = ["x" * 300 * (at % 5) if schema is TEXTS else at for at in times]
         buffer.append(keyed([(at, i, -i, values[i]) for i, at in enumerate(times)], schema))
         buffer.release(time)
-        loaded = RowBuffer(schema)
+        loaded = RowBuffer(schema, "event_time")
         loaded.replay(narrow(buffer.snapshot(), buffer.schema))
         loaded.loaded(time)
         assert loaded.snapshot() == buffer.snapshot()

@@ -79,8 +79,7 @@ class Attempts:
         ids = group.keys.resolve(hashes, [pa.array(names)])
         times = np.array([now + draw.randrange(-5, 60) for _ in names])
         columns = [pa.array(names), pa.array([draw.choice([None, n]) for n in range(rows)], pa.int64())]
-        order = pa.array([draw.getrandbits(40) for _ in names])
-        waiting = pa.RecordBatch.from_arrays([*columns, order], schema=self.query.schema)
+        waiting = pa.RecordBatch.from_arrays(columns, schema=self.query.schema)
         group.rows.append(KeyedRows(widen(waiting), ids, times).where(times > group.watermark))
         group.watermark = now
         rows, order = group.rows.release(now)

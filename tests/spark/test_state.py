@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
     def wait(self, name: str, time: int, n: int) -> None:
         if time > self.group.watermark:
             self.at(name)
-            row = pa.record_batch([[name], [n], [n]], schema=QUERY.schema)
+            row = pa.record_batch([[name], [n]], schema=QUERY.schema)
             self.group.rows.append(KeyedRows(widen(row), np.array([self.ids[name]]), np.array([time])))
             self.waiting.append((time, name, n))
 

@@ -18,7 +18,7 @@ from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.offsets import widen
-from timerheap.spark._group.row_buffer import ORDER, KeyedRows, RowOrder
+from timerheap.spark._group.row_buffer import KeyedRows, RowOrder
 
 FIELDS = [
     pa.field("k", pa.string()),
@@ -27,7 +27,6 @@ FIELDS = [
 ]
 
 K, N, AT = FIELDS
-HASHED = pa.field(ORDER, pa.int64())
 KEY = StructType().add("k", "string")
 
 
@@ -42,7 +41,7 @@ def saved_rows(watermark: int) -> MemoryStore:
     group, stored, store = KeyGroup(query), Stored(Manifest(1)), MemoryStore()
     for time in (5, 6):
         ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
-        row = pa.record_batch([["a"], [time], [{"x": 7}], [9]], schema=group.query.schema)
+        row = pa.record_batch([["a"], [time], [{"x": 7}]], schema=group.query.schema)
         group.rows.append(KeyedRows(widen(row), ids, np.array([time])))
         save(group, stored, store)
     group.watermark = watermark
@@ -52,26 +51,20 @@ def saved_rows(watermark: int) -> MemoryStore:
     return store
 
 
-def reloaded(store: MemoryStore, *fields: pa.Field) -> KeyGroup:
-    order: RowOrder = "event_time" if HASHED in fields else "arrival"
-    rows = from_arrow_schema(pa.schema([field for field in fields if field is not HASHED]))
-    group = KeyGroup(query_of(Silent(), rows, KEY, order=order))
+def reloaded(store: MemoryStore, *fields: pa.Field, order: RowOrder = "event_time") -> KeyGroup:
+    group = KeyGroup(query_of(Silent(), from_arrow_schema(pa.schema(fields)), KEY, order=order))
     load(store, group)
     return group
 
 
 CHANGED = {
-    "without a column": ([K, AT, HASHED], "others: 'n' is missing; go back to the old columns until"),
-    "with a new one": ([*FIELDS, pa.field("m", pa.string()), HASHED], "others: 'm' is new; go back"),
-    "renamed": ([K, N.with_name("m"), AT, HASHED], "others: 'n' is missing, 'm' is new; go"),
-    "of another type": ([K, N.with_type(pa.string()), AT, HASHED], "'n' was int64 and is string;"),
+    "without a column": ([K, AT], "others: 'n' is missing; go back to the old columns until"),
+    "with a new one": ([*FIELDS, pa.field("m", pa.string())], "others: 'm' is new; go back"),
+    "renamed": ([K, N.with_name("m"), AT], "others: 'n' is missing, 'm' is new; go"),
+    "of another type": ([K, N.with_type(pa.string()), AT], "'n' was int64 and is string;"),
     "with another field": (
-        [K, N, AT.with_type(pa.struct([("x", pa.int32()), ("y", pa.int32())])), HASHED],
+        [K, N, AT.with_type(pa.struct([("x", pa.int32()), ("y", pa.int32())]))],
         r"got others: 'at\.y' is new; go back",
-    ),
-    "as they arrive": (
-        [K, N, AT],
-        "order must be 'event_time' while rows wait .* got 'arrival'; go back to order='event_time' until",
     ),
 }
 
@@ -84,14 +77,22 @@ def test_columns_may_change_once_no_row_waits(case: str) -> None:
     store = saved_rows(6)
     group = reloaded(store, *fields)
     assert len(group.rows.ids()) == 0
-    if HASHED in fields:  # the run then holds rows of both schemas
-        columns = [pa.nulls(1, field.type) for field in fields[:-1]]
-        row = pa.RecordBatch.from_arrays([*columns, pa.array([9])], schema=pa.schema(fields))
-        group.rows.append(KeyedRows(widen(row), np.array([5]), np.array([8])))
-        save(group, Stored(store.read_manifest()), store)
-        assert reloaded(store, *fields).rows.release(8)[0].rows.equals(widen(row))
+    columns = [pa.nulls(1, field.type) for field in fields]  # the run then holds rows of both schemas
+    row = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    group.rows.append(KeyedRows(widen(row), np.array([5]), np.array([8])))
+    save(group, Stored(store.read_manifest()), store)
+    assert reloaded(store, *fields).rows.release(8)[0].rows.equals(widen(row))
+
+
+def test_the_order_may_change_once_no_row_waits() -> None:
+    message = (
+        "order must be 'event_time' while rows wait .* got 'arrival'; go back to order='event_time' until"
+    )
+    with pytest.raises(ValueError, match=message):
+        reloaded(saved_rows(5), *FIELDS, order="arrival")
+    assert len(reloaded(saved_rows(6), *FIELDS, order="arrival").rows) == 0
 
 
 def test_waiting_rows_are_restored_if_the_columns_are_reordered() -> None:
-    group = reloaded(saved_rows(5), *FIELDS[::-1], HASHED)
-    assert group.rows.release(6)[0].rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a", ORDER: 9}]
+    group = reloaded(saved_rows(5), *FIELDS[::-1])
+    assert group.rows.release(6)[0].rows.to_pylist() == [{"at": {"x": 7}, "n": 6, "k": "a"}]

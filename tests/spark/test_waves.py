@@ -23,7 +23,6 @@ from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._worker import batch_runner
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -162,7 +161,7 @@ def model(steps: Sequence[Step], moves: bool) -> list[tuple[Any, ...]]:
                 timers.pop(identity(*timer), None)
             report(at, ns, False)
 
-    for step in sorted(steps, key=lambda step: step.at):
+    for step in sorted(steps, key=lambda step: (step.at, step.add, step.drop, step.ns)):
         if watermark < step.at - 1:  # no timer comes between rows of one timestamp
             fire_before(step.at)
         watermark = step.at - 1
@@ -205,8 +204,7 @@ def _arrival(steps: Sequence[Step], n: int) -> int:
 
 def _rows(steps: Sequence[Step], numbers: Sequence[int]) -> HashedRows:
     columns = {name: np.array([getattr(steps[n], name) for n in numbers], np.int64) for name in ROWS.names}
-    batch = pa.record_batch({**columns, ORDER: np.array(numbers, np.int64)})
-    return HashedRows(batch, columns["k"] * 11 + 5, columns["at"])
+    return HashedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
 
 
 STEPS = st.lists(

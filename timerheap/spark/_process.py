@@ -85,7 +85,8 @@ def process(
         the observed metric ``timerheap_ahead`` in the query's progress counts them.
     order : {"event_time", "arrival"}, optional
         "event_time", the default with `event_time`: a row reaches the function once the watermark has passed
-        it, and rows and timers are processed in event-time order, rows before timers of the same timestamp.
+        it, and rows and timers are processed in event-time order, rows before timers of the same timestamp,
+        and rows of one key and timestamp in the order of their columns, from the first to the last.
         Results then depend on the data alone, not on micro-batches and partitions, as long as no row is late.
         Rows wait in state until the watermark passes them. A row behind the watermark is late; which rows are
         depends on micro-batches. "arrival", the default without `event_time`: rows are processed as they
@@ -222,4 +223,4 @@ def planned_query(
         key_names=[shown_name(name) for name in keys],
         broadcast=broadcast,
     )
-    return query, marked(Input(rows, time, strategy, by_channel), order=rows_order)
+    return query, marked(Input(rows, time, strategy, by_channel))

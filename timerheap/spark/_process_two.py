@@ -17,7 +17,6 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.pack import INPUT
 from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.query import TIME, Query
-from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
@@ -131,7 +130,7 @@ def process_two(
     key_groups(max_parallelism)
     timed = one.event_time is not None
     names = [f"{KEY}{number}" for number in range(len(one.key))]
-    both = one.tagged(0, two, rows_order).unionAll(two.tagged(1, one, rows_order))
+    both = one.tagged(0, two).unionAll(two.tagged(1, one))
     columns = [*names, *([TIME] if timed else []), INPUT, *SIDES]
     late_row = StructType([StructField("left", one.rows), StructField("right", two.rows)])
     query = Query(
@@ -217,12 +216,12 @@ class _Side(Input):
                     f"{types[1].simpleString()}; cast one of them"
                 )
 
-    def tagged(self, number: int, other: _Side, order: RowOrder) -> DataFrame:
+    def tagged(self, number: int, other: _Side) -> DataFrame:
         """Return the rows in the columns of both sides: key, event time, input, and two structs.
 
         The struct of the other side is null.
         """
-        marks = marked(self, other, order=order)
+        marks = marked(self, other)
         columns = [quoted(name).alias(f"{KEY}{i}") for i, name in enumerate(self.key)]
         if self.event_time is not None:
             columns.append(quoted(self.event_time).alias(TIME))

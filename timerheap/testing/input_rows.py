@@ -10,14 +10,13 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import LongType, StructField, StructType, VariantType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from timerheap._values import Misfit
 from timerheap.hashing import spark_xxhash64
 from timerheap.spark._exchange.pack import event_millis
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.query import TIME, nullable_arrow_schema
-from timerheap.spark._group.row_buffer import ORDER
 from timerheap.spark._group.value_columns import cast as cast_column
 from timerheap.spark._group.value_columns import column_of
 from timerheap.spark._plan.marks import NULL_MARK
@@ -109,7 +108,7 @@ class PushedRows:
                 why = "the event time" if timed else "not null in the schema"
                 raise ValueError(f"rows must have a value in column {field.name!r}, which is {why}, got None")
 
-    def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch, ordered: bool) -> HashedRows:
+    def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> HashedRows:
         """Return rows with the hashes of their keys and their event times.
 
         Parameters
@@ -118,21 +117,17 @@ class PushedRows:
             Of `table`.
         rows : pyarrow.RecordBatch
             What the query sees of them.
-        ordered : bool
-            Whether to add the hash of each row, which decides between rows of one timestamp.
         """
-        columns = [_hashable(column) for column in batch.columns]
-        if ordered:
-            rows = rows.append_column(ORDER, _integers(self._row_hashes(columns, batch.num_rows)))
+        keys = [_hashable(batch.column(name)) for name in self.key]
         timestamps = np.zeros(batch.num_rows, np.int64)
         if self.event_time is not None:
             timestamps = event_millis(batch.column(self.event_time))
-        return HashedRows(rows, np.array(self._key_hashes(columns), np.int64), timestamps)
+        return HashedRows(rows, np.array(self._key_hashes(keys), np.int64), timestamps)
 
     def _key_hashes(self, columns: list[list[Any]]) -> list[int]:
         """Hash keys like `timerheap.spark._plan.marks`."""
         types = [self.schema[name].dataType.simpleString() for name in self.key]
-        keys = zip(*(columns[self.columns.index(name)] for name in self.key), strict=True)
+        keys = zip(*columns, strict=True)
         if len(types) == 1:
             return [spark_xxhash64(key, types) for key in keys]
         marked = [type_ for each in types for type_ in (each, "bigint")]
@@ -146,19 +141,6 @@ class PushedRows:
                 marked,
             )
             for key in keys
-        ]
-
-    def _row_hashes(self, columns: list[list[Any]], n: int) -> list[int]:
-        """Hash whole rows like `timerheap.spark._plan.marks`."""
-        hashed = [
-            (number, field.dataType.simpleString())
-            for number, field in enumerate(self.schema)
-            if "map<" not in field.dataType.simpleString() and not isinstance(field.dataType, VariantType)
-        ]
-        types = [type_ for _, each in hashed for type_ in ("int", each)]
-        return [
-            spark_xxhash64([part for at, _ in hashed for part in (at, columns[at][row])], types)
-            for row in range(n)
         ]
 
 
@@ -188,7 +170,3 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple(map(_tuples, value.values()))
     return list(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _integers(hashes: list[int]) -> pa.Array:
-    return pa.array(hashes, pa.int64())

@@ -128,7 +128,7 @@ class Inputs:
         side = self._sides[number]
         batch = side.table(rows)
         seen = batch if len(self) == 1 else self._tagged(number, batch, query)
-        return side.hashed(batch, seen, query.order == "event_time")
+        return side.hashed(batch, seen)
 
     def _tagged(self, number: int, batch: pa.RecordBatch, query: Query) -> pa.RecordBatch:
         """Return rows in the columns of both inputs."""

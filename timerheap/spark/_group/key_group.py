@@ -65,7 +65,7 @@ class KeyGroup:
         self.processing_timers: JournalledTimers = part(
             JournalledTimers, "processing", PROCESSING_TIMERS, single
         )
-        self.rows: RowBuffer = part(RowBuffer, "rows", query.schema)
+        self.rows: RowBuffer = part(RowBuffer, "rows", query.schema, query.order)
         self.slices: WindowsPart | None = None
         if windows is not None:
             sliced = isinstance(windows.assigner, SliceAssigner)
@@ -229,4 +229,4 @@ class KeyGroup:
 def _shape(query: Query) -> list[Any]:
     """Return JSON values that are equal for queries whose groups have the same parts."""
     windows = None if query.windows is None else query.windows.name
-    return [query.key, str(query.schema), query.one_timer_per_key, windows]
+    return [query.key, str(query.schema), query.order, query.one_timer_per_key, windows]

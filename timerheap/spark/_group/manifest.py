@@ -23,7 +23,7 @@ from timerheap.timer import MIN_WATERMARK
 
 __all__ = ["FORMAT", "INLINE_CLOCK", "MANIFEST", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
-FORMAT = 8
+FORMAT = 9
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 4096

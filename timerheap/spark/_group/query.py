@@ -16,7 +16,7 @@ from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._group.computed_columns import visible
 from timerheap.spark._group.key_table import NAME
 from timerheap.spark._group.processor_work import ProcessorWork
-from timerheap.spark._group.row_buffer import ORDER, RowOrder
+from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
@@ -158,8 +158,8 @@ class Query:
         schema = nullable_arrow_schema(self.rows)
         if isinstance(self.work, WindowWork) and self.work.local == "arrow":
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
-            schema = pa.schema([*(schema.field(name) for name in self.key), *slices])
-        return schema.append(pa.field(ORDER, pa.int64())) if self.order == "event_time" else schema
+            return pa.schema([*(schema.field(name) for name in self.key), *slices])
+        return schema
 
     @cached_property
     def key_fields(self) -> list[pa.Field]:

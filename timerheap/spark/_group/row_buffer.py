@@ -11,20 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap._native._heap import TimerHeap, row_order
+from timerheap._native._heap import TimerHeap
 from timerheap.spark._group.chunks import ROWS
+from timerheap.spark._group.content_order import content_order
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.offsets import concatenated, wide_rows
 from timerheap.spark._group.slab import Slab
 from timerheap.timer import MIN_WATERMARK
 
-__all__ = ["ORDER", "KeyedRows", "RowBuffer", "RowOrder"]
+__all__ = ["KeyedRows", "RowBuffer", "RowOrder"]
 
 RowOrder = Literal["event_time", "arrival"]
 """When rows reach the function: in event-time order behind the watermark, or on arrival."""
-
-ORDER = "__timerheap_order"
-"""The column that breaks ties: a hash of the whole row, so that the order depends only on the data."""
 
 _OWN = pa.schema([("__id", pa.int64()), ("__timestamp", pa.int64())])
 _INTERNAL = "__timerheap_"
@@ -99,15 +97,18 @@ class RowBuffer:
     Parameters
     ----------
     schema : pyarrow.Schema
-        Schema of the rows, with the column `ORDER` if rows wait for the watermark.
+        Schema of the rows.
+    order : {"event_time", "arrival"}
+        By event time, rows wait for the watermark; on arrival, there must be none in the checkpoint.
     memory : Memory
     """
 
     kind = ROWS
     name = ""
 
-    def __init__(self, schema: pa.Schema, memory: Memory = PROCESS) -> None:
+    def __init__(self, schema: pa.Schema, order: RowOrder, memory: Memory = PROCESS) -> None:
         self._schema = schema
+        self._order = order
         self._wide = wide_rows(schema)
         none = np.empty(0, np.int64)
         self._nothing = KeyedRows(pa.RecordBatch.from_pylist([], self._wide), none, none)
@@ -126,12 +127,12 @@ class RowBuffer:
     @classmethod
     def restored(cls, schema: pa.Schema) -> RowBuffer:
         """Return an empty buffer for chunks of this schema."""
-        return cls(pa.schema(list(schema)[: -len(_OWN)]))
+        return cls(pa.schema(list(schema)[: -len(_OWN)]), "event_time")
 
     @classmethod
-    def attach(cls, schema: pa.Schema, memory: Memory, head: list[Any]) -> RowBuffer:
+    def attach(cls, schema: pa.Schema, order: RowOrder, memory: Memory, head: list[Any]) -> RowBuffer:
         """Return the buffer that `head` describes; O(1)."""
-        buffer = cls(schema, memory)
+        buffer = cls(schema, order, memory)
         slab, heap, buffer._released, buffer.losses = head
         buffer._slab = Slab.attach(pa.struct(list(schema)), memory, slab)
         buffer._heap = TimerHeap._attach(memory, heap)
@@ -170,7 +171,7 @@ class RowBuffer:
         rows : KeyedRows
             These rows, and perhaps others.
         order : ndarray of int64
-            The positions of these rows, by timestamp, key id and row hash.
+            The positions of these rows, in `content_order`.
         """
         arrived = _concatenated([self._nothing, *self._new])
         self._new = [arrived.where(arrived.timestamps > watermark)]
@@ -184,16 +185,7 @@ class RowBuffer:
         self.losses += len(popped)
         rows = _concatenated([arrived, popped])
         due = np.flatnonzero(rows.timestamps <= watermark)
-        if not len(due):
-            return rows, due
-        columns = rows.timestamps, rows.ids, self._hashes(rows)
-        if len(due) == len(rows):
-            return rows, row_order(*columns)
-        return rows, due[row_order(*(column[due] for column in columns))]
-
-    def _hashes(self, rows: KeyedRows) -> np.ndarray:
-        hashes: np.ndarray = rows.rows.column(self._wide.get_field_index(ORDER)).to_numpy()
-        return hashes
+        return rows, content_order(rows.rows, rows.timestamps, rows.ids, due)
 
     def _settle(self) -> None:
         """Put the new rows, of which most never get here, into the slab; all of them or none."""
@@ -266,7 +258,7 @@ class RowBuffer:
         entries = _Entries(heap.namespaces, heap.key_hashes, heap.timestamps)
         rows = self._rows(entries.take(np.argsort(heap.namespaces)))
         if len(rows) and self._slab.fixed_width:  # it uses places again; else their order is that of arrival
-            rows = rows.take(row_order(self._hashes(rows), rows.ids, rows.timestamps))
+            rows = rows.take(content_order(rows.rows, rows.timestamps, rows.ids, np.arange(len(rows))))
         return self._pack(rows)
 
     def replay(self, batch: pa.RecordBatch) -> None:
@@ -309,7 +301,7 @@ class RowBuffer:
 
     def _check_schema(self, stored: pa.Schema) -> None:
         rest = "until these rows have come, or start a new checkpoint"
-        if ORDER not in self._schema.names:
+        if self._order != "event_time":
             raise ValueError(
                 "order must be 'event_time' while rows wait in the checkpoint for the watermark, got "
                 f"'arrival'; go back to order='event_time' {rest}"

@@ -16,12 +16,10 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     TimestampType,
-    VariantType,
 )
 
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, HASH
 from timerheap.spark._group.computed_columns import shown_name
-from timerheap.spark._group.row_buffer import ORDER, RowOrder
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.watermarks import WatermarkStrategy
 
@@ -52,7 +50,7 @@ class Input:
     channel: str | None
 
 
-def marked(input: Input, *others: Input, order: RowOrder) -> DataFrame:
+def marked(input: Input, *others: Input) -> DataFrame:
     """Return the rows of `input` with the columns that the query needs, computed in the JVM.
 
     Parameters
@@ -60,13 +58,9 @@ def marked(input: Input, *others: Input, order: RowOrder) -> DataFrame:
     input : Input
     *others : Input
         The other inputs of the query; a column that one input needs is added to all.
-    order : {"event_time", "arrival"}
-        By event time, `ORDER` decides between rows of one timestamp.
     """
     df, inputs = input.df, [input, *others]
     marks: dict[str, Column] = {}
-    if order == "event_time":
-        marks[ORDER] = _row_hash(df)
     if any(one.channel is not None for one in inputs):
         no_channel = F.lit(None).cast("string")
         marks[CHANNEL] = no_channel if input.channel is None else _channel(df, input.channel)
@@ -120,17 +114,4 @@ def _key_hash(key: list[str]) -> Column:
     parts = []
     for name, mark in zip(key, count(NULL_MARK), strict=False):
         parts += [quoted(name), F.when(quoted(name).isNull(), F.lit(mark))]
-    return F.xxhash64(*parts)
-
-
-def _row_hash(df: DataFrame) -> Column:
-    """Hash whole rows, so that the order of rows with one key and timestamp depends on the data alone.
-
-    Each column's number is hashed before its value, since xxhash64 skips nulls: (null, 'a') differs from
-    ('a', null). Spark does not hash maps, so rows that differ only in maps keep their order of arrival.
-    """
-    parts = []
-    for number, field in enumerate(df.schema):
-        if "map<" not in field.dataType.simpleString() and not isinstance(field.dataType, VariantType):
-            parts += [F.lit(number), quoted(field.name)]
     return F.xxhash64(*parts)

@@ -90,7 +90,7 @@ class WindowPlan:
     def _by_arrow(self) -> DataFrame:
         """Make slices in the pack stage, or in the operator if it needs whole rows."""
         source, options, time = self.source, self.source.options, self.source.time
-        rows = marked(Input(self._with_times(), time, source.strategy, source.channel), order="arrival")
+        rows = marked(Input(self._with_times(), time, source.strategy, source.channel))
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from local_spark import JAVA_OPTIONS
 
 pytestmark = pytest.mark.spark
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -19,6 +20,7 @@ def test_functions_windows_and_processors_run_on_spark_connect(tmp_path: Path) -
     program = [sys.executable, str(SUPPORT / "connect_program.py"), str(tmp_path)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")]))
+    environ["JDK_JAVA_OPTIONS"] = JAVA_OPTIONS
     run = subprocess.run(program, env=environ, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-5000:]
     found = json.loads((tmp_path / "found.json").read_text())

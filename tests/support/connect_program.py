@@ -133,6 +133,8 @@ def start() -> SparkSession:
         SparkSession.builder.remote("local[2]")
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.codegen.wholeStage", False)  # few rows; see local_spark.py
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         .getOrCreate()
     )

@@ -118,8 +118,8 @@ LAYERS = {
     ],
     "spark._group": [
         "__init__ clock_bytes free_space map_log memory merging offsets processor_work standing tiers",
-        "array_views batch_log buffers chunks computed_columns content_order live_file manifest timer_journal",
-        "timers_of_keys value_columns",
+        "array_views batch_log buffers chunks computed_columns live_file manifest timer_journal",
+        "content_order timers_of_keys value_columns",
         "array_layouts channels journalled_timers python_values",
         "column",
         "slab",

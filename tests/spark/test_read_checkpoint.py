@@ -457,6 +457,7 @@ class Visits(StatefulProcessor):
         return iter(())
 
 
+@pytest.mark.promises("StatefulProcessor", "supported", "Avro as the encoding of states")
 @pytest.mark.promises(
     "StatefulProcessor",
     "different",
@@ -470,7 +471,8 @@ def test_a_stateful_processor_shows_its_timers_and_states(
     streams.write_batches(tmp_path / "in", [rows], SCHEMA)
     df = streams.read_stream(spark, tmp_path / "in")
     found = transform_with_state(df, "plane", Visits(), "n bigint", "Append", "ProcessingTime")
-    with streams.configured(spark, streaming_noDataMicroBatches_enabled=False):
+    settings = {"streaming_noDataMicroBatches_enabled": False, "streaming_stateStore_encodingFormat": "avro"}
+    with streams.configured(spark, **settings):
         streams.run(found, tmp_path)
     state = read_checkpoint(spark, tmp_path / "checkpoint")
     planes = {row["plane"]: [other for other in rows if other["plane"] == row["plane"]] for row in rows}

@@ -8,15 +8,16 @@ from typing import Any
 
 from pyspark import __version__
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-from pyspark.sql.types import IntegerType, ShortType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from timerheap._native._heap import from_text, to_text
 from timerheap.spark._group.manifest import FORMAT, MANIFEST, Manifest
 
 __all__ = ["CHUNKS", "SparkStore"]
 
-# Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task.
-_KEY = StructType([StructField("kind", ShortType()), StructField("id", IntegerType())])
+# Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task, and without
+# smallint, which Spark cannot read back where it encodes states as Avro.
+_KEY = StructType([StructField("kind", IntegerType()), StructField("id", IntegerType())])
 _TEXT = StructType([StructField("text", StringType())])
 
 CHUNKS = ("chunks", _KEY, _TEXT)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from window_model import Host
 
-from timerheap import MAX_WATERMARK, KeyedProcessFunction, Types
+from timerheap import MAX_WATERMARK, Types
 from timerheap.flink import StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.windows import (
@@ -43,18 +44,11 @@ LONG = Types.LONG()
 GLOBAL = GlobalWindows.create()
 
 
-class Host(KeyedProcessFunction):
-    def __init__(self, windows: WindowOperator) -> None:
-        self.windows = windows
-
-    def open(self, runtime_context: Any) -> None:
-        self.windows.open(runtime_context)
+class PairHost(Host):
+    """Passes the second of a pair to the operator."""
 
     def process_element(self, value: Any, ctx: Any) -> Any:
-        yield from self.windows.process_element(value[1], ctx)
-
-    def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        yield from self.windows.on_timer(timestamp, ctx)
+        return self.windows.process_element(value[1], ctx)
 
 
 class Sum(WindowFunction):
@@ -93,7 +87,7 @@ class Difference(DeltaFunction):
 
 def running(assigner: Any, function: Any, *args: Any, **options: Any) -> KeyedProcessOperator:
     options.setdefault("element_type", LONG)
-    host = Host(WindowOperator(assigner, function, *args, **options))
+    host = PairHost(WindowOperator(assigner, function, *args, **options))
     return KeyedProcessOperator(host, key_selector=lambda value: value[0])
 
 

@@ -140,6 +140,7 @@ def test_manifests_that_were_asked_for_cost_one_wait() -> None:
     assert len(spark.answers) == 6
     for label in (8, 7):
         store.select(label)
+        store.read_manifest()
         found = store.read_manifest()
         assert found is not None
         assert found.max_parallelism == label

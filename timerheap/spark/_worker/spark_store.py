@@ -110,7 +110,7 @@ class SparkStore:
         """Ask for the manifests of key groups at once, and select another one.
 
         `read_manifest` then waits for the first of them only, rather than for each behind all that has been
-        written before. Each must be read before it is written.
+        written before. Until a manifest is written, reading it again costs no call.
         """
         for label in labels:
             self.select(label)
@@ -172,7 +172,7 @@ class SparkStore:
     def read_manifest(self) -> Manifest | None:
         if self._label in self._manifests:
             self.settle()
-            answer = self._manifests.pop(self._label)
+            answer = self._manifests[self._label]
             data = from_text(self._parse(answer)[0]) if answer else None
         else:
             data = self.read(MANIFEST, 0)
@@ -186,4 +186,6 @@ class SparkStore:
         return None
 
     def write_manifest(self, manifest: Manifest) -> None:
+        if self._label is not None:
+            self._manifests.pop(self._label, None)
         self.write(MANIFEST, 0, manifest.to_bytes())

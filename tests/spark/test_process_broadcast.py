@@ -200,6 +200,8 @@ def test_a_tester_pushes_rules_and_shows_their_state() -> None:
     assert test.advance_watermark(5) == [Row(sensor="a", what="warm", n=20)]
     assert test.side_output(UNKNOWN) == ["b"]
     assert test.broadcast_state("limits") == {"hall": 19, "attic": 30}
+    with pytest.raises(ValueError, match=r"name must be one of .* so far, \['limits'\], got 'limit'"):
+        test.broadcast_state("limit")
     assert test.state("limits") == {"a": 1}
     assert test.timers() == [PendingTimer("a", 10)]
 
@@ -208,6 +210,8 @@ def test_a_tester_pushes_rules_and_shows_their_state() -> None:
     assert (test.broadcast_state("limits"), test.state("limits")) == ({"hall": 19}, {})
     test.restore(snapshot)
     assert test.broadcast_state("limits") == {"hall": 19, "attic": 30}
+    with pytest.raises(ValueError, match=r"so far, \['limits'\], got 'broadcast:limits'"):
+        test.broadcast_state("broadcast:limits")
     assert isinstance(test.function, TooWarm)
     assert test.finish() == [Row(sensor="a", what="counted", n=1)]
 
@@ -239,6 +243,8 @@ def test_a_tester_refuses_rules_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"rows must be dicts, tuples or Rows with the columns \['room', 'l"):
         test.push_rules([("hall", 19), ("attic",)])
     assert test.broadcast_state("limits") == {}
+    with pytest.raises(TypeError, match="name must be a str, got 5"):
+        test.broadcast_state(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"name must be one of \['limits'\], got 'broadcast:limits'"):
         test.state("broadcast:limits")
     with pytest.raises(TypeError, match=r"rules_schema must be a DDL string such as .*, got None"):

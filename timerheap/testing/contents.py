@@ -78,9 +78,22 @@ class GroupContents:
         return dict(zip(self._keys(ids), contents, strict=True))
 
     def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """Return the entries of a broadcast state; one that the function has not asked for has none."""
-        table = self._group.states.get(BROADCAST_STATE + name)
-        _, contents = (None, []) if table is None else _contents(table)
+        """Return the entries of a broadcast state; before the function has asked for any, there are none."""
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, got {name!r}")
+        states = {
+            each.removeprefix(BROADCAST_STATE): table
+            for each, table in self._group.states.items()
+            if each.startswith(BROADCAST_STATE)
+        }
+        if not states:
+            return {}
+        if name not in states:
+            raise ValueError(
+                "name must be one of the broadcast states that the function has asked for so far, "
+                f"{sorted(states)}, got {name!r}"
+            )
+        _, contents = _contents(states[name])
         return contents[0] if contents else {}
 
     def waiting_rows(self) -> list[Row]:

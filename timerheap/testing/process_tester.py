@@ -347,7 +347,19 @@ class ProcessTester:
         return self._contents.state(name)
 
     def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """Return the entries of a broadcast state, which is empty before the function has used it."""
+        """Return the entries of a broadcast state.
+
+        Parameters
+        ----------
+        name : str
+            The name in its descriptor. Until the function calls ``get_broadcast_state`` for the first time,
+            no name is known, and all broadcast states are empty.
+
+        Raises
+        ------
+        ValueError
+            If the function has asked for other broadcast states only.
+        """
         self._expect_rules("broadcast states")
         return self._contents.broadcast_state(name)
 

@@ -183,6 +183,9 @@ def settings_of(where: Cluster | None) -> dict[str, Any]:
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
         "spark.task.maxFailures": 20,
         "spark.stage.maxConsecutiveAttempts": 20,
+        # Spark hears of a killed executor by its connection; on a busy machine, a living one is only slow.
+        "spark.network.timeout": "600s",
+        "spark.rpc.askTimeout": "120s",
     }
 
 

@@ -41,8 +41,10 @@ def environment() -> dict[str, str]:
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        # The REST server has a port of its own. Executors that are killed are replaced without end.
-        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1",
+        # The REST server has a port of its own. Executors that are killed are replaced without end. A worker
+        # that is silent for a while is slow, on a busy machine.
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false -Dspark.deploy.maxExecutorRetries=-1 "
+        "-Dspark.worker.timeout=600",
     }
 
 

@@ -138,7 +138,7 @@ LAYERS = {
         "broadcast slicing unpack",
     ],
     "spark._worker": [
-        "row_classes side_buffer task_metrics",
+        "result_frames row_classes side_buffer task_metrics",
         "__init__ visible_rows endless frame_slices hand_overs live_cache notices output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
         "deferred expiry_clock processor_frames processor_rows",

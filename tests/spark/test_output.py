@@ -1,13 +1,18 @@
 """Tests the output of functions: all forms of a row, columns in any order, and pandas frames."""
 
 import datetime
+import itertools
 import re
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from timerheap.spark._worker.output import ResultBuffer, frame
+from timerheap.spark._compat import to_record_batch
+from timerheap.spark._plan.observation import output_type
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.result_frames import METRICS, RESULTS, result_frames
 
 SCHEMA = pa.schema(
     [
@@ -76,27 +81,37 @@ def test_a_value_of_the_wrong_type_raises(row, message):
         output.table()
 
 
-def test_pandas_frames_are_converted_exactly():
+def test_spark_receives_results_exactly_and_metrics_in_the_last_row():
     schema = pa.schema(
         [
             ("n", pa.int64()),
             ("at", pa.timestamp("us", "UTC")),
             ("nested", pa.list_(pa.map_(pa.int32(), pa.struct({"x": pa.int64()})))),
+            ("past", pa.list_(pa.timestamp("us", "UTC"))),
         ]
     )
+    at = datetime.datetime(1066, 1, 1, tzinfo=datetime.UTC)
     rows = [
-        {
-            "n": 2**63 - 1,
-            "at": datetime.datetime(1066, 1, 1, tzinfo=datetime.UTC),
-            "nested": [[(1, {"x": 2**53 + 1})], None],
-        },
-        {"n": None, "at": None, "nested": None},
+        {"n": 2**63 - 1, "at": at, "nested": [[(1, {"x": 2**53 + 1})], None], "past": [at, None]},
+        dict.fromkeys(schema.names),
     ]
-    table = pa.Table.from_pylist(rows, schema).combine_chunks()
-    df = frame(table.to_batches()[0])
-    for number, field in enumerate(schema):
-        assert pa.array(df.iloc[:, number], field.type).to_pylist() == table.column(number).to_pylist()
-    assert df.iloc[:, 2][0] == [{1: {"x": 2**53 + 1}}, None]
+    type_ = output_type(from_arrow_schema(schema))
+    for n in (0, 1, 2, 4096, 4097, 10_000):
+        repeated = (rows * n)[:n]
+        frames = list(result_frames(pa.Table.from_pylist(repeated, schema), "1,2"))
+        for zone in ("UTC", "America/New_York"):
+            batches = [to_record_batch(frame, type_, zone) for frame in frames]
+            table = pa.Table.from_batches(batches)
+            arrays = [[] if array is None else array for array in table.column(RESULTS).to_pylist()]
+            assert list(itertools.chain(*arrays)) == repeated
+            assert all(len(array) <= 4096 for array in arrays)
+            assert table.column(METRICS).to_pylist() == [*[None] * (table.num_rows - 1), "1,2"]
+
+
+def test_arrays_of_large_results_are_small():
+    results = pa.table({"text": ["x" * 2_000_000] * 5 + ["y"] * 5})
+    (frame,) = result_frames(results, "")
+    assert max(sum(len(row["text"]) for row in array) for array in frame[0]) <= 4_000_000
 
 
 @pytest.mark.parametrize(

@@ -299,3 +299,33 @@ def test_without_event_time_only_the_end_of_the_input_fires(spark: SparkSession)
     yielded = timerheap.spark.process(df, "k", Untimed(), "k bigint, fired boolean", max_parallelism=1)
     keys = [n % 3 for n in range(10)]
     assert streams.rows(yielded) == sorted((k, fired) for k in keys for fired in (False, True))
+
+
+class Echo(BatchProcessFunction):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+        return [batch.slice(0, 1), batch.slice(1)]
+
+
+def test_many_results_and_late_rows_of_several_key_groups_arrive_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    n = 30_000
+    input_ = pa.table({"k": np.arange(n) % 20_000, "at": np.arange(n)})
+    streams.write_batches(tmp_path / "input", [input_, input_], input_.schema)
+    yielded = timerheap.spark.process(
+        streams.read_stream(spark, tmp_path / "input"),
+        key="k",
+        function=Echo(),
+        output_schema="k bigint, at bigint",
+        event_time="at",
+        watermark=WatermarkStrategy.for_monotonous_timestamps(),
+        order="arrival",
+        late="emit",
+    )
+    first, second = streams.run(yielded, tmp_path)
+    written = streams.sink(spark, tmp_path)
+    rows = list(zip(*(column.to_pylist() for column in input_.columns), strict=True))
+    late = sorted((n - 1 - at, (k, at)) for k, at in rows[:-1])
+    assert sorted((k, at) for k, at, by, _ in written if by is None) == sorted([*rows, rows[-1]])
+    assert sorted((by, tuple(row.values())) for _, _, by, row in written if by is not None) == late
+    assert [batch.observedMetrics["timerheap"].late_rows for batch in (first, second)] == [0, n - 1]

@@ -69,6 +69,8 @@ class ProcessorWork:
     zone : str
         Time zone of the timestamps that the processor receives.
     frames : FrameSettings
+    has_event_time : bool
+        Whether a column of the results is the event time of what follows, which Spark must see.
     """
 
     processor: StatefulProcessor
@@ -79,3 +81,4 @@ class ProcessorWork:
     initial_key: tuple[str, ...]
     zone: str
     frames: FrameSettings
+    has_event_time: bool = False

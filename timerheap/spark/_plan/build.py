@@ -19,7 +19,7 @@ from timerheap.spark._plan.arguments import arrow_schema, named_column
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.columns import Columns
 from timerheap.spark._plan.marks import hashed
-from timerheap.spark._plan.observation import observed, with_metrics
+from timerheap.spark._plan.observation import observed, output_type
 from timerheap.spark._plan.settings import check_settings
 from timerheap.spark._plan.side_tags import results_of, with_outputs, with_side_column
 from timerheap.spark._plan.stages import map_batches
@@ -93,7 +93,7 @@ def build(
         operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
         initial = None if initial_state is None else starting_partitions(initial_state, query)
         result = groups.transformWithStateInPandas(
-            deferred(operator), with_metrics(result_type), "Append", query.time_mode, initial
+            deferred(operator), output_type(result_type), "Append", query.time_mode, initial
         )
         result = observed(result, df, query.has_metrics)
     else:

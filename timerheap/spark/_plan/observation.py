@@ -8,13 +8,13 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from timerheap.spark._compat import analyzed_plan, on_connect
-from timerheap.spark._plan.arguments import quoted
-from timerheap.spark._worker.task_metrics import METRICS, TASK_METRICS
+from timerheap.spark._worker.result_frames import METRICS, RESULTS
+from timerheap.spark._worker.task_metrics import TASK_METRICS
 
-__all__ = ["OBSERVED", "observed", "with_metrics"]
+__all__ = ["OBSERVED", "observed", "output_type"]
 
 OBSERVED = "timerheap"
 """Name of the metrics of a query's first operator; those of operators behind it are numbered from 2."""
@@ -26,25 +26,25 @@ _DISTRIBUTION = "struct<count: bigint, sum: bigint, min: bigint, max: bigint>"
 _COUNTERS, _DISTRIBUTIONS = "map<string, bigint>", f"map<string, {_DISTRIBUTION}>"
 
 
-def with_metrics(result: StructType) -> StructType:
-    """Return the type of the operator's output: results, and the column of metrics, all nullable."""
+def output_type(result: StructType, flat: bool = False) -> StructType:
+    """Return the type of what the operator of a stream returns: results, or arrays of them, and metrics."""
     nullable = result._as_nullable()
-    return StructType([*nullable.fields, StructField(METRICS, StringType())])
+    arrays = StructField(RESULTS, ArrayType(nullable, containsNull=False))
+    return StructType([*(nullable.fields if flat else [arrays]), StructField(METRICS, StringType())])
 
 
 def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFrame:
-    """Return the results among the output of an operator, whose input is `df`, and observe its metrics.
+    """Return the results in the output of an operator, whose input is `df`, and observe its metrics.
 
     If its function has metrics of its own, these are maps beside the others, ``counters`` and
     ``distributions``, since their names may only be known when the query runs. On Spark Connect nothing is
     observed: two operators of one name could not be told apart there.
     """
-    results = [quoted(name) for name in output.columns if name != METRICS]
     if on_connect(df.sparkSession):
-        return output.where(F.col(METRICS).isNull()).select(*results)
+        return _results(output)
     # Each expression costs each micro-batch, also one of few rows: so the text is parsed in one of them.
     fields = f"{_PARSED}, {_OWN} string" if has_own else _PARSED
-    parsed = output.select(*results, F.from_csv(METRICS, fields).alias(METRICS))
+    parsed = output.withColumn(METRICS, F.from_csv(METRICS, fields))
     combined = [getattr(F, m.combine)(f"{METRICS}.{m.name}").alias(m.name) for m in TASK_METRICS]
     if has_own:
         own = F.from_json(
@@ -55,7 +55,13 @@ def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFra
         distributions = _merged(own.getField("distributions"), _DISTRIBUTIONS, _merged_distribution)
         combined.append(distributions.alias("distributions"))
     metrics = parsed.observe(_name(df), *combined)
-    return _repeatable(metrics).where(F.col(METRICS).isNull()).select(*results)
+    return _results(_repeatable(metrics))
+
+
+def _results(output: DataFrame) -> DataFrame:
+    if output.columns == [RESULTS, METRICS]:
+        return output.select(F.inline(RESULTS))
+    return output.where(F.col(METRICS).isNull()).drop(METRICS)
 
 
 def _merged(maps: Column, type_: str, merge: Callable[[Column, Column], Column]) -> Column:

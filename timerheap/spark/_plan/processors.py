@@ -23,7 +23,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import packed
 from timerheap.spark._plan.columns import Columns, ungrouped
-from timerheap.spark._plan.observation import observed, with_metrics
+from timerheap.spark._plan.observation import observed, output_type
 from timerheap.spark._plan.settings import check_settings, frame_settings
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import runs
@@ -72,6 +72,7 @@ def run_processor(
     result = parsed_schema(output_schema)
     arrow_schema("output_schema", result)
     spark = df.sparkSession
+    has_event_time = bool(event_time_column_name)
     query = Query(
         work=ProcessorWork(
             processor=sent,
@@ -82,6 +83,7 @@ def run_processor(
             initial_key=tuple(initial_key),
             zone=str(spark.conf.get("spark.sql.session.timeZone")),
             frames=frame_settings(spark),
+            has_event_time=has_event_time,
         ),
         key=keys,
         rows=df.schema,
@@ -99,7 +101,12 @@ def run_processor(
     if df.isStreaming:
         operator = StreamingProcessorOperator(query, runs(spark), notices(spark), hand_overs(spark))
         output = groups.transformWithStateInPandas(
-            deferred(operator), with_metrics(result), output_mode, mode, first, event_time_column_name
+            deferred(operator),
+            output_type(result, flat=has_event_time),
+            output_mode,
+            mode,
+            first,
+            event_time_column_name,
         )
         return observed(output, df)
     on_batch = BatchProcessorOperator(query)

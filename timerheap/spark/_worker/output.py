@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from timerheap._native._heap import RecordColumns
@@ -16,9 +15,8 @@ from timerheap.row import Row
 from timerheap.spark._group.offsets import FITS, fitting, narrow
 from timerheap.spark._group.value_columns import cast, column_of
 from timerheap.spark._worker.side_buffer import SIDE_OUTPUT, SideBuffer, undeclared
-from timerheap.spark._worker.task_metrics import METRICS
 
-__all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer", "frame", "with_metrics"]
+__all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer"]
 
 LATE_BY = "late_by"
 """Name of the result column that says by how many ms a row is late."""
@@ -150,6 +148,10 @@ class ResultBuffer:
         for start, stop in fitting(gathered):
             self._batches.append(narrow(gathered.slice(start, stop - start), self._schema))
 
+    def __len__(self) -> int:
+        """Return the number of results so far, without late rows and side outputs."""
+        return sum(map(len, [self.columns, self._others, *self._batches]))
+
     @property
     def takes_late(self) -> bool:
         """Whether the result has late rows."""
@@ -179,23 +181,6 @@ class ResultBuffer:
                 [*table.schema.names, SIDE_OUTPUT]
             )
         return table.combine_chunks() if table.nbytes <= FITS else table
-
-
-def with_metrics(results: pa.Table, metrics: str) -> pa.Table:
-    """Return results with a column `METRICS`, which is null, and one more row, which has it.
-
-    In that row all other columns are null, also those that must not be null in results.
-    """
-    column = pa.field(METRICS, pa.string())
-    schema = pa.schema([*(field.with_nullable(True) for field in results.schema), column])
-    row = pa.Table.from_arrays(
-        [*(pa.nulls(1, field.type) for field in results.schema), [metrics]], schema=schema
-    )
-    if not results.num_rows:
-        return row
-    unset = pa.nulls(results.num_rows, column.type)
-    table = pa.concat_tables([pa.Table.from_arrays([*results.columns, unset], schema=schema), row])
-    return table.combine_chunks() if table.nbytes <= FITS else table
 
 
 def _taken(part: Any, n: int, field: pa.Field) -> pa.Array:
@@ -249,39 +234,3 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(
         pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
     )
-
-
-def frame(batch: pa.RecordBatch) -> pd.DataFrame:
-    """Return a batch as a DataFrame that Spark converts back to the same columns without loss.
-
-    Flat columns keep their Arrow types: plain pandas would lose large ints beside nulls, and years outside
-    1677-2262. Nested columns become Python objects, the only form that Spark accepts.
-    """
-    columns: dict[int, Any] = {}  # Spark reads numbered columns by position, which is faster than by name
-    for number, column in enumerate(batch.columns):
-        if pa.types.is_nested(column.type):
-            columns[number] = pd.Series(_objects(column.to_pylist(), column.type), dtype=object)
-        else:
-            columns[number] = pd.arrays.ArrowExtensionArray(column)
-    return pd.DataFrame(columns, copy=False)
-
-
-def _objects(values: list[Any], type_: pa.DataType) -> list[Any]:
-    """Convert the pairs that Arrow returns for maps to dicts, at every depth."""
-    if pa.types.is_map(type_):
-        flat = [pair for value in values if value is not None for pair in value]
-        keys = iter(_objects([k for k, _ in flat], type_.key_type))
-        items = iter(_objects([v for _, v in flat], type_.item_type))
-        return [None if value is None else {next(keys): next(items) for _ in value} for value in values]
-    if pa.types.is_list(type_):
-        elements = iter(
-            _objects([e for value in values if value is not None for e in value], type_.value_type)
-        )
-        return [None if value is None else [next(elements) for _ in value] for value in values]
-    if pa.types.is_struct(type_):
-        present = [value for value in values if value is not None]
-        columns = {
-            field.name: iter(_objects([v[field.name] for v in present], field.type)) for field in type_
-        }
-        return [None if value is None else {n: next(c) for n, c in columns.items()} for value in values]
-    return values

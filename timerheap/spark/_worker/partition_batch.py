@@ -21,13 +21,16 @@ from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.notices import Notice, Notices, each
-from timerheap.spark._worker.output import ResultBuffer, frame, with_metrics
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.result_frames import result_frames
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.task_metrics import TaskMetrics
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["PartitionBatch"]
+
+_MANY = 1 << 12  # results, for which a DataFrame of their own is worth its cost
 
 
 class _Clock(NamedTuple):
@@ -110,7 +113,8 @@ class PartitionBatch:
         """Run the key groups of a partition: all that its rows or the watermark may change.
 
         Spark's own watermark changes a group only with a timer of Spark's, see `wake_up`. The first group is
-        always run, so that a partition tells the max_parallelism that its groups were made for.
+        always run, so that a partition tells the max_parallelism that its groups were made for. Many results
+        are sent before the next group runs, so that Spark writes them meanwhile.
         """
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
@@ -119,10 +123,13 @@ class PartitionBatch:
         output = ResultBuffer(*self._query.outputs)
         for key_group in due:
             self._run_group(key_group, by_group.get(key_group), observed, output, broadcast)
+            if len(output) >= _MANY:
+                yield from result_frames(output.table())
+                output = ResultBuffer(*self._query.outputs)
         self._count_others(partition)
         self._store.select(label_of(partition))  # as Spark had left it
         self._store.settle()
-        return self._frames(output)
+        yield from self._frames(output)
 
     def restore(self, rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
         """Load the state of another query into key groups: their clocks, and contents of `split`."""
@@ -274,5 +281,4 @@ class PartitionBatch:
             groups_loaded=counts.loaded,
         )
         self._metrics.add(max_parallelism=self._placement.max_parallelism)
-        for batch in with_metrics(output.table(), self._metrics.take(own)).to_batches():
-            yield frame(batch)
+        yield from result_frames(output.table(), self._metrics.take(own))

@@ -21,8 +21,9 @@ from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.query import Query
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.live_groups import LiveGroups
-from timerheap.spark._worker.output import ResultBuffer, frame, with_metrics
+from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_runner import BoundGroup, ProcessorRunner
+from timerheap.spark._worker.result_frames import flat_frames, result_frames
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.task_metrics import TaskMetrics
 from timerheap.timer import MIN_WATERMARK
@@ -161,7 +162,8 @@ class ProcessorBatch:
             self._metrics.add_group(manifest)
         self._store.select(label)
         self._store.settle()
-        return map(frame, with_metrics(self._output.table(), self._counted()).to_batches())
+        frames = flat_frames if self._work.has_event_time else result_frames
+        return frames(self._output.table(), self._counted())
 
     def _others(self, partition: int, known: set[int]) -> dict[int, Manifest]:
         """Return what is stored of the key groups of a partition that have no rows."""

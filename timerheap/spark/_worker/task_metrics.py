@@ -12,10 +12,7 @@ from timerheap.metrics import Metrics
 from timerheap.spark._group.manifest import Manifest
 from timerheap.timer import MIN_WATERMARK
 
-__all__ = ["METRICS", "TASK_METRICS", "Combine", "Metric", "TaskMetrics"]
-
-METRICS = "__timerheap_metrics"
-"""Name of the result column with the metrics of a task; null in results and late rows."""
+__all__ = ["TASK_METRICS", "Combine", "Metric", "TaskMetrics"]
 
 Combine = Literal["sum", "min", "max"]
 

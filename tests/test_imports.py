@@ -138,10 +138,10 @@ LAYERS = {
         "broadcast slicing unpack",
     ],
     "spark._worker": [
-        "result_frames row_classes side_buffer task_metrics",
+        "result_frames row_classes runs side_buffer task_metrics",
         "__init__ visible_rows endless frame_slices hand_overs live_cache notices output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
-        "deferred expiry_clock processor_frames processor_rows",
+        "deferred expiry_clock foreign_state processor_frames processor_rows",
         "rows_ahead",
         "assigned_times group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state processor_handle rehearsal row_runner",

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import streams
 from processors import SCHEMA, Commands, on_both, random_batches, run_both
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkRuntimeError, StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -198,6 +198,71 @@ def test_nested_states_two_key_columns_and_timers_of_initial_state_do_the_same_a
     expected = sorted(map(repr, spark_result.collect()))
     assert sorted(map(repr, result.collect())) == expected
     assert len(expected) == 8
+
+
+class Clock(StatefulProcessor):
+    """Yields the time."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield Row(now=timerValues.getCurrentProcessingTimeInMs())
+
+
+@pytest.mark.promises("StatefulProcessor", "supported", "processing time of a batch DataFrame")
+def test_all_partitions_of_a_batch_have_one_time_as_in_spark(spark: SparkSession) -> None:
+    df = spark.createDataFrame([(str(n),) for n in range(20)], "k string")
+    with streams.configured(spark, shuffle_partitions=4):  # more than tasks at a time
+        for result in (
+            df.groupBy("k").transformWithState(Clock(), "now long", "Append", "ProcessingTime"),
+            transform_with_state(df, "k", Clock(), "now long", "Append", "ProcessingTime"),
+        ):
+            found = result.collect()
+            assert (len(found), len(set(found))) == (20, 1)
+
+
+class Total(StatefulProcessor):
+    """Yields the number of rows of a key so far."""
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", "n long")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        n = sum(map(len, rows)) + (self.total.get() or (0,))[0]
+        self.total.update((n,))
+        yield pd.DataFrame({"k": [key[0]], "n": [n]})
+
+
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "checkpoints",
+    note="of Spark's own operator are refused in the first micro-batch (not on Spark Connect, where the "
+    "query begins with no state); read their state with the format statestore, and pass it as initial_state",
+)
+def test_a_checkpoint_of_spark_s_own_operator_is_refused_and_spark_goes_on_with_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def total(ours: bool) -> list[list[tuple[Any, ...]]]:
+        streams.write_batches(tmp_path / "input", [[{"k": "a", "at": None, "ops": ""}]], SCHEMA)
+        df = streams.read_stream(spark, tmp_path / "input", files=9)
+        if ours:
+            result = transform_with_state_in_pandas(df, "k", Total(), "k string, n long", "Append", "None")
+        else:
+            grouped = df.groupBy("k")
+            result = grouped.transformWithStateInPandas(Total(), "k string, n long", "Append", "None")
+        return streams.batches(result, tmp_path)
+
+    # The second answer of Spark's has the micro-batch that was refused, and the next one.
+    for answer in ([[("a", 1)]], [[("a", 2)], [("a", 3)]]):
+        assert total(ours=False) == answer
+        with pytest.raises(
+            StreamingQueryException,
+            match="checkpoint of query .* must be one that timerheap has written, got '.*checkpoint', with "
+            r"the state of Spark's own transformWithStateInPandas in operator 0; .* as initial_state",
+        ):
+            total(ours=True)
 
 
 class Echo(StatefulProcessor):

@@ -25,11 +25,13 @@ from timerheap.spark._plan.side_tags import results_of, with_outputs, with_side_
 from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._plan.starting_state import starting_group, starting_partitions
 from timerheap.spark._worker.deferred import deferred
-from timerheap.spark._worker.endless import runs
+from timerheap.spark._worker.endless import warn_if_endless
+from timerheap.spark._worker.foreign_state import refuse_foreign_state
 from timerheap.spark._worker.hand_overs import hand_overs
 from timerheap.spark._worker.notices import notices
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.spark._worker.rehearsal import rehearse
+from timerheap.spark._worker.runs import Telling, runs
 from timerheap.spark._worker.stateful_operator import BatchOperator, StreamingOperator
 from timerheap.watermarks import WatermarkStrategy
 
@@ -90,7 +92,8 @@ def build(
     groups = packed(query, df, broadcast)
     if df.isStreaming:
         spark = df.sparkSession
-        operator = StreamingOperator(query, runs(spark), notices(spark), hand_overs(spark))
+        endless = runs(spark, warn_if_endless)
+        operator = StreamingOperator(query, endless, notices(spark), hand_overs(spark))
         initial = None if initial_state is None else starting_partitions(initial_state, query)
         result = groups.transformWithStateInPandas(
             deferred(operator), output_type(result_type), "Append", query.time_mode, initial
@@ -112,9 +115,11 @@ def packed(query: Query, df: DataFrame, broadcast: DataFrame | None = None) -> G
 
     Those of `broadcast` are in blobs for all partitions.
     """
-    blobs = map_batches(hashed(df, query.key), _packer(query), PACKED)
+    heard = runs(df.sparkSession, refuse_foreign_state)
+    blobs = map_batches(hashed(df, query.key), Telling(_packer(query), heard), PACKED)
     if broadcast is not None:
-        blobs = blobs.unionAll(map_batches(broadcast, Broadcaster(query.max_parallelism), PACKED))
+        rules = Telling(Broadcaster(query.max_parallelism), heard)
+        blobs = blobs.unionAll(map_batches(broadcast, rules, PACKED))
     return blobs.groupBy("label")
 
 

@@ -26,13 +26,14 @@ from timerheap.spark._plan.columns import Columns, ungrouped
 from timerheap.spark._plan.observation import observed, output_type
 from timerheap.spark._plan.settings import check_settings, frame_settings
 from timerheap.spark._worker.deferred import deferred
-from timerheap.spark._worker.endless import runs
+from timerheap.spark._worker.endless import warn_if_endless
 from timerheap.spark._worker.hand_overs import hand_overs
 from timerheap.spark._worker.notices import notices
 from timerheap.spark._worker.processor_batch import initial_query
 from timerheap.spark._worker.processor_handle import ProcessorHandle
 from timerheap.spark._worker.processor_operator import BatchProcessorOperator, StreamingProcessorOperator
 from timerheap.spark._worker.processor_states import Scope
+from timerheap.spark._worker.runs import runs
 
 __all__ = ["run_processor"]
 
@@ -99,7 +100,8 @@ def run_processor(
     groups = packed(query, df)
     first = None if initial is None else packed(_of_initial(query), initial)
     if df.isStreaming:
-        operator = StreamingProcessorOperator(query, runs(spark), notices(spark), hand_overs(spark))
+        endless = runs(spark, warn_if_endless)
+        operator = StreamingProcessorOperator(query, endless, notices(spark), hand_overs(spark))
         output = groups.transformWithStateInPandas(
             deferred(operator),
             output_type(result, flat=has_event_time),

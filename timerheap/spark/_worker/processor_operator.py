@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,15 +68,20 @@ class BatchProcessorOperator:
     def __call__(self, packed: pa.Table, initial: pa.Table | None = None) -> pa.Table:
         """Run the partition of some packed rows; `initial` are those of the initial state."""
         query = self._query
-        times = TimerValues() if query.time_mode == "None" else TimerValues(time.time_ns() // 1_000_000, -1)
+        rows, at = unpacked_rows(query, packed)
+        of_initial, first, first_at = query, None, None
+        if initial is not None:
+            of_initial = initial_query(query, self._work)
+            first, first_at = unpacked_rows(of_initial, initial)
+        # All partitions have the same time, as in Spark: each hears of all tasks that have packed rows.
+        now = max(filter(None, (at, first_at)))
+        times = TimerValues() if query.time_mode == "None" else TimerValues(now, -1)
         output = ResultBuffer(query.result_schema)
         runner = ProcessorRunner(self._work, query, times, output)
         runner.open()
         bound = runner.bind(KeyGroup(query))
-        if initial is not None:
-            of_initial = initial_query(query, self._work)
-            runner.initialise(_rows_of(of_initial, initial, bound), of_initial)
-        runner.process(_rows_of(query, packed, bound))
+        runner.initialise(_of(bound, first), of_initial)
+        runner.process(_of(bound, rows))
         if query.time_mode == "ProcessingTime":
             runner.fire([bound], times.getCurrentProcessingTimeInMs())
         elif query.time_mode == "EventTime":
@@ -86,6 +90,5 @@ class BatchProcessorOperator:
         return in_types_of_spark(output.table(), StructType(query.result.fields), packed)
 
 
-def _rows_of(query: Query, packed: pa.Table, bound: BoundGroup) -> list[tuple[BoundGroup, HashedRows]]:
-    rows = unpacked_rows(query, packed)
+def _of(bound: BoundGroup, rows: HashedRows | None) -> list[tuple[BoundGroup, HashedRows]]:
     return [] if rows is None else [(bound, rows)]

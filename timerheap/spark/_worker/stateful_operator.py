@@ -16,13 +16,13 @@ from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
 from timerheap.spark._exchange.broadcast import broadcast_rows
 from timerheap.spark._exchange.garbage import freeze_modules
+from timerheap.spark._exchange.observed import packed_at
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.unpack import HashedRows, unpack
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.query import Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.broadcast_runner import Broadcasting, BroadcastRunner
-from timerheap.spark._worker.endless import Runs
 from timerheap.spark._worker.hand_overs import HandOvers
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
@@ -31,6 +31,7 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition_batch import PartitionBatch
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.runner import Runner
+from timerheap.spark._worker.runs import Runs, tell
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.window_runner import WindowRunner
 from timerheap.timer import MAX_WATERMARK
@@ -124,7 +125,7 @@ class StreamingOperator(StatefulProcessor):
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         if query.time_mode == "ProcessingTime":
-            self._runs.add(frozenset({(owner.query, run)}))
+            tell(self._runs)
         groups = LiveGroups(
             query, self._store, owner, placement.max_parallelism, self._hand_overs, self._notices
         )
@@ -152,7 +153,7 @@ class BatchOperator:
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Process one partition."""
         query = self._query
-        rows, broadcast = unpacked_rows(query, packed), None
+        (rows, _), broadcast = unpacked_rows(query, packed), None
         if query.broadcast is not None:
             broadcast = broadcast_rows(query.broadcast, _pairs(packed))
         runner = runner_of(query, Placement.running(query.max_parallelism))
@@ -165,10 +166,14 @@ class BatchOperator:
         return in_types_of_spark(output.table(), self._result_type, packed)
 
 
-def unpacked_rows(query: Query, packed: pa.Table) -> HashedRows | None:
-    """Return the rows of a partition of a batch DataFrame, or None if it has none."""
-    parts, _ = unpack(query, _pairs(packed))
-    return HashedRows.concatenated([part.rows for part in parts]) if parts else None
+def unpacked_rows(query: Query, packed: pa.Table) -> tuple[HashedRows | None, int | None]:
+    """Return the rows of a partition of a batch DataFrame, and the time when the last of all were packed.
+
+    They are None if the partition has no rows, or none have been packed.
+    """
+    parts, observed = unpack(query, _pairs(packed))
+    rows = HashedRows.concatenated([part.rows for part in parts]) if parts else None
+    return rows, packed_at(observed)
 
 
 def _pairs(packed: pa.Table) -> Iterator[tuple[int, bytes]]:

@@ -103,7 +103,7 @@ LAYERS = {
         "_worker",
         "_plan",
         "_async_map _process _process_two _progress _side_outputs _transform_with_state inspect windows",
-        "_process_broadcast _sql _window_operator",
+        "_named _process_broadcast _sql _window_operator",
         "__init__",
     ],
     "_inspect": [

@@ -16,9 +16,10 @@ from pyspark.sql.streaming import StreamingQuery
 from streams import read_stream, rows, write_batches
 
 import timerheap.spark
-from timerheap import DistributionResult, KeyedProcessFunction, WatermarkStrategy
+from timerheap import DistributionResult, KeyedProcessFunction, OutputTag, Types, WatermarkStrategy
 from timerheap.metrics import Metrics
-from timerheap.spark import Progress, progress
+from timerheap.spark import Progress, named, progress, side_output
+from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.manifest import Manifest, Run, Segment
 from timerheap.spark._group.standing import Standing
@@ -168,6 +169,56 @@ def test_operators_behind_each_other_have_metrics_of_their_own(spark: SparkSessi
 
 
 @pytest.mark.spark
+def test_operators_side_by_side_have_the_metrics_of_their_names(spark: SparkSession, tmp_path: Path) -> None:
+    for name, times in ("left", [0, 5000]), ("right", [0, 1000, 9000]), ("others", [0]):
+        write_batches(tmp_path / name, [[{"k": "a", "at": at} for at in times]], SCHEMA)
+    left, right, *others = (
+        remind(read_stream(spark, tmp_path / name)) for name in ("left", "right", "others", "others")
+    )
+    left, right = named(left, "left").where("at > 0"), right.select("k", "at").transform(named, "right")
+    with pytest.raises(ValueError, match="name must differ from the other metrics of the query, got 'left'"):
+        named(remind(left), "left")
+    query, found = run(left.union(right).union(right).union(others[0]).union(others[1]), tmp_path)
+    assert found == [*3 * [("a", 1000)], *2 * [("a", 2000)]]
+    one, two = progress(query, "left"), progress(query, "right")
+    assert one is not None
+    assert two is not None
+    assert (one.fired_timers, one.watermark) == (1, 4900)
+    assert (two.fired_timers, two.watermark) == (2, 8900)
+    assert query.recentProgress[0].observedMetrics.keys() == {"left", "right", "timerheap"}
+    with pytest.raises(ValueError, match=r"got 'timerheap', which several operators of the query have; give"):
+        progress(query)
+
+
+@pytest.mark.spark
+def test_only_the_result_of_one_operator_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    write_batches(tmp_path / "in", [[{"k": "a", "at": 0}]], SCHEMA)
+    df = read_stream(spark, tmp_path / "in")
+    for wrong in df, remind(df).union(remind(df)):
+        with pytest.raises(ValueError, match="df must be the result of one operator, such as"):
+            named(wrong, "a")
+    with pytest.raises(TypeError, match=r"df must be a pyspark\.sql\.DataFrame, got 'df'"):
+        named("df", "a")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="name must be a str, got 5"):
+        named(df, 5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="name must not be empty"):
+        named(df, "")
+    batch = remind(spark.read.parquet(str(tmp_path / "in")))
+    assert named(batch, "a") is batch
+
+
+@pytest.mark.spark
+def test_a_named_result_has_its_side_outputs(spark: SparkSession, tmp_path: Path) -> None:
+    late = OutputTag("late", Types.LONG())
+    write_batches(tmp_path / "in", [[{"k": "a", "at": 0}]], SCHEMA)
+    df = read_stream(spark, tmp_path / "in")
+    result = timerheap.spark.process(df, "k", Reminder(), OUTPUT, side_outputs=[late])
+    other = side_output(named(result, "alerts"), late)
+    assert other.columns == ["value"]
+    assert "CollectMetrics alerts," in analyzed_plan(other)
+
+
+@pytest.mark.spark
 def test_pending_timers_are_known_while_no_rows_come(spark: SparkSession, tmp_path: Path) -> None:
     write_batches(tmp_path / "in", [[{"k": k, "at": 0} for k in "abc"]], SCHEMA)
     df = read_stream(spark, tmp_path / "in")
@@ -190,6 +241,8 @@ def test_pending_timers_are_known_while_no_rows_come(spark: SparkSession, tmp_pa
 def stub(*batches: dict[str, Any] | None) -> StreamingQuery:
     """A query with these values of the operator, None for a trigger without a micro-batch."""
     query = Mock(spec=StreamingQuery)
+    query._jsq = Mock()
+    query._jsq.streamingQuery().logicalPlan().toString.return_value = "CollectMetrics timerheap, []"
     blank = dict.fromkeys(metric.name for metric in TASK_METRICS)
     query.recentProgress = [
         Mock(

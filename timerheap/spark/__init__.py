@@ -10,6 +10,7 @@ except ImportError as error:
     ) from error
 
 from timerheap.spark._async_map import async_map
+from timerheap.spark._named import named
 from timerheap.spark._plan.aggregates import aggregate
 from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpoint
 from timerheap.spark._process import process
@@ -35,6 +36,7 @@ __all__ = [
     "cumulate",
     "explain_watermark",
     "hop",
+    "named",
     "process",
     "process_broadcast",
     "process_two",

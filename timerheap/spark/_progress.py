@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from timerheap.metrics import DistributionResult
-from timerheap.spark._plan.observation import OBSERVED
+from timerheap.spark._plan.observation import OBSERVED, has_namesakes
 from timerheap.spark._worker.task_metrics import TASK_METRICS
 
 __all__ = ["Progress", "progress"]
@@ -102,8 +102,8 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     ----------
     query : pyspark.sql.streaming.StreamingQuery
     operator : str, default "timerheap"
-        Name of the operator. The first one of a query is "timerheap"; one whose input is the result of
-        another one is "timerheap_2", and so on.
+        Name of the operator. The first one of a query is "timerheap", unless `named` has given it another
+        name; one whose input is the result of "timerheap" is "timerheap_2", and so on.
 
     Returns
     -------
@@ -113,12 +113,12 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     Raises
     ------
     TypeError, ValueError
-        If `query` is not a streaming query, or has no such operator.
+        If `query` is not a streaming query, or has no such operator, or several of the name side by side, as
+        in a union of two results, of which Spark reports one: `named` tells them apart.
 
     Notes
     -----
-    Two operators side by side, as in the union of two results, have the same name, and Spark reports one of
-    them. A ``foreachBatch`` that reads its DataFrame twice without ``persist()`` runs the operator twice,
+    A ``foreachBatch`` that reads its DataFrame twice without ``persist()`` runs the operator twice,
     which doubles the numbers.
     """
     if type(query).__module__.startswith("pyspark.sql.connect."):
@@ -130,6 +130,11 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     batches = [batch for batch in query.recentProgress if batch.stateOperators]  # others had nothing to do
     reported = [batch for batch in batches if operator in batch.observedMetrics]
     if reported:
+        if has_namesakes(query, operator):
+            raise ValueError(
+                f"operator must be the name of one operator, got {operator!r}, which several operators of "
+                "the query have; give them names with timerheap.spark.named(result, name)"
+            )
         metrics = [batch.observedMetrics[operator].asDict() for batch in reported]
         return _combined(reported[-1].batchId, metrics)
     if batches:

@@ -8,13 +8,14 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from timerheap.spark._compat import analyzed_plan, on_connect
 from timerheap.spark._worker.result_frames import METRICS, RESULTS
 from timerheap.spark._worker.task_metrics import TASK_METRICS
 
-__all__ = ["OBSERVED", "observed", "output_type"]
+__all__ = ["OBSERVED", "has_namesakes", "observed", "output_type", "renamed"]
 
 OBSERVED = "timerheap"
 """Name of the metrics of a query's first operator; those of operators behind it are numbered from 2."""
@@ -87,15 +88,54 @@ def _name(df: DataFrame) -> str:
     return f"{OBSERVED}_{max(numbers) + 1}" if numbers else OBSERVED
 
 
+def renamed(result: DataFrame, name: str) -> DataFrame:
+    """Return the result of an operator, whose metrics have this name."""
+    plan = result._jdf.queryExecution().analyzed()
+    above: list[Any] = []
+    node = plan
+    while not _is_of_operator(node):
+        if node.children().size() != 1:
+            raise ValueError(
+                "df must be the result of one operator, such as timerheap.spark.process() returns it, got "
+                f"{result!r}; call named() before results are combined"
+            )
+        above.append(node)
+        node = node.children().head()
+    if name != node.name() and f"CollectMetrics {name}," in plan.toString():
+        raise ValueError(f"name must differ from the other metrics of the query, got {name!r}")
+    spark = result.sparkSession
+    to_seq = spark._jvm.PythonUtils.toSeq  # type: ignore[union-attr]
+    node = node.copy(name, node.metrics(), node.child(), _DATAFRAME)
+    for parent in reversed(above):
+        node = parent.withNewChildren(to_seq([node]))
+    return _of_plan(spark, node)
+
+
+def _is_of_operator(node: Any) -> bool:
+    """Return whether a node of a plan is the observation of an operator."""
+    return node.nodeName() == "CollectMetrics" and METRICS in node.child().schema().fieldNames()
+
+
+def has_namesakes(query: StreamingQuery, name: str) -> bool:
+    """Return whether several operators of a query that has had a micro-batch have this name."""
+    execution: Any = query._jsq.streamingQuery()
+    # The first metric of an operator has an id of its own, also where a result stands twice in the query.
+    first = rf"CollectMetrics {re.escape(name)}, \[.*? AS {TASK_METRICS[0].name}#(\d+)L"
+    return len(set(re.findall(first, execution.logicalPlan().toString()))) > 1
+
+
 def _repeatable(observed: DataFrame) -> DataFrame:
     """Return a DataFrame of ``observe()`` that may stand twice in a query.
 
     Spark refuses two metrics of one name, as in the union of the results of two operators, unless they belong
-    to one DataFrame. The progress then has the metrics of one of them.
+    to one DataFrame. The progress then has the metrics of one of them; see `renamed`.
     """
-    spark = observed.sparkSession
     node = observed._jdf.logicalPlan()
     node = node.copy(node.name(), node.metrics(), node.child(), _DATAFRAME)
+    return _of_plan(observed.sparkSession, node)
+
+
+def _of_plan(spark: Any, plan: Any) -> DataFrame:
     jvm: Any = spark._jvm
     of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
-    return DataFrame(of_rows(spark._jsparkSession, node), spark)
+    return DataFrame(of_rows(spark._jsparkSession, plan), spark)

@@ -16,7 +16,7 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._worker.side_buffer import SIDE_OUTPUT
 from timerheap.types import arrow_type
 
-__all__ = ["outputs_of", "results_of", "side_tags", "with_outputs", "with_side_column"]
+__all__ = ["has_outputs", "outputs_of", "results_of", "side_tags", "with_outputs", "with_side_column"]
 
 _OUTPUTS = "_timerheap_outputs"  # the attribute of a result with the DataFrame that has its side outputs, too
 
@@ -119,6 +119,11 @@ def with_outputs(result: DataFrame, outputs: DataFrame) -> DataFrame:
     """Return `result`, from which `outputs_of` returns the DataFrame with its side outputs."""
     setattr(result, _OUTPUTS, outputs)
     return result
+
+
+def has_outputs(df: DataFrame) -> bool:
+    """Return whether `df` is a result of `with_outputs`."""
+    return _OUTPUTS in vars(df)
 
 
 def outputs_of(df: DataFrame) -> DataFrame:

@@ -34,6 +34,7 @@ from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.query import Query
+from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.key_group_batch import run_key_group
@@ -79,8 +80,14 @@ class Columns(BatchProcessFunction):
         yield pa.record_batch([ctx.keys(due.key_hashes).column("k"), due.timestamps], names=["k", "at"])
 
 
+class Sessions(Columns):
+    """Each row moves the timer of its key."""
+
+    one_timer_per_key = True
+
+
 class Rows(KeyedProcessFunction):
-    """The same, row by row."""
+    """Each row registers a timer, as `Columns` do, row by row."""
 
     def process_element(self, value: Any, ctx: Any) -> None:
         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1_000_000)
@@ -106,7 +113,9 @@ class States(KeyedProcessFunction):
 class Group:
     """A key group with its store, driven as the operator drives it."""
 
-    def __init__(self, case: str, function: KeyedProcessFunction | BatchProcessFunction) -> None:
+    def __init__(
+        self, case: str, function: KeyedProcessFunction | BatchProcessFunction, order: RowOrder = "arrival"
+    ) -> None:
         self.case = case
         self.function = function
         self.query = Query(
@@ -117,7 +126,7 @@ class Group:
             event_time="at",
             watermarks=(WatermarkStrategy.for_monotonous_timestamps(),),
             channels=(None,),
-            order="arrival",
+            order=order,
             time_mode="None",
             max_parallelism=16,
         )
@@ -172,6 +181,15 @@ def timers(case: str, function: Any, n: int, keys: int, instants: int) -> Iterat
         lambda: [group.batch(None, 1_000_000 + instants * (step + 1) // steps) for step in range(steps)],
     )
     assert not len(group.group.event_timers.heap)
+
+
+def hot_key(case: str, n: int) -> Iterator[Figure]:
+    """Process n rows of one key, and one row of each of n keys, in event-time order; most timers fire."""
+    keys = np.concatenate([np.zeros(n, np.int64), 1 + np.arange(n)])
+    rows = rows_of(keys, np.tile(np.arange(n) * 100, 2))
+    for step, function in (("one timer", Sessions()), ("columns", Columns()), ("rows", Rows())):
+        group = Group(case, function, "event_time")
+        yield group.measure(step, 2 * n, lambda group=group: group.batch(rows, 100 * n))
 
 
 def states(
@@ -273,6 +291,7 @@ def cases(scale: float) -> Iterator[tuple[str, Callable[[str], Iterator[Figure]]
     yield "one key, timers, rows", lambda case: timers(case, Rows(), hundred, 1, hundred)
     yield "keys due at once, columns", lambda case: timers(case, Columns(), million, million, 1)
     yield "keys due at once, rows", lambda case: timers(case, Rows(), hundred, hundred, 1)
+    yield "a hot key", lambda case: hot_key(case, hundred)
     yield "one group of 100x", lambda case: neighbours(case, million)
     yield (
         "values of 1 MB, 10 keys",

@@ -115,6 +115,20 @@ def test_key_ids_may_be_arrays_lists_or_columns() -> None:
 @pytest.mark.promises(
     "PyFlink", "added", "BatchProcessFunction.Context.set_current_key", "BatchProcessFunction.Context.keys"
 )
+def test_a_key_that_is_asked_for_again_is_that_of_the_key_group() -> None:
+    found: list[str] = []
+    function = Does()
+    function.do = lambda _, ctx: found.extend(ctx.keys(some)[0][0].as_py() for some in ([5], [5], [6], [5]))
+    runner = BatchRunner(function, untimed(function), 2)
+    runner.open()
+    for names in ["a", "b"], ["c", "d"]:
+        group, rows = new_group(), pa.record_batch([pa.array(names)], schema=SCHEMA)
+        ids = group.keys.resolve(np.array([5, 6]), rows.columns)
+        runner.begin(group, 1_000, ResultBuffer(SCHEMA))
+        runner.process(KeyedRows(rows, ids, np.zeros(2, np.int64)), 0)
+    assert found == ["a", "a", "b", "a", "c", "c", "d", "c"]
+
+
 def test_the_current_key_is_set_anew_in_each_call() -> None:
     def chosen(function: Any, ctx: Any) -> None:
         ctx.set_current_key(6)

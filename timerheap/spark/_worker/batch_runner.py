@@ -134,10 +134,15 @@ class _Context(BatchProcessFunction.Context):
     def __init__(self, keys: KeyContext[int]) -> None:
         self.key_hashes = np.empty(0, np.int64)
         self.timestamps: np.ndarray | None = None
-        self.group: KeyGroup
         self.timers: _TimerService
         self.domain = TimeDomain.EVENT_TIME
         self._keys = keys
+
+    def begin(self, group: KeyGroup, timers: _TimerService) -> None:
+        """Begin a key group."""
+        self._group, self.timers = group, timers
+        self._one: int | None = None  # the id of `_key`, since a key with many timers is asked for many times
+        self._key: pa.RecordBatch
 
     @property
     def watermarks(self) -> np.ndarray:
@@ -145,11 +150,18 @@ class _Context(BatchProcessFunction.Context):
         return np.full(len(self.key_hashes), self.timers.watermark) if watermarks is None else watermarks
 
     def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
-        keys = self.group.keys.keys(np.asarray(key_hashes, np.int64))
-        return keys.rename_columns([shown_name(name) for name in keys.schema.names])
+        ids = np.asarray(key_hashes, np.int64)
+        one = ids.item() if ids.shape == (1,) else None
+        if one is None or one != self._one:
+            keys = self._group.keys.keys(ids)
+            keys = keys.rename_columns([shown_name(name) for name in keys.schema.names])
+            if one is None:
+                return keys
+            self._one, self._key = one, keys
+        return self._key
 
     def set_current_key(self, key_hash: int) -> None:
-        self.group.keys.expect(key_hash)
+        self._group.keys.expect(key_hash)
         self._keys.current_key = int(key_hash)
 
     def timer_service(self) -> BatchTimerService:
@@ -197,8 +209,8 @@ class BatchRunner:
         self._group = group
         self._output = output
         self._tables = self._states.bind(group)
-        self._context.group = group
-        self._context.timers = self._timers = _TimerService(group, group.watermark, now)
+        self._timers = _TimerService(group, group.watermark, now)
+        self._context.begin(group, self._timers)
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order, in waves of at most one row or timer of each key."""
@@ -212,20 +224,20 @@ class BatchRunner:
         first = 0
         for part in self._narrowed(waiting):
             last = first + len(part)
-            inside = stops[(first < stops) & (stops < last)]
-            for begin, end in pairwise([first, *inside.tolist(), last]):
-                self._process_wave(staged, numbers[begin:end], part.slice(begin - first, end - first))
+            inside = stops[(first < stops) & (stops < last)] - first
+            watermarks = part.timestamps - 1
+            for begin, end in pairwise([0, *inside.tolist(), len(part)]):
+                wave, of_keys = slice(begin, end), numbers[first + begin : first + end]
+                ids, timestamps = part.ids[wave], part.timestamps[wave]
+                fire_before(staged, of_keys, timestamps, self._fire_wave)
+                staged.begin_call(ids, of_keys)
+                timers.watermarks = staged.watermarks[of_keys] = watermarks[wave]
+                self._process(part.rows.slice(begin, end - begin), ids, timestamps)
             first = last
         fire_rest(staged, self._fire_wave)
         staged.end()
         timers.staged = timers.watermarks = None
         timers.watermark = max(watermark, timers.watermark)
-
-    def _process_wave(self, staged: StagedTimers, numbers: np.ndarray, rows: KeyedRows) -> None:
-        fire_before(staged, numbers, rows.timestamps, self._fire_wave)
-        staged.begin_call(rows.ids, numbers)
-        staged.watermarks[numbers] = self._timers.watermarks = rows.timestamps - 1
-        self._process(rows)
 
     def _fire_wave(self, numbers: np.ndarray, due: TimerBatch) -> None:
         staged = self._timers.staged
@@ -241,7 +253,7 @@ class BatchRunner:
         self.rows_ahead.begin(self._group, watermark)
         for part in self._narrowed(waiting):
             due = self.rows_ahead.due() if self._timed else None
-            self._process(part)
+            self._process(part.rows, part.ids, part.timestamps)
             if due is not None:
                 self.rows_ahead.check_many(part, due)
 
@@ -252,10 +264,10 @@ class BatchRunner:
             rows = narrow(part.rows.select(self._schema.names), self._schema)
             yield KeyedRows(rows, part.ids, part.timestamps)
 
-    def _process(self, part: KeyedRows) -> None:
-        self._begin_call(part.ids)
-        self._context.timestamps = part.timestamps if self._timed else None
-        self._emit(self._function.process_batch(part.rows, self._context), "process_batch")
+    def _process(self, rows: pa.RecordBatch, ids: np.ndarray, timestamps: np.ndarray) -> None:
+        self._begin_call(ids)
+        self._context.timestamps = timestamps if self._timed else None
+        self._emit(self._function.process_batch(rows, self._context), "process_batch")
 
     def advance(self, watermark: int) -> None:
         """Advance the watermark, and fire event-time timers."""

@@ -63,6 +63,7 @@ class ResultBuffer:
     ) -> None:
         self._schema = schema
         self._names = schema.names  # which pyarrow makes anew each time
+        self._takes_nulls = all(field.nullable for field in schema)
         self._known = set(self._names)
         self._side = SideBuffer(list(side_outputs)) if side_outputs else None
         self._late_fields = [] if late_row is None else list(late_row)
@@ -120,6 +121,10 @@ class ResultBuffer:
             return
         if not isinstance(batch, (pa.RecordBatch, pa.Table)):
             raise TypeError(f"{source} yielded a {type(batch).__name__}; yield a pyarrow.RecordBatch")
+        if self._takes_nulls and isinstance(batch, pa.RecordBatch) and batch.schema.equals(self._schema):
+            self._gather()
+            self._batches.append(batch)
+            return
         if sorted(batch.schema.names) != sorted(self._schema.names):
             raise ValueError(
                 f"{source} yielded the columns {batch.schema.names}; output_schema has {self._schema.names}"

@@ -1,4 +1,4 @@
-"""The queue on disk compared with a model, also when closed, killed and reopened; durability and errors."""
+"""The queue on disk compared with a model, also when closed, killed and reopened; durability."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from queue_model import QueueModel
+from rocksdb_files import without_compaction
 from test_queue import AgainstTheModel
 
 from timerheap.flink import (
@@ -54,18 +55,6 @@ class BytesModel(QueueModel):
 
     def order(self, timer):
         return timer.timestamp, java_hash_code(timer.key) % (1 << 32), self.serializer.serialize(timer)
-
-
-def without_compaction():
-    """Disable compaction, so that RocksDB's threads do not change files while a test copies them."""
-    options_of = store._options
-
-    def options(rocksdict):
-        options = options_of(rocksdict)
-        options.set_disable_auto_compactions(True)
-        return options
-
-    return mock.patch.object(store, "_options", options)
 
 
 class OnDisk(AgainstTheModel):
@@ -357,114 +346,6 @@ def test_a_damaged_journal_is_read_up_to_the_damage(path):
         assert list(queue) == timers_of(1, 2)
 
 
-def put(path, key, value=b""):
-    rocksdict = pytest.importorskip("rocksdict")
-    with rocksdict.Rdict(str(path), rocksdict.Options(raw_mode=True)) as db:
-        db.put(key, value)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        (b"", b"{}", "path must be a new directory"),
-        (b"", b"[1]", "path must be a new directory"),
-        (b"", b"\xff", "path must be a new directory"),
-        (b"", b'{"format": "timerheap timers", "version": 2}', "version must be 2"),
-        (b"", b'{"format": "others"}', "format must be 'others'"),
-    ],
-)
-def test_opening_a_foreign_or_newer_store_raises(path, key, value, message):
-    RocksDBTimerQueue(path).close()
-    put(path, key, value)
-    with pytest.raises(ValueError, match=message):
-        RocksDBTimerQueue(path)
-
-
-def test_opening_a_foreign_directory_raises(path):
-    put(path, b"mine", b"yours")
-    with pytest.raises(ValueError, match="path must be a new directory or one of timerheap timers"):
-        RocksDBTimerQueue(path)
-
-
-def test_a_path_of_the_wrong_type_raises():
-    for wrong in (7, b"timers"):
-        with pytest.raises(TypeError, match="path must be a str or a path, got"):
-            RocksDBTimerQueue(wrong)
-
-
-def test_a_path_of_a_file_raises(path):
-    path.write_text("mine")
-    with pytest.raises(OSError, match="exists"):
-        RocksDBTimerQueue(path)
-
-
-@pytest.mark.parametrize("stranger", [b"\0\0", b"12345678", b"12345678abcq", b"12345678abcdq"])
-def test_opening_a_store_with_an_invalid_first_timer_raises(path, stranger):
-    RocksDBTimerQueue(path).close()
-    put(path, stranger)
-    with pytest.raises(ValueError, match="data must be a timer"):
-        RocksDBTimerQueue(path)
-
-
-def test_reading_an_invalid_timer_raises_and_keeps_it(path):
-    with RocksDBTimerQueue(path) as queue:
-        queue.add((INT64_MIN, "key", None))
-    put(path, b"12345678")
-    with RocksDBTimerQueue(path) as queue:
-        assert queue.peek() == (INT64_MIN, "key", None)
-        for call in [
-            lambda: list(queue),
-            lambda: queue.poll_many(INT64_MAX),
-            lambda: queue.get_subset_for_key_group(0),
-        ]:
-            with pytest.raises(ValueError, match="data must be a timer"):
-                call()
-        assert len(queue) == 2
-
-
-@pytest.mark.parametrize(
-    ("timer", "error", "message"),
-    [
-        ((1, {"a"}, None), TypeError, "key must be"),
-        ((1, "b", {}), TypeError, "namespace must be what the serializer 'any' takes"),
-        ((1, "a"), TypeError, r"timer must be \(timestamp, key, namespace\)"),
-        (7, TypeError, "timer must be"),
-        (("7", "b", None), TypeError, "timestamp.*'7'"),
-        ((2**63, "b", None), OverflowError, "timestamp.*9223372036854775808"),
-        ((1, None, None), TypeError, "key must be"),
-        ((1, float("nan"), None), ValueError, "key must equal itself"),
-        ((1, 2**63, None), OverflowError, "key must be.*9223372036854775808"),
-        ((1, "key", None), ValueError, r"key must belong to KeyGroupRange.*'key' of key group 72"),
-    ],
-)
-@pytest.mark.parametrize("method", ["add", "remove", "add_many"])
-def test_an_invalid_timer_raises_and_leaves_the_queue_unchanged(method, timer, error, message):
-    with RocksDBTimerQueue(None, 128, KeyGroupRange(0, 71)) as queue:
-        queue.add((1, "b", None))
-        with pytest.raises(error, match=message):
-            getattr(queue, method)([(2, "b", None), timer] if method == "add_many" else timer)
-        assert list(queue) == [(1, "b", None)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (("now",), TypeError, "time must be an int"),
-        ((2**63,), OverflowError, "time must fit"),
-        ((1, -1), ValueError, "limit must be 0 or more, got -1"),
-        ((1, 1.5), TypeError, "limit must be an int"),
-    ],
-)
-def test_an_invalid_argument_of_a_bulk_operation_raises(arguments, error, message):
-    with RocksDBTimerQueue() as queue:
-        queue.add((1, 1, None))
-        with pytest.raises(error, match=message):
-            queue.poll_many(*arguments)
-        with pytest.raises(TypeError, match="keys must be an iterable of keys, got the single key 'key'"):
-            queue.remove_keys("key")
-        assert len(queue) == 1
-
-
 def test_a_failing_write_leaves_the_queue_unchanged(path):
     with RocksDBTimerQueue(path) as queue:
         queue.add_many(timers_of(*range(3_000)))
@@ -518,21 +399,3 @@ def test_a_key_larger_than_the_journal_survives_a_kill(path, sync):
         assert list(queue) == [(1, large, None), (2, b"k", None)]
         assert queue.remove((1, large, None)) is True
         assert list(queue) == [(2, b"k", None)]
-
-
-def test_a_missing_rocksdict_raises_an_error_with_the_install_command():
-    with (
-        mock.patch.dict(sys.modules, rocksdict=None),
-        pytest.raises(ImportError, match=r"pip install 'timerheap\[rocksdb\]'"),
-    ):
-        create_timer_queue("rocksdb")
-
-
-def test_create_timer_queue_rejects_arguments_of_another_backend(path):
-    with pytest.raises(TypeError, match="path must be used with backend 'rocksdb' only"):
-        create_timer_queue("heap", path=path)
-    with pytest.raises(TypeError, match="colour"):
-        create_timer_queue("rocksdb", colour="red")
-    for unknown in ("rocks", "", None, ["heap"]):
-        with pytest.raises(ValueError, match="backend must be one of heap, rocksdb, got"):
-            create_timer_queue(unknown)

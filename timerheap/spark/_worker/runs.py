@@ -62,10 +62,15 @@ def runs(spark: SparkSession, look: Look) -> Runs:
 
 
 def tell(runs: Runs) -> None:
-    """Tell the driver of the run of this task; the driver hears of it when the task has succeeded."""
+    """Tell the driver of the run of this task; the driver hears of it when the task has succeeded.
+
+    The first task of a stage tells for all: what tasks tell takes the driver's time in each micro-batch.
+    """
     task = TaskContext.get()
-    query = None if task is None else task.getLocalProperty("sql.streaming.queryId")
-    if task is not None and query is not None:
+    if task is None or task.partitionId() > 0:
+        return
+    query = task.getLocalProperty("sql.streaming.queryId")
+    if query is not None:
         runs.add(frozenset({QueryRun(query, task.getLocalProperty("spark.jobGroup.id") or "")}))
 
 

@@ -19,7 +19,8 @@ __all__ = ["refuse_foreign_state"]
 
 _OPERATOR = "TransformWithStateIn"  # the beginning of its name, in all versions of PySpark
 _KEY = ["label"]  # what it groups by
-_OURS = len(CHUNKS[0]).to_bytes(2, "big") + CHUNKS[0].encode()  # its name as Java's writeUTF() writes it
+_NAME = CHUNKS[0].encode()
+_OURS = (len(_NAME).to_bytes(2, "big") + _NAME, b'\\"' + _NAME + b'\\"')  # in schemas, and in metadata
 
 
 def refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) -> None:
@@ -37,7 +38,7 @@ def refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) -> 
         schemas = _numbered(files, _path(spark, operator, "_stateSchema/default"))
         begun = max(batch for batch, _ in metadata)  # Spark writes both when a run begins
         before = [path for batch, path in schemas if batch < begun]
-        if before and not any(_OURS in _read(spark, files, path) for path in before):
+        if before and not any(_is_ours(spark, files, path) for path in before):
             why = (
                 f"the checkpoint of query {run.query} must be one that timerheap has written, got "
                 f"{execution.resolvedCheckpointRoot()!r}, with the state of Spark's own "
@@ -46,7 +47,7 @@ def refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) -> 
             )
             spark.sparkContext._jsc.sc().cancelJobGroup(run.run, why)
             for batch, path in [*metadata, *schemas]:
-                if batch == begun:
+                if batch == begun and _is_ours(spark, files, path):
                     files.delete(path, False)
             return
 
@@ -80,10 +81,12 @@ def _numbered(files: Any, folder: Any) -> list[tuple[int, Any]]:
     return [(int(batch), path) for batch, path in paths if batch.isdecimal()]
 
 
-def _read(spark: SparkSession, files: Any, path: Any) -> bytes:
+def _is_ours(spark: SparkSession, files: Any, path: Any) -> bool:
+    """Return whether a file names the state of timerheap's operators."""
     jvm: Any = spark._jvm
     stream = files.open(path)
     try:
-        return bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        found = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
     finally:
         stream.close()
+    return any(name in found for name in _OURS)

@@ -42,5 +42,5 @@ def test_functions_windows_and_processors_run_on_spark_connect(tmp_path: Path) -
         "windows in Arrow": windows,
         "windows in the JVM": windows,
     }
-    assert len(refused) == 4
+    assert len(refused) == 5
     assert all("not supported on Spark Connect" in message for message in refused)

@@ -202,6 +202,7 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
         refusal(lambda: timerheap.spark.read_checkpoint(spark, f"{work}/stream/checkpoint")),
         refusal(lambda: timerheap.spark.explain_watermark(spark, f"{work}/stream/checkpoint")),
         refusal(lambda: timerheap.spark.progress(query)),
+        refusal(lambda: timerheap.spark.named(stream, "rows")),
         refusal(lambda: transform(df, "k", Count(), OUTPUT, "Append", "None", df.groupBy("k"))),
     ]
     query.stop()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import pandas as pd
 import pyarrow as pa
+from pyspark import __version__
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
@@ -37,8 +38,8 @@ def _if_known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 _UTC = _if_known(types.to_arrow_schema, timezone="UTC")  # before 4.2 timestamps are in UTC without it
-LARGE_RESULTS = bool(_UTC)
-"""Whether Spark expects large types of ``applyInArrow`` where its input has them, as from 4.2 on."""
+LARGE_RESULTS = tuple(map(int, __version__.split(".")[:2])) >= (4, 3)
+"""Whether Spark expects large types of ``applyInArrow`` where its input has them."""
 
 _TUPLES = _if_known(ArrowTableToRowsConversion.convert, return_as_tuples=True)  # 4.0: Rows, also tuples
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from timerheap.spark._worker.result_frames import METRICS
 from timerheap.spark._worker.runs import QueryRun
 from timerheap.spark._worker.spark_store import CHUNKS
 
 __all__ = ["refuse_foreign_state"]
 
 _OPERATOR = "TransformWithStateIn"  # the beginning of its name, in all versions of PySpark
-_KEY = ["label"]  # what it groups by
 _NAME = CHUNKS[0].encode()
 _OURS = (len(_NAME).to_bytes(2, "big") + _NAME, b'\\"' + _NAME + b'\\"')  # in schemas, and in metadata
 
@@ -54,7 +54,7 @@ def refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) -> 
 
 def _states(plan: Any) -> Iterator[Any]:
     """Return a StatefulOperatorStateInfo of Java's for each of timerheap's operators in a plan."""
-    if plan.nodeName().startswith(_OPERATOR) and _names(plan.groupingAttributes()) == _KEY:
+    if plan.nodeName().startswith(_OPERATOR) and METRICS in _names(plan.output()):
         yield plan.stateInfo().get()
     for child in _each(plan.children()):
         yield from _states(child)

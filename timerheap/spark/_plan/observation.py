@@ -29,9 +29,11 @@ _COUNTERS, _DISTRIBUTIONS = "map<string, bigint>", f"map<string, {_DISTRIBUTION}
 
 def output_type(result: StructType, flat: bool = False) -> StructType:
     """Return the type of what the operator of a stream returns: results, or arrays of them, and metrics."""
-    nullable = result._as_nullable()
-    arrays = StructField(RESULTS, ArrayType(nullable, containsNull=False))
-    return StructType([*(nullable.fields if flat else [arrays]), StructField(METRICS, StringType())])
+    if flat:  # with a row of metrics, in which they are null
+        fields = result._as_nullable().fields
+    else:
+        fields = [StructField(RESULTS, ArrayType(result, containsNull=False))]
+    return StructType([*fields, StructField(METRICS, StringType())])
 
 
 def observed(output: DataFrame, df: DataFrame, has_own: bool = False) -> DataFrame:

@@ -28,7 +28,7 @@ def refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) -> 
 
     The driver hears of a run when a task of the stage before the state has ended, and looks at it before it
     starts the next stage: so Spark cancels the micro-batch before a task can end that has reached the state.
-    What the run has written about its states goes, so that the other operator finds its own.
+    Files that the run has written about its states are deleted, so that the other operator finds its own.
     """
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     for state in _states(execution.lastExecution().executedPlan()):

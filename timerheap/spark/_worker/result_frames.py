@@ -1,4 +1,4 @@
-"""Makes of results the DataFrames that a stateful operator returns to Spark."""
+"""Builds the DataFrames in which a stateful operator returns results to Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of queries, of which tasks tell the driver: it alone can look at the query, and does so once a run."""
+"""Lets the driver look at a query once a run: tasks tell it of the run, and only the driver has the query."""
 
 from __future__ import annotations
 

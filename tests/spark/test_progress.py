@@ -191,6 +191,19 @@ def test_operators_side_by_side_have_the_metrics_of_their_names(spark: SparkSess
 
 
 @pytest.mark.spark
+def test_joined_operators_have_the_metrics_of_their_names(spark: SparkSession, tmp_path: Path) -> None:
+    results = {}
+    for name, times in ("left", [0, 5000]), ("right", [0, 1000, 9000]):
+        write_batches(tmp_path / name, [[{"k": "a", "at": at} for at in times]], SCHEMA)
+        result = remind(read_stream(spark, tmp_path / name)).withColumnRenamed("at", name)
+        results[name] = named(result, name)
+    query, found = run(results["left"].join(results["right"], "k"), tmp_path)
+    assert found == [("a", 1000, 1000), ("a", 1000, 2000)]
+    metrics = [progress(query, name) for name in results]
+    assert [one and one.fired_timers for one in metrics] == [1, 2]
+
+
+@pytest.mark.spark
 def test_only_the_result_of_one_operator_is_named(spark: SparkSession, tmp_path: Path) -> None:
     write_batches(tmp_path / "in", [[{"k": "a", "at": 0}]], SCHEMA)
     df = read_stream(spark, tmp_path / "in")

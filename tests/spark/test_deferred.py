@@ -20,10 +20,12 @@ ON_THE_DRIVER = """
 import sys
 from types import SimpleNamespace
 from pyspark.cloudpickle import loads
+import pyspark.sql.streaming.stateful_processor
+imported = set(sys.modules)
 operator = loads(sys.stdin.buffer.read())
 operator.init(SimpleNamespace(getMapState=lambda name, *types: print(name)))
 operator.close()
-print(*sorted({name.partition(".")[0] for name in sys.modules} & {"timerheap", "numpy", "pandas", "pyarrow"}))
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - imported}))
 """
 
 

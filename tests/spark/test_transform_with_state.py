@@ -15,6 +15,7 @@ from pyspark.errors import PySparkRuntimeError, StreamingQueryException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from spark_faults import nested
 
 from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 
@@ -123,7 +124,7 @@ class Nested(StatefulProcessor):
     VALUE = (
         [1, None, 3],
         [["a", ""], [], ["\x00\\ \n\t,'\""]],
-        [{"stop": "north", "minutes": 2}, Trip("south", 3)],
+        [{"stop": "north", "minutes": 2}, nested(Trip("south", 3))],
         {"up": {"x": 1}},
         "long " * 40_000,
     )
@@ -152,9 +153,10 @@ class Nested(StatefulProcessor):
         found = self.value.get()
         if found is not None:
             found[0].append(n)  # which changes no state
-            found[2].append({"stop": key[0], "minutes": n})
-            self.value.update(found)
-        self.list.appendValue(([n], [], [Trip("end", n)], {}, None))
+            ids, tags, stops, limits, note = found
+            stops = [*map(nested, stops), {"stop": key[0], "minutes": n}]
+            self.value.update((ids, tags, stops, limits, note))
+        self.list.appendValue(([n], [], [nested(Trip("end", n))], {}, None))
         shown = [self.value.get(), *self.list.get(), *self.map.iterator()]
         shown += [
             self.empty.get(),

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, GroupedData, Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
+from spark_faults import nested
 
 from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 
@@ -105,7 +106,7 @@ class Tour(Base, unittest.TestCase):
     )
     TAGS = (["a", "b"], ["c"])
     META = ({"key": "env", "value": "prod"}, {"key": "zone", "value": "west"})
-    ROADS = (Road(1, "north"), Road(3, "south"))
+    ROADS = (nested(Road(1, "north")), nested(Road(3, "south")))
     LONG = "a" * (512 << 10)
 
     def __init__(self, style: Style, ttl: int | None = None) -> None:
@@ -255,7 +256,7 @@ class Tour(Base, unittest.TestCase):
         updated = []
         for some, tags, meta, roads in self.list.get():
             some.append(np.int64(total))
-            updated.append((some, tags, [row.asDict() for row in meta], roads))
+            updated.append((some, tags, [row.asDict() for row in meta], [*map(nested, roads)]))
         self.list.put(updated or [whole])
         yield self.value.get(), list(self.list.get())
         if not self.confs.containsKey(id_):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 
-def test_functions_windows_and_processors_run_on_spark_connect(tmp_path: Path) -> None:
+def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc")
     program = [sys.executable, str(SUPPORT / "connect_program.py"), str(tmp_path)]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
@@ -26,21 +26,32 @@ def test_functions_windows_and_processors_run_on_spark_connect(tmp_path: Path) -
     found = json.loads((tmp_path / "found.json").read_text())
     rows = [["a", 0, 1], ["a", 1000, -1], ["a", 3000, 2], ["a", 4000, -1], ["b", 5, 1], ["b", 1005, -1]]
     timers = [[key, at, at] for key, at, n in rows if n == -1]
-    windows = [["a", 0, 1], ["a", 2000, 1], ["b", 0, 1]]
-    refused = found.pop("refused")
-    assert found == {
+    tumbled = [["a", 0, 1], ["a", 2000, 1], ["b", 0, 1]]
+    both = {
         "rows": rows,
         "columns": timers,
-        "stream": rows,
         "two inputs": sorted([key, at, side] for key, at, n in rows if n > 0 for side in (1, 2)),
-        "processor": [["a", 0, 2], ["b", 0, 1]],
-        "processor in pandas": [["a", 0, 1], ["a", 0, 2], ["b", 0, 1], ["b", 0, 2]],
+        "rules": [["a", 0, 1], ["a", 3000, 1], ["b", 5, 1]],
+        "calls": [["a", 0], ["a", 6000], ["b", 10]],
         "results": [["a", 0, 1], ["b", 5, 1]],
         "side output": [["a", 2]],
-        "groups of results": [["a", 4], ["b", 2]],
-        "window operator": windows,
-        "windows in Arrow": windows,
-        "windows in the JVM": windows,
+        "window operator": tumbled,
+        "tumble, arrow": tumbled,
+        "tumble, jvm": tumbled,
+        "hop": [["a", -2000, 1], ["a", 0, 2], ["a", 2000, 1], ["b", -2000, 1], ["b", 0, 1]],
+        "cumulate": [["a", 0, 1], ["a", 0, 2], ["b", 0, 1], ["b", 0, 1]],
+        "session": [["a", 0, 1], ["a", 3000, 1], ["b", 5, 1]],
+        "sql": tumbled,
+        "ranks": [["a", 0, 2]],
     }
+    counts, running = [["a", 0, 2], ["b", 0, 1]], [["a", 0, 1], ["a", 0, 2], ["b", 0, 1], ["b", 0, 2]]
+    processors = ["processor", "processor in pandas"]
+    assert found["batch"] == {
+        **both,
+        **dict.fromkeys(processors, counts),
+        "groups of results": [["a", 4], ["b", 2]],
+    }
+    assert found["streams"] == {**both, **dict.fromkeys(processors, running)}
+    refused = found["refused"]
     assert len(refused) == 5
     assert all("not supported on Spark Connect" in message for message in refused)

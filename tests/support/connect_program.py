@@ -22,8 +22,10 @@ from pyspark.sql.streaming import StatefulProcessor
 import timerheap.spark
 from timerheap import (
     BatchProcessFunction,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    MapStateDescriptor,
     OutputTag,
     Types,
     ValueStateDescriptor,
@@ -35,6 +37,21 @@ from timerheap.windows import AggregateFunction, TumblingEventTimeWindows
 WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(1000)
 OUTPUT = "k string, at long, n long"
 OPTIONS: dict[str, Any] = {"event_time": "at", "watermark": WATERMARK}
+RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
+COUNTS = """
+    SELECT k, window_start, COUNT(*) AS n FROM TABLE(TUMBLE(TABLE rows, DESCRIPTOR(at), INTERVAL '2' SECOND))
+    GROUP BY k, window_start, window_end
+"""
+FIRST = """
+    SELECT k, n, window_start FROM (
+      SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY n DESC, k) AS place
+      FROM (
+        SELECT k, window_start, window_end, COUNT(*) AS n
+        FROM TABLE(TUMBLE(TABLE rows, DESCRIPTOR(at), INTERVAL '4' SECOND))
+        GROUP BY k, window_start, window_end
+      )
+    ) WHERE place <= 1
+"""
 AGAIN = OutputTag("again", Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()]))
 
 
@@ -85,6 +102,20 @@ class Repeated(KeyedProcessFunction):
         self.n.update(n)
         key = ctx.get_current_key()
         yield (key, ctx.timestamp(), n) if n == 1 else (AGAIN, (key, n))
+
+
+class Ruled(KeyedBroadcastProcessFunction):
+    """Yields each row with the number of rules so far."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield ctx.get_current_key(), ctx.timestamp(), len(list(ctx.get_broadcast_state(RULES).keys()))
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+        ctx.get_broadcast_state(RULES).put(value.k, 1)
+
+
+async def doubled(row: Row) -> Row:
+    return Row(k=row.k, n=2 * row.at)
 
 
 class Elements(AggregateFunction):
@@ -141,72 +172,92 @@ def start() -> SparkSession:
     return session
 
 
+def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
+    """Return what makes a result of the rows, batch or stream, by name."""
+    timed = df.withColumn("at", F.timestamp_millis("at"))
+    tws = timerheap.spark
+    pairs = df.sparkSession.createDataFrame([("a", 2)], "k string, n long")
+
+    def grouped(windows: Any) -> DataFrame:
+        result = windows.group_by("k").agg(F.count("*").alias("n"), F.max("at").alias("last"))
+        return result.select("k", F.unix_millis("window_start"), "n")
+
+    def of_sql(text: str) -> DataFrame:
+        timed.createOrReplaceTempView("rows")
+        return tws.sql(df.sparkSession, text, WATERMARK).select("k", F.unix_millis("window_start"), "n")
+
+    def of_operator() -> DataFrame:
+        windows = TumblingEventTimeWindows.of(2000)
+        made = {"accumulator_type": Types.LONG(), **OPTIONS}
+        result = tws.window_operator(df, "k", windows, Elements(), "n long", **made)
+        return result.select("k", F.unix_millis("window_start"), "n")
+
+    def of_rules() -> DataFrame:
+        rules = df.where("k = 'a'") if df.isStreaming else pairs
+        return tws.process_broadcast(df, rules, "k", Ruled(), OUTPUT, **OPTIONS)
+
+    right = {"right_event_time": "at", "right_watermark": WATERMARK}
+    return {
+        "rows": lambda: tws.process(df, "k", Rows(), OUTPUT, **OPTIONS),
+        "columns": lambda: tws.process(df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS),
+        "two inputs": lambda: tws.process_two(df, df, "k", Sides(), OUTPUT, **right, **OPTIONS),
+        "rules": of_rules,
+        "calls": lambda: tws.async_map(df.where("at < 99000"), doubled, "k string, n long"),
+        "processor": lambda: tws.transform_with_state(df, "k", Count(), OUTPUT, "Append", "None"),
+        "processor in pandas": lambda: tws.transform_with_state_in_pandas(
+            df, "k", Frames(), OUTPUT, "Append", "None"
+        ),
+        "results": lambda: tws.process(df, "k", Repeated(), OUTPUT, **OPTIONS),
+        "side output": lambda: tws.side_output(tws.process(df, "k", Repeated(), OUTPUT, **OPTIONS), AGAIN),
+        "window operator": of_operator,
+        **{
+            f"tumble, {local}": lambda local=local: grouped(
+                tws.tumble(timed, "at", size=2000, watermark=WATERMARK, local=local)
+            )
+            for local in ("arrow", "jvm")
+        },
+        "hop": lambda: grouped(tws.hop(timed, "at", slide=2000, size=4000, watermark=WATERMARK)),
+        "cumulate": lambda: grouped(
+            tws.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)
+        ),
+        "session": lambda: grouped(tws.session(timed, "at", 2000, watermark=WATERMARK)),
+        "sql": lambda: of_sql(COUNTS),
+        "ranks": lambda: of_sql(FIRST),
+    }
+
+
 def run(spark: SparkSession, work: Path) -> dict[str, Any]:
     df = spark.createDataFrame([("a", 0), ("b", 5), ("a", 3000)], "k string, at long")
-    timed = df.withColumn("at", F.timestamp_millis("at"))
     for rows in ([("a", 0), ("b", 5)], [("a", 3000), ("b", 99_000)]):
         spark.createDataFrame(rows, df.schema).coalesce(1).write.mode("append").parquet(f"{work}/input")
     stream = spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(f"{work}/input")
-    process, process_two = timerheap.spark.process, timerheap.spark.process_two
-    transform, in_pandas = (
-        timerheap.spark.transform_with_state,
-        timerheap.spark.transform_with_state_in_pandas,
-    )
-    repeated = process(df, "k", Repeated(), OUTPUT, **OPTIONS)
+    batch = {name: in_order(make()) for name, make in cases(df).items()}
+    batch["groups of results"] = in_order(cases(df)["rows"]().groupBy("k").count())
 
-    def streamed(result: DataFrame, name: str) -> DataFrame:
+    def streamed(name: str, result: DataFrame) -> DataFrame:
         writer = result.writeStream.option("checkpointLocation", f"{work}/{name}/checkpoint")
         writer.trigger(availableNow=True).start(f"{work}/{name}/output", format="parquet").awaitTermination()
         return spark.read.parquet(f"{work}/{name}/output")
 
-    def windows(local: str) -> DataFrame:
-        cut = timerheap.spark.tumble(timed, "at", size=2000, watermark=WATERMARK, local=local)
-        grouped = cut.group_by("k")
-        return grouped.agg(F.count("*").alias("n"), F.max("at").alias("last")).select(
-            "k", F.unix_millis("window_start"), "n"
-        )
-
-    def operator(df: DataFrame) -> DataFrame:
-        result = timerheap.spark.window_operator(
-            df,
-            "k",
-            TumblingEventTimeWindows.of(2000),
-            Elements(),
-            "n long",
-            accumulator_type=Types.LONG(),
-            **OPTIONS,
-        )
-        return result.select("k", F.unix_millis("window_start"), "n")
-
-    results = {
-        "rows": lambda: process(df, "k", Rows(), OUTPUT, **OPTIONS),
-        "columns": lambda: process(df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS),
-        "stream": lambda: streamed(process(stream, "k", Rows(), OUTPUT, **OPTIONS), "stream"),
-        "two inputs": lambda: process_two(
-            df, df, "k", Sides(), OUTPUT, right_event_time="at", right_watermark=WATERMARK, **OPTIONS
-        ),
-        "processor": lambda: transform(df, "k", Count(), OUTPUT, "Append", "None"),
-        "processor in pandas": lambda: streamed(
-            in_pandas(stream, "k", Frames(), OUTPUT, "Append", "None"), "pandas"
-        ),
-        "results": lambda: repeated,
-        "side output": lambda: timerheap.spark.side_output(repeated, AGAIN),
-        "groups of results": lambda: process(df, "k", Rows(), OUTPUT, **OPTIONS).groupBy("k").count(),
-        "window operator": lambda: operator(df),
-        "windows in Arrow": lambda: windows("arrow"),
-        "windows in the JVM": lambda: windows("jvm"),
-    }
-    found: dict[str, Any] = {name: sorted(map(list, make().collect())) for name, make in results.items()}
+    streams = {name: in_order(streamed(name, make())) for name, make in cases(stream).items()}
     query = stream.writeStream.format("noop").option("checkpointLocation", f"{work}/noop").start()
-    found["refused"] = [
-        refusal(lambda: timerheap.spark.read_checkpoint(spark, f"{work}/stream/checkpoint")),
-        refusal(lambda: timerheap.spark.explain_watermark(spark, f"{work}/stream/checkpoint")),
+    refused = [
+        refusal(lambda: timerheap.spark.read_checkpoint(spark, f"{work}/rows/checkpoint")),
+        refusal(lambda: timerheap.spark.explain_watermark(spark, f"{work}/rows/checkpoint")),
         refusal(lambda: timerheap.spark.progress(query)),
         refusal(lambda: timerheap.spark.named(stream, "rows")),
-        refusal(lambda: transform(df, "k", Count(), OUTPUT, "Append", "None", df.groupBy("k"))),
+        refusal(
+            lambda: timerheap.spark.transform_with_state(
+                df, "k", Count(), OUTPUT, "Append", "None", df.groupBy("k")
+            )
+        ),
     ]
     query.stop()
-    return found
+    return {"batch": batch, "streams": streams, "refused": refused}
+
+
+def in_order(result: DataFrame) -> list[list[Any]]:
+    return sorted(map(list, result.collect()))
 
 
 def refusal(call: Callable[[], object]) -> str:

@@ -169,7 +169,8 @@ class WindowPlan:
         inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
         if KEPT in rows.columns:  # an expression may fail on rows that are dropped
             inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
-        return self._with_key(rows).withColumns(inputs)
+        rows = self._with_key(rows)
+        return rows.withColumns(inputs) if inputs else rows  # Spark Connect refuses to add none
 
     @property
     def _keys(self) -> list[str]:

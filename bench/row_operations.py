@@ -37,7 +37,7 @@ ROWS, KEYS, GAP = 10_000, 6_000, 150_000
 
 
 class Moves:
-    """The session timeout of session_timeout.py."""
+    """The session timeout of session_variants.py."""
 
     timer: RowValue
 

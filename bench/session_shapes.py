@@ -18,7 +18,8 @@ from pathlib import Path
 
 from figures import write_json
 from pyspark.sql import SparkSession
-from session_timeout import SETTINGS, Job, Run, expect, expected, run
+from session_job import Job, expected
+from session_timeout import SETTINGS, Run, expect, run
 
 from timerheap._demo.replay import spark_session
 

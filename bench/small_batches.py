@@ -26,7 +26,8 @@ from figures import write_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
-from session_timeout import SCHEMA, SPAN, Columns, Rows, packed
+from session_job import SCHEMA, SPAN
+from session_variants import Columns, Rows, packed
 from usage import cpu
 
 import timerheap.spark

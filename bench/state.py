@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import session_timeout
+import session_variants
 from figures import write_json
 from processes import kill, python_workers
 from pyspark import cloudpickle
@@ -49,7 +49,7 @@ PARTITIONS = 4
 # ---- The job
 
 
-class Standing(session_timeout.Columns):
+class Standing(session_variants.Columns):
     """One timer for each key, which a row moves; in a file it says how long workers load key groups."""
 
     def __init__(self, log: Path) -> None:
@@ -112,7 +112,7 @@ def standing(events: DataFrame, log: Path) -> DataFrame:
 
 def heapq_blob(events: DataFrame, log: Path) -> DataFrame:
     """Return the query with a pickled heapq in one blob for each key group, which is always loaded whole."""
-    return session_timeout.heapq_blob(events)
+    return session_variants.heapq_blob(events)
 
 
 VARIANTS = {"timerheap": standing, "heapq": heapq_blob}
@@ -386,7 +386,7 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=10)
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
-    cloudpickle.register_pickle_by_value(session_timeout)
+    cloudpickle.register_pickle_by_value(session_variants)
     log = logging.getLogger("timerheap")
     log.setLevel(logging.DEBUG)
     log.addHandler(HAND_OVERS)

@@ -15,28 +15,31 @@ pytest.importorskip("pyspark")
 
 from pyspark import cloudpickle  # noqa: E402
 
-BENCH = Path(__file__).resolve().parents[2] / "bench" / "session_timeout.py"
+BENCH = Path(__file__).resolve().parents[2] / "bench"
 FILES = 2
 
 
 @pytest.fixture(scope="module")
 def bench():
     """Import the program; its functions are pickled by value, since workers cannot import it."""
-    sys.path.append(str(BENCH.parent))  # for what it imports
-    spec = importlib.util.spec_from_file_location("session_timeout", BENCH)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.KEY_GROUPS = 8  # enough, and quicker
-    cloudpickle.register_pickle_by_value(module)
-    yield module
-    cloudpickle.unregister_pickle_by_value(module)
-    del sys.modules[spec.name]
-    sys.path.remove(str(BENCH.parent))
+    sys.path.append(str(BENCH))
+    modules = [importlib.import_module(name) for name in ("session_job", "session_variants")]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield importlib.import_module("session_timeout")
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
+    sys.path.remove(str(BENCH))
 
 
 @pytest.fixture(scope="module")
-def job(bench):
-    return bench.Job(events=400, batches=4, keys=320)
+def data(bench):
+    return importlib.import_module("session_job")
+
+
+@pytest.fixture(scope="module")
+def job(data):
+    return data.Job(events=400, batches=4, keys=320)
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +63,18 @@ def timeouts(source, gap):
     return Counter(due.itertuples(index=False, name=None))
 
 
-def test_a_key_that_stops_sending_rows_does_not_start_again(bench, job, source):
+def test_a_key_that_stops_sending_rows_does_not_start_again(data, job, source):
     seen = {}
     for number in range(job.batches):
         rows = batch(source, number)
         assert len(rows) == job.events
-        assert rows["at"].between(number * bench.SPAN, (number + 1) * bench.SPAN - 1).all()
+        assert rows["at"].between(number * data.SPAN, (number + 1) * data.SPAN - 1).all()
         for key in rows["key"].unique():
             seen.setdefault(key, []).append(number)
     assert len(seen) == job.keys
     assert all(numbers == list(range(numbers[0], numbers[-1] + 1)) for numbers in seen.values())
     assert {len(numbers) for numbers in seen.values()} == {1, 2, 3, 4}
-    assert bench.GAP > 2 * bench.SPAN
+    assert data.GAP > 2 * data.SPAN
 
 
 def test_the_rows_of_a_key_are_in_one_file_and_sorted(job, source):
@@ -81,23 +84,23 @@ def test_the_rows_of_a_key_are_in_one_file_and_sorted(job, source):
         assert all(file["at"].is_monotonic_increasing for file in files)
 
 
-def test_the_last_row_moves_the_watermark_past_all_timers(bench, job, source):
+def test_the_last_row_moves_the_watermark_past_all_timers(data, job, source):
     closing = batch(source, job.batches)
     assert len(closing) == 1
-    assert closing["at"].item() > job.batches * bench.SPAN + bench.GAP
-    wanted = timeouts(source, bench.GAP)
+    assert closing["at"].item() > job.batches * data.SPAN + data.GAP
+    wanted = timeouts(source, data.GAP)
     assert wanted.total() == job.keys
-    assert Counter(bench.expected(source).itertuples(index=False, name=None)) == wanted
+    assert Counter(data.expected(source).itertuples(index=False, name=None)) == wanted
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("variant", ["columns", "columns-arrival", "rows", "rows-arrival", "heapq", "spark"])
-def test_every_variant_emits_the_same_rows(bench, job, source, spark, tmp_path, variant):
-    wanted = timeouts(source, bench.GAP)
+def test_every_variant_emits_the_same_rows(bench, data, job, source, spark, tmp_path, variant):
+    wanted = timeouts(source, data.GAP)
 
     done = bench.run(variant, spark, job, source, tmp_path, FILES)
 
-    emitted = spark.read.schema(bench.SCHEMA).parquet(str(tmp_path / "output"))
+    emitted = spark.read.schema(data.SCHEMA).parquet(str(tmp_path / "output"))
     assert Counter(tuple(row) for row in emitted.collect()) == wanted
     assert done.fired == wanted.total()
     assert 0 < done.closing_fired < done.fired
@@ -105,21 +108,25 @@ def test_every_variant_emits_the_same_rows(bench, job, source, spark, tmp_path, 
 
 
 @pytest.mark.spark
-def test_the_variant_without_work_emits_nothing(bench, job, source, spark, tmp_path):
-    done = bench.run("no-op", spark, job, source, tmp_path, FILES)
+@pytest.mark.parametrize(("variant", "share"), [("no-op", 0), ("results", 1 / 8)])
+def test_a_variant_without_timers_returns_its_share_of_the_rows(
+    bench, job, source, spark, tmp_path, variant, share
+):
+    done = bench.run(variant, spark, job, source, tmp_path, FILES)
 
     assert len(done.rates) == job.batches - 1
-    assert done.fired == 0
+    assert done.fired <= job.batches * job.events * share
+    assert (done.fired > 0) == (share > 0)
 
 
-def test_a_difference_between_variants_is_reported(bench):
+def test_a_difference_between_variants_is_reported(data):
     wanted = pd.DataFrame({"key": ["a", "b"], "at": [1, 2]})
-    assert not bench.difference(wanted[::-1], wanted)
+    assert not data.difference(wanted[::-1], wanted)
     for emitted in (wanted[:1], wanted[:0], pd.concat([wanted, wanted[:1]]), wanted.assign(at=[1, 3])):
-        assert bench.difference(emitted, wanted)
+        assert data.difference(emitted, wanted)
 
 
-def test_the_report_compares_medians(bench, job):
+def test_the_report_compares_medians(bench, data, job):
     rates = {"columns": 600, "rows": 90, "no-op": 1000, "heapq": 300, "spark": 6}
     runs = {
         variant: [
@@ -129,7 +136,7 @@ def test_the_report_compares_medians(bench, job):
         for variant, rate in rates.items()
     }
 
-    result = bench.report(runs, job, bench.Job(40, 4, 32), rounds=3)
+    result = bench.report(runs, job, data.Job(40, 4, 32), rounds=3)
 
     columns = result["variants"]["columns"]
     assert {name: columns[name] for name in list(columns)[:-1]} == {
@@ -147,7 +154,7 @@ def test_the_report_compares_medians(bench, job):
     assert line in bench.table(result)
 
 
-def test_shapes_change_the_rows_and_not_the_result(bench, tmp_path):
+def test_shapes_change_the_rows_and_not_the_result(data, tmp_path):
     shapes = importlib.import_module("session_shapes")
     for number, shape in enumerate(shapes.SHAPES.values()):
         job = dataclasses.replace(shape.job(400), events=400, keys=320, batches=4)
@@ -155,7 +162,7 @@ def test_shapes_change_the_rows_and_not_the_result(bench, tmp_path):
         job.write(source, FILES)
         rows = batch(source, 0)
         assert [f"{name} " in job.schema for name in rows.columns] == [True] * (2 + job.payload)
-        assert bench.expected(source)["key"].nunique() == job.keys
+        assert data.expected(source)["key"].nunique() == job.keys
 
 
 def test_figures_of_shapes_are_medians_beside_the_no_op(bench, tmp_path, monkeypatch):

@@ -34,6 +34,7 @@ SETTINGS = {  # of all variants
     "spark.sql.execution.arrow.maxBytesPerBatch": 2**31 - 1,  # no limit
 }
 
+
 @dataclass(frozen=True)
 class Run:
     """The result of a query: rows per second of each full batch but the first, and the timers fired.

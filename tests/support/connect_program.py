@@ -217,9 +217,7 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
             for local in ("arrow", "jvm")
         },
         "hop": lambda: grouped(tws.hop(timed, "at", slide=2000, size=4000, watermark=WATERMARK)),
-        "cumulate": lambda: grouped(
-            tws.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)
-        ),
+        "cumulate": lambda: grouped(tws.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)),
         "session": lambda: grouped(tws.session(timed, "at", 2000, watermark=WATERMARK)),
         "sql": lambda: of_sql(COUNTS),
         "ranks": lambda: of_sql(FIRST),

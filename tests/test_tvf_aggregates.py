@@ -7,8 +7,9 @@ import pickle
 import statistics
 from collections import Counter
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -114,9 +115,21 @@ def test_aggregates_of_strings_equal_python(parts: Any) -> None:
     check(CountDistinct("v", object), parts, lambda values: len(set(values)))
 
 
-@given(cut(st.decimals(-1000, 1000, places=2)))
-def test_aggregates_of_decimals_equal_python(parts: Any) -> None:
-    check(Sum("v", object), parts, lambda values: sum(values, Decimal(0)))
+def exact_sum(values: list[Decimal]) -> Decimal:
+    return reduce(Context(prec=100).add, values, Decimal(0))
+
+
+def rounded_half_up(value: Fraction, scale: int) -> Decimal:
+    digits = math.floor(abs(value) * 10**scale + Fraction(1, 2))
+    return Decimal(-digits if value < 0 else digits).scaleb(-scale, Context(prec=100))
+
+
+@given(cut(st.decimals(-1000, 1000, places=2) | st.decimals(-(10**28), 10**28, places=10)))
+def test_aggregates_of_decimals_are_exact(parts: Any) -> None:
+    check(Sum("v", object), parts, exact_sum)
+    for scale in 4, 10:
+        average = Avg("v", object, scale)
+        check(average, parts, lambda v, s=scale: rounded_half_up(Fraction(exact_sum(v)) / len(v), s))
     check(Max("v", object), parts, max)
 
 

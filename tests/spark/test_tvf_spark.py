@@ -6,6 +6,7 @@ import datetime as dt
 import random
 from collections import defaultdict
 from collections.abc import Iterable
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,35 @@ def test_windows_of_a_batch_equal_those_of_spark(
     assert [field.dataType for field in ours.drop("window_time").schema] == [
         field.dataType for field in theirs.schema
     ]
+
+
+@pytest.mark.parametrize("local", ["jvm", "arrow"])
+def test_aggregates_of_decimals_are_exact_as_in_spark(
+    local: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    draw = random.Random(2)
+    wide = [Decimal(draw.randrange(-(10**32), 10**32)).scaleb(-10, Context(prec=38)) for _ in range(200)]
+    rows: list[dict[str, Any]] = [
+        {"at": EPOCH + dt.timedelta(seconds=n), "price": Decimal(n % 7) / 4 if n % 5 else None, "wide": value}
+        for n, value in enumerate(wide)
+    ]
+    closing = {"at": EPOCH + dt.timedelta(days=1), "price": None, "wide": None}
+    decimals = [pa.field("price", pa.decimal128(10, 2)), pa.field("wide", pa.decimal128(38, 10))]
+    schema = pa.schema([SCHEMA.field("at"), *decimals])
+    streams.write_batches(tmp_path / "in", [rows[:90], rows[90:], [closing]], schema)
+    stream = streams.read_stream(spark, tmp_path / "in")
+    asked = [make(name) for name in ("price", "wide") for make in (F.sum, F.avg, F.max)]
+    asked.append(F.stddev("price"))
+    options: dict[str, Any] = {"watermark": STRATEGY, "local": local, "max_parallelism": 3}
+    windows = timerheap.spark.hop(stream, "at", slide=MINUTE, size=2 * MINUTE, **options)
+    ours = windows.group_by().agg(*asked).drop("window_time")
+    streams.run(ours, tmp_path)
+    found = spark.read.schema(ours.schema).parquet(str(tmp_path / "sink"))
+    df = spark.read.parquet(str(tmp_path / "in")).where("wide is not null")
+    theirs = df.groupBy(F.window("at", "2 minutes", "1 minute").alias("w")).agg(*asked)
+    theirs = theirs.select("w.start", "w.end", *theirs.columns[1:])
+    assert flat(found) == flat(theirs)
+    assert [field.dataType for field in ours.schema] == [field.dataType for field in theirs.schema]
 
 
 def millis(moment: dt.datetime) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = ["Avg", "Count", "Max", "Min", "Sum"]
 _INT64 = np.dtype(np.int64)
 _LOW = 0xFFFFFFFF
 _HALF = 1 << 31
+_EXACT = Context(prec=100, rounding=ROUND_DOWN)  # any sum of decimals of 38 digits; the default rounds to 28
 
 
 def _counter(name: str = "count") -> Field:
@@ -67,7 +69,8 @@ class Sum(FieldAggregate):
     Notes
     -----
     A sum of int64 is kept in two halves, which cannot overflow with fewer than 2**31 rows. Only the result
-    can be out of range, so rows that cancel each other out may arrive in any order.
+    can be out of range, so rows that cancel each other out may arrive in any order. A sum of decimals is
+    exact, whatever the decimal context.
 
     Examples
     --------
@@ -82,8 +85,12 @@ class Sum(FieldAggregate):
     def __init__(self, column: str, dtype: DTypeLike) -> None:
         wanted = np.dtype(dtype)
         halves = ("high", "low") if wanted == _INT64 else ("sum",)
-        zero = [Field(half, wanted, np.add, 0) for half in halves]
+        self._add = object_ufunc(_exact_sum) if wanted.kind == "O" else np.add
+        zero = [Field(half, wanted, self._add, 0) for half in halves]
         super().__init__([column], wanted, f"{self.function}({column})", [*zero, _counter()])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.columns, self.dtype)  # a ufunc over objects cannot be pickled
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -104,8 +111,8 @@ class Sum(FieldAggregate):
         if not valid.all():
             values = np.where(valid, values, 0)
         if self.dtype != _INT64:
-            signed = values if signs is None else values * signs
-            return np.add.reduceat(signed[groups.order], groups.starts), counts
+            signed = values if signs is None else _signed(values, signs)
+            return self._add.reduceat(signed[groups.order], groups.starts), counts
         ordered = values[groups.order]
         if signs is not None:
             by = signs[groups.order]
@@ -149,6 +156,8 @@ class Avg(Sum):
         The column to average.
     dtype : dtype
         As in `Sum`, but an average of int64 cannot overflow. With float64, integers are not truncated.
+    scale : int, default 6
+        Digits after the point of an average of decimals, which is rounded half up, as in Spark.
 
     Examples
     --------
@@ -161,11 +170,23 @@ class Avg(Sum):
 
     function = "avg"
 
+    def __init__(self, column: str, dtype: DTypeLike, scale: int = 6) -> None:
+        super().__init__(column, dtype)
+        self.scale = scale
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (*self.columns, self.dtype, self.scale)
+
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Return the averages."""
         *parts, counts = (np.asarray(column) for column in accumulators)
         null = counts == 0
         rows = np.where(null, 1, counts)
+        if self.dtype.kind == "O":
+            pairs = zip(np.where(null, 0, parts[0]).tolist(), rows.tolist(), strict=True)
+            averages = np.empty(len(rows), object)
+            averages[:] = [_quotient(Decimal(total), number, self.scale) for total, number in pairs]
+            return np.ma.masked_array(averages, null)
         if self.dtype != _INT64:
             return np.ma.masked_array(np.where(null, 0, parts[0]) / rows, null)
         total, fits = _whole(parts[0], parts[1])
@@ -252,6 +273,24 @@ def count(groups: Groups, valid: NDArray[np.bool_], signs: Signs) -> NDArray[np.
         return groups.sizes.astype(np.int64)
     weights = valid.astype(np.int64) if signs is None else valid * signs
     return np.add.reduceat(weights[groups.order], groups.starts)
+
+
+def _exact_sum(left: Any, right: Any) -> Any:
+    return _EXACT.add(left, right) if Decimal in (type(left), type(right)) else left + right
+
+
+def _signed(values: NDArray[Any], signs: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the values, negated where a row is retracted; decimals are not rounded."""
+    if values.dtype.kind != "O":
+        return values * signs
+    negated = [_EXACT.minus(value) if isinstance(value, Decimal) else -value for value in values.tolist()]
+    return np.where(signs > 0, values, np.array([*negated, None], object)[:-1])
+
+
+def _quotient(total: Decimal, rows: int, scale: int) -> Decimal:
+    """Divide as Spark does: 39 digits, then rounded half up."""
+    quotient = Context(prec=39, rounding=ROUND_DOWN).divide(total, Decimal(rows))
+    return quotient.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _EXACT)
 
 
 def _halves(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -171,11 +172,15 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
             f"agg: {_text(wanted)} must have the collation UTF8_BINARY, got {collation}; windows compare "
             "strings by their bytes: aggregate F.collate(column, 'UTF8_BINARY')"
         )
-    make, dtype = _maker(function, type_, wanted)
+    if isinstance(type_, DecimalType) and function.startswith(("var", "stddev")):
+        argument, type_ = argument.cast("double"), DoubleType()  # like Spark
+    make, dtype = _maker(function, type_, wanted, field.dataType)
     if function == "approx_count_distinct":
         stored = pa.binary()
+    elif function in ("sum", "avg"):
+        stored = to_arrow_type(df.select(F.sum(argument)).schema[0].dataType)
     else:
-        stored = to_arrow_type(field.dataType if function == "sum" else type_)
+        stored = to_arrow_type(type_)
     made = make(name, dtype)
     parts = None
     if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):
@@ -240,18 +245,19 @@ _KNOWN: dict[str, Callable[..., Aggregate]] = {
 }
 
 
-def _maker(function: str, type_: DataType, wanted: Column) -> tuple[Callable[..., Aggregate], np.dtype[Any]]:
+def _maker(
+    function: str, type_: DataType, wanted: Column, result: DataType
+) -> tuple[Callable[..., Aggregate], np.dtype[Any]]:
     make = _KNOWN[function]
-    if function == "avg" or function.startswith(("var", "stddev")):
-        if not isinstance(type_, (*_WHOLE, *_FRACTIONS)):
+    if function in ("sum", "avg") or function.startswith(("var", "stddev")):
+        if not isinstance(type_, (*_WHOLE, *_FRACTIONS, DecimalType)):
             raise ValueError(
                 f"agg: {_text(wanted)} must be of a numeric type, got {type_.simpleString()}; cast it"
             )
-        return make, _FLOAT64  # like Spark
-    if function == "sum" and not isinstance(type_, (*_WHOLE, *_FRACTIONS, DecimalType)):
-        raise ValueError(
-            f"agg: {_text(wanted)} must be of a numeric type, got {type_.simpleString()}; cast it"
-        )
+        if function == "avg" and isinstance(result, DecimalType):
+            return partial(Avg, scale=result.scale), _OBJECT
+        if function != "sum":
+            return make, _FLOAT64  # like Spark
     if isinstance(type_, (*_WHOLE, *_TIMES)):
         return make, _INT64
     if isinstance(type_, BooleanType) and function == "count_distinct":

@@ -7,6 +7,7 @@ import pickle
 import statistics
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import reduce
@@ -331,6 +332,24 @@ def test_approximate_count_distinct_is_close_to_the_exact_count() -> None:
     assert all(isinstance(sketch, bytes) for sketch in parts[0].accumulators[1][0])  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="lg_k must be from 7 to 21, got 30"):
         ApproxCountDistinct("v", np.int64, lg_k=30)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["", "a", "é", "a\0", "sa", ""],
+        [b"", b"a", b"\0", b""],
+        [Decimal("1.00"), Decimal("1.50"), Decimal("-1.50"), Decimal("1.00")],
+        [timedelta(seconds=1), timedelta(microseconds=1), timedelta(seconds=1)],
+        [True, False, True],
+    ],
+)
+def test_approximate_count_distinct_tells_few_values_of_any_type_apart(values: list[Any]) -> None:
+    pytest.importorskip("datasketches")
+    aggregation = Aggregation([ApproxCountDistinct("v", object)])
+    parts = [aggregation.accumulate([1], np.zeros(1, np.int64), {"v": [value]}) for value in values]
+    (estimates,) = aggregation.results(aggregation.merge(parts))
+    assert estimates.tolist() == [len(set(values))]
 
 
 def test_the_local_buffer_stays_within_its_memory_budget() -> None:

@@ -264,6 +264,14 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
             lambda df: ours(df).agg(F.count_distinct("v", "k")),
             r"aggregates of one column, got count\(v, k\)",
         ),
+        (
+            lambda df: ours(df).agg(F.max(F.struct("v"))),
+            r"agg: max\(struct\(v\)\) must be of an atomic type, got struct<v:bigint>",
+        ),
+        (
+            lambda df: ours(df, local="jvm").agg(F.count_distinct("v")),
+            r'local must be "arrow" or .*, got "jvm": Spark computes no parts of count\(DISTINCT v\)',
+        ),
         (lambda df: ours(df).agg(), "aggregates must be one or more, got none"),
         (lambda df: ours(df).agg("v"), "agg must receive a Column .*, got 'v'"),
     ],
@@ -274,8 +282,8 @@ def test_an_invalid_argument_raises(call: Any, message: str, spark: SparkSession
         call(df)
 
 
-def ours(df: DataFrame) -> Any:
-    return timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).group_by("k")
+def ours(df: DataFrame, **options: Any) -> Any:
+    return timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, **options).group_by("k")
 
 
 @pytest.mark.parametrize("local", ["jvm", "arrow"])
@@ -316,9 +324,8 @@ def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureF
     timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).group_by("k").explain(F.sum("v"))
     assert "global  none: a window is one slice" in capsys.readouterr().out
     windows.group_by("k").explain(F.count_distinct("v"))
-    assert "arrow: rows become slices in the Python workers, before they are sent (count(distinct" in (
-        capsys.readouterr().out
-    )
+    reason = "before they are sent (Spark computes no parts of count(DISTINCT v))"
+    assert f"arrow: rows become slices in the Python workers, {reason}" in capsys.readouterr().out
     sessions = timerheap.spark.session(df, "at", 5, watermark=STRATEGY)
     sessions.group_by("k").explain(F.sum("v"))
     said = capsys.readouterr().out

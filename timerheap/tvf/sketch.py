@@ -24,7 +24,7 @@ class ApproxCountDistinct(FieldAggregate):
     column : str
         The column whose distinct values are counted.
     dtype : dtype
-        int64, float64, or object for strings.
+        int64, float64, or object for strings, bytes, decimals and the like.
     lg_k : int, default 12
         The sketch has ``2 ** lg_k`` one-byte buckets and a relative error of about ``1 / sqrt(2 ** lg_k)``.
 
@@ -66,6 +66,8 @@ class ApproxCountDistinct(FieldAggregate):
         (column,) = self._distinct.accumulate(groups, inputs, signs)
         ends = column.offsets.tolist()  # type: ignore[union-attr]
         values = column.values.tolist()  # type: ignore[union-attr]
+        if self.dtype.kind == "O":
+            values = list(map(_text, values))
         sketches = np.empty(len(column), object)
         for group, (start, end) in enumerate(pairwise(ends)):
             sketch = self._library.hll_sketch(self.lg_k, self._library.tgt_hll_type.HLL_8)
@@ -88,3 +90,10 @@ class ApproxCountDistinct(FieldAggregate):
         union.update(self._read(right))
         united: bytes = union.get_result(self._library.tgt_hll_type.HLL_8).serialize_compact()
         return united
+
+
+def _text(value: object) -> str:
+    """Return a text that differs for different values; a sketch truncates decimals and ignores ""."""
+    if isinstance(value, bytes):
+        return f"b{value.hex()}"
+    return f"s{value}" if isinstance(value, str) else f"o{value}"

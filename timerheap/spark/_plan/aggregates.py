@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from timerheap.functions import AggregateFunction
 from timerheap.spark._compat import to_arrow_type
-from timerheap.spark._plan.arguments import collation_of
+from timerheap.spark._plan.arguments import collation_of, is_atomic
 from timerheap.spark._plan.expressions import function_call
 from timerheap.tvf import (
     Aggregate,
@@ -258,6 +258,11 @@ def _maker(
             return partial(Avg, scale=result.scale), _OBJECT
         if function != "sum":
             return make, _FLOAT64  # like Spark
+    if function in ("min", "max", "count_distinct", "approx_count_distinct") and not is_atomic(type_):
+        raise ValueError(
+            f"agg: {_text(wanted)} must be of an atomic type, got {type_.simpleString()}; aggregate a field "
+            "of it, or use timerheap.spark.aggregate(...) with a function of your own"
+        )
     if isinstance(type_, (*_WHOLE, *_TIMES)):
         return make, _INT64
     if isinstance(type_, BooleanType) and function == "count_distinct":

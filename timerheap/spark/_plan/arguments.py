@@ -38,6 +38,7 @@ __all__ = [
     "collation_of",
     "data_frame",
     "expect_event_time",
+    "is_atomic",
     "key_columns",
     "key_groups",
     "late_rows",
@@ -103,9 +104,14 @@ def key_columns(df: DataFrame, argument: str, key: object) -> list[str]:
     return names
 
 
+def is_atomic(type_: DataType) -> bool:
+    """Return whether values of a type can be compared: it is not nested, and not variant."""
+    return isinstance(type_, AtomicType) and not isinstance(type_, VariantType)
+
+
 def _atomic(argument: str, name: str, type_: DataType) -> None:
     shown = shown_name(name)
-    if not isinstance(type_, AtomicType) or isinstance(type_, VariantType):
+    if not is_atomic(type_):
         raise ValueError(
             f"{argument} must be of an atomic type, got column {shown!r} of type {type_.simpleString()}; "
             "select its fields as separate columns and pass their names"

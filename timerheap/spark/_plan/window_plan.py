@@ -71,7 +71,9 @@ class WindowPlan:
             found.append("the time has no time zone")
         if source.assigner.zone.name not in ("UTC", "Etc/UTC", "GMT", "Z"):
             found.append(f"the windows are cut in {source.assigner.zone.name}")
-        found += [f"{one.aggregate.name} is not Spark's" for one in self.computed if one.parts is None]
+        found += [
+            f"Spark computes no parts of {one.field.name}" for one in self.computed if one.parts is None
+        ]
         chosen = {"emit_every": options["emit_every"], "channel": source.channel}
         found += ['late is "emit"'] if options["late"] == "emit" else []
         found += [f"{name} is set" for name, value in chosen.items() if value]

@@ -18,6 +18,7 @@ _INT64 = np.dtype(np.int64)
 _LOW = 0xFFFFFFFF
 _HALF = 1 << 31
 _EXACT = Context(prec=100, rounding=ROUND_DOWN)  # any sum of decimals of 38 digits; the default rounds to 28
+_QUOTIENT = Context(prec=39, rounding=ROUND_DOWN)
 
 
 def _counter(name: str = "count") -> Field:
@@ -111,7 +112,8 @@ class Sum(FieldAggregate):
         if not valid.all():
             values = np.where(valid, values, 0)
         if self.dtype != _INT64:
-            signed = values if signs is None else _signed(values, signs)
+            multiply = _MULTIPLY if self.dtype.kind == "O" else np.multiply
+            signed = values if signs is None else multiply(values, signs)
             return self._add.reduceat(signed[groups.order], groups.starts), counts
         ordered = values[groups.order]
         if signs is not None:
@@ -279,17 +281,16 @@ def _exact_sum(left: Any, right: Any) -> Any:
     return _EXACT.add(left, right) if Decimal in (type(left), type(right)) else left + right
 
 
-def _signed(values: NDArray[Any], signs: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the values, negated where a row is retracted; decimals are not rounded."""
-    if values.dtype.kind != "O":
-        return values * signs
-    negated = [_EXACT.minus(value) if isinstance(value, Decimal) else -value for value in values.tolist()]
-    return np.where(signs > 0, values, np.array([*negated, None], object)[:-1])
+def _exact_product(value: Any, sign: int) -> Any:
+    return _EXACT.multiply(value, sign) if isinstance(value, Decimal) else value * sign
+
+
+_MULTIPLY = object_ufunc(_exact_product)
 
 
 def _quotient(total: Decimal, rows: int, scale: int) -> Decimal:
     """Divide as Spark does: 39 digits, then rounded half up."""
-    quotient = Context(prec=39, rounding=ROUND_DOWN).divide(total, Decimal(rows))
+    quotient = _QUOTIENT.divide(total, Decimal(rows))
     return quotient.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _EXACT)
 
 

@@ -172,20 +172,19 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
             f"agg: {_text(wanted)} must have the collation UTF8_BINARY, got {collation}; windows compare "
             "strings by their bytes: aggregate F.collate(column, 'UTF8_BINARY')"
         )
-    if isinstance(type_, DecimalType) and function.startswith(("var", "stddev")):
-        argument, type_ = argument.cast("double"), DoubleType()  # like Spark
     make, dtype = _maker(function, type_, wanted, field.dataType)
     if function == "approx_count_distinct":
         stored = pa.binary()
-    elif function in ("sum", "avg"):
+    elif function == "avg" and dtype == _OBJECT:
         stored = to_arrow_type(df.select(F.sum(argument)).schema[0].dataType)
     else:
-        stored = to_arrow_type(type_)
+        stored = to_arrow_type(field.dataType if function == "sum" else type_)
     made = make(name, dtype)
     parts = None
     if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):
         parts = {f"{name}_{part}": _PARTS[part](argument, dtype) for part in made.parts}
-    return ResolvedAggregate(field, made, {name: argument}, stored, parts, wanted)
+    column = _as(argument, dtype) if isinstance(type_, DecimalType) else argument
+    return ResolvedAggregate(field, made, {name: column}, stored, parts, wanted)
 
 
 def _as(column: Column, dtype: np.dtype[Any]) -> Column:

@@ -175,8 +175,6 @@ def start() -> SparkSession:
 def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
     """Return what makes a result of the rows, batch or stream, by name."""
     timed = df.withColumn("at", F.timestamp_millis("at"))
-    tws = timerheap.spark
-    pairs = df.sparkSession.createDataFrame([("a", 2)], "k string, n long")
 
     def grouped(windows: Any) -> DataFrame:
         result = windows.group_by("k").agg(F.count("*").alias("n"), F.max("at").alias("last"))
@@ -184,41 +182,47 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
 
     def of_sql(text: str) -> DataFrame:
         timed.createOrReplaceTempView("rows")
-        return tws.sql(df.sparkSession, text, WATERMARK).select("k", F.unix_millis("window_start"), "n")
+        return timerheap.spark.sql(df.sparkSession, text, WATERMARK).select(
+            "k", F.unix_millis("window_start"), "n"
+        )
 
     def of_operator() -> DataFrame:
         windows = TumblingEventTimeWindows.of(2000)
         made = {"accumulator_type": Types.LONG(), **OPTIONS}
-        result = tws.window_operator(df, "k", windows, Elements(), "n long", **made)
+        result = timerheap.spark.window_operator(df, "k", windows, Elements(), "n long", **made)
         return result.select("k", F.unix_millis("window_start"), "n")
-
-    def of_rules() -> DataFrame:
-        rules = df.where("k = 'a'") if df.isStreaming else pairs
-        return tws.process_broadcast(df, rules, "k", Ruled(), OUTPUT, **OPTIONS)
 
     right = {"right_event_time": "at", "right_watermark": WATERMARK}
     return {
-        "rows": lambda: tws.process(df, "k", Rows(), OUTPUT, **OPTIONS),
-        "columns": lambda: tws.process(df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS),
-        "two inputs": lambda: tws.process_two(df, df, "k", Sides(), OUTPUT, **right, **OPTIONS),
-        "rules": of_rules,
-        "calls": lambda: tws.async_map(df.where("at < 99000"), doubled, "k string, n long"),
-        "processor": lambda: tws.transform_with_state(df, "k", Count(), OUTPUT, "Append", "None"),
-        "processor in pandas": lambda: tws.transform_with_state_in_pandas(
+        "rows": lambda: timerheap.spark.process(df, "k", Rows(), OUTPUT, **OPTIONS),
+        "columns": lambda: timerheap.spark.process(
+            df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS
+        ),
+        "two inputs": lambda: timerheap.spark.process_two(df, df, "k", Sides(), OUTPUT, **right, **OPTIONS),
+        "rules": lambda: timerheap.spark.process_broadcast(
+            df, df.where("k = 'a'"), "k", Ruled(), OUTPUT, **OPTIONS
+        ),
+        "calls": lambda: timerheap.spark.async_map(df.where("at < 99000"), doubled, "k string, n long"),
+        "processor": lambda: timerheap.spark.transform_with_state(df, "k", Count(), OUTPUT, "Append", "None"),
+        "processor in pandas": lambda: timerheap.spark.transform_with_state_in_pandas(
             df, "k", Frames(), OUTPUT, "Append", "None"
         ),
-        "results": lambda: tws.process(df, "k", Repeated(), OUTPUT, **OPTIONS),
-        "side output": lambda: tws.side_output(tws.process(df, "k", Repeated(), OUTPUT, **OPTIONS), AGAIN),
+        "results": lambda: timerheap.spark.process(df, "k", Repeated(), OUTPUT, **OPTIONS),
+        "side output": lambda: timerheap.spark.side_output(
+            timerheap.spark.process(df, "k", Repeated(), OUTPUT, **OPTIONS), AGAIN
+        ),
         "window operator": of_operator,
         **{
             f"tumble, {local}": lambda local=local: grouped(
-                tws.tumble(timed, "at", size=2000, watermark=WATERMARK, local=local)
+                timerheap.spark.tumble(timed, "at", size=2000, watermark=WATERMARK, local=local)
             )
             for local in ("arrow", "jvm")
         },
-        "hop": lambda: grouped(tws.hop(timed, "at", slide=2000, size=4000, watermark=WATERMARK)),
-        "cumulate": lambda: grouped(tws.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)),
-        "session": lambda: grouped(tws.session(timed, "at", 2000, watermark=WATERMARK)),
+        "hop": lambda: grouped(timerheap.spark.hop(timed, "at", slide=2000, size=4000, watermark=WATERMARK)),
+        "cumulate": lambda: grouped(
+            timerheap.spark.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)
+        ),
+        "session": lambda: grouped(timerheap.spark.session(timed, "at", 2000, watermark=WATERMARK)),
         "sql": lambda: of_sql(COUNTS),
         "ranks": lambda: of_sql(FIRST),
     }

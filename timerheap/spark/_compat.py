@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark import __version__
 from pyspark.accumulators import Accumulator, AccumulatorParam
-from pyspark.sql import DataFrame, SparkSession, conversion
+from pyspark.sql import Column, DataFrame, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
 from pyspark.sql.types import DataType, StructField, StructType
@@ -26,6 +26,7 @@ __all__ = [
     "to_frame",
     "to_record_batch",
     "to_tuples",
+    "with_columns",
 ]
 
 T = TypeVar("T")
@@ -104,6 +105,11 @@ def refuse_connect(spark: SparkSession, what: str) -> None:
             f"{what} is not supported on Spark Connect, which has no access to the JVM; use a "
             "classic session: SparkSession.builder.master(...)"
         )
+
+
+def with_columns(df: DataFrame, columns: dict[str, Column]) -> DataFrame:
+    """Add columns, or none, which Spark Connect refuses."""
+    return df.withColumns(columns) if columns else df
 
 
 def analyzed_plan(df: DataFrame) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from timerheap.spark._compat import on_connect
+from timerheap.spark._compat import on_connect, with_columns
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.columns import ColumnOrName, spark_delay
 from timerheap.spark._plan.grouped_windows import Windows
@@ -203,7 +203,7 @@ def _expanded(df: DataFrame, keys: dict[str, str], sets: tuple[tuple[str, ...], 
         named_column(df, "GROUP BY", name)
         having = [number for number, names in enumerate(sets) if name in names]
         columns[there] = F.when(quoted(GROUPING_SET).isin(having), quoted(name))
-    return df.withColumns(columns)
+    return with_columns(df, columns)
 
 
 def _aggregate(call: Call) -> Column:

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from timerheap.spark._compat import with_columns
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, HASH
 from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._plan.arguments import named_column, quoted
@@ -70,7 +71,7 @@ def marked(input: Input, *others: Input) -> DataFrame:
             millis = _millis(named_column(df, "event_time", input.event_time), input.event_time)
             now = F.unix_millis(F.current_timestamp())  # the micro-batch's time, the same in every attempt
             marks[AHEAD] = millis > now + F.lit(input.strategy.max_ahead)
-    return df.withColumns(marks) if marks else df  # Spark Connect refuses to add none
+    return with_columns(df, marks)
 
 
 def hashed(df: DataFrame, key: list[str]) -> DataFrame:

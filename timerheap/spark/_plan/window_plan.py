@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
 
 from timerheap._arguments import milliseconds
-from timerheap.spark._compat import to_arrow_schema
+from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
 from timerheap.spark._group.computed_columns import shown_name, visible
 from timerheap.spark._group.query import Query, TimeMode, WindowWork
@@ -171,8 +171,7 @@ class WindowPlan:
         inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
         if KEPT in rows.columns:  # an expression may fail on rows that are dropped
             inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
-        rows = self._with_key(rows)
-        return rows.withColumns(inputs) if inputs else rows  # Spark Connect refuses to add none
+        return with_columns(self._with_key(rows), inputs)
 
     @property
     def _keys(self) -> list[str]:

@@ -88,24 +88,17 @@ class IdTable:
         """All places are below it."""
         return len(self._slab)
 
-    def match(
-        self, ids: np.ndarray, fields: list[pa.Array], rows: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def match(self, ids: np.ndarray, fields: list[pa.Array]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the places of ids, which are in the table, and which have a value with these fields.
 
-        The values must be structs of flat types. NaN equals NaN, and null equals null. Only `rows` are looked
-        up; the others are 0 and False.
+        The values must be structs of flat types. NaN equals NaN, and null equals null.
 
         Returns
         -------
         places : ndarray of int64, shape (n,)
         found, same : ndarray of bool, shape (n,)
         """
-        if rows is None:
-            places, found = self._index.find_many(ids)
-        else:
-            places, found = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
-            places[rows], found[rows] = self._index.find_many(ids[rows])
+        places, found = self._index.find_many(ids)
         same = found.copy()
         stored = self._slab.values()
         for i, field in enumerate(fields):

@@ -109,13 +109,12 @@ class KeyTable:
             if self._displaced:  # a key stays displaced even if its hash is free by now
                 absent = absent[~members(hashes[absent], np.fromiter(self._displaced, np.int64))]
             if len(absent):
-                first = absent[IdIndex().put_many(hashes[absent], 0)]
-                if self._add(hashes[first], self._rows(columns, first)):
+                new, keys = hashes[absent], _taken(columns, absent)
+                first = np.flatnonzero(IdIndex().put_many(new, 0))
+                if self._add(new[first], self._structs(_taken(keys, first))):
                     places, _, same = self.table.match(hashes, columns)
                 else:
-                    new, _, known = self.table.match(hashes, columns, absent)
-                    places += new  # of which one is 0
-                    same |= known
+                    places[absent], _, same[absent] = self.table.match(new, keys)
         clash = np.flatnonzero(~same)
         if not len(clash):
             return hashes, places
@@ -152,7 +151,8 @@ class KeyTable:
         self._hashes.put(moved, pa.array([hash_ for hash_, _ in displaced], pa.int64()))
         try:
             new = np.fromiter(added, np.int64, len(added))
-            self._add(new, self._rows(columns, np.array([row for row, _, _ in added.values()], np.intp)))
+            first = np.array([row for row, _, _ in added.values()], np.intp)
+            self._add(new, self._structs(_taken(columns, first)))
         except MemoryError:
             self._hashes.remove(moved)
             raise
@@ -280,12 +280,13 @@ class KeyTable:
         rows = pa.StructArray.from_arrays(columns, fields=list(schema.field(1).type), mask=keys.is_null())
         return pa.RecordBatch.from_arrays([pa.array(ids), rows], schema=schema)
 
-    def _rows(self, columns: list[pa.Array], rows: np.ndarray) -> pa.Array:
-        return self._structs([column.take(pa.array(rows)) for column in columns])
-
     def _structs(self, columns: list[pa.Array], nulls: pa.Array | None = None) -> pa.Array:
         fields = [field.with_type(c.type) for field, c in zip(self.type, columns, strict=True)]
         return pa.StructArray.from_arrays(columns, fields=fields, mask=nulls)
+
+
+def _taken(columns: list[pa.Array], rows: np.ndarray) -> list[pa.Array]:
+    return [column.take(pa.array(rows)) for column in columns]
 
 
 def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:

@@ -21,16 +21,31 @@ GAP = (
 
 @dataclass(frozen=True)
 class Job:
-    """The size of the job: `batches` batches of `events` rows, with `keys` keys in total.
+    """The size of the job: `batches` batches of `events` rows, a multiple of 8.
 
     The keys are strings, or numbers of the type bigint, and a row has `payload` more columns, of numbers.
+    A batch has `live` keys, of which `step` end and as many begin with the next batch.
     """
 
     events: int
     batches: int
-    keys: int
     key: str = "string"
     payload: int = 0
+
+    @property
+    def live(self) -> int:
+        """The number of keys of a batch."""
+        return 5 * self.step
+
+    @property
+    def step(self) -> int:
+        """The number of keys that end with a batch."""
+        return self.events // 8
+
+    @property
+    def keys(self) -> int:
+        """The number of keys in total."""
+        return self.live + (self.batches - 1) * self.step
 
     @property
     def schema(self) -> str:
@@ -51,11 +66,9 @@ class Job:
         """
         directory.mkdir()
         rng = np.random.default_rng(0)
-        step = self.keys // (2 * self.batches)
-        live = self.keys - (self.batches - 1) * step
         for batch in range(self.batches):
-            every = np.arange(batch * step, batch * step + live)
-            keys = np.concatenate([every, rng.choice(every, self.events - live)])
+            every = np.arange(batch * self.step, batch * self.step + self.live)
+            keys = np.concatenate([every, rng.choice(every, self.events - self.live)])
             rng.shuffle(keys)
             at = np.sort(rng.integers(batch * SPAN, (batch + 1) * SPAN, self.events))
             for file in range(files):

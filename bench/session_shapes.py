@@ -38,8 +38,7 @@ class Shape:
 
     def job(self, events: int) -> Job:
         """Return the job of this shape, whose usual number of rows a micro-batch is `events`."""
-        rows = self.events or events
-        return Job(rows, self.batches, rows, self.key, self.payload)
+        return Job(self.events or events, self.batches, self.key, self.payload)
 
 
 SHAPES = {

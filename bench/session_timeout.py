@@ -15,6 +15,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import pandas as pd
 from figures import write_json
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQueryListener
 from session_job import Job, difference, expected
 from session_variants import UNCHECKED, VARIANTS
 from usage import Cpu, cpu
@@ -39,15 +41,36 @@ SETTINGS = {  # of all variants
 class Run:
     """The result of a query: rows per second of each full batch but the first, and the timers fired.
 
-    The CPU time is that of all batches, in ns a row.
+    The CPU time is that of the same batches, in ns a row.
     """
 
     rates: list[float]
     fired: int
     closing_fired: int
     closing_seconds: float
-    jvm: float = 0.0
-    python: float = 0.0
+    jvm: float
+    python: float
+
+
+class CpuOfBatches(StreamingQueryListener):
+    """Notes the CPU time that Spark has used by the end of each batch, until the query has `ended`."""
+
+    def __init__(self, jvm: int) -> None:
+        self._jvm = jvm
+        self.at: dict[int, Cpu] = {}
+        self.ended = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.at[event.progress.batchId] = cpu(self._jvm)
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.ended.set()
 
 
 def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path, files: int) -> Run:
@@ -58,7 +81,8 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
     """
     jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
     events = spark.readStream.schema(job.schema).option("maxFilesPerTrigger", files).parquet(str(source))
-    before = cpu(jvm)
+    used = CpuOfBatches(jvm)
+    spark.streams.addListener(used)
     emitted = VARIANTS[variant](events).observe("emitted", F.count(F.lit(1)).alias("rows"))
     query = (
         emitted.writeStream.option("checkpointLocation", str(scratch / "checkpoint"))
@@ -66,18 +90,21 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
         .start(str(scratch / "output"), format="parquet")
     )
     query.awaitTermination()
-    used = Cpu(*(seconds * 1e9 / (job.batches * job.events) for seconds in cpu(jvm).since(before)))
+    used.ended.wait()
+    spark.streams.removeListener(used)
+    full = range(1, job.batches)
+    spent = used.at[full[-1]].since(used.at[0])
+    ns_a_row = 1e9 / (len(full) * job.events)
     progress = query.recentProgress
     seconds = [p.durationMs["triggerExecution"] / 1000 for p in progress]
     rows = [p.observedMetrics["emitted"]["rows"] for p in progress]
-    full = range(1, job.batches)
     return Run(
         rates=[progress[batch].numInputRows / seconds[batch] for batch in full],
         fired=sum(rows),
         closing_fired=sum(rows[job.batches :]),
         closing_seconds=sum(seconds[job.batches :]),
-        jvm=used.jvm,
-        python=used.python,
+        jvm=spent.jvm * ns_a_row,
+        python=spent.python * ns_a_row,
     )
 
 
@@ -169,15 +196,15 @@ def table(result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=1_000_000, help="rows a batch, and keys altogether")
-    parser.add_argument("--batches", type=int, default=4, help="2 or more")
+    parser.add_argument("--events", type=int, default=1_000_000, help="rows a batch")
+    parser.add_argument("--batches", type=int, default=8, help="2 or more")
     parser.add_argument("--rounds", type=int, default=5, help="how often each variant runs")
     parser.add_argument("--sample", type=int, default=20_000, help="rows a batch for Spark's own timers")
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
     if arguments.batches < 2:
         parser.error(f"--batches {arguments.batches}: the first batch does not count, so there must be 2")
-    job, sample = (Job(n, arguments.batches, n) for n in (arguments.events, arguments.sample))
+    job, sample = (Job(n, arguments.batches) for n in (arguments.events, arguments.sample))
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
         scratch = Path(directory)
         with spark_session(scratch / "spark.log", SETTINGS) as spark:

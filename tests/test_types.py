@@ -91,9 +91,52 @@ def test_ddl_is_parsed_to_arrow_types(ddl, arrow):
     assert arrow_type(ddl) == arrow
 
 
-def test_spark_types_have_arrow_types():
-    row = spark_types.StructType([spark_types.StructField("a", spark_types.LongType())])
-    assert arrow_type(spark_types.ArrayType(row)).value_type == pa.struct([("a", pa.int64())])
+@pytest.mark.parametrize(
+    ("type_", "arrow"),
+    [
+        (spark_types.TimestampType(), pa.timestamp("us", "UTC")),
+        (spark_types.TimestampNTZType(), pa.timestamp("us")),
+        (spark_types.DayTimeIntervalType(), pa.duration("us")),
+        (spark_types.ArrayType(spark_types.LongType(), containsNull=False), LIST),
+        (
+            spark_types.StructType()
+            .add("my field", spark_types.MapType(spark_types.StringType(), spark_types.TimestampType()))
+            .add("n", "long", nullable=False),
+            pa.struct([("my field", pa.map_(pa.string(), pa.timestamp("us", "UTC"))), ("n", pa.int64())]),
+        ),
+    ],
+    ids=str,
+)
+def test_spark_types_have_arrow_types(type_, arrow):
+    assert arrow_type(type_) == arrow
+    assert arrow_type(spark_types.ArrayType(type_)).value_type == arrow
+
+
+def test_nullability_is_ignored():
+    assert arrow_type("struct<a: int not null, b: string NOT NULL>") == arrow_type(
+        "struct<a: int, b: string>"
+    )
+
+
+def test_any_name_of_a_field_is_kept():
+    names = ["a`b", "`", "c d", "ü", "not null"]
+    type_ = arrow_type(Types.ROW_NAMED(names, [Types.INT()] * len(names)))
+    assert [field.name for field in type_] == names
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        Types.ROW_NAMED(["a", "b", "a"], [Types.INT()] * 3),
+        "array<struct<a:int,a:string>>",
+        spark_types.StructType().add("a", "integer").add("a", "string"),
+        spark_types.CalendarIntervalType(),
+    ],
+    ids=str,
+)
+def test_a_type_that_cannot_be_stored_raises(type_):
+    with pytest.raises(ValueError, match=r"state 'x': the type must be one that timerheap can store, got"):
+        arrow_type(type_, "state 'x'")
 
 
 INVALID_DDL = (

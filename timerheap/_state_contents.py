@@ -114,6 +114,9 @@ class ValueTypes(Protocol):
     def codec(self, type_: Any, what: str) -> Codec:
         """Return the codec of a type; `what` is named in errors."""
 
+    def key_codec(self, type_: Any, what: str) -> Codec:
+        """Return the codec of the type of a map's keys."""
+
 
 class Contents(Protocol):
     """Where a handle reads and writes: a table of contents, and a key in it."""

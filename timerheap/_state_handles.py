@@ -371,7 +371,9 @@ class KeyedRuntimeContext(RuntimeContext):
         if self._backend is not None:
             self._bind(asked, self._backend)
         whats = (f"state {name!r}{part}" for part in class_.parts)
-        handle = class_(asked, name, [*map(self._types.codec, types, whats)])
+        makers = (self._types.key_codec, self._types.codec)[-len(types) :]
+        codecs = [make(type_, what) for make, type_, what in zip(makers, types, whats, strict=True)]
+        handle = class_(asked, name, codecs)
         self._handles[name] = handle, asked
         return handle
 

@@ -9,7 +9,7 @@ import datetime
 import decimal
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from timerheap.types import arrow_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ArrowCodec", "ArrowTypes", "Misfit", "NamedRow", "checker", "reader"]
+__all__ = ["ArrowCodec", "ArrowTypes", "KeyCodec", "Misfit", "NamedRow", "checker", "reader"]
 
 Convert = Callable[[Any], Any]
 RowClass = Callable[..., Callable[..., tuple[Any, ...]]]
@@ -47,15 +47,15 @@ class ArrowTypes:
 
     def resolve(self, type_info: object, argument: str) -> pa.DataType:
         """Return the Arrow type of a descriptor's type; see `timerheap.types.arrow_type`."""
-        return arrow_type(type_info, argument)
+        type_ = arrow_type(type_info, argument)
+        for key in _key_types(type_):
+            _expect_hashable(key, argument)
+        return type_
 
     def resolve_key(self, type_info: object, argument: str) -> pa.DataType:
         """Return the Arrow type of the keys of a map, which must be hashable."""
-        import pyarrow.types as is_
-
         type_ = arrow_type(type_info, argument)
-        if is_.is_list(type_) or is_.is_map(type_):
-            raise ValueError(f"{argument}: the type of a map's keys must be hashable, got {type_}")
+        _expect_hashable(type_, argument)
         return type_
 
     def timed(self, type_: pa.DataType) -> pa.DataType:
@@ -67,6 +67,34 @@ class ArrowTypes:
     def codec(self, type_: pa.DataType, what: str) -> ArrowCodec:
         """Return the codec of a type; `what` is named in errors."""
         return ArrowCodec(type_, what, self._row_class)
+
+    def key_codec(self, type_: pa.DataType, what: str) -> KeyCodec:
+        """Return the codec of a type of `resolve_key`."""
+        return KeyCodec(type_, what, self._row_class)
+
+
+def _key_types(type_: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield the types of the keys of the maps in a type, at every depth."""
+    import pyarrow.types as is_
+
+    if is_.is_map(type_):
+        yield type_.key_type
+        yield from _key_types(type_.item_type)
+    elif is_.is_list(type_):
+        yield from _key_types(type_.value_type)
+    elif is_.is_struct(type_):
+        for field in type_:
+            yield from _key_types(field.type)
+
+
+def _expect_hashable(type_: pa.DataType, argument: str) -> None:
+    import pyarrow.types as is_
+
+    if is_.is_list(type_) or is_.is_map(type_):
+        raise ValueError(f"{argument}: the type of a map's keys must be hashable, got {type_}")
+    if is_.is_struct(type_):
+        for field in type_:
+            _expect_hashable(field.type, argument)
 
 
 class ArrowCodec:
@@ -106,6 +134,22 @@ class ArrowCodec:
     def decode(self, kept: Any) -> Any:
         """Return the value of `kept`, an object of the caller's own."""
         return kept if self._read is None else self._read(kept)
+
+
+class KeyCodec(ArrowCodec):
+    """Converts the keys of a map, of which equal ones are kept alike: -0.0 becomes 0.0."""
+
+    def encode(self, value: Any) -> Any:
+        """Return what is kept of `value`; raise ValueError if it does not fit."""
+        return _with_positive_zeros(super().encode(value))
+
+
+def _with_positive_zeros(kept: Any) -> Any:
+    if isinstance(kept, float):
+        return kept or 0.0
+    if isinstance(kept, dict):
+        return {name: _with_positive_zeros(field) for name, field in kept.items()}
+    return kept
 
 
 def checker(type_: pa.DataType) -> Convert:
@@ -227,6 +271,8 @@ def _timestamp(type_: pa.DataType) -> Convert:
                 return moment if type_.tz is not None else moment.replace(tzinfo=None)
             if not isinstance(value, datetime.datetime):
                 raise Misfit(f"{_show(value)} does not fit {type_}: pass a datetime, or epoch ms as an int")
+            if type(value) is not datetime.datetime:
+                value = _plain_datetime(value, type_)
             if type_.tz is not None:  # as in PySpark, a datetime without a zone is local time
                 value = value.astimezone(datetime.UTC)
             elif value.tzinfo is not None:
@@ -239,6 +285,14 @@ def _timestamp(type_: pa.DataType) -> Convert:
         return exact(value)
 
     return timestamp
+
+
+def _plain_datetime(value: datetime.datetime, type_: pa.DataType) -> datetime.datetime:
+    """Return an instance of a subclass, such as pandas' Timestamp, as a datetime."""
+    if value != value or getattr(value, "nanosecond", 0):  # NaT
+        raise Misfit(f"{_show(value)} does not fit {type_}: pass a datetime of microseconds, or None")
+    time = value.hour, value.minute, value.second, value.microsecond
+    return datetime.datetime(value.year, value.month, value.day, *time, value.tzinfo, fold=value.fold)
 
 
 def _list(type_: pa.DataType, element: Convert) -> Convert:
@@ -271,6 +325,8 @@ def _row(type_: pa.DataType) -> Convert:
                 value = value.get_fields_by_names(names)
             except ValueError as e:
                 raise Misfit(f"{_show(value)} does not fit {type_}: {e}") from None
+        if type(value).__name__ == "VariantVal" and names == ["value", "metadata"]:  # pyspark's
+            value = value.value, value.metadata
         if isinstance(value, Mapping):
             unknown = set(value) - set(names)
             if unknown:

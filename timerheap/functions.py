@@ -399,7 +399,9 @@ class BatchProcessFunction(Function, ABC):
     ) -> Iterable[pa.RecordBatch] | None:
         """Process rows of one key group and yield record batches.
 
-        In arrival order these are all its rows in a micro-batch, else at most one of each key.
+        In arrival order these are all its rows in a micro-batch, else at most one of each key. Columns of
+        other types than the result's are cast if that loses nothing, and the fields of structs are matched
+        by name. Integers stand for timestamps, in epoch ms, and timestamps without a time zone are in UTC.
         """
 
     def on_timers(

@@ -37,7 +37,9 @@ _ALIASES = {
     "timestamp_ntz": "timestamp",
     "timestamp_ltz": "instant",
 }
-_TOKEN = re.compile(r"\s*(`[^`]*`|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])")
+_TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|[A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:])")
+
+_DAY_TIME = re.compile(r"interval (day|hour|minute|second)")  # how Spark writes a DayTimeIntervalType
 
 
 class TypeInformation:
@@ -174,7 +176,8 @@ class Types:
                 f"field_names must have one name per field type, got {len(field_names)} names for "
                 f"{len(field_types)} field_types"
             )
-        fields = ",".join(f"`{n}`:{t.ddl}" for n, t in zip(field_names, field_types, strict=True))
+        names = ["`" + name.replace("`", "``") + "`" for name in field_names]
+        fields = ",".join(f"{n}:{t.ddl}" for n, t in zip(names, field_types, strict=True))
         return TypeInformation(f"struct<{fields}>")
 
     @staticmethod
@@ -214,8 +217,8 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
         ddl = type_.ddl
     elif isinstance(type_, str):
         ddl = type_
-    elif callable(getattr(type_, "simpleString", None)):  # a Spark DataType, without importing pyspark
-        ddl = type_.simpleString()  # type: ignore[attr-defined]
+    elif callable(getattr(type_, "jsonValue", None)):  # a Spark DataType, without importing pyspark
+        return _of_spark(type_.jsonValue(), argument)  # type: ignore[attr-defined]
     elif type_ is None:
         raise TypeError(
             f"{argument}: the type must be given, since values are never pickled, got None; pass the type of "
@@ -227,6 +230,37 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
             f"pyarrow type, got {type_!r}"
         )
     return _Parser(ddl, argument).parse()
+
+
+def _of_spark(json: Any, argument: str) -> pa.DataType:
+    """Return the Arrow type of a Spark type's ``jsonValue()``, whose timestamp is a moment."""
+    import pyarrow as pa
+
+    if isinstance(json, str):
+        if _DAY_TIME.match(json):
+            return pa.duration("us")
+        ddl = "time" if json.startswith("time(") else json
+        return _Parser("instant" if ddl == "timestamp" else ddl, argument).parse()
+    if json["type"] == "array":
+        return pa.list_(pa.field("element", _of_spark(json["elementType"], argument)))
+    if json["type"] == "map":
+        return pa.map_(_of_spark(json["keyType"], argument), _of_spark(json["valueType"], argument))
+    if json["type"] == "struct":
+        fields = [pa.field(field["name"], _of_spark(field["type"], argument)) for field in json["fields"]]
+        if twice := _twice(fields):
+            raise _unstorable(argument, json["type"], f"the field {twice!r} occurs twice")
+        return pa.struct(fields)
+    raise _unstorable(argument, json["type"], "no state can hold it")
+
+
+def _twice(fields: list[pa.Field]) -> str | None:
+    """Return a name that several fields have."""
+    names = [field.name for field in fields]
+    return next((name for at, name in enumerate(names) if name in names[:at]), None)
+
+
+def _unstorable(argument: str, type_: str, why: str) -> ValueError:
+    return ValueError(f"{argument}: the type must be one that timerheap can store, got {type_!r}: {why}")
 
 
 def arrow_columns(ddl: str, argument: str) -> pa.Schema:
@@ -265,9 +299,7 @@ class _Parser:
             at = match.end()
 
     def error(self, why: str) -> ValueError:
-        return ValueError(
-            f"{self.argument}: the type must be one that timerheap can store, got {self.ddl!r}: {why}"
-        )
+        return _unstorable(self.argument, self.ddl, why)
 
     def parse(self) -> pa.DataType:
         type_ = self.type()
@@ -331,14 +363,27 @@ class _Parser:
         import pyarrow as pa
 
         self.next("<")
-        fields = []
+        fields: list[pa.Field] = []
         while True:
-            name = self.next().strip("`")
-            if self.tokens and self.tokens[0] == ":":
-                self.next(":")
-            fields.append(pa.field(name, self.type()))
+            fields.append(self.field().with_nullable(True))
+            if twice := _twice(fields):
+                raise self.error(f"the field {twice!r} occurs twice")
             if self.next() == ">":
                 return pa.struct(fields)
+
+    def field(self) -> pa.Field:
+        import pyarrow as pa
+
+        name = self.next()
+        if name.startswith("`"):
+            name = name[1:-1].replace("``", "`")
+        if self.tokens and self.tokens[0] == ":":
+            self.next(":")
+        type_, nullable = self.type(), True
+        if [token.lower() for token in self.tokens[:2]] == ["not", "null"]:
+            del self.tokens[:2]
+            nullable = False
+        return pa.field(name, type_, nullable)
 
 
 class _ColumnsParser(_Parser):
@@ -363,14 +408,7 @@ class _ColumnsParser(_Parser):
 
         fields = []
         while True:
-            name = self.next().strip("`")
-            if self.tokens and self.tokens[0] == ":":
-                self.next(":")
-            type_, nullable = self.type(), True
-            if [token.lower() for token in self.tokens[:2]] == ["not", "null"]:
-                del self.tokens[:2]
-                nullable = False
-            fields.append(pa.field(name, type_, nullable))
+            fields.append(self.field())
             if not self.tokens:
                 return pa.schema(fields)
             self.next(",")

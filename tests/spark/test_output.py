@@ -9,10 +9,12 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from timerheap import OutputTag, Types
 from timerheap.spark._compat import to_record_batch
 from timerheap.spark._plan.observation import output_type
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.result_frames import METRICS, RESULTS, result_frames
+from timerheap.types import arrow_type
 
 SCHEMA = pa.schema(
     [
@@ -142,3 +144,75 @@ def test_an_int_is_a_timestamp_in_epoch_ms():
         output.table()
     with pytest.raises(ValueError, match="on_timers yielded column 'at' as int64, which does not fit"):
         ResultBuffer(schema).batch(pa.record_batch({"at": [2**62], "local": [0]}), "on_timers")
+
+
+def test_fields_of_structs_are_matched_by_name_at_every_depth():
+    moment = pa.timestamp("us", "UTC")
+    pair = pa.struct([("at", moment), ("n", pa.int64())])
+    output = ResultBuffer(pa.schema([("pairs", pa.list_(pair)), ("pair", pair)]))
+
+    other_order = pa.array([{"n": 5, "at": 1_700_000_000_000}])
+    output.batch(
+        pa.record_batch({"pair": other_order, "pairs": pa.array([other_order.to_pylist()])}), "on_timers"
+    )
+    output.batch(pa.record_batch({"pair": [{"n": 6}], "pairs": [None]}), "on_timers")
+
+    first, second = output.table().to_pylist()
+    assert first["pair"]["at"].timestamp() == first["pairs"][0]["at"].timestamp() == 1_700_000_000
+    assert first["pair"]["n"] == first["pairs"][0]["n"] == 5
+    assert second["pair"] == {"at": None, "n": 6}
+
+
+@pytest.mark.parametrize(
+    ("ddl", "values", "message"),
+    [
+        ("decimal(10,2)", pa.array([0.125]), "pass decimals"),
+        ("date", pa.array([0], pa.timestamp("s")), "pass dates"),
+        ("boolean", pa.array([2]), "pass values of bool"),
+        ("bigint", pa.array([True]), "pass values of int64"),
+        ("bigint", pa.array(["1"]), "pass values of int64"),
+        ("string", pa.array([1]), "pass values of string"),
+        ("string", pa.array([1]).dictionary_encode(), "pass values of string"),
+        ("timestamp", pa.array([0], pa.timestamp("us", "UTC")), "without a time zone"),
+        ("int", pa.array([2**31]), "not in range"),
+        ("struct<at:bigint>", pa.array([{"aat": 1}]), r"its fields must be of \['at'\], got 'aat'"),
+        ("array<bigint>", pa.array([["1"]]), "pass values of int64"),
+    ],
+)
+def test_a_column_that_would_say_something_else_raises(ddl, values, message):
+    output = ResultBuffer(pa.schema([("x", arrow_type(ddl))]))
+    with pytest.raises(ValueError, match=rf"on_timers yielded column 'x' as [\s\S]*{message}"):
+        output.batch(pa.record_batch({"x": values}), "on_timers")
+    assert output.table().num_rows == 0
+
+
+TAG = OutputTag("seen", Types.ROW_NAMED(["at", "n"], [Types.INSTANT(), Types.LONG()]))
+SEEN = pa.struct([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+
+
+def test_columns_of_a_side_output_are_read_like_those_of_the_result():
+    output = ResultBuffer(SCHEMA, None, [pa.field("seen", SEEN)])
+    output.batch((TAG, pa.record_batch({"n": pa.array([5], pa.int32()), "at": [1_500]})), "process_batch")
+    (row,) = output.table()["side_output"].to_pylist()
+    assert row["seen"]["at"].timestamp() == 1.5
+    assert row["seen"]["n"] == 5
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"at": [1]}, r"must have the columns \['at', 'n'\], got \['at'\]"),
+        (
+            {"at": [1], "n": [2], "lost": [3]},
+            r"must have the columns \['at', 'n'\], got \['at', 'n', 'lost'\]",
+        ),
+        (
+            {"at": [1], "n": ["2"]},
+            "has the column 'n' as string, which does not fit int64: pass values of int64",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit_a_side_output_raise(columns, message):
+    output = ResultBuffer(SCHEMA, None, [pa.field("seen", SEEN)])
+    with pytest.raises(ValueError, match=f"a record batch of the side output 'seen' {message}"):
+        output.batch((TAG, pa.record_batch(columns)), "process_batch")

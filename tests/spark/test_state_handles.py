@@ -333,3 +333,37 @@ def test_descriptors_of_equal_types_return_one_handle(backend):
     opened = Opened(backend, "bigint")
     for same in (Types.LONG(), pa.int64()):
         assert opened.context.get_state(ValueStateDescriptor("value", same)) is opened.value
+
+
+@backends
+def test_both_zeros_are_one_key_of_a_map(backend):
+    opened = Opened(backend, "string", "double")
+    opened.book.put(-0.0, "a")
+    opened.book.put(0.0, "b")
+    assert repr(list(opened.book.items())) == "[(0.0, 'b')]"
+    opened.book.remove(-0.0)
+    assert opened.book.is_empty()
+
+
+@backends
+def test_both_zeros_in_a_row_are_one_key_of_a_map(backend):
+    opened = Opened(backend, "string", "struct<x:double,n:int>")
+    opened.book.put((-0.0, 1), "a")
+    assert repr([tuple(key) for key in opened.book.keys()]) == "[(0.0, 1)]"  # noqa: SIM118
+
+
+@pytest.mark.parametrize(
+    "descriptor",
+    [
+        MapStateDescriptor("book", "struct<a:array<int>>", Types.LONG()),
+        MapStateDescriptor("book", "string", "map<array<int>,int>"),
+        ValueStateDescriptor("book", "array<struct<m:map<struct<a:map<int,int>>,int>>>"),
+        ListStateDescriptor("book", Types.MAP(Types.LIST(Types.LONG()), Types.LONG())),
+    ],
+    ids=lambda descriptor: str(descriptor.type_info),
+)
+def test_maps_whose_keys_cannot_be_hashed_raise(descriptor):
+    context = key_group(KeyContext())
+    get = {MapStateDescriptor: "get_map_state", ListStateDescriptor: "get_list_state"}
+    with pytest.raises(ValueError, match="state 'book': the type of a map's keys must be hashable, got"):
+        getattr(context, get.get(type(descriptor), "get_state"))(descriptor)

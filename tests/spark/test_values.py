@@ -4,11 +4,14 @@ import datetime
 import decimal
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import VariantType, VariantVal
 
 from timerheap._values import Misfit, checker, reader
 from timerheap.spark._group.value_columns import cast, column_of
@@ -161,3 +164,28 @@ def test_numpy_values_and_iterables_are_accepted(ddl, value, kept):
     found = checker(arrow_type(ddl))(value)
     assert found == kept
     assert type(found) is type(kept)
+
+
+def test_a_timestamp_of_pandas_is_a_datetime():
+    stamp = pd.Timestamp("2024-02-29 12:00:00.000123")
+    kept = checker(arrow_type("timestamp"))(stamp)
+    assert type(kept) is datetime.datetime
+    assert kept == stamp
+    assert checker(arrow_type("instant"))(stamp) == stamp.to_pydatetime().astimezone(UTC)
+    zoned = stamp.tz_localize("Asia/Tokyo")
+    assert checker(arrow_type("instant"))(zoned) == zoned
+
+
+@pytest.mark.parametrize("value", [pd.Timestamp(1), pd.NaT], ids=str)
+@pytest.mark.parametrize("ddl", ["timestamp", "instant"])
+def test_a_timestamp_of_pandas_that_no_datetime_holds_raises(ddl, value):
+    with pytest.raises(Misfit, match=r"does not fit timestamp.*pass a datetime of microseconds, or None"):
+        checker(arrow_type(ddl))(value)
+
+
+def test_a_variant_is_kept_by_its_bytes():
+    type_ = to_arrow_type(VariantType())
+    assert checker(type_)(VariantVal(b"\x0c\x01", b"\x01\x00\x00")) == {
+        "value": b"\x0c\x01",
+        "metadata": b"\x01\x00\x00",
+    }

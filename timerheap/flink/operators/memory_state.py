@@ -104,6 +104,8 @@ class _CopyingTypes:
     def codec(self, type_: object, what: str) -> _CopyingCodec:
         return _CopyingCodec()
 
+    key_codec = codec
+
 
 class _CopyingCodec:
     def encode(self, value: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
-from timerheap._values import ArrowCodec
+from timerheap._values import KeyCodec
 from timerheap.spark._group import growing_state, map_log
 from timerheap.spark._group.growing_state import GrowingState, rows_of
 from timerheap.spark._group.memory import PROCESS, Memory
@@ -46,7 +46,7 @@ class MapTable(GrowingState[dict[Any, Any]]):
 
     def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
         super().__init__(kind, name, type_, memory)
-        self._key = ArrowCodec(type_.key_type, f"state {name!r}, a key", Row)
+        self._key = KeyCodec(type_.key_type, f"state {name!r}, a key", Row)
         self._pending: dict[int, _Changes] = {}
         self._searchable = map_log.searchable(type_.key_type)
         self._searched: dict[int, tuple[int, pa.Array | None]] = {}  # how often, and the log
@@ -167,7 +167,7 @@ class MapTable(GrowingState[dict[Any, Any]]):
     def _keys(self, column: pa.Array) -> list[Any]:
         kept = python_values(column)
         if pa.types.is_struct(column.type) or pa.types.is_floating(column.type):
-            return [self._key.decode(self._key.encode(key)) for key in kept]  # a NaN becomes the one NaN
+            return [self._key.decode(self._key.encode(key)) for key in kept]  # NaN becomes the one NaN
         return kept
 
     def _pending_edits(self) -> Edits | None:

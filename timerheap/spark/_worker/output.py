@@ -218,8 +218,6 @@ def _checked(column: pa.Array, field: pa.Field) -> pa.Array:
 
 def _fitting(column: Any, field: pa.Field, source: str) -> Any:
     try:
-        if pa.types.is_string(field.type) and not (_is_text(column.type) or column.null_count == len(column)):
-            raise TypeError("yield strings")  # Arrow would convert numbers to text
         fitting = column if column.type == field.type else cast(column, field.type)
     except (pa.ArrowException, TypeError) as e:
         raise ValueError(
@@ -231,11 +229,3 @@ def _fitting(column: Any, field: pa.Field, source: str) -> Any:
             f"{source} yielded null in column {field.name!r}, which output_schema says is not null"
         )
     return fitting
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    if pa.types.is_dictionary(type_):
-        type_ = type_.value_type
-    return bool(
-        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
-    )

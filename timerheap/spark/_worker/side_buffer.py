@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from timerheap.output_tag import OutputTag
 from timerheap.spark._group.offsets import fitting, narrow, wide_rows
-from timerheap.spark._group.value_columns import column_of
+from timerheap.spark._group.value_columns import cast, column_of
 
 __all__ = ["SIDE_OUTPUT", "SideBuffer", "undeclared"]
 
@@ -50,7 +50,13 @@ class SideBuffer:
                 f"a record batch of the side output {tag.tag_id!r} needs a tag of rows, got {field.type}; "
                 "give the tag a type such as Types.ROW_NAMED([...], [...])"
             )
-        columns = [batch.column(child.name).cast(child.type) for child in field.type]
+        names = [child.name for child in field.type]
+        if sorted(batch.schema.names) != sorted(names):
+            raise ValueError(
+                f"a record batch of the side output {tag.tag_id!r} must have the columns {names}, got "
+                f"{batch.schema.names}"
+            )
+        columns = [_fitting(batch.column(child.name), child, tag) for child in field.type]
         self._append(field, pa.StructArray.from_arrays(columns, fields=list(field.type)))
 
     def gathered(self) -> list[pa.Table]:
@@ -86,6 +92,16 @@ class SideBuffer:
         children = [column if each is field else pa.nulls(len(column), each.type) for each in fields]
         struct = pa.StructArray.from_arrays(children, fields=fields)
         self._tables.append(pa.table([struct], [SIDE_OUTPUT]))
+
+
+def _fitting(column: pa.Array, field: pa.Field, tag: OutputTag) -> pa.Array:
+    try:
+        return cast(column, field.type)
+    except (pa.ArrowException, TypeError) as e:
+        raise ValueError(
+            f"a record batch of the side output {tag.tag_id!r} has the column {field.name!r} as "
+            f"{column.type}, which does not fit {field.type}: {e}"
+        ) from None
 
 
 def undeclared(tag: OutputTag) -> str:

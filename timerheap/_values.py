@@ -291,8 +291,7 @@ def _plain_datetime(value: datetime.datetime, type_: pa.DataType) -> datetime.da
     """Return an instance of a subclass, such as pandas' Timestamp, as a datetime."""
     if value != value or getattr(value, "nanosecond", 0):  # NaT
         raise Misfit(f"{_show(value)} does not fit {type_}: pass a datetime of microseconds, or None")
-    time = value.hour, value.minute, value.second, value.microsecond
-    return datetime.datetime(value.year, value.month, value.day, *time, value.tzinfo, fold=value.fold)
+    return datetime.datetime.combine(value.date(), value.timetz())
 
 
 def _list(type_: pa.DataType, element: Convert) -> Convert:

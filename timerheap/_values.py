@@ -289,7 +289,8 @@ def _timestamp(type_: pa.DataType) -> Convert:
 
 def _plain_datetime(value: datetime.datetime, type_: pa.DataType) -> datetime.datetime:
     """Return an instance of a subclass, such as pandas' Timestamp, as a datetime."""
-    if value != value or getattr(value, "nanosecond", 0):  # NaT
+    nanosecond: int = getattr(value, "nanosecond", 0)
+    if value != value or nanosecond:  # NaT
         raise Misfit(f"{_show(value)} does not fit {type_}: pass a datetime of microseconds, or None")
     return datetime.datetime.combine(value.date(), value.timetz())
 

@@ -94,7 +94,7 @@ def test_ddl_is_parsed_to_arrow_types(ddl, arrow):
 @pytest.mark.parametrize(
     ("type_", "arrow"),
     [
-        (spark_types.TimestampType(), pa.timestamp("us", "UTC")),
+        (spark_types.TimestampType(), pa.timestamp("us")),
         (spark_types.TimestampNTZType(), pa.timestamp("us")),
         (spark_types.DayTimeIntervalType(), pa.duration("us")),
         (spark_types.ArrayType(spark_types.LongType(), containsNull=False), LIST),
@@ -102,7 +102,7 @@ def test_ddl_is_parsed_to_arrow_types(ddl, arrow):
             spark_types.StructType()
             .add("my field", spark_types.MapType(spark_types.StringType(), spark_types.TimestampType()))
             .add("n", "long", nullable=False),
-            pa.struct([("my field", pa.map_(pa.string(), pa.timestamp("us", "UTC"))), ("n", pa.int64())]),
+            pa.struct([("my field", pa.map_(pa.string(), pa.timestamp("us"))), ("n", pa.int64())]),
         ),
     ],
     ids=str,

@@ -233,14 +233,13 @@ def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
 
 
 def _of_spark(json: Any, argument: str) -> pa.DataType:
-    """Return the Arrow type of a Spark type's ``jsonValue()``, whose timestamp is a moment."""
+    """Return the Arrow type of a Spark type's ``jsonValue()``; nullability is ignored."""
     import pyarrow as pa
 
     if isinstance(json, str):
         if _DAY_TIME.match(json):
             return pa.duration("us")
-        ddl = "time" if json.startswith("time(") else json
-        return _Parser("instant" if ddl == "timestamp" else ddl, argument).parse()
+        return _Parser("time" if json.startswith("time(") else json, argument).parse()
     if json["type"] == "array":
         return pa.list_(pa.field("element", _of_spark(json["elementType"], argument)))
     if json["type"] == "map":

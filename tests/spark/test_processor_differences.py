@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from processor_stage import Stage
-from pyspark.sql import Row
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
 
+from timerheap.spark import transform_with_state
 from timerheap.spark._group.processor_work import DeclaredState
 from timerheap.spark._worker.processor_values import StructCodec
 
@@ -26,6 +27,9 @@ class Sum(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self.sum = handle.getValueState("sum", self.schema, self.ttl)
+
+    def close(self) -> None:
+        pass
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         total = sum(row.n for row in rows) + (self.sum.get() or (0,))[0]
@@ -87,6 +91,70 @@ def test_the_fields_of_a_map_s_keys_must_be_atomic() -> None:
     stage = Stage(Nested, ROWS, ROWS, map=DeclaredState("map", (Nested.keys, LONG), None))
     with pytest.raises(ValueError, match=r"state 'map': the fields of a map's keys must be of atomic types"):
         stage.batch([("a", 1)])
+
+
+def plan(spark: SparkSession, processor: StatefulProcessor) -> None:
+    df = spark.createDataFrame([], ROWS)
+    transform_with_state(df, "k", processor, ROWS, "Append", "None")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("type_", [T.DayTimeIntervalType(), T.NullType(), T.VariantType()])
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "refused",
+    "states of type interval, void or variant",
+    note="keep a bigint of microseconds instead of an interval, and JSON text instead of a variant",
+)
+def test_a_state_must_have_types_that_can_be_kept(spark: SparkSession, type_: T.DataType) -> None:
+    class Keeping(Sum):
+        schema = T.StructType().add("x", T.ArrayType(type_))
+
+    with pytest.raises(
+        ValueError, match=r"must have types that timerheap can keep, got .*; use another type"
+    ):
+        plan(spark, Keeping())
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "n long, n string",
+        T.StructType().add("x", T.ArrayType(T.StructType().add("n", "long").add("n", "long"))),
+        T.StructType().add("x", T.MapType(T.StringType(), T.StructType().add("n", "long").add("n", "long"))),
+    ],
+)
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "refused",
+    "states with two fields of one name",
+    note="rename one of them; Spark takes them by their position",
+)
+def test_the_fields_of_a_state_must_have_unique_names(spark: SparkSession, schema: Any) -> None:
+    processor = Sum()
+    processor.schema = schema
+    with pytest.raises(
+        ValueError, match=r"the schema of state 'sum' must have unique field names, got 'n' more than once"
+    ):
+        plan(spark, processor)
+
+
+class Count(Sum):
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield Row(n=len(list(rows)))
+
+
+@pytest.mark.spark
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "NaN in a key",
+    note="is one key; in Spark, a batch DataFrame has a call for each row, since NaN is not equal to itself",
+)
+def test_the_rows_of_nan_are_those_of_one_key(spark: SparkSession) -> None:
+    df = spark.createDataFrame([(float("nan"),)] * 2, "k double")
+    assert transform_with_state(df, "k", Count(), "n int", "Append", "None").collect() == [Row(n=2)]
 
 
 @pytest.mark.parametrize("value", [b"x", datetime.date(2026, 1, 2), ("a", 1)])

@@ -15,7 +15,9 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from timerheap.spark._compat import to_record_batch
 from timerheap.spark._group.processor_work import FrameSettings
+from timerheap.spark._worker import processor_frames
 from timerheap.spark._worker.frame_slices import columns_of, sliced
 
 RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())
@@ -69,6 +71,51 @@ def test_a_frame_is_full_at_so_many_bytes(nbytes: int, sizes: list[int]) -> None
     stage = Stage(Frames, rows, RESULT, style="frames", frames=FrameSettings(100, nbytes))
     found = stage.batch([(key, "s" * 4_000) for key in "abbbbb"])
     assert [int(what.split()[0]) for _, what in found] == sizes
+
+
+class Objects(StatefulProcessor):
+    """Yields a frame for each value of its rows' expressions, in a column of objects."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            for expression in frame["e"]:
+                yield pd.DataFrame({"x": pd.Series([eval(expression)], dtype=object)})
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("type_", "expressions", "found"),
+    [
+        (T.IntegerType(), ["1", "'2'", "None", "3"], [1, 2, None, 3]),
+        (T.LongType(), ["2**53 + 1", "2.0", "None"], [2**53 + 1, 2, None]),
+        (T.BooleanType(), ["True", "'false'"], [True, False]),
+        (T.ArrayType(T.IntegerType()), ["[1]", "['2']", "[3.0]"], [[1], [2], [3]]),
+        (T.StructType().add("p", "integer"), ["{'p': 1}", "{'p': '2'}"], [{"p": 1}, {"p": 2}]),
+    ],
+)
+def test_each_frame_is_converted_by_itself(type_: Any, expressions: list[str], found: list[Any]) -> None:
+    rows = T.StructType().add("k", "string").add("e", "string")
+    stage = Stage(Objects, rows, T.StructType().add("x", type_), style="frames")
+    assert [x for (x,) in stage.batch([("a", e) for e in expressions])] == found
+
+
+def test_frames_that_need_no_inference_are_converted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(frame: pd.DataFrame, *types: Any, **options: Any) -> Any:
+        made.append(len(frame))
+        return to_record_batch(frame, *types, **options)
+
+    monkeypatch.setattr(processor_frames, "to_record_batch", counted)
+    rows = T.StructType().add("k", "string").add("e", "string")
+    stage = Stage(Objects, rows, T.StructType().add("x", "string"), style="frames")
+    assert stage.batch([("a", "'b'"), ("b", "None"), ("b", "'c'")]) == [("b",), (None,), ("c",)]
+    assert made == [3]
 
 
 class Hours(StatefulProcessor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -19,6 +20,8 @@ from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._group.processor_work import DeclaredState
+from timerheap.spark._worker.processor_handle import ProcessorHandle
+from timerheap.spark._worker.processor_states import Scope
 from timerheap.spark._worker.processor_values import StructCodec
 
 ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())
@@ -235,6 +238,28 @@ def test_a_deleted_state_raises_the_error_of_spark() -> None:
         run(stage, "v.exists()", now=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"),
+        ("default", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"),
+        (" x", "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"),
+        ("$x", "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS"),
+    ],
+)
+@pytest.mark.promises("StatefulProcessor", "supported", "names of states that Spark refuses")
+def test_a_name_that_spark_refuses_raises_its_error(name: str, error: str) -> None:
+    def declare(*of: Any) -> DeclaredState:
+        return DeclaredState("list", (N,), None)
+
+    handle = ProcessorHandle("None", Scope(), declare)
+    handle.getListState("x$", N)
+    with pytest.raises(
+        PySparkRuntimeError, match=rf"Error initializing list state: \[{error}\].* name={re.escape(name)}\."
+    ):
+        handle.getListState(name, N)
+
+
 @pytest.mark.promises("StatefulProcessor", "supported", "timeMode")
 def test_timers_need_a_time_mode() -> None:
     with pytest.raises(PySparkRuntimeError, match=r"operation=register_timer with invalid timeMode=NoTime"):
@@ -263,10 +288,20 @@ def test_timers_need_a_time_mode() -> None:
         ("boolean", 1, None),
         ("decimal(10,2)", Decimal("1.255"), Decimal("1.26")),
         ("decimal(10,2)", 1, None),
+        ("decimal(10,2)", Decimal("-0.001"), Decimal("0.00")),
+        ("string", Decimal("-0.00"), "0.00"),
+        ("string", [Decimal("-0")], "[0]"),
         ("date", date(2020, 1, 2), date(2020, 1, 2)),
         ("timestamp", datetime(2020, 1, 2, 3, tzinfo=UTC), "local"),
         ("array<int>", [1, "a", 2**40], [1, None, 0]),
+        ("array<int>", b"a\xff", [97, -1]),
+        ("array<string>", bytearray(b"a\xff"), ["97", "-1"]),
+        ("array<boolean>", b"a", [None]),
+        ("array<int not null>", [1, None], [1, 0]),
         ("map<string,int>", {"a": "x"}, {"a": None}),
+        ("map<int,string>", {"a": 1}, {0: "1"}),
+        ("map<double,string>", {"a": 1}, {0.0: "1"}),
+        ("map<string,int not null>", {"a": "x"}, {"a": 0}),
         ("struct<a:int,b:string>", (1, 2), Row(a=1, b="2")),
         ("integer not null", None, 0),
     ],
@@ -278,8 +313,7 @@ def test_values_are_coerced_as_by_sparks_jvm(type_: str, value: Any, kept: Any) 
     if kept == "local":
         assert found == value.astimezone().replace(tzinfo=None)
     else:
-        assert found == kept
-        assert type(found) is type(kept)
+        assert repr(found) == repr(kept)
 
 
 @pytest.mark.promises(
@@ -294,6 +328,9 @@ def test_a_null_in_a_field_that_must_not_be_null_raises_the_error_of_spark() -> 
         PySparkRuntimeError, match=r"\[EXPRESSION_DECODING_FAILED\].* the field name must not"
     ):
         codec.encode((None,))
+    codec = StructCodec(T.StructType([field("map<string,int>")]))
+    with pytest.raises(PySparkRuntimeError, match=r"\[EXPRESSION_DECODING_FAILED\].* the field key must not"):
+        codec.encode(({None: 1},))
 
 
 @pytest.mark.promises(
@@ -311,7 +348,13 @@ def test_the_entries_of_a_dict_in_a_value_keep_their_order() -> None:
 def field(ddl: str) -> T.StructField:
     names = {
         "array<int>": T.ArrayType(T.IntegerType()),
+        "array<string>": T.ArrayType(T.StringType()),
+        "array<boolean>": T.ArrayType(T.BooleanType()),
+        "array<int not null>": T.ArrayType(T.IntegerType(), containsNull=False),
         "map<string,int>": T.MapType(T.StringType(), T.IntegerType()),
+        "map<int,string>": T.MapType(T.IntegerType(), T.StringType()),
+        "map<double,string>": T.MapType(T.DoubleType(), T.StringType()),
+        "map<string,int not null>": T.MapType(T.StringType(), T.IntegerType(), valueContainsNull=False),
         "struct<a:int,b:string>": T.StructType().add("a", "integer").add("b", "string"),
         "decimal(10,2)": T.DecimalType(10, 2),
     }

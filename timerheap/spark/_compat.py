@@ -73,22 +73,33 @@ def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
 
 
 def to_record_batch(
-    frame: pd.DataFrame, type_: StructType, zone: str, *, safe: bool = False, ints_to_decimals: bool = False
+    frame: pd.DataFrame,
+    type_: StructType,
+    zone: str,
+    *,
+    safe: bool = False,
+    ints_to_decimals: bool = False,
+    by_name: bool = True,
+    infer: bool = True,
 ) -> pa.RecordBatch:
-    """Return what Spark makes of a DataFrame that a pandas function returns, its columns found by name."""
+    """Return what Spark makes of a DataFrame that a pandas function returns.
+
+    Values that are not of their column's type are cast from the one type that Arrow infers for all of them,
+    or are an error without `infer`.
+    """
     if hasattr(conversion, "PandasToArrowConversion"):
         batch = conversion.PandasToArrowConversion.convert(
             [frame],
             StructType([StructField("_0", type_)]),
             timezone=zone,
             safecheck=safe,
-            arrow_cast=True,
-            assign_cols_by_name=True,
+            arrow_cast=infer,
+            assign_cols_by_name=by_name,
             int_to_decimal_coercion_enabled=ints_to_decimals,
         )
         columns = batch.column(0).flatten()
     else:
-        serializer = _serializer(zone, safe, ints_to_decimals)
+        serializer = _serializer(zone, safe, ints_to_decimals, by_name, infer)
         columns = serializer._create_struct_array(frame, to_arrow_type(type_)).flatten()
     return pa.RecordBatch.from_arrays(columns, names=type_.names)
 
@@ -133,10 +144,12 @@ def accumulator(spark: SparkSession, zero: T, param: AccumulatorParam[T]) -> Acc
     return spark.sparkContext.accumulator(zero, param)
 
 
-def _serializer(zone: str, safe: bool = False, ints_to_decimals: bool = False) -> Any:
+def _serializer(
+    zone: str, safe: bool = False, ints_to_decimals: bool = False, by_name: bool = True, infer: bool = True
+) -> Any:
     """Return what converted the frames of a pandas function before 4.2."""
     from pyspark.sql.pandas import serializers
 
     make = cast(Any, serializers).ArrowStreamPandasUDFSerializer
     coercion = _if_known(make, int_to_decimal_coercion_enabled=ints_to_decimals)
-    return make(zone, safe, True, arrow_cast=True, **coercion)
+    return make(zone, safe, by_name, arrow_cast=infer, **coercion)

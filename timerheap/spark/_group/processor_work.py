@@ -41,12 +41,15 @@ class FrameSettings:
         Whether ints of a result may become decimals.
     safe : bool
         Whether a value of a result that does not fit its type is an error.
+    by_name : bool
+        Whether the columns of a result are found by name, else by position.
     """
 
     rows: int
     nbytes: int
     ints_to_decimals: bool = False
-    safe: bool = False
+    safe: bool = True
+    by_name: bool = True
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, cast
 
 from pyspark.cloudpickle import dumps, loads
 from pyspark.errors import ParseException
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from timerheap.spark._compat import refuse_connect
 from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
@@ -190,6 +191,31 @@ class _RecordingHandle(ProcessorHandle):
 
 
 def _schema(name: str, schema: object) -> StructType:
+    parsed = _parsed_schema(name, schema)
+    twice = [field for names in _field_names(parsed) for field in names if names.count(field) > 1]
+    if twice:
+        raise ValueError(
+            f"the schema of state {name!r} must have unique field names, got {twice[0]!r} more than once; "
+            "rename the field"
+        )
+    return parsed
+
+
+def _field_names(type_: DataType) -> Iterator[list[str]]:
+    """Return the names of the fields of each struct in a type."""
+    inner: list[DataType] = []
+    if isinstance(type_, StructType):
+        yield type_.names
+        inner = [field.dataType for field in type_]
+    elif isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    elif isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    for each in inner:
+        yield from _field_names(each)
+
+
+def _parsed_schema(name: str, schema: object) -> StructType:
     if isinstance(schema, str):
         try:
             return cast(StructType, StructType.fromDDL(schema))

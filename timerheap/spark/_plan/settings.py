@@ -26,6 +26,7 @@ _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _REUSE = "spark.python.worker.reuse"
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
+_BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
 
 _FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
 _NO_BYTES = (1 << 31) - 1  # no limit
@@ -60,6 +61,7 @@ def frame_settings(spark: SparkSession) -> FrameSettings:
         nbytes=_NO_BYTES if on_connect(spark) else _batch_bytes(spark),
         ints_to_decimals=_is_set(spark, _TO_DECIMAL),
         safe=_is_set(spark, _SAFELY),
+        by_name=_is_set(spark, _BY_NAME),
     )
 
 
@@ -68,8 +70,12 @@ def _batch_bytes(spark: SparkSession) -> int:
     return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(spark.conf.get(_BYTES)))
 
 
-def _is_set(spark: SparkSession, name: str) -> bool:
-    return str(spark.conf.get(name, "false")).lower() == "true"
+def _is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
+    """Return whether a setting is true; `unknown` is for one that Spark may not know.
+
+    A default that is passed to Spark replaces Spark's own default also for a setting that it knows.
+    """
+    return str(spark.conf.get(name, *unknown)).lower() == "true"
 
 
 def _slow_exchange(spark: SparkSession) -> Iterator[str]:
@@ -87,7 +93,7 @@ def _slow_exchange(spark: SparkSession) -> Iterator[str]:
 
 
 def _slow_state(spark: SparkSession) -> Iterator[str]:
-    if not _is_set(spark, _CHANGELOG):
+    if not _is_set(spark, _CHANGELOG, "false"):
         yield f"{_CHANGELOG} is false, so each micro-batch writes all state, set it to true"
     if not on_connect(spark) and spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
         yield f"{_REUSE} is false, so each task starts a Python worker, set it to true for the application"

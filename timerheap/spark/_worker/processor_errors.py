@@ -38,6 +38,15 @@ _TEXTS = {
         "TTL duration must be greater than zero for State store operation={operation} on state={name}.",
         "42802",
     ),
+    "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": (
+        "Failed to create column family with unsupported starting character and name={name}.",
+        "42802",
+    ),
+    "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME": (
+        "Failed to perform column family operation=create_col_family with invalid name={name}. Column family "
+        "name cannot be empty or include leading/trailing spaces or use the reserved keyword=default",
+        "42802",
+    ),
     "STRUCT_ARRAY_LENGTH_MISMATCH": (
         "Input row doesn't have expected number of values required by the schema. {expected} fields are "
         "required while {actual} values are provided.",

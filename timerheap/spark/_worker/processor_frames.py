@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class FrameRecords:
         return most if total <= nbytes else min(most, max(1, math.ceil(nbytes * rows.num_rows / total)))
 
     def emit(self, results: Iterable[Any]) -> None:
-        """See `Records`; a result is a DataFrame, whose columns are found by name."""
+        """See `Records`; a result is a DataFrame."""
         for frame in results:
             if not isinstance(frame, pd.DataFrame):
                 raise PySparkValueError(
@@ -89,20 +90,37 @@ class FrameRecords:
         if not self._pending:
             return
         pending, self._pending, self._rows = self._pending, [], 0
-        names = self._shape[0]
-        frame = pd.concat([pd.Series(_joined(parts)) for parts in zip(*pending, strict=True)], axis=1)
-        frame.columns = pd.Index(names)
+        for batch in self._batches(pending):
+            self._output.batch(batch, "the processor")
+
+    def _batches(self, pending: list[list[Any]]) -> list[pa.RecordBatch]:
+        """Return what Spark makes of these frames, which it converts one by one.
+
+        They are joined where each value becomes one of its column's type by itself. Elsewhere one type would
+        be inferred for the values of all frames; and an error is to be that of its frame.
+        """
+        if len(pending) > 1:
+            with suppress(Exception):
+                return [self._batch([_joined(parts) for parts in zip(*pending, strict=True)], infer=False)]
+        return [self._batch(columns) for columns in pending]
+
+    def _batch(self, columns: list[Any], infer: bool = True) -> pa.RecordBatch:
+        frame = pd.concat(list(map(pd.Series, columns)), axis=1)
+        frame.columns = pd.Index(self._shape[0])
         settings = self._settings
-        batch = to_record_batch(
-            frame, self._result, self._zone, safe=settings.safe, ints_to_decimals=settings.ints_to_decimals
+        return to_record_batch(
+            frame,
+            self._result,
+            self._zone,
+            safe=settings.safe,
+            ints_to_decimals=settings.ints_to_decimals,
+            by_name=settings.by_name,
+            infer=infer,
         )
-        self._output.batch(batch, "the processor")
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:
     """Return the arrays of one column as one."""
-    if len(parts) == 1:
-        return parts[0]
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     return type(parts[0])._concat_same_type(parts)  # an extension array of pandas

@@ -92,6 +92,10 @@ class ProcessorHandle(StatefulProcessorHandle):
             )
         if name in self.states:
             raise refusal("STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED", doing, name=name)
+        if name in ("", "default") or name != name.strip():
+            raise refusal("STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME", doing, name=name)
+        if name.startswith("$"):
+            raise refusal("STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS", doing, name=name)
         declared = self._declare(name, shape, schemas, ttl or None)
         state = self.states[name] = STATES[shape](name, declared, self._scope)
         return state

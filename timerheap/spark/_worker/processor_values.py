@@ -145,13 +145,18 @@ def _kept_as_they_are(field: T.StructField) -> set[type]:
 
 
 def _field_coercer(field: T.StructField) -> Convert:
-    """Return the `_coercer` of a field; a null that its type forbids is zero or an error, as in the JVM."""
-    coerce = _coercer(field.dataType)
-    if field.nullable:
+    """Return the `_place_coercer` of a field."""
+    return _place_coercer(field.name, field.dataType, field.nullable)
+
+
+def _place_coercer(name: str, type_: T.DataType, nullable: bool) -> Convert:
+    """Return the `_coercer` of a named place; a null that it forbids is zero or an error, as in the JVM."""
+    coerce = _coercer(type_)
+    if nullable:
         return coerce
-    zero = next((zero for types, zero in _ZEROS if isinstance(field.dataType, types)), None)
+    zero = next((zero for types, zero in _ZEROS if isinstance(type_, types)), None)
     if zero is None:
-        return _required(field.name, coerce)
+        return _required(name, coerce)
     default = coerce(zero)
 
     def coerce_or_zero(value: Any) -> Any:
@@ -208,10 +213,10 @@ def _converter(type_: T.DataType) -> Convert:
         naive = _EPOCH.replace(tzinfo=None)
         return lambda value: naive + datetime.timedelta(microseconds=value) if type(value) is int else None
     if isinstance(type_, T.ArrayType):
-        element = _coercer(type_.elementType)
-        return lambda value: list(map(element, value)) if isinstance(value, (list, tuple)) else None
+        return _array(_place_coercer("element", type_.elementType, type_.containsNull))
     if isinstance(type_, T.MapType):
-        key, item = _coercer(type_.keyType), _coercer(type_.valueType)
+        key = _place_coercer("key", type_.keyType, nullable=False)
+        item = _place_coercer("value", type_.valueType, type_.valueContainsNull)
         return lambda value: (
             [(key(k), item(v)) for k, v in value.items()] if isinstance(value, dict) else None
         )
@@ -248,8 +253,10 @@ def _text(value: Any) -> str:
     """Return Java's text of a value."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, decimal.Decimal)):
+    if isinstance(value, int):
         return str(value)
+    if isinstance(value, decimal.Decimal):
+        return str(_with_one_zero(value))
     if isinstance(value, float):
         return _float_text(value)
     if isinstance(value, list):
@@ -287,7 +294,7 @@ def _decimal(type_: T.DecimalType) -> Convert:
     def number(value: Any) -> decimal.Decimal | None:
         if not isinstance(value, decimal.Decimal) or not value.is_finite():
             return None
-        kept = value.quantize(step, context=context)
+        kept = _with_one_zero(value.quantize(step, context=context))
         if len(kept.as_tuple().digits) > type_.precision:
             raise ArithmeticError(
                 f"[DECIMAL_PRECISION_EXCEEDS_MAX_PRECISION] {value} does not fit {type_.simpleString()}"
@@ -295,6 +302,20 @@ def _decimal(type_: T.DecimalType) -> Convert:
         return kept
 
     return number
+
+
+def _with_one_zero(value: decimal.Decimal) -> decimal.Decimal:
+    """Return a decimal as in Java, where zero has no sign."""
+    return value or value.copy_abs()
+
+
+def _array(element: Convert) -> Convert:
+    def elements(value: Any) -> list[Any] | None:
+        if isinstance(value, (bytes, bytearray)):  # in Java an array of signed bytes
+            value = memoryview(value).cast("b").tolist()
+        return list(map(element, value)) if isinstance(value, (list, tuple)) else None
+
+    return elements
 
 
 def _date(days: int) -> datetime.date:

@@ -152,7 +152,7 @@ LAYERS = {
         "processor_operator",
     ],
     "spark._plan": [
-        "__init__ arguments checkpoint_source checkpoint_survey checkpoint_watermarks",
+        "__init__ arguments checkpoint_source checkpoint_survey checkpoint_watermarks described_state",
         "expressions flink_nodes settings stages",
         "checkpoint_state time_column",
         "columns starting_state",

@@ -375,3 +375,15 @@ def test_hashed_groups_are_those_of_a_sort(keys: int, slices: int) -> None:
         hashed, by_sort = group_rows(ends, key_ids), group_by(ends, key_ids)
         for one, other in zip(hashed, by_sort, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("aggregate", [Sum("d", object), Avg("d", object)])
+def test_a_part_that_has_overflowed_is_an_error(aggregate: Sum) -> None:
+    with pytest.raises(
+        OverflowError, match=r"\(d\) must fit into its type, got null for the sum of 2 values"
+    ):
+        aggregate.from_parts([Decimal(1), None, None], [1, 0, 2])
+
+
+def test_the_name_of_an_aggregate_is_pickled() -> None:
+    assert repr(pickle.loads(pickle.dumps(Sum("v", np.int64).named("total")))) == "total"

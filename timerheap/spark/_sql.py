@@ -14,7 +14,7 @@ from timerheap.spark._compat import on_connect, with_columns
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.columns import ColumnOrName, spark_delay
 from timerheap.spark._plan.grouped_windows import Windows
-from timerheap.spark._plan.ranking import first_results, first_rows, with_order
+from timerheap.spark._plan.ranking import RANKED_TIME, first_results, first_rows, with_order
 from timerheap.spark._worker.window_columns import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
 from timerheap.spark.windows import cumulate, hop, session, tumble
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
@@ -132,7 +132,8 @@ def sql(
         return _aggregated(df, wanted, windows)
     if asked.of_rows:
         return first_rows(windows(with_order(df, asked.rank)), asked.rank)
-    return first_results(_aggregated(df, wanted, windows), asked.rank)
+    timed = replace(wanted, columns=(*wanted.columns, (WINDOW_COLUMNS[-1], RANKED_TIME)))
+    return first_results(_aggregated(df, timed, windows), asked.rank)
 
 
 def _aggregated(df: DataFrame, wanted: WindowSelect, windows: Callable[[DataFrame], Windows]) -> DataFrame:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -53,6 +54,12 @@ class Aggregate(ABC):
         self.columns, self.dtype, self.name = tuple(columns), np.dtype(dtype), name
         if self.dtype not in (np.dtype(np.int64), np.dtype(np.float64), np.dtype(object)):
             raise TypeError(f"dtype of {name} must be int64, float64 or object, got {self.dtype}")
+
+    def named(self, name: str) -> Self:
+        """Return the same aggregate with another name."""
+        other = copy(self)
+        other.name = name
+        return other
 
     @abstractmethod
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:

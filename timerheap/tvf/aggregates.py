@@ -91,7 +91,8 @@ class Sum(FieldAggregate):
         super().__init__([column], wanted, f"{self.function}({column})", [*zero, _counter()])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (*self.columns, self.dtype)  # a ufunc over objects cannot be pickled
+        # A ufunc over objects cannot be pickled.
+        return type(self), (*self.columns, self.dtype), {"name": self.name}
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -100,10 +101,15 @@ class Sum(FieldAggregate):
 
     def from_parts(self, *parts: object) -> Accumulators:
         """Build accumulators from sums and counts."""
-        if self.dtype != _INT64:
-            return super().from_parts(*parts)
-        sums, counts = (column.values * column.valid for column in self._columns(parts, [_INT64, _INT64]))
-        return (*_halves(sums), counts)
+        sums, counts = self._columns(parts, [self.dtype, _INT64])
+        lost = ~sums.valid & (np.where(counts.valid, counts.values, 0) > 0)
+        if lost.any():
+            raise OverflowError(
+                f"{self.name} must fit into its type, got null for the sum of "
+                f"{counts.values[np.argmax(lost)]} values; cast its column to a smaller type"
+            )
+        totals = np.where(sums.valid, sums.values, 0)
+        return (*(_halves(totals) if self.dtype == _INT64 else (totals,)), counts.values * counts.valid)
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Add up the values of each group."""
@@ -177,7 +183,7 @@ class Avg(Sum):
         self.scale = scale
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (*self.columns, self.dtype, self.scale)
+        return type(self), (*self.columns, self.dtype, self.scale), {"name": self.name}
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Return the averages."""
@@ -233,7 +239,8 @@ class Min(FieldAggregate):
         super().__init__([column], wanted, f"{self.function}({column})", [best, _counter()])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (*self.columns, self.dtype)  # a ufunc over objects cannot be pickled
+        # A ufunc over objects cannot be pickled.
+        return type(self), (*self.columns, self.dtype), {"name": self.name}
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Find the extreme value of each group."""

@@ -59,7 +59,7 @@ class ApproxCountDistinct(FieldAggregate):
         super().__init__([column], dtype, f"approx_count_distinct({column})", [field])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (*self.columns, self.dtype, self.lg_k)
+        return type(self), (*self.columns, self.dtype, self.lg_k), {"name": self.name}
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Build a sketch of the distinct values of each group."""

@@ -81,8 +81,20 @@ class PartialColumns:
         fields = self.aggregation.columns(partials)
         columns = [pa.array(partials.key_ids), pa.array(partials.slice_ends)]
         types = self.schema.types[2:]
-        columns += [_to_arrow(fields[name], type_) for name, type_ in zip(self._like, types, strict=True)]
+        columns += [
+            self._stored(name, fields[name], type_) for name, type_ in zip(self._like, types, strict=True)
+        ]
         return columns
+
+    def _stored(self, name: str, column: np.ndarray | Multisets, type_: pa.DataType) -> pa.Array:
+        try:
+            return _to_arrow(column, type_)
+        except pa.ArrowInvalid as error:
+            aggregate = self.aggregation.aggregates[int(name.partition(".")[0])]
+            raise OverflowError(
+                f"{aggregate} must fit into {type_}, got a larger value ({error}); cast its column to a "
+                "smaller type"
+            ) from None
 
     def from_arrow(self, rows: pa.RecordBatch) -> Partials:
         """Build partials from the columns of `schema`; raise a ValueError if a column is invalid."""
@@ -145,5 +157,6 @@ def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[An
         return np.ma.masked_array(objects(column.to_pylist()), mask)
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
-    numbers = column.cast(pa.from_numpy_dtype(dtype)).fill_null(0)
+    # A float64 is rounded, as in Spark: a checked cast refuses integers beyond 2**53.
+    numbers = column.cast(pa.from_numpy_dtype(dtype), safe=dtype.kind != "f").fill_null(0)
     return np.ma.masked_array(numbers.to_numpy(zero_copy_only=False), mask)

@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 from timerheap.functions import AggregateFunction
 from timerheap.spark._compat import to_arrow_type
 from timerheap.spark._plan.arguments import collation_of, is_atomic
-from timerheap.spark._plan.expressions import function_call
+from timerheap.spark._plan.expressions import FunctionCall, function_call
 from timerheap.tvf import (
     Aggregate,
     ApproxCountDistinct,
@@ -142,7 +142,9 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
     """
     if isinstance(wanted, UserAggregate):
         names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
-        python = PythonAggregate(wanted.function, *names, name=wanted.name)
+        of = ", ".join(df.select(*wanted.columns).columns)
+        described = f"{wanted.name} = {type(wanted.function).__name__}({of})"
+        python = PythonAggregate(wanted.function, *names, name=described)
         inputs = {
             name: column if isinstance(column, Column) else df[column]
             for name, column in zip(names, wanted.columns, strict=True)
@@ -155,9 +157,10 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
             f"agg must receive a Column such as F.count('*'), or the result of "
             f"timerheap.spark.aggregate(...), got {wanted!r}"
         )
-    (field,) = df.groupBy().agg(wanted).schema  # with the name and the type that Spark uses
-    function, arguments, counts_rows = _call(wanted, df)
-    if function == "count" and counts_rows:
+    function, arguments, call = _call(wanted, df)
+    # Spark's names and types; the call's name without an alias describes it in the checkpoint and in errors.
+    field, unaliased = df.groupBy().agg(wanted, call.column).schema
+    if function == "count" and call.of_rows:
         return ResolvedAggregate(field, Count(), {}, None, {}, wanted)
     if len(arguments) != 1:
         raise ValueError(
@@ -179,7 +182,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
         stored = to_arrow_type(df.select(F.sum(argument)).schema[0].dataType)
     else:
         stored = to_arrow_type(field.dataType if function == "sum" else type_)
-    made = make(name, dtype)
+    made = make(name, dtype).named(unaliased.name)
     parts = None
     if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):
         parts = {f"{name}_{part}": _PARTS[part](argument, dtype) for part in made.parts}
@@ -206,8 +209,8 @@ def _text(wanted: Column) -> str:
     return str(wanted).removeprefix("Column<'").removesuffix("'>")
 
 
-def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], bool]:
-    """Return the function and the columns that it aggregates, and whether it has none but the rows."""
+def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], FunctionCall]:
+    """Return the function, the columns that it aggregates, and its call."""
     call = function_call(wanted, df.sparkSession)
     if call is None:
         raise ValueError(
@@ -224,7 +227,7 @@ def _call(wanted: Column, df: DataFrame) -> tuple[str, list[Column], bool]:
             "the result"
         )
     arguments = call.arguments[:1] if function == "approx_count_distinct" else call.arguments
-    return function, arguments, call.of_rows
+    return function, arguments, call
 
 
 _SAME = {"mean": "avg", "std": "stddev_samp", "stddev": "stddev_samp", "variance": "var_samp"}

@@ -16,13 +16,16 @@ class FunctionCall(NamedTuple):
 
     Parameters
     ----------
+    column : pyspark.sql.Column
+        The call, without aliases.
     name : str
     is_distinct : bool
     arguments : list of pyspark.sql.Column
     of_rows : bool
-        Whether it has no argument, or the first is a constant or ``*``.
+        Whether it has no argument, or the first is ``*`` or a constant other than null.
     """
 
+    column: Column
     name: str
     is_distinct: bool
     arguments: list[Column]
@@ -46,11 +49,17 @@ def _of_classic(column: Any, spark: SparkSession) -> FunctionCall | None:
     nodes = [given.apply(at) for at in range(given.size())]
     to_column = cast(Any, spark)._jvm.org.apache.spark.sql.Column
     return FunctionCall(
+        ClassicColumn(to_column(node)),
         node.functionName(),
         node.isDistinct(),
         [ClassicColumn(to_column(one)) for one in nodes],
-        not nodes or _java_name(nodes[0]) in ("Literal", "UnresolvedStar"),
+        not nodes or _is_of_rows(nodes[0]),
     )
+
+
+def _is_of_rows(node: Any) -> bool:
+    name = _java_name(node)
+    return name == "UnresolvedStar" or (name == "Literal" and node.value() is not None)
 
 
 def _java_name(node: Any) -> str:
@@ -73,8 +82,11 @@ def _of_connect(column: Any) -> FunctionCall | None:
         return None
     given = node._args
     return FunctionCall(
+        ConnectColumn(node),
         node._name,
         node._is_distinct,
         [ConnectColumn(one) for one in given],
-        not given or isinstance(given[0], (LiteralExpression, UnresolvedStar)),
+        not given
+        or isinstance(given[0], UnresolvedStar)
+        or (isinstance(given[0], LiteralExpression) and given[0]._value is not None),
     )

@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ErrorLevel, UnsupportedError
 
 __all__ = ["BOUNDS", "expect_known_queries", "expect_only", "name_of", "parts_of", "refuse", "text_of"]
 
@@ -35,8 +36,17 @@ def refuse(what: str, instead: str) -> NoReturn:
 
 
 def text_of(node: exp.Expr) -> str:
-    """Return a node in Spark's SQL."""
-    return node.sql(dialect=Spark, comments=False)
+    """Return a node in Spark's SQL; raise if Spark has no such function, argument or type."""
+    if node.find(exp.ArraySlice) or any(type_.is_type("time") for type_ in node.find_all(exp.DataType)):
+        _refuse_expression(node)  # sqlglot would write SLICE with a length, and TIMESTAMP
+    try:
+        return node.sql(dialect=Spark, comments=False, unsupported_level=ErrorLevel.RAISE)
+    except UnsupportedError:
+        _refuse_expression(node)
+
+
+def _refuse_expression(node: exp.Expr) -> NoReturn:
+    refuse(node.sql(), "compute it in a view of the table, in Spark's SQL")
 
 
 def expect_only(node: exp.Expr, read: set[str]) -> None:

@@ -24,7 +24,10 @@ from timerheap.spark._worker.window_columns import WINDOW_COLUMNS
 if TYPE_CHECKING:
     from timerheap.spark._plan.flink_ranks import Order, Rank
 
-__all__ = ["first_results", "first_rows", "with_order"]
+__all__ = ["RANKED_TIME", "first_results", "first_rows", "with_order"]
+
+RANKED_TIME = "time of the ranked window"
+"""Name of a column with the window's time, last in the results that `first_results` ranks."""
 
 _ORDER, _BY = "order of the rank ", "key of the rank "  # followed by a number
 
@@ -32,9 +35,12 @@ _ORDER, _BY = "order of the rank ", "key of the rank "  # followed by a number
 def first_results(results: DataFrame, rank: Rank) -> DataFrame:
     """Return the first results of each window, with their ranks.
 
-    Needs no state, since all results of a window are in one micro-batch.
+    Needs no state, since all results of a window are in one micro-batch. Where clocks go forward, windows
+    of the same start and end differ in `RANKED_TIME`.
     """
-    by = {f"{_BY}{at}": quoted(name) for at, name in enumerate([*WINDOW_COLUMNS[:2], *rank.keys])}
+    by = {
+        f"{_BY}{at}": quoted(name) for at, name in enumerate([*WINDOW_COLUMNS[:2], RANKED_TIME, *rank.keys])
+    }
     order = _order(rank)
     rows = results.withColumns(by | order)
     names = list(map(quoted, by))
@@ -48,7 +54,7 @@ def first_results(results: DataFrame, rank: Rank) -> DataFrame:
         ranked = rows.groupBy(*names).applyInArrow(
             lambda table: first(table), schema
         )  # Spark counts the parameters
-    return _selected(ranked, results.columns, rank)
+    return _selected(ranked, results.columns[:-1], rank)
 
 
 def with_order(df: DataFrame, rank: Rank) -> DataFrame:

@@ -20,12 +20,12 @@ from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
 from timerheap.spark._plan.aggregates import ResolvedAggregate
 from timerheap.spark._plan.arguments import (
-    backticks,
     bounded_delay,
     named_column,
     quoted,
 )
 from timerheap.spark._plan.build import build, has_spark_watermark, planned, time_mode
+from timerheap.spark._plan.described_state import with_description
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._plan.window_source import Source
 from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, columns_of_window
@@ -35,6 +35,7 @@ __all__ = ["WindowPlan"]
 
 _NO_KEY = "__timerheap_key0"
 _ROWS = "__timerheap_rows"
+_TIME = "__timerheap_time"  # cut to ms, also where Spark makes the slices
 
 
 @dataclass(frozen=True)
@@ -130,20 +131,18 @@ class WindowPlan:
 
     def _by_spark(self) -> DataFrame:
         """Aggregate windows in Spark."""
-        rows, window = self._sliced(self._with_key(self.source.df))
-        grouped = rows.groupBy(*map(quoted, self._keys), window).agg(
-            *(one.column for one in self.computed if one.column is not None)
-        )
-        results = grouped.columns[len(self._keys) + 1 :]
+        rows, by = self._sliced(self._with_key(self.source.df))
+        grouped = rows.groupBy(*by).agg(*(one.column for one in self.computed if one.column is not None))
+        results = grouped.columns[len(by) :]
         keys = [quoted(name).alias(shown_name(name)) for name in self.keys]
         return grouped.select(*keys, *columns_of_window(SLICE_END), *map(quoted, results))
 
     def _by_jvm(self) -> DataFrame:
         """Make slices in Spark, under its watermark, and merge them in the operator."""
-        rows, window = self._sliced(self._with_inputs(self.source.df))
+        rows, by = self._sliced(self._with_inputs(self.source.df))
         parts = {name: column for one in self.computed for name, column in (one.parts or {}).items()}
         slices = (
-            rows.groupBy(window, *map(quoted, self._keys))
+            rows.groupBy(*by)
             .agg(F.count(F.lit(1)).alias(_ROWS), *(column.alias(name) for name, column in parts.items()))
             .withColumn(SLICE_END, F.col(f"{SLICE_END}.end"))
         )
@@ -152,17 +151,23 @@ class WindowPlan:
         slices = slices.select(*map(quoted, used))
         return self._built(self._work("jvm", by_aggregate), slices, used, None, "EventTime")
 
-    def _sliced(self, rows: DataFrame) -> tuple[DataFrame, Column]:
-        """Return the rows with Spark's watermark, and a slice as one of Spark's windows."""
-        source, time = self.source, str(self.source.time)
-        if rows.isStreaming:
-            rows = rows.withWatermark(backticks(time), f"{bounded_delay(source.strategy)} milliseconds")
-        length = source.assigner.interval
-        if not isinstance(source.assigner, SliceAssigner):
-            return rows, F.session_window(quoted(time), f"{length} milliseconds").alias(SLICE_END)
-        start = f"{source.assigner.offset % length} milliseconds"
-        window = F.window(quoted(time), f"{length} milliseconds", startTime=start)
-        return rows, window.alias(SLICE_END)
+    def _sliced(self, rows: DataFrame) -> tuple[DataFrame, list[Column]]:
+        """Return the rows with Spark's watermark, and what to group them by: the keys and the slice."""
+        by = [*map(quoted, self._keys), self._slice().alias(SLICE_END)]
+        rows = rows.withColumn(_TIME, F.date_trunc("millisecond", quoted(str(self.source.time))))
+        if not rows.isStreaming:
+            return rows, by
+        description = self._spec().name
+        delay = f"{bounded_delay(self.source.strategy)} milliseconds"
+        return with_description(rows, description).withWatermark(_TIME, delay), [*by, quoted(description)]
+
+    def _slice(self) -> Column:
+        """Return a slice as one of Spark's windows."""
+        assigner = self.source.assigner
+        length = f"{assigner.interval} milliseconds"
+        if not isinstance(assigner, SliceAssigner):
+            return F.session_window(_TIME, length)
+        return F.window(_TIME, length, startTime=f"{assigner.offset % assigner.interval} milliseconds")
 
     def _with_key(self, rows: DataFrame) -> DataFrame:
         return rows if self.keys else rows.withColumn(_NO_KEY, F.lit(0))

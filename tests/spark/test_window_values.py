@@ -1,0 +1,109 @@
+"""Values that Spark's own aggregation and the aggregation in Python must treat alike."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import streams
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import timerheap.spark
+
+pytestmark = pytest.mark.spark
+
+START = dt.datetime(2024, 1, 1)
+LOCAL = pytest.mark.parametrize("local", ["jvm", "arrow"])
+
+
+def results(df: DataFrame, local: str, *aggregates: Column) -> list[tuple[Any, ...]]:
+    windows = timerheap.spark.tumble(df, "at", size="10 seconds", watermark="1 second", local=local)
+    return [row[3:] for row in streams.rows(windows.group_by().agg(*aggregates))]
+
+
+@LOCAL
+def test_moments_of_large_integers_are_those_of_floats(local: str, spark: SparkSession) -> None:
+    df = spark.createDataFrame([(START, 2**53 + 1), (START, 1)], "at timestamp, v bigint")
+    wanted = df.groupBy().agg(F.avg("v"), F.stddev_pop("v"))
+    assert results(df, local, F.avg("v"), F.stddev_pop("v")) == streams.rows(wanted)
+
+
+@LOCAL
+def test_a_null_constant_is_not_counted(local: str, spark: SparkSession) -> None:
+    df = spark.createDataFrame([(START,), (START,)], "at timestamp")
+    counts = [F.count(F.lit(None)), F.count(F.expr("NULL")).alias("text"), F.count(F.lit(5))]
+    assert results(df, local, *counts) == [(0, 0, 2)]
+
+
+@LOCAL
+def test_sessions_are_cut_to_milliseconds(local: str, spark: SparkSession) -> None:
+    later = START + dt.timedelta(seconds=1, microseconds=900)
+    df = spark.createDataFrame([(START + dt.timedelta(microseconds=500),), (later,)], "at timestamp")
+    sessions = timerheap.spark.session(df, "at", "1 second", watermark="1 second", local=local)
+    (row,) = sessions.group_by().agg(F.max("at").alias("last")).collect()
+    assert (row.window_start, row.window_end) == (START, START + dt.timedelta(seconds=2))
+    assert row["last"] == later  # the rows themselves keep their microseconds
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("amount", r"sum\(amount\) must fit into int64, got 9223372036854775808"),
+        ("price", r"sum\(price\) must"),
+    ],
+)
+def test_an_overflow_names_the_aggregate(column: str, message: str, spark: SparkSession) -> None:
+    big = [(START, 2**63 - 1, Decimal(9) * 10**37), (START, 1, Decimal(9) * 10**37)]
+    df = spark.createDataFrame(big, "at timestamp, amount bigint, price decimal(38,0)").coalesce(1)
+    with pytest.raises(Exception, match=message):
+        results(df, "arrow", F.sum(column).alias("total"))
+
+
+def test_slices_whose_sums_have_overflowed_are_an_error(spark: SparkSession) -> None:
+    df = spark.createDataFrame([(START, Decimal(9) * 10**37)] * 2, "at timestamp, price decimal(38,0)")
+    hop = timerheap.spark.hop(df, "at", slide=5_000, size=10_000, watermark="1 second").group_by()
+    ansi = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        with pytest.raises(
+            Exception, match=r"sum\(price\) must fit into its type, got null for the sum of 2"
+        ):
+            hop.agg(F.sum("price")).collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", ansi)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "SUM(TRUNCATE(v, 1))",
+        "COUNT(CAST(v AS TIME))",
+        "MAX(TIME '10:00:00')",
+        "MAX(ARRAY_JOIN(ARRAY_SLICE(v, 2, 3), ','))",
+        "MAX(TO_CHAR(v, '9.9'))",
+    ],
+)
+def test_an_expression_that_sqlglot_would_change_raises(expression: str, spark: SparkSession) -> None:
+    query = f"SELECT {expression} FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY))"
+    with pytest.raises(ValueError, match="is not supported; compute it in a view"):
+        timerheap.spark.sql(spark, f"{query} GROUP BY window_start, window_end")
+
+
+def test_a_top_n_keeps_windows_apart_where_clocks_go_forward(spark: SparkSession) -> None:
+    midnight = int(dt.datetime(2024, 3, 10, 5, tzinfo=dt.UTC).timestamp() * 1000)  # in New York
+    rows = [(midnight + minutes * 60_000, minutes) for minutes in (30, 90, 132)]
+    df = spark.createDataFrame(rows, "ms bigint, v int").select(F.timestamp_millis("ms").alias("ts"), "v")
+    df.createOrReplaceTempView("forward")
+    counts = (
+        "SELECT window_start, window_end, SUM(v) AS s FROM TABLE(CUMULATE(TABLE forward, DESCRIPTOR(ts), "
+        "INTERVAL '1' HOUR, INTERVAL '4' HOUR)) GROUP BY window_start, window_end"
+    )
+    ranks = "ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY s DESC) AS n"
+    top = f"SELECT * FROM (SELECT *, {ranks} FROM ({counts})) WHERE n <= 1"
+    wanted = timerheap.spark.sql(spark, counts, time_zone="America/New_York").withColumn("n", F.lit(1))
+    found = timerheap.spark.sql(spark, top, time_zone="America/New_York")
+    assert streams.rows(found) == streams.rows(wanted)
+    assert len(streams.rows(found.select("window_end").distinct())) < len(streams.rows(found))

@@ -24,7 +24,7 @@ from timerheap.watermarks import WatermarkStrategy
 __all__ = ["TIME", "Late", "Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
 
 TIME = "__timerheap_time"
-"""Name of the event-time column that is not the user's: of two inputs, or of a timestamp assigner."""
+"""Name of the event-time column that is not the user's: of two inputs, a timestamp assigner, or cut to ms."""
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 """The clock that a query follows beside its own watermark.

@@ -16,7 +16,7 @@ from timerheap._arguments import milliseconds
 from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
 from timerheap.spark._group.computed_columns import shown_name, visible
-from timerheap.spark._group.query import Query, TimeMode, WindowWork
+from timerheap.spark._group.query import TIME, Query, TimeMode, WindowWork
 from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
 from timerheap.spark._plan.aggregates import ResolvedAggregate
 from timerheap.spark._plan.arguments import (
@@ -35,7 +35,6 @@ __all__ = ["WindowPlan"]
 
 _NO_KEY = "__timerheap_key0"
 _ROWS = "__timerheap_rows"
-_TIME = "__timerheap_time"  # cut to ms, also where Spark makes the slices
 
 
 @dataclass(frozen=True)
@@ -154,20 +153,21 @@ class WindowPlan:
     def _sliced(self, rows: DataFrame) -> tuple[DataFrame, list[Column]]:
         """Return the rows with Spark's watermark, and what to group them by: the keys and the slice."""
         by = [*map(quoted, self._keys), self._slice().alias(SLICE_END)]
-        rows = rows.withColumn(_TIME, F.date_trunc("millisecond", quoted(str(self.source.time))))
+        # Sessions would not be cut to ms, and the watermark must stand above the description.
+        rows = rows.withColumn(TIME, F.date_trunc("millisecond", quoted(str(self.source.time))))
         if not rows.isStreaming:
             return rows, by
         description = self._spec().name
         delay = f"{bounded_delay(self.source.strategy)} milliseconds"
-        return with_description(rows, description).withWatermark(_TIME, delay), [*by, quoted(description)]
+        return with_description(rows, description).withWatermark(TIME, delay), [*by, quoted(description)]
 
     def _slice(self) -> Column:
         """Return a slice as one of Spark's windows."""
         assigner = self.source.assigner
         length = f"{assigner.interval} milliseconds"
         if not isinstance(assigner, SliceAssigner):
-            return F.session_window(_TIME, length)
-        return F.window(_TIME, length, startTime=f"{assigner.offset % assigner.interval} milliseconds")
+            return F.session_window(TIME, length)
+        return F.window(TIME, length, startTime=f"{assigner.offset % assigner.interval} milliseconds")
 
     def _with_key(self, rows: DataFrame) -> DataFrame:
         return rows if self.keys else rows.withColumn(_NO_KEY, F.lit(0))

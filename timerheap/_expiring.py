@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from timerheap._arguments import milliseconds
 from timerheap._state_contents import ListContents, MapContents, ValueContents
 from timerheap.state_ttl import StateTtlConfig
+from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["EXPIRING", "Expiring", "ExpiryClock"]
 
@@ -16,6 +17,9 @@ class ExpiryClock(Protocol):
 
     def now(self, event_time: bool, /) -> int:
         """Return the time, epoch ms."""
+
+    def is_purged(self, time: int, event_time: bool, /) -> bool:
+        """Return whether what expires at `time` counts as removed, although it may still be there."""
 
     def purge_at(self, time: int, key: Any, table: Any, event_time: bool, /) -> None:
         """Have the contents of a key purged at a time; `table` holds them."""
@@ -53,9 +57,15 @@ class Expiring:
         expired: bool = kept["at"] + self._ttl <= now
         return expired
 
+    def _is_shown(self, kept: dict[str, Any], now: int) -> bool:
+        """Return whether a read returns what is kept."""
+        if not self._expired(kept, now):
+            return True
+        return self._shows and not self._clock.is_purged(kept["at"] + self._ttl, self._event_time)
+
     def _purge_at(self, key: Any, oldest: int) -> None:
         """Have the contents of a key purged when what was last accessed at `oldest` expires."""
-        self._clock.purge_at(oldest + self._ttl, key, self.table, self._event_time)
+        self._clock.purge_at(min(oldest + self._ttl, MAX_WATERMARK), key, self.table, self._event_time)
 
     def purge(self, key: Any) -> None:
         """Remove what has expired of a key, and have the rest purged later."""
@@ -75,7 +85,7 @@ class ExpiringValue(Expiring):
         now = self._now()
         if self._expired(kept, now):
             self.table.store(key, None)
-            return kept["value"] if self._shows else None
+            return kept["value"] if self._is_shown(kept, now) else None
         if self._renews and kept["at"] < now:
             self.table.store(key, self._keep(kept["value"], now))
         return kept["value"]
@@ -117,7 +127,7 @@ class ExpiringList(Expiring):
                 self.table.replace(key, renewed)
         elif len(live) < len(kept):
             self.table.replace(key, live)
-        return [element["value"] for element in (kept if self._shows else live)]
+        return [element["value"] for element in kept if self._is_shown(element, now)]
 
     def is_empty(self, key: Any) -> bool:
         """See `ListContents`; reads the list, since elements may have expired."""
@@ -202,7 +212,7 @@ class ExpiringMap(Expiring):
         """Return whether an entry is there, and its value; remove or renew it."""
         if self._expired(kept, now):
             self.table.remove(key, entry)
-            return (True, kept["value"]) if self._shows else (False, None)
+            return (True, kept["value"]) if self._is_shown(kept, now) else (False, None)
         if self._renews and kept["at"] < now:
             self.table.put(key, {entry: self._keep(kept["value"], now)})
         return True, kept["value"]

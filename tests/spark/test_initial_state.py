@@ -5,13 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import streams
 from anything import Anything, cut, delayed, expected, make_rows, process, write
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
-from timerheap import Types, ValueStateDescriptor
+from timerheap import (
+    KeyedProcessFunction,
+    StateTtlConfig,
+    Time,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -68,3 +76,132 @@ def test_state_that_does_not_fit_raises_before_the_query_starts(spark: SparkSess
         process(df, "event_time", initial_state=str(old))
     with pytest.raises(TypeError, match="checkpoint must be a str or a path, got None"):
         timerheap.spark.read_checkpoint(spark, None)  # type: ignore[arg-type]
+
+
+class Counts(KeyedProcessFunction):
+    """Counts the rows of a key, and yields what the row says beside the count."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        if value[2] % 2:
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+        yield ctx.get_current_key(), ctx.timestamp(), self.count.value(), *value[2:]
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), timestamp, self.count.value(), None, None, None
+
+
+@pytest.mark.parametrize("names", [("id", "key_hash", "__id"), ("__timestamp", "timestamp", "namespace")])
+@pytest.mark.parametrize("other", ["restart", "initial_state"])
+def test_buffered_rows_may_have_columns_of_any_name(
+    spark: SparkSession, tmp_path: Path, names: tuple[str, ...], other: str
+) -> None:
+    """A third of the rows are buffered when the query stops; columns have names that timerheap has used."""
+    schema = pa.schema([("user", pa.string()), ("at", pa.int64()), *((name, pa.int64()) for name in names)])
+    rows = [(f"u{n % 90}", 10 * n, n, -n, n * 7) for n in range(600)]
+    files = [
+        [dict(zip(schema.names, row, strict=True)) for row in rows[at : at + 150]]
+        for at in (0, 150, 300, 450)
+    ]
+    delay = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
+    result = "user string, at long, n long, a long, b long, c long"
+
+    def counts(df: DataFrame, **options: Any) -> DataFrame:
+        return timerheap.spark.process(df, "user", Counts(), result, "at", watermark=delay, **options)
+
+    def folder(work: str, batches: list[Any]) -> Path:
+        streams.write_batches(tmp_path / work / "in", batches, schema)
+        return tmp_path / work / "in"
+
+    work, again = tmp_path / "work", tmp_path / "work"
+    streams.run(counts(streams.read_stream(spark, folder("work", files[:2])), max_parallelism=16), work)
+    assert timerheap.spark.read_checkpoint(spark, work / "checkpoint").waiting_rows().count() > 90
+    if other == "restart":
+        streams.write_batches(work / "in", files[2:], schema)
+        streams.run(counts(streams.read_stream(spark, work / "in"), max_parallelism=16), work)
+        found = streams.sink(spark, work)
+    else:
+        again, state = tmp_path / "again", timerheap.spark.read_checkpoint(spark, work / "checkpoint")
+        df = streams.read_stream(spark, folder("again", files[2:]))
+        streams.run(counts(df, max_parallelism=24, initial_state=state), again)
+        found = streams.sink(spark, work) + streams.sink(spark, again)
+    whole = tmp_path / "whole"
+    streams.run(counts(streams.read_stream(spark, folder("whole", files)), max_parallelism=16), whole)
+    assert sorted(found, key=repr) == streams.sink(spark, whole)
+
+
+class Remembers(KeyedProcessFunction):
+    """Has two states whose order depends on `first`; the rows of a key are kept for 100 ms of event time."""
+
+    def __init__(self, *states: str) -> None:
+        self.states = states
+
+    def open(self, runtime_context: Any) -> None:
+        self.kept = []
+        for name in self.states:
+            descriptor = ValueStateDescriptor(name, Types.LONG())
+            event_time = StateTtlConfig.TtlTimeCharacteristic.EventTime
+            ttl = StateTtlConfig.new_builder(Time.milliseconds(100)).set_ttl_time_characteristic(event_time)
+            descriptor.enable_time_to_live(ttl.build())
+            self.kept.append(runtime_context.get_state(descriptor))
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        for state in self.kept:
+            state.update(value.at)
+        return []
+
+
+@pytest.mark.parametrize("other", ["initial_state", "drop_state", "left out for a run"])
+def test_state_is_purged_when_its_time_is_over_although_states_have_changed(
+    spark: SparkSession, tmp_path: Path, other: str
+) -> None:
+    schema = pa.schema([("user", pa.string()), ("at", pa.int64())])
+    monotonous = WatermarkStrategy.for_monotonous_timestamps()
+
+    def run(
+        work: Path, rows: list[tuple[str, int]], function: Remembers, **options: Any
+    ) -> dict[str, set[str]]:
+        streams.write_batches(work / "in", [[{"user": user, "at": at} for user, at in rows]], schema)
+        df = streams.read_stream(spark, work / "in")
+        result = timerheap.spark.process(
+            df, "user", function, "user string", "at", watermark=monotonous, max_parallelism=2, **options
+        )
+        streams.run(result, work)
+        state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
+        return {name: {row.user for row in state.state(name).collect()} for name in state.states}
+
+    work = tmp_path / "work"
+    both = {f"u{n}" for n in range(20)}
+    found = run(work, [(user, 0) for user in sorted(both)] + [("last", 50)], Remembers("a", "b"))
+    assert found == {"a": both, "b": both}, "the row at the watermark is buffered"
+    if other == "initial_state":
+        state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
+        work = tmp_path / "again"
+        options = {"drop_state": ["a"], "initial_state": state, "max_parallelism": 3}
+        options["max_parallelism"] = 3
+        streams.write_batches(work / "in", [[{"user": "x", "at": 60}]], schema)
+        df = streams.read_stream(spark, work / "in")
+        result = timerheap.spark.process(
+            df, "user", Remembers("b"), "user string", "at", watermark=monotonous, **options
+        )
+        streams.run(result, work)
+        streams.write_batches(work / "in", [[{"user": "y", "at": 500}]], schema)
+        streams.run(
+            timerheap.spark.process(
+                streams.read_stream(spark, work / "in"), "user", Remembers("b"), "user string", "at",
+                watermark=monotonous, max_parallelism=3,
+            ),
+            work,
+        )  # fmt: skip
+        state = timerheap.spark.read_checkpoint(spark, work / "checkpoint")
+        assert {name: state.state(name).count() for name in state.states} == {"b": 0}
+        return
+    if other == "drop_state":
+        assert run(work, [("x", 60)], Remembers("b", "c"), drop_state=["a"]).keys() == {"b", "c"}
+        assert run(work, [("y", 500)], Remembers("b", "c")) == {"b": set(), "c": set()}
+    else:
+        assert run(work, [("x", 500)], Remembers("b"))["a"] == both, "nobody knows when they expire"
+        assert run(work, [("y", 501)], Remembers("a", "b")) == {"a": {"x"}, "b": {"x"}}

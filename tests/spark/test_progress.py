@@ -338,5 +338,5 @@ def test_metrics_of_a_function_that_the_driver_does_not_know_raise() -> None:
 
 def test_the_manifest_tells_what_the_group_holds() -> None:
     times = Standing(300, 1, 2, 70_000, -5, 2**62)
-    for standing in (Standing(), times, times._replace(has_expiries=True), Standing(0, 1, 1, 0, None, 0)):
+    for standing in (Standing(), times, Standing(0, 1, 1, 0, None, 0)):
         assert Manifest.from_bytes(Manifest(4, standing=standing).to_bytes()).standing == standing

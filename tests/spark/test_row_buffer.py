@@ -118,7 +118,10 @@ def test_the_rows_of_a_save_are_the_new_ones_even_if_the_buffer_was_compacted() 
         rewritten += len(buffer._slab) < before
         changes = buffer.changes()
         assert changes is not None
-        columns = (changes.column(name).to_pylist() for name in ("__timestamp", "__id", "order", "text"))
+        columns = (
+            changes.column(name).to_pylist()
+            for name in ("__timerheap_timestamp", "__timerheap_id", "order", "text")
+        )
         assert list(zip(*columns, strict=True)) == new
     assert rewritten
 

@@ -30,7 +30,7 @@ from timerheap._native._heap import CurrentKey, to_text
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.manifest import MANIFEST, Manifest
@@ -370,31 +370,43 @@ class Columns(BatchProcessFunction):
 @pytest.mark.parametrize("domain", ["event", "processing"])
 def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> None:
     kind = EVENT_TIMERS if domain == "event" else PROCESSING_TIMERS
-    columns = [50, 60, 70], [1, 1, 2], [0, 0, 0]
-
-    def expect(query: Query, group: KeyGroup, store: MemoryStore, standing: list[Any]) -> None:
-        for found in (group, handed_over(group, store)[0], loaded(query, store), moved(group)):
-            count, _, _, _, *times, has_expiries = found.standing()
-            count = count if domain == "event" else found.standing().processing_time_timers
-            assert [count, times[domain != "event"], has_expiries] == standing
+    spaces = [expiry_namespace("seen"), expiry_namespace("gone")]
+    for n in (3, 0):
+        group, stored, store = KeyGroup(QUERY, live_file()), Stored(Manifest(4)), MemoryStore()
+        timers = group.event_timers if domain == "event" else group.processing_timers
+        assert group.keys.resolve(np.array([1, 2]), [pa.array(["a", "b"])]).tolist() == [1, 2]
+        timers.push_many(*(column[:n] for column in ([50, 60, 70], [1, 1, 2], [0, 0, 0])))
+        group.expiries(domain == "event").push_many([10, 20], [1, 2], spaces)
+        save(group, stored, store)
+        for found in (group, handed_over(group, store)[0], loaded(QUERY, store), moved(group)):
+            count, other, _, _, *times = found.standing()
+            assert (count if domain == "event" else other, times[domain != "event"]) == (n, 50 if n else None)
+            assert found.next_due(domain == "event") == 10
+        for found in (loaded(QUERY, store), moved(group)):
+            assert list(found.due_expiries(domain == "event", 9, {"seen"})) == []
+            ((name, ids),) = found.due_expiries(domain == "event", 30, {"seen"})
+            assert (name, ids.tolist()) == ("seen", [1])
+            assert found.next_due(domain == "event") == (50 if n else None), "those of no state go, too"
         chunks = ReadChunks()
         for (of, id_), data in {**store.chunks, (MANIFEST, 0): store.manifest}.items():
             chunks.add(of, id_, pa.scalar(to_text(data)))
         timestamps, _, namespaces = StoredGroup(chunks, [kind]).timers_of(kind)
-        assert len(timestamps) == standing[0]
-        assert bool(namespaces.any()) == (query is not QUERY)
+        assert len(timestamps) == n
+        assert not namespaces.any()
 
-    expiries = [10, 20], [1, 2], [64, 65]
-    for n in (3, 0):
-        for query in (QUERY, replace(QUERY, work=Columns())):
-            group, stored, store = KeyGroup(query, live_file()), Stored(Manifest(4)), MemoryStore()
-            timers = group.event_timers if domain == "event" else group.processing_timers
-            assert group.keys.resolve(np.array([1, 2]), [pa.array(["a", "b"])]).tolist() == [1, 2]
-            timers.push_many(*(column[:n] for column in columns))
-            (timers.push_expiries if query is QUERY else timers.push_many)(*expiries)
-            save(group, stored, store)
-            own = [n, 50 if n else None, True]
-            expect(query, group, store, own if query is QUERY else [n + 2, 10, False])
+
+def test_timers_in_namespaces_are_refused_by_a_function_that_cannot_name_them() -> None:
+    group, stored, store = (
+        KeyGroup(replace(QUERY, work=Columns()), live_file()),
+        Stored(Manifest(4)),
+        MemoryStore(),
+    )
+    group.keys.resolve(np.array([1]), [pa.array(["a"])])
+    group.event_timers.push_many([50, 60], [1, 1], [0, 7])
+    save(group, stored, store)
+    assert not KeyGroup.fits(QUERY, group.head())
+    with pytest.raises(ValueError, match="function must be a BatchProcessFunction as before, since 1 timers"):
+        loaded(QUERY, store)
 
 
 def loaded(query: Query, store: MemoryStore) -> KeyGroup:

@@ -301,7 +301,7 @@ class Native:
         self.gathered: list[Any] = []
         self.found = 0
         self.known, self.seen = KnownKeys(), KnownKeys()
-        self.loop.begin(self, self.known, self.seen, self.find, self.expire)
+        self.loop.begin(self, self.known, self.seen, self.find)
 
     def no_key(self) -> None:
         raise RuntimeError("no current key")
@@ -327,9 +327,6 @@ class Native:
     def rows(self, returned: Any, method: str) -> None:
         assert method in ("process_element", "on_timer")
         self.emitted.extend(returned)
-
-    def expire(self, namespace: int, id_: int) -> None:
-        raise AssertionError("all timers are the function's")
 
     def find(self, id_: int, timestamp: int) -> str:
         self.found += 1

@@ -345,7 +345,6 @@ class RowLoop:
         ahead: KnownKeys,
         seen: KnownKeys,
         find_key: Callable[[int, int], object],
-        expire: Callable[[int, int], object],
     ) -> None: ...
     def process(
         self,

@@ -57,7 +57,7 @@ cdef class RowLoop:
     """
 
     cdef readonly int64_t fired
-    cdef object function, emit, find_key, expire, event_time, processing_time
+    cdef object function, emit, find_key, event_time, processing_time
     cdef RecordColumns columns
     cdef RowContext context
     cdef RowTimerService service
@@ -70,7 +70,7 @@ cdef class RowLoop:
         self.event_time, self.processing_time = event_time, processing_time
         context.domain = event_time
 
-    def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, expire):
+    def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key):
         """Begin a key group.
 
         Parameters
@@ -81,11 +81,9 @@ cdef class RowLoop:
             Some keys.
         find_key : callable
             Called with the id and the timestamp of a timer whose key is in neither; returns the key.
-        expire : callable
-            Called with the namespace and the key id of a timer that is not the function's, whose namespace is 0.
         """
         self.emit, self.columns = output.rows, output.columns
-        self.ahead, self.seen, self.find_key, self.expire = ahead, seen, find_key, expire
+        self.ahead, self.seen, self.find_key = ahead, seen, find_key
         self.context.domain = self.event_time
 
     def process(self, RowSource rows not None, ids, timestamps, check=None):
@@ -191,14 +189,10 @@ cdef class RowLoop:
     cdef int fire(self, RowTimers timers, int64_t time, object domain) except -1:
         """Fire the timers up to `time`, also those that callbacks register."""
         cdef RowContext context = self.context
-        cdef int64_t timestamp, namespace, place
+        cdef int64_t timestamp, place
         on_timer = None
-        while timers.take_due(time, &timestamp, &namespace):
+        while timers.take_due(time, &timestamp):
             at = timestamp
-            if namespace:
-                context.at, context.domain = at, domain
-                self.expire(namespace, self.current.get())
-                continue
             if self.ahead.find(self.current.id, &place):
                 context.key = self.ahead.at(place)
             elif self.seen.find(self.current.id, &place):

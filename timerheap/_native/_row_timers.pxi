@@ -192,18 +192,18 @@ cdef class RowTimers:
             self.heap.give_back()
         return 0
 
-    cdef bint take_due(self, int64_t time, int64_t *timestamp, int64_t *namespace) except -1:
+    cdef bint take_due(self, int64_t time, int64_t *timestamp) except -1:
         """Remove the first timer if its timestamp is <= `time`, and make its key current; return whether it was."""
         cdef th_heap *h = &self.heap.h
-        cdef int64_t ts, key, ns
+        cdef int64_t ts, key
         if not h.len or h.ts[0] > time:
             return False
-        ts, key, ns = h.ts[0], h.key[0], h.ns[0]
+        ts, key = h.ts[0], h.key[0]
         self.keys.set(key, -1)
         self.changes.fire(ts, key)
         th_heap_pop(h)
         self.heap.give_back()
-        timestamp[0], namespace[0] = ts, ns
+        timestamp[0] = ts
         return True
 
 

@@ -62,8 +62,8 @@ class GroupContents:
             (TimeDomain.EVENT_TIME, self._group.event_timers),
             (TimeDomain.PROCESSING_TIME, self._group.processing_timers),
         ):
-            timestamps, ids, namespaces = timers.own()
-            columns = (timestamps.tolist(), ids.tolist(), namespaces.tolist())
+            ids = timers.heap.key_hashes
+            columns = (timers.heap.timestamps.tolist(), ids.tolist(), timers.heap.namespaces.tolist())
             pending = list(zip(*columns, self._keys(ids), strict=True))
             pending = sorted(pending, key=lambda timer: timer[:3])
             found += [PendingTimer(key, at, namespace, domain) for at, _, namespace, key in pending]

@@ -64,6 +64,9 @@ class _ExpiryClock:
         at = self._context.at if self._context.domain is TimeDomain.EVENT_TIME else None
         return max(timers.current_watermark(), MIN_WATERMARK if at is None else at)
 
+    def is_purged(self, time: int, event_time: bool) -> bool:
+        return False
+
     def purge_at(self, time: int, key: Any, table: Any, event_time: bool) -> None:
         return None
 

@@ -89,6 +89,10 @@ class CheckpointedPart(LoadedPart, Protocol):
     def schema(self) -> pa.Schema:
         """The schema of its chunks."""
 
+    @property
+    def id_column(self) -> int:
+        """The number of the column with key ids; names do not tell, since users name columns, too."""
+
     def changes(self) -> pa.RecordBatch | None:
         """Return the changes since the last call, or None if there are none; offsets may have 64 bits."""
 

@@ -20,8 +20,10 @@ from timerheap.spark._group.offsets import fitting, narrow
 
 __all__ = [
     "CLOCK",
+    "EVENT_EXPIRIES",
     "EVENT_TIMERS",
     "KEYS",
+    "PROCESSING_EXPIRIES",
     "PROCESSING_TIMERS",
     "ROWS",
     "SLICES",
@@ -40,6 +42,8 @@ KEYS = 18
 ROWS = 20
 CLOCK = 21
 SLICES = 22
+EVENT_EXPIRIES = 23
+PROCESSING_EXPIRIES = 24
 USER_STATE = 64
 
 _TARGET_BYTES = 1 << 20  # a load takes about 0.5 ms of CPU for each chunk, whatever its size

@@ -41,6 +41,7 @@ class GrowingState(ABC, Generic[L]):
     """
 
     shape: ClassVar[str]
+    id_column = 0
 
     def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
         self.kind = kind

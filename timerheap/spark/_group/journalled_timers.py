@@ -46,11 +46,10 @@ class JournalledTimers:
     ----------
     single : TimerChanges
         Receives changes of few timers.
-    has_expiries : bool
-        Whether timers in other namespaces than 0 are expiries of states, and not the function's.
     """
 
     schema = SCHEMA
+    id_column = 2
 
     def __init__(self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS) -> None:
         self.kind = kind
@@ -58,7 +57,6 @@ class JournalledTimers:
         self.heap._lend(memory)
         self.name = type(self.heap).__name__
         self.single = TimerChanges()
-        self.has_expiries = False
         self._losses = 0
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
@@ -69,13 +67,13 @@ class JournalledTimers:
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
-        return [self.losses, self.has_expiries, self.heap._head()]
+        return [self.losses, self.heap._head()]
 
     @classmethod
     def attach(cls, kind: int, one_timer_per_key: bool, memory: Memory, head: list[Any]) -> JournalledTimers:
         """Return the timers that `head` describes; O(1)."""
         timers = cls(kind, one_timer_per_key)
-        timers._losses, timers.has_expiries, heap = head
+        timers._losses, heap = head
         timers.heap = type(timers.heap)._attach(memory, heap)
         return timers
 
@@ -96,30 +94,10 @@ class JournalledTimers:
             self._record(PUSH, len(pushed), timestamps, key_hashes, namespaces)
         return pushed
 
-    def push_expiries(
-        self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, kinds: npt.ArrayLike
-    ) -> None:
-        """Push expiries of states, whose `kinds` are their namespaces."""
-        self.has_expiries = True
-        self.push_many(timestamps, key_hashes, kinds)
-
-    def own(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return timestamps, key ids and namespaces of the timers without expiries, each of shape (n,)."""
-        heap = self.heap
-        columns = heap.timestamps, heap.key_hashes, heap.namespaces
-        if not self.has_expiries:
-            return columns
-        mine = heap.namespaces == 0
-        return columns[0][mine], columns[1][mine], columns[2][mine]
-
     def pending(self) -> tuple[int, int | None]:
-        """Return the number of timers and when the next is due, without expiries; O(1) if there are none."""
-        if not self.has_expiries:
-            head = self.heap.peek()
-            return len(self.heap), None if head is None else head.timestamp
-        timestamps, _, _ = self.own()
-        self.has_expiries = len(timestamps) < len(self.heap)  # as when the group is loaded
-        return len(timestamps), int(timestamps.min()) if len(timestamps) else None
+        """Return the number of timers and when the next is due; O(1)."""
+        head = self.heap.peek()
+        return len(self.heap), None if head is None else head.timestamp
 
     def remove_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from timerheap._native._heap import xxh64
 from timerheap.spark._group.checkpoint import CheckpointedPart
-from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS, SLICES, USER_STATE
+from timerheap.spark._group.chunks import (
+    EVENT_EXPIRIES,
+    EVENT_TIMERS,
+    PROCESSING_EXPIRIES,
+    PROCESSING_TIMERS,
+    SLICES,
+    USER_STATE,
+)
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
@@ -20,7 +29,10 @@ from timerheap.spark._group.windows_part import SessionsPart, SlicesPart, Window
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import SliceAssigner
 
-__all__ = ["BROADCAST_STATE", "KeyGroup"]
+__all__ = ["BROADCAST_STATE", "KeyGroup", "expiry_namespace"]
+
+_EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
+_EXPIRY_NAMES = ("processing", "event")
 
 BROADCAST_STATE = "broadcast:"
 """Prefix of the names of broadcast states, which a function asks for when it has rows."""
@@ -74,6 +86,12 @@ class KeyGroup:
         self.states: dict[str, UserState] = {
             name: attached_state(memory, each) for name, each in states.items()
         }
+        expiries = {} if head is None else head["expiries"]
+        self._expiries: dict[bool, JournalledTimers] = {
+            event_time: JournalledTimers.attach(_EXPIRIES[event_time], False, memory, expiries[name])
+            for event_time, name in zip((False, True), _EXPIRY_NAMES, strict=True)
+            if name in expiries
+        }
         self._asked_for: set[str] = set()  # names of states
         self._losses_seen = 0
         if head is not None:
@@ -89,6 +107,7 @@ class KeyGroup:
             "rows": self.rows.head(),
             "slices": None if self.slices is None else self.slices.head(),
             "states": {name: head_of(state) for name, state in self.states.items()},
+            "expiries": {_EXPIRY_NAMES[at]: timers.head() for at, timers in self._expiries.items()},
             "numbers": [self.watermark, self.late_rows, self.wake_up, self._losses_seen],
         }
 
@@ -103,11 +122,14 @@ class KeyGroup:
         if self.slices is not None:
             yield self.slices
         yield from self.states.values()
+        yield from self._expiries.values()
 
     def part(self, kind: int, name: str, schema: pa.Schema) -> CheckpointedPart:
         """Return the part that a run of chunks belongs to."""
         if kind >= USER_STATE:
             return self._restored_state(kind, name, schema)
+        if kind in _EXPIRIES:
+            return self.expiries(event_time=kind == EVENT_EXPIRIES)
         builtin: dict[int, CheckpointedPart] = {
             part.kind: part for part in self.parts() if part.kind < USER_STATE
         }
@@ -128,6 +150,39 @@ class KeyGroup:
                 f"query's a {part.name}; change it back, or start a new checkpoint"
             )
         return part
+
+    def expiries(self, event_time: bool) -> JournalledTimers:
+        """Return when states with a time to live expire; the namespace is `expiry_namespace` of a state."""
+        if event_time not in self._expiries:
+            self._expiries[event_time] = JournalledTimers(_EXPIRIES[event_time], False, self.memory)
+        return self._expiries[event_time]
+
+    def due_expiries(self, event_time: bool, time: int, states: Set[str]) -> Iterator[tuple[str, np.ndarray]]:
+        """Remove the expiries up to `time`, and yield those of `states`, by state: its name and the key ids.
+
+        Those of other states that the group has stay, until their function asks for them again.
+        """
+        timers = self._expiries.get(event_time)
+        if timers is None or not len(rows := timers.heap._due_rows(time)):
+            return
+        heap = timers.heap
+        due = [column[rows] for column in (heap.timestamps, heap.key_hashes, heap.namespaces)]
+        others = [expiry_namespace(name) for name in self.states.keys() - states]
+        if others:
+            due = [column[~np.isin(due[2], others)] for column in due]
+        timers.remove_many(*due)
+        _, ids, namespaces = due
+        for name in states:
+            mine = namespaces == expiry_namespace(name)
+            if mine.any():
+                yield name, np.unique(ids[mine])
+
+    def next_due(self, event_time: bool) -> int | None:
+        """Return when the next timer or expiry is due, None for never."""
+        timers = [self.event_timers if event_time else self.processing_timers]
+        timers += [self._expiries[event_time]] if event_time in self._expiries else []
+        heads = [each.heap.peek() for each in timers]
+        return min((head.timestamp for head in heads if head is not None), default=None)
 
     def _restored_state(self, kind: int, name: str, schema: pa.Schema) -> UserState:
         table = restored_state(kind, name, schema, self.memory)
@@ -166,9 +221,8 @@ class KeyGroup:
                 event, next_event = pending
             else:
                 processing, next_processing = pending
-        has_expiries = self.event_timers.has_expiries or self.processing_timers.has_expiries
         keys, rows = len(self.keys), len(self.rows)
-        return Standing(event, processing, keys, rows, next_event, next_processing, has_expiries)
+        return Standing(event, processing, keys, rows, next_event, next_processing)
 
     def notices(self) -> frozenset[str]:
         """Return what the user should know about the loaded state."""
@@ -190,6 +244,7 @@ class KeyGroup:
         self._losses_seen += self.losses()
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
         holders += [table.ids() for table in self.states.values()]
+        holders += [timers.heap.key_hashes for timers in self._expiries.values()]
         if self.slices is not None:
             holders.append(self.slices.ids())
         self.keys.retain(holders)
@@ -212,13 +267,24 @@ class KeyGroup:
         """
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink
-            timers.has_expiries = not self.query.names_namespaces and bool(timers.heap.namespaces.any())
+            self._check_namespaces(timers)
+        for timers in self._expiries.values():
+            timers.heap.reserve(0)
         self.rows.loaded(self.watermark)
         if self.slices is not None:
             self.slices.loaded(self.watermark)
         self._losses_seen = 0
         self._losses_seen = self.losses() - (self._size() if losses is None else losses)
         return self
+
+    def _check_namespaces(self, timers: JournalledTimers) -> None:
+        named = int(np.count_nonzero(timers.heap.namespaces))
+        if named and not self.query.is_batch_function:
+            raise ValueError(
+                f"function must be a BatchProcessFunction as before, since {named} timers of a key group are "
+                "in namespaces other than 0, which other functions cannot name, got "
+                f"{type(self.query.work).__name__}; go back to the old function, which may delete them"
+            )
 
     def _size(self) -> int:
         return len(self.keys) + sum(
@@ -229,4 +295,22 @@ class KeyGroup:
 def _shape(query: Query) -> list[Any]:
     """Return JSON values that are equal for queries whose groups have the same parts."""
     windows = None if query.windows is None else query.windows.name
-    return [query.key, str(query.schema), query.order, query.one_timer_per_key, windows]
+    return [
+        query.key,
+        str(query.schema),
+        query.order,
+        query.one_timer_per_key,
+        query.is_batch_function,
+        windows,
+    ]
+
+
+def expiry_namespace(name: str) -> int:
+    """Return the namespace of the expiries of a state, which depends on its name alone.
+
+    Examples
+    --------
+    >>> expiry_namespace("seen") == expiry_namespace("seen") != expiry_namespace("count")
+    True
+    """
+    return xxh64(name.encode()) - (1 << 63)

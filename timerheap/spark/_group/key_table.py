@@ -47,6 +47,7 @@ class KeyTable:
 
     kind = KEYS
     name = ""
+    id_column = 0
 
     def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS) -> None:
         self._columns = pa.schema([field.remove_metadata() for field in fields])

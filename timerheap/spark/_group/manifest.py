@@ -1,8 +1,7 @@
 """The manifest of a key group: a small sealed value that says what its chunks mean.
 
 Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in chunks,
-4: there is an event-time timer, 8: a processing-time timer, 16: the clock is stale, 32: timers in other
-namespaces than 0 are expiries of states), the group's id 8 bytes,
+4: there is an event-time timer, 8: a processing-time timer, 16: the clock is stale), the group's id 8 bytes,
 the token 16 bytes, max_parallelism i32, the watermark i64, late_rows i64, losses i64, the wake-up i64, the
 length of the clock u16 and the number of runs u16; then the clock, or the digests of its halves; then as
 LEB128 the numbers of event-time timers, processing-time timers, keys and waiting rows, and as i64 when the
@@ -23,7 +22,7 @@ from timerheap.timer import MIN_WATERMARK
 
 __all__ = ["FORMAT", "INLINE_CLOCK", "MANIFEST", "Manifest", "Run", "Segment", "digest", "joint_digest"]
 
-FORMAT = 9
+FORMAT = 10
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 4096
@@ -35,7 +34,7 @@ MANIFEST = 32
 _HEADER = struct.Struct("<HH8s16siqqqqHH")
 _RUN = struct.Struct("<HIH")
 _TIME = struct.Struct("<q")
-_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE, _EXPIRIES = 1, 2, 4, 8, 16, 32
+_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8, 16
 
 
 @dataclass(slots=True)
@@ -156,9 +155,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the value that the state store holds."""
-        *numbers, next_event, next_processing, has_expiries = self.standing
+        *numbers, next_event, next_processing = self.standing
         flags = _WAKE_UP * (self.wake_up is not None) | _CLOCK_APART * self.clock_apart
-        flags |= _CLOCK_STALE * self.clock_stale | _EXPIRIES * has_expiries
+        flags |= _CLOCK_STALE * self.clock_stale
         flags |= _NEXT_EVENT * (next_event is not None) | _NEXT_PROCESSING * (next_processing is not None)
         header = _HEADER.pack(
             FORMAT,
@@ -221,8 +220,7 @@ class Manifest:
             times.append(_TIME.unpack_from(payload, at)[0] if flags & flag else None)
             at += _TIME.size * bool(flags & flag)
         event, processing, keys, rows = numbers
-        has_expiries = bool(flags & _EXPIRIES)
-        manifest.standing = Standing(event, processing, keys, rows, times[0], times[1], has_expiries)
+        manifest.standing = Standing(event, processing, keys, rows, times[0], times[1])
         for _ in range(runs):
             kind, schema, segments = _RUN.unpack_from(payload, at)
             at += _RUN.size

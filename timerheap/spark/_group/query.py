@@ -143,8 +143,8 @@ class Query:
         return isinstance(self.work, BatchProcessFunction) and self.work.one_timer_per_key
 
     @property
-    def names_namespaces(self) -> bool:
-        """Whether the function names namespaces of timers; else all but 0 are those of expiries of states."""
+    def is_batch_function(self) -> bool:
+        """Whether the work is a BatchProcessFunction, whose timers may be in any namespace."""
         return isinstance(self.work, BatchProcessFunction)
 
     @cached_property

@@ -14,7 +14,6 @@ from timerheap.spark._group.user_states import restored_state
 __all__ = ["restore", "split"]
 
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
-_ID_COLUMNS = ("id", "key_hash", "__id")  # of the keys; of timers and states; of waiting rows
 
 
 def split(group: KeyGroup, max_parallelism: int) -> Iterator[tuple[int, bytes]]:
@@ -28,8 +27,7 @@ def split(group: KeyGroup, max_parallelism: int) -> Iterator[tuple[int, bytes]]:
     parts = []
     for part in group.parts():
         rows = part.snapshot()
-        owners = next(rows.column(name) for name in _ID_COLUMNS if name in rows.schema.names)
-        places = np.searchsorted(ids, owners.to_numpy(), sorter=order)
+        places = np.searchsorted(ids, rows.column(part.id_column).to_numpy(), sorter=order)
         parts.append((part, rows, key_groups[order[places]]))
     for key_group in np.unique(key_groups).tolist():
         found: list[tuple[int, str, bytes]] = []

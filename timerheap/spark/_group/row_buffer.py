@@ -24,8 +24,8 @@ __all__ = ["KeyedRows", "RowBuffer", "RowOrder"]
 RowOrder = Literal["event_time", "arrival"]
 """When rows reach the function: in event-time order behind the watermark, or on arrival."""
 
-_OWN = pa.schema([("__id", pa.int64()), ("__timestamp", pa.int64())])
-_INTERNAL = "__timerheap_"
+_INTERNAL = "__timerheap_"  # begins the name of no column of the user's
+_OWN = pa.schema([(f"{_INTERNAL}id", pa.int64()), (f"{_INTERNAL}timestamp", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +105,7 @@ class RowBuffer:
 
     kind = ROWS
     name = ""
+    id_column = -2
 
     def __init__(self, schema: pa.Schema, order: RowOrder, memory: Memory = PROCESS) -> None:
         self._schema = schema

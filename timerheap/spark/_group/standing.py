@@ -13,14 +13,12 @@ class Standing(NamedTuple):
     Parameters
     ----------
     event_time_timers, processing_time_timers : int
-        Its timers, without expiries of states; for windows their ends, by key and slice.
+        Its timers; for windows their ends, by key and slice.
     keys : int
     waiting_rows : int
         Its rows that wait for the watermark.
     next_event_time_timer, next_processing_time_timer : int or None
         When the next of these is due, epoch ms; None if there is none.
-    has_expiries : bool
-        Whether its timers in other namespaces than 0 are expiries of states.
     """
 
     event_time_timers: int = 0
@@ -29,7 +27,6 @@ class Standing(NamedTuple):
     waiting_rows: int = 0
     next_event_time_timer: int | None = None
     next_processing_time_timer: int | None = None
-    has_expiries: bool = False
 
 
 NOTHING = Standing()

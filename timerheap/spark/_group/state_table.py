@@ -45,6 +45,7 @@ class StateTable:
     """
 
     shape = "value"
+    id_column = 0
 
     def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
         self.kind = kind

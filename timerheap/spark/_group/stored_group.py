@@ -11,8 +11,10 @@ import pyarrow as pa
 from timerheap._native._heap import from_text
 from timerheap.spark._group.checkpoint import LoadedPart, Stored
 from timerheap.spark._group.chunks import (
+    EVENT_EXPIRIES,
     EVENT_TIMERS,
     KEYS,
+    PROCESSING_EXPIRIES,
     PROCESSING_TIMERS,
     ROWS,
     SLICES,
@@ -115,11 +117,11 @@ class StoredGroup:
             self.rows.loaded(manifest.watermark)
 
     def timers_of(self, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the timestamps, key ids and namespaces of the timers of a kind, each of shape (n,).
-
-        Expiries of states are left out.
-        """
-        return self.timers[kind].own() if kind in self.timers else (_NO_TIMES, _NO_TIMES, _NO_TIMES)
+        """Return the timestamps, key ids and namespaces of the timers of a kind, each of shape (n,)."""
+        if kind not in self.timers:
+            return _NO_TIMES, _NO_TIMES, _NO_TIMES
+        heap = self.timers[kind].heap
+        return heap.timestamps, heap.key_hashes, heap.namespaces
 
     def _part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         part: LoadedPart
@@ -127,9 +129,8 @@ class StoredGroup:
             part = self.states[name] = restored_state(kind, name, schema)
         elif kind == KEYS:
             part = self.keys = KeyTable.restored(schema)
-        elif kind in (EVENT_TIMERS, PROCESSING_TIMERS):
-            part = timers = self.timers[kind] = JournalledTimers.restored(kind, name)
-            timers.has_expiries = self.manifest.standing.has_expiries
+        elif kind in (EVENT_TIMERS, PROCESSING_TIMERS, EVENT_EXPIRIES, PROCESSING_EXPIRIES):
+            part = self.timers[kind] = JournalledTimers.restored(kind, name)
         elif kind == ROWS:
             part = self.rows = RowBuffer.restored(schema)
         elif kind == SLICES:

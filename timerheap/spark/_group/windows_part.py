@@ -45,6 +45,7 @@ class WindowsPart(ABC):
     """
 
     kind = SLICES
+    id_column = 0
     windows: GlobalWindowAggregate | SessionWindowAggregate
     _group: ClassVar[str]  # the column with the group of an accumulator
     _version: ClassVar[str]  # a column that is null only in rows that delete

@@ -255,8 +255,7 @@ class PartitionBatch:
         if now is None:  # Spark fires a timer once its watermark is above it
             times, after, over = [window], 0, group.watermark + 1
         else:
-            head = group.processing_timers.heap.peek()
-            times = [clock.next_change, None if head is None else head.timestamp]
+            times = [clock.next_change, group.next_due(event_time=False)]
             times += [] if self._query.event_time is not None else [window]
             after, over = 1, now
         if self._is_first(key_group):

@@ -243,7 +243,7 @@ class ProcessorBatch:
         would fire at once: `wake_up` then sets it again.
         """
         now, group = self._now, bound.group
-        wanted = bound.next_timer()
+        wanted = group.next_due(self._query.time_mode == "EventTime")
         if first:
             wanted = now + 1 if wanted is None else min(wanted, now + 1)
         if wanted is not None and wanted <= now:

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from timerheap._native._heap import RowSource
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.journalled_timers import JournalledTimers, KeyTimers
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
 from timerheap.spark._group.python_values import python_values
 from timerheap.spark._group.query import Query
@@ -47,7 +47,7 @@ class BoundGroup:
     delete_timer : callable
         Deletes a timer of the current key in the query's time mode.
     tables : dict of str to UserState
-    expiries : list of (timestamp, key id, namespace)
+    expiries : list of (timestamp, key id, name of the state)
         See `timerheap.spark._worker.processor_states.Scope`.
     """
 
@@ -56,17 +56,12 @@ class BoundGroup:
     service: KeyTimerService
     delete_timer: Callable[[int], None]
     tables: dict[str, UserState]
-    expiries: list[tuple[int, int, int]] = field(default_factory=list)
+    expiries: list[tuple[int, int, str]] = field(default_factory=list)
 
     def announce(self, ids: np.ndarray) -> None:
         """Have the states of these keys loaded together."""
         for table in self.tables.values():
             table.announce(ids)
-
-    def next_timer(self) -> int | None:
-        """Return when the next timer or expiry is due, None for never."""
-        head = self.timers.heap.peek()
-        return None if head is None else head.timestamp
 
 
 class ProcessorRunner:
@@ -220,7 +215,6 @@ class ProcessorRunner:
         for bound in groups:
             heap = bound.timers.heap
             rows = heap._due_rows(time)
-            rows = rows[heap.namespaces[rows] == 0]
             if len(rows):
                 own = heap.key_hashes[rows]
                 bound.announce(np.unique(own))
@@ -255,25 +249,21 @@ class ProcessorRunner:
 
     def purge(self, bound: BoundGroup) -> None:
         """Remove what has expired in a key group, and keep the expiries of what has been written."""
-        heap, journalled = bound.timers.heap, bound.timers
-        states = {
-            bound.tables[name].kind: state for name, state in self._handle.states.items() if state.timed
-        }
-        if states:
-            rows = heap._due_rows(self._scope.now)
-            rows = rows[heap.namespaces[rows] != 0]
-            timestamps, ids, spaces = heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
-            self._scope.group = bound
-            bound.announce(np.unique(ids))
-            for id_, space in zip(ids.tolist(), spaces.tolist(), strict=True):
-                if space in states:  # else the state has been deleted
-                    states[space].purge(id_)
-            if len(rows):
-                journalled.remove_many(timestamps, ids, spaces)
+        group, states = (
+            bound.group,
+            {name: state for name, state in self._handle.states.items() if state.timed},
+        )
+        self._scope.group = bound
+        for name, ids in group.due_expiries(False, self._scope.now, states.keys()):
+            bound.announce(ids)
+            for id_ in ids.tolist():
+                states[name].purge(id_)
         if bound.expiries:
-            at = np.unique(np.array(bound.expiries, np.int64), axis=0)
-            bound.expiries.clear()
-            journalled.push_expiries(*(np.ascontiguousarray(column) for column in at.T))
+            expiries, bound.expiries = set(bound.expiries), []
+            columns = zip(
+                *((at, id_, expiry_namespace(name)) for at, id_, name in sorted(expiries)), strict=True
+            )
+            group.expiries(event_time=False).push_many(*(np.array(column, np.int64) for column in columns))
 
 
 def _key_order(columns: list[pa.Array]) -> np.ndarray:

@@ -19,6 +19,7 @@ from timerheap.spark._worker.processor_errors import refusal
 from timerheap.spark._worker.processor_values import StructCodec, stored_type
 from timerheap.spark._worker.row_context import KeyTimerService
 from timerheap.spark._worker.unsafe_order import UnsafeOrder
+from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["STATES", "Group", "ProcessorState", "Scope"]
 
@@ -31,13 +32,13 @@ class Group(Protocol):
     service : KeyTimerService
     tables : dict of str to UserState
         Those of the states, by name.
-    expiries : list of (timestamp, key id, namespace)
+    expiries : list of (timestamp, key id, name of the state)
         When contents with a time to live expire.
     """
 
     service: KeyTimerService
     tables: dict[str, UserState]
-    expiries: list[tuple[int, int, int]]
+    expiries: list[tuple[int, int, str]]
 
 
 class Scope:
@@ -64,8 +65,7 @@ class Scope:
 class ProcessorState(ABC):
     """One state of a processor.
 
-    A value with a time to live is kept with the time when it expires, and is not there from then on. A timer
-    in the namespace of the state removes it.
+    A value with a time to live is kept with the time when it expires, and is not there from then on.
 
     Parameters
     ----------
@@ -116,7 +116,11 @@ class ProcessorState(ABC):
     def _keep(self, value: Any) -> Any:
         """Return what is kept of a value that is written now."""
         kept = self._codec.encode(value)
-        return kept if self._ttl is None else {"value": kept, "expires": self._scope.now + self._ttl}
+        return kept if self._ttl is None else {"value": kept, "expires": self._expiry()}
+
+    def _expiry(self) -> int:
+        """Return when what is written now expires; at the largest timestamp, nothing ever does."""
+        return min(self._scope.now + (self._ttl or 0), MAX_WATERMARK)
 
     def _live(self, kept: Any) -> bool:
         return self._ttl is None or bool(self._scope.now < kept["expires"])
@@ -127,8 +131,8 @@ class ProcessorState(ABC):
     def _expire(self, key_id: int, at: int | None = None) -> None:
         """Have the contents of a key purged at a time, by default the expiry of what is written now."""
         if self._ttl is not None:
-            time = self._scope.now + self._ttl if at is None else at
-            self._scope.group.expiries.append((time, key_id, self._table.kind))
+            time = self._expiry() if at is None else at
+            self._scope.group.expiries.append((time, key_id, self.name))
 
 
 class _Value(ProcessorState, ValueState):

@@ -107,13 +107,14 @@ class RowRunner:
             group.watermark,
             now,
         )
-        self._loop.begin(output, self._ahead, self._seen, self._find_key, self._clock.expire)
+        self._loop.begin(output, self._ahead, self._seen, self._find_key)
         self._loop.advance(group.watermark)  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order."""
         waiting = waiting.select(self._row_type.names).take(order)
         self._loop.replay(self._prepare(waiting), waiting.ids, waiting.timestamps, watermark)
+        self._clock.purge(True, watermark)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:
         """Process rows in the order of arrival."""
@@ -129,10 +130,12 @@ class RowRunner:
     def advance(self, watermark: int) -> None:
         """Advance the watermark, and fire event-time timers."""
         self._loop.advance(watermark)
+        self._clock.purge(True, watermark)
 
     def advance_clock(self, now: int) -> None:
         """Fire processing-time timers."""
         self._loop.advance_clock(now)
+        self._clock.purge(False, now)
 
     def _prepare(self, waiting: KeyedRows) -> RowSource:
         """Return the rows; announce their keys to the states."""

@@ -141,7 +141,7 @@ RECORDS = [(n, "\xe9" * (n % 90) or None, n % 2 == 0, n) for n in range(300)]
 
 def recorded(_):
     """Append records; after a failure those before it are there."""
-    columns = RecordColumns([("integer", 8), ("string", 0), ("bool", 0), None], 10_000, str)
+    columns = RecordColumns([("integer", 8), ("string", 0), ("bool", 0), abs], 10_000, str)
     try:
         for record in RECORDS:
             assert columns.append(record)

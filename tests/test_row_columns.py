@@ -20,6 +20,7 @@ from timerheap._native._heap import (
     RecordColumns,
     RowSource,
 )
+from timerheap._returned import detached
 
 
 def bits(flags: list[bool]) -> bytes:
@@ -106,7 +107,7 @@ def test_bytes_that_are_not_text_raise() -> None:
 
 
 def record_columns(formats: list[str | None], most: int = 10_000) -> RecordColumns:
-    pairs = [None if f is None else (READERS.get(f, f), WIDTHS.get(f, 0)) for f in formats]
+    pairs = [detached if f is None else (READERS.get(f, f), WIDTHS.get(f, 0)) for f in formats]
     return RecordColumns(pairs, most, OutputTag)
 
 

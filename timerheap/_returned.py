@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from decimal import Decimal
 from types import GeneratorType
 from typing import Any, cast
 
 from timerheap.row import Row
 
-__all__ = ["records"]
+__all__ = ["detached", "records"]
 
 
 def records(method: str, returned: object) -> Iterable[Any]:
@@ -55,3 +58,31 @@ def records(method: str, returned: object) -> Iterable[Any]:
 
 _PLAIN = (GeneratorType, list)
 _TABLE = "__arrow_c_stream__"  # an attribute of the tables and columns of pyarrow, pandas and others
+_CONSTANT = {
+    type(None),
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    Decimal,
+    datetime.date,
+    datetime.datetime,
+    datetime.timedelta,
+}
+
+
+def detached(value: Any) -> Any:
+    """Return a value that later changes of `value` do not reach: itself if nothing in it can change.
+
+    Examples
+    --------
+    >>> row, seen = (1, "a"), [1]
+    >>> detached(row) is row, detached(seen) is seen
+    (True, False)
+    """
+    if type(value) in _CONSTANT or (
+        isinstance(value, tuple) and all(type(each) in _CONSTANT for each in value)
+    ):
+        return value
+    return deepcopy(value)

@@ -120,10 +120,10 @@ class AgainstTheModel(RuleBasedStateMachine):
             else:
                 before.add((rest.pop(0), first[1]))
         function = Again(self.keys, [*again], fails)
-        columns = RecordColumns([None], 9, str)
+        columns = RecordColumns([abs], 9, str)
         loop = RowLoop(function, RowContext(self.service), self.service, self.keys, "event", "processing")
         output = SimpleNamespace(rows=None, columns=columns)
-        loop.begin(output, KnownKeys(), KnownKeys(), lambda id_, timestamp: id_, None)
+        loop.begin(output, KnownKeys(), KnownKeys(), lambda id_, timestamp: id_)
         with suppress(ZeroDivisionError):
             loop.advance(time)
         assert function.fired == wanted

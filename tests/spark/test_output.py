@@ -78,8 +78,8 @@ def test_a_row_of_the_wrong_shape_raises(row):
 )
 def test_a_value_of_the_wrong_type_raises(row, message):
     output = ResultBuffer(SCHEMA)
-    output.rows([("a", 1, None), row], "on_timer")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message):  # noqa: PT012
+        output.rows([("a", 1, None), row], "on_timer")
         output.table()
 
 
@@ -139,9 +139,8 @@ def test_an_int_is_a_timestamp_in_epoch_ms():
     )
     assert [row["at"].timestamp() for row in output.table().to_pylist()] == [1.5, 1.5]
     assert [row["local"].second for row in output.table().to_pylist()] == [2, 2]
-    output.rows([(2**63 - 1, 0)], "on_timer")
     with pytest.raises(ValueError, match=r"column 'at': 9223372036854775807 .*outside the years 1 to 9999"):
-        output.table()
+        output.rows([(2**63 - 1, 0)], "on_timer")
     with pytest.raises(ValueError, match="on_timers yielded column 'at' as int64, which does not fit"):
         ResultBuffer(schema).batch(pa.record_batch({"at": [2**62], "local": [0]}), "on_timers")
 

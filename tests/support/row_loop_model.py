@@ -297,7 +297,7 @@ class Native:
         self.loop = RowLoop(
             function, RowContext(self.service), self.service, self.keys, "event", "processing"
         )
-        self.columns = RecordColumns([("integer", 1), None], 50, str)
+        self.columns = RecordColumns([("integer", 1), lambda value: value], 50, str)
         self.gathered: list[Any] = []
         self.found = 0
         self.known, self.seen = KnownKeys(), KnownKeys()

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, SupportsIndex, final
 
 import numpy as np
@@ -321,7 +321,9 @@ class RowContext:
 
 @final
 class RecordColumns:
-    def __new__(cls, formats: list[tuple[str, int] | None], most: int, tag: type) -> Self: ...
+    def __new__(
+        cls, formats: Sequence[tuple[str, int] | Callable[[Any], Any]], most: int, tag: type
+    ) -> Self: ...
     def append(self, record: object) -> bool: ...
     def take(self) -> list[Any]: ...
     def __len__(self) -> int: ...

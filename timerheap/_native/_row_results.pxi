@@ -11,12 +11,13 @@ cdef enum:
 @cython.final
 @cython.auto_pickle(False)
 cdef class _ColumnWriter:
-    """The values of one column of `RecordColumns`; in a list if `format` is None."""
+    """The values of one column of `RecordColumns`; what `keep` makes of them in a list if there is no format."""
 
     cdef int kind
     cdef unsigned width  # of a value in bytes
     cdef bint text  # whether TEXT is str
     cdef list objects
+    cdef object keep
     cdef cnp.ndarray held, values, bounds, bytes
     cdef uint8_t *is_held  # whether each value is not None
     cdef uint8_t *value
@@ -24,9 +25,9 @@ cdef class _ColumnWriter:
     cdef uint8_t *byte
     cdef size_t cap, room  # of values, and of bytes of text
 
-    def __cinit__(self, str format, unsigned width):
-        if format is None:
-            self.objects = []
+    def __cinit__(self, format, unsigned width=0):
+        if callable(format):
+            self.keep, self.objects = format, []
             return
         if format not in _KINDS:
             raise ValueError(f"format must be one of {', '.join(_KINDS)}, got {format!r}")
@@ -63,6 +64,7 @@ cdef class _ColumnWriter:
         cdef const char *text
         cdef double real
         if self.objects is not None:
+            value = self.keep(value)
             if <size_t>len(self.objects) > row:  # of a record that did not fit
                 del self.objects[row:]
             self.objects.append(value)
@@ -160,9 +162,9 @@ cdef class RecordColumns:
 
     Parameters
     ----------
-    formats : list of (str, int) or None
-        The format of each column as for `ColumnReader`, and the number of bytes of an integer. None is a list of
-        any objects.
+    formats : list of (str, int) or callable
+        The format of each column as for `ColumnReader`, and the number of bytes of an integer. For a column
+        without one, a callable returns what is kept of a value, in a list; whoever appended it may change it.
     most : int
         The number of records that there is room for.
     tag : type
@@ -170,12 +172,12 @@ cdef class RecordColumns:
 
     Examples
     --------
-    >>> columns = RecordColumns([("integer", 2), None], 9, str)
-    >>> columns.append((5, "a")), columns.append((None, "b")), columns.append((70_000, "c")), len(columns)
+    >>> columns = RecordColumns([("integer", 2), list], 9, str)
+    >>> columns.append((5, [1])), columns.append((None, [2])), columns.append((70_000, [3])), len(columns)
     (True, True, False, 2)
     >>> (validity, _, values), objects = columns.take()
     >>> values.view(np.int16), np.unpackbits(validity, bitorder="little")[:2], objects
-    (array([5, 0], dtype=int16), array([1, 0], dtype=uint8), ['a', 'b'])
+    (array([5, 0], dtype=int16), array([1, 0], dtype=uint8), [[1], [2]])
     """
 
     cdef list formats, writers
@@ -184,12 +186,14 @@ cdef class RecordColumns:
     cdef Py_ssize_t width
     cdef bint closed
 
-    def __cinit__(self, list formats not None, size_t most, type tag not None):
-        self.formats, self.most, self.tag, self.width = formats, most, tag, len(formats)
+    def __cinit__(self, formats not None, size_t most, type tag not None):
+        self.formats, self.most, self.tag, self.width = list(formats), most, tag, len(formats)
         self.renew()
 
     cdef int renew(self) except -1:
-        writers = [_ColumnWriter(*((None, 0) if format is None else format)) for format in self.formats]
+        writers = [
+            _ColumnWriter(format) if callable(format) else _ColumnWriter(*format) for format in self.formats
+        ]
         self.writers, self.n, self.closed = writers, 0, False
         return 0
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType
 
+from timerheap._returned import detached
 from timerheap.async_io import (
     AsyncFunction,
     AsyncRetryStrategy,
@@ -255,6 +256,6 @@ class _RowFunction(AsyncFunction[Row, Any]):
             raise TypeError(
                 f"{self._name} must return a row or a list of rows, got None; return [] for no rows"
             )
-        rows = result if isinstance(result, list) else [result]
+        rows = list(map(detached, result if isinstance(result, list) else [result]))
         ResultBuffer(self._schema).rows(rows, self._name)  # checked here, where the input row is known
         return rows

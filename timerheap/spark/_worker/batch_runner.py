@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from timerheap._returned import records
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, BatchTimerService
 from timerheap.metrics import Metrics
+from timerheap.output_tag import is_tagged
 from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_group import KeyGroup
@@ -311,4 +313,17 @@ class BatchRunner:
 
     def _emit(self, batches: object, source: str) -> None:
         for batch in records(source, batches):
-            self._output.batch(batch, source)
+            self._output.batch(_detached(batch), source)
+
+
+def _detached(batch: Any) -> Any:
+    """Return a batch, or a tag and one, in memory of its own, since its arrays may be NumPy's: 1 ns a value."""
+    if is_tagged(batch):
+        tag, batch = batch
+        return tag, _detached(batch)
+    if isinstance(batch, pa.Table):
+        return pa.Table.from_batches(map(_detached, batch.to_batches()), batch.schema)
+    if isinstance(batch, pa.RecordBatch) and batch.num_columns:
+        columns = [pa.concat_arrays([column]) for column in batch.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+    return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from timerheap._native._heap import RecordColumns
 from timerheap._returned import records
+from timerheap._values import checker
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
-from timerheap.spark._group.offsets import FITS, fitting, narrow
-from timerheap.spark._group.value_columns import cast, column_of
+from timerheap.spark._group.offsets import FITS, fitting, narrow, wide
+from timerheap.spark._group.value_columns import cast
 from timerheap.spark._worker.side_buffer import SIDE_OUTPUT, SideBuffer, undeclared
 
 __all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer"]
@@ -39,6 +40,8 @@ _MOST = 1 << 16  # rows that become columns at once, which take far less memory
 
 class ResultBuffer:
     """Checks and collects what a function yields during one call of the operator.
+
+    A value is kept as it is when it comes: the function may change a list, a dict or an array afterwards.
 
     Parameters
     ----------
@@ -67,7 +70,9 @@ class ResultBuffer:
         self._known = set(self._names)
         self._side = SideBuffer(list(side_outputs)) if side_outputs else None
         self._late_fields = [] if late_row is None else list(late_row)
-        self.columns = RecordColumns([_FORMATS.get(field.type) for field in schema], _MOST, OutputTag)
+        self._keep = [_keeper(field) for field in schema]
+        formats = [_FORMATS.get(field.type, keep) for field, keep in zip(schema, self._keep, strict=True)]
+        self.columns = RecordColumns(formats, _MOST, OutputTag)
         self._others: list[tuple[Any, ...]] = []  # rows that follow on those in `columns`
         self._batches: list[pa.RecordBatch] = []
         self._late: list[pa.Table] = []
@@ -84,7 +89,9 @@ class ResultBuffer:
             if len(self.columns) + len(self._others) >= _MOST:
                 self._gather()
             if not self.columns.append(record):
-                self._others.append(record)
+                self._others.append(
+                    tuple(keep(value) for keep, value in zip(self._keep, record, strict=True))
+                )
 
     def side(self, tag: OutputTag, value: Any) -> None:
         """Add a value of a side output."""
@@ -198,14 +205,25 @@ def _taken(part: Any, n: int, field: pa.Field) -> pa.Array:
     return _checked(pa.Array.from_buffers(field.type, n, buffers), field)
 
 
-def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
-    try:
-        column = column_of(values, field.type)
-    except (ValueError, OverflowError) as e:
-        if (tag := next((value for value in values if isinstance(value, OutputTag)), None)) is not None:
-            raise ValueError(undeclared(tag)) from None
-        raise ValueError(f"an output row does not fit output_schema: column {field.name!r}: {e}") from None
-    return _checked(column, field)
+def _keeper(field: pa.Field) -> Callable[[Any], Any]:
+    """Return the function that checks a value of a column, and copies it if it can be changed."""
+    check = checker(field.type)
+
+    def keep(value: Any) -> Any:
+        try:
+            return check(value)
+        except (ValueError, OverflowError) as e:
+            if isinstance(value, OutputTag):
+                raise ValueError(undeclared(value)) from None
+            raise ValueError(
+                f"an output row does not fit output_schema: column {field.name!r}: {e}"
+            ) from None
+
+    return keep
+
+
+def _column(kept: Sequence[Any], field: pa.Field) -> pa.Array:
+    return _checked(pa.array(kept, wide(field.type)), field)
 
 
 def _checked(column: pa.Array, field: pa.Field) -> pa.Array:

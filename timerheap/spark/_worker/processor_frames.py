@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.types as is_
 from pandas.api.types import infer_dtype, is_object_dtype
 from pyspark.errors import PySparkValueError
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
+from timerheap._returned import detached
 from timerheap.spark._compat import to_frame, to_record_batch
 from timerheap.spark._group.offsets import narrow
 from timerheap.spark._group.processor_work import FrameSettings
@@ -46,6 +47,10 @@ class FrameRecords:
         self._zone = zone
         self._settings = settings
         self._output = output
+        types = [field.dataType for field in result]
+        self._constant = not any(
+            isinstance(each, (ArrayType, MapType, StructType, BinaryType)) for each in types
+        )
         self._shape: tuple[Any, ...] = ()  # of the frames that wait: their columns and dtypes
         self._pending: list[list[Any]] = []
         self._rows = 0
@@ -80,10 +85,18 @@ class FrameRecords:
             if shape != self._shape:
                 self.flush()
                 self._shape = shape
-            self._pending.append(columns)
+            self._pending.append([self._kept(column) for column in columns])
             self._rows += len(frame)
             if self._rows >= _MOST:
                 self.flush()
+
+    def _kept(self, column: Any) -> Any:
+        """Return a column of a frame that changes of the frame do not reach."""
+        if self._constant or column.dtype != object:
+            return column.copy()
+        kept = np.empty(len(column), object)
+        kept[:] = [detached(value) for value in column]
+        return kept
 
     def flush(self) -> None:
         """See `Records`."""

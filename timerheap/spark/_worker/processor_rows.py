@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from timerheap._native._heap import RowSource
+from timerheap._returned import detached
 from timerheap.spark._group.python_values import column_reader, python_values
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_records import in_zone
@@ -39,6 +40,9 @@ class RowRecords:
         self._zone = zone
         self._output = output
         self._flat = not any(pa.types.is_nested(type_) for type_ in schema.types)
+        self._constant = (
+            self._flat and pa.binary() not in schema.types
+        )  # results hold nothing that can change
         self._fields: list[str] = []
         self._places: list[int | None] = []
         self._pending: list[tuple[Any, ...]] = []
@@ -53,10 +57,8 @@ class RowRecords:
         names, pending = self._names, self._pending
         for row in results:
             fields = getattr(row, "__fields__", None) if self._flat and isinstance(row, Row) else None
-            if fields == names and len(row) == len(names):
-                pending.append(row)
-            else:
-                pending.append(self._by_name(row, fields))
+            record = row if fields == names and len(row) == len(names) else self._by_name(row, fields)
+            pending.append(record if self._constant else tuple(map(detached, record)))
         if len(pending) >= _MOST:
             self.flush()
 

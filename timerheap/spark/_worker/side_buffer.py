@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from timerheap._values import checker
 from timerheap.output_tag import OutputTag
-from timerheap.spark._group.offsets import fitting, narrow, wide_rows
-from timerheap.spark._group.value_columns import cast, column_of
+from timerheap.spark._group.offsets import fitting, narrow, wide, wide_rows
+from timerheap.spark._group.value_columns import cast
 
 __all__ = ["SIDE_OUTPUT", "SideBuffer", "undeclared"]
 
@@ -29,16 +30,21 @@ class SideBuffer:
 
     def __init__(self, tags: list[pa.Field]) -> None:
         self._fields = {field.name: field for field in tags}
+        self._checks = {field.name: checker(field.type) for field in tags}
         self._values: dict[str, list[Any]] = {field.name: [] for field in tags}
         self._tables: list[pa.Table] = []
         self.field = pa.field(SIDE_OUTPUT, pa.struct(tags))
 
     def add(self, tag: OutputTag, value: Any) -> None:
-        """Add a value; None raises ValueError."""
-        values = self._values[self._field(tag).name]
+        """Add a value as it is now; None raises ValueError."""
+        tag_id = self._field(tag).name
         if value is None:
-            raise ValueError(f"a value of the side output {tag.tag_id!r} must not be None")
-        values.append(value)
+            raise ValueError(f"a value of the side output {tag_id!r} must not be None")
+        values = self._values[tag_id]
+        try:
+            values.append(self._checks[tag_id](value))
+        except (ValueError, OverflowError) as e:
+            raise ValueError(f"a value does not fit the type of the side output {tag_id!r}: {e}") from None
         if len(values) >= self.most:
             self._gather(tag.tag_id)
 
@@ -77,10 +83,7 @@ class SideBuffer:
         values, field = self._values[tag_id], self._fields[tag_id]
         if not values:
             return
-        try:
-            column = column_of(values, field.type)
-        except (ValueError, OverflowError) as e:
-            raise ValueError(f"a value does not fit the type of the side output {tag_id!r}: {e}") from None
+        column = pa.array(values, wide(field.type))
         values.clear()
         rows = pa.RecordBatch.from_arrays([column], schema=wide_rows(pa.schema([field])))
         for start, stop in fitting(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -186,3 +187,24 @@ def test_no_row_is_late_in_ingestion_time(steps: list[tuple[int, bool]], interva
         assert all(watermark % interval == 0 for watermark in recorder.out)
         if recorder.out:
             assert recorder.out[-1] > clock.get_current_processing_time() - 1 - interval
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: BoundedOutOfOrdernessWatermarks(-1), "max_out_of_orderness must be 0 or more, got -1"),
+        (
+            lambda: WatermarksWithIdleness(AscendingTimestampsWatermarks(), 0, ManualProcessingTimeService()),
+            "idle_timeout must be more than 0 ms, got 0",
+        ),
+        (
+            lambda: WatermarksWithIdleness(
+                AscendingTimestampsWatermarks(), -1, ManualProcessingTimeService()
+            ),
+            "idle_timeout must be more than 0 ms, got -1",
+        ),
+    ],
+)
+def test_durations_that_make_no_sense_raise(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -319,3 +319,76 @@ def test_a_time_to_live_is_exact_to_the_millisecond() -> None:
     contents = ExpiringValue(None, StateTtlConfig.new_builder(1001).build(), Mock(spec=ExpiryClock))
     kept = {"value": 5, "at": 0}
     assert [contents._expired(kept, now) for now in (1000, 1001)] == [False, True]
+
+
+class Touches(KeyedProcessFunction):
+    """Puts two entries at 0; at 90 does what the row says; at 150 says what is left."""
+
+    def __init__(self, ttl: StateTtlConfig) -> None:
+        self.ttl = ttl
+
+    def open(self, runtime_context: Any) -> None:
+        descriptor = MapStateDescriptor("map", Types.LONG(), Types.LONG())
+        descriptor.enable_time_to_live(self.ttl)
+        self.map = runtime_context.get_map_state(descriptor)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        touch: dict[str, Any] = {
+            "nothing": lambda: None,
+            "is_empty": self.map.is_empty,
+            "first of items": lambda: next(iter(self.map.items())),
+            "first of keys": lambda: next(iter(self.map.keys())),
+            "first of values": lambda: next(iter(self.map.values())),
+            "items": lambda: list(self.map.items()),
+            "contains": lambda: self.map.contains(1),
+            "get": lambda: self.map.get(2),
+        }
+        if value.at == 0:
+            self.map.put_all({1: -1, 2: -2})
+        elif value.at == 90:
+            assert touch[value.do]() is not True, "the map is not empty"
+        else:
+            yield (sorted(self.map.keys()),)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize(
+    ("do", "left"),
+    [
+        ("nothing", []),
+        ("is_empty", []),
+        ("first of items", [1]),
+        ("first of keys", [1]),
+        ("first of values", [1]),
+        ("items", [1, 2]),
+        ("get", [2]),
+    ],
+)
+def test_only_entries_that_are_visited_are_renewed(do: str, left: list[int], in_memory: bool) -> None:
+    config = ttl().update_ttl_on_read_and_write().set_ttl_time_characteristic(EVENT_TIME).build()
+    rows = [Row(k="a", do=do, at=at) for at in (0, 90, 150)]
+    if in_memory:
+        with KeyedProcessOperator(Touches(config), key_selector=lambda value: value.k) as operator:
+            found = [each for row in rows for each in operator.process_element(row, row.at)]
+            assert [each.value for each in found] == [(left,)]
+        return
+    test = ProcessTester(Touches(config), "k", "k string, do string, at long", "left array<long>", "at")
+    test.push(rows)
+    assert test.finish() == [Row(left=left)]
+
+
+@pytest.mark.parametrize("characteristic", list(StateTtlConfig.TtlTimeCharacteristic))
+def test_the_longest_time_to_live_never_ends(characteristic: Any) -> None:
+    config = StateTtlConfig.new_builder(2**63 - 1)
+    test = made(config.set_ttl_time_characteristic(characteristic).build(), processing_time=True)
+    test.advance_clock(1_700_000_000_000)
+    test.push([("a", "set", 1, 5), ("a", "get", 0, 2**62)])
+    assert test.advance_watermark(2**62) == [Row(value=1, list=[1], map={1: -1}, sum=1)]
+    assert [row.value for row in test.state("value").values()] == [1]
+
+
+def test_a_cleanup_of_no_entries_raises() -> None:
+    with pytest.raises(ValueError, match="cleanup_size must be 1 or more, got 0"):
+        ttl().cleanup_incrementally(0, True)
+    with pytest.raises(OverflowError, match=r"milliseconds must be at most 999,999,999 days, .* pass an int"):
+        Time.milliseconds(2**63 - 1)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from running_windows import GLOBAL, LONG, Add, All, Difference, Total, fed, running
 
-from timerheap import MAX_WATERMARK, Types
+from timerheap import MAX_WATERMARK, OutputTag, Types
 from timerheap.flink import StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.windows import (
+    ContinuousEventTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EndOfStreamTrigger,
@@ -18,6 +19,7 @@ from timerheap.windows import (
     NeverTrigger,
     ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
+    ProcessWindowFunction,
     PurgingTrigger,
     ReduceFunction,
     TimeEvictor,
@@ -164,3 +166,34 @@ def test_a_timeout_purges_with_a_nested_trigger_of_processing_time() -> None:
         fed(operator, [("a", 1, None)])
         assert counts(operator.set_processing_time(999)) == [1]
         assert operator.num_keyed_state_entries() == operator.num_processing_time_timers() == 0
+
+
+def test_an_element_without_a_timestamp_has_the_smallest_for_a_trigger() -> None:
+    with running(GLOBAL, All(), trigger=ContinuousEventTimeTrigger.of(10)) as operator:
+        assert operator.process_element(("a", 1)) == []
+        assert operator.num_event_time_timers() == 2
+
+
+class Aside(ProcessWindowFunction):
+    """Sends what it has to a side output, also when the window is cleared."""
+
+    tag = OutputTag("aside", LONG)
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        for element in elements:
+            context.output(self.tag, element)
+        yield key
+
+    def clear(self, context: Any) -> None:
+        context.output(self.tag, -1)
+
+
+def test_a_side_output_of_a_window_has_the_last_timestamp_of_the_window() -> None:
+    """Flink: WindowOperatorContractTest.testSideOutput."""
+    purging = PurgingTrigger.of(CountTrigger.of(2))
+    with running(TumblingEventTimeWindows.of(10), Aside(), trigger=purging) as operator:
+        operator.process_element(("a", 1), timestamp=3)
+        operator.process_element(("a", 2), timestamp=4)
+        operator.process_watermark(30)
+        aside = operator.get_side_output(Aside.tag)
+    assert [(each.value, each.timestamp) for each in aside] == [(1, 9), (2, 9), (-1, 9)]

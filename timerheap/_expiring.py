@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol
 
-from timerheap._arguments import milliseconds
 from timerheap._state_contents import ListContents, MapContents, ValueContents
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.timer import MAX_WATERMARK
@@ -42,7 +42,7 @@ class Expiring:
     def __init__(self, table: Any, config: StateTtlConfig, clock: ExpiryClock) -> None:
         self.table = table
         self._clock = clock
-        self._ttl = milliseconds("ttl", config.get_ttl())
+        self._ttl = config._ttl
         self._event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
         self._renews = config.get_update_type() is config.UpdateType.OnReadAndWrite
         self._shows = config.get_state_visibility() is config.StateVisibility.ReturnExpiredIfNotCleanedUp
@@ -165,16 +165,19 @@ class ExpiringMap(Expiring):
 
     def load(self, key: Any) -> dict[Any, Any]:
         """See `MapContents`."""
-        kept = dict(self.table.load(key))
-        if not kept:
-            return {}
-        now = self._now()
-        found = {entry: self._visit(key, entry, value, now) for entry, value in kept.items()}
-        return {entry: value for entry, (is_there, value) in found.items() if is_there}
+        return dict(self.visited(key))
+
+    def visited(self, key: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield the entries of now, each with its value at its turn; what is not reached is not renewed."""
+        for entry in list(self.table.load(key)):
+            is_there, value = self.find(key, entry)
+            if is_there:
+                yield entry, value
 
     def is_empty(self, key: Any) -> bool:
-        """See `MapContents`; reads the map, since entries may have expired."""
-        return not self.load(key)
+        """See `MapContents`; reads the map, since entries may have expired, and renews none."""
+        now = self._now()
+        return not any(self._is_shown(kept, now) for kept in self.table.load(key).values())
 
     def find(self, key: Any, entry: Any) -> tuple[bool, Any]:
         """See `MapContents`."""

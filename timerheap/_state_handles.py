@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from timerheap._expiring import EXPIRING, ExpiryClock
+from timerheap._expiring import EXPIRING, ExpiringMap, ExpiryClock
 from timerheap._state_contents import Codec, Contents, CurrentKey, KeyedContents, StateBackend, ValueTypes
 from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.metrics import MetricGroup, Metrics
@@ -231,15 +231,15 @@ class MapHandle(Handle, MapState):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """See `timerheap.MapState`."""
-        return iter([(k, self._codec.decode(v)) for k, v in self._entries().items()])
+        return ((k, self._codec.decode(v)) for k, v in self._entries())
 
     def keys(self) -> Iterator[Any]:
         """See `timerheap.MapState`."""
-        return iter(list(self._entries()))
+        return (k for k, _ in self._entries())
 
     def values(self) -> Iterator[Any]:
         """See `timerheap.MapState`."""
-        return iter([self._codec.decode(v) for v in self._entries().values()])
+        return (self._codec.decode(v) for _, v in self._entries())
 
     def is_empty(self) -> bool:
         """See `timerheap.MapState`."""
@@ -250,9 +250,10 @@ class MapHandle(Handle, MapState):
         """See `timerheap.state.State.clear`."""
         self._contents.table.remove_all(self._contents.key())
 
-    def _entries(self) -> Mapping[Any, Any]:
-        entries: Mapping[Any, Any] = self._contents.table.load(self._contents.key())
-        return entries
+    def _entries(self) -> Iterator[tuple[Any, Any]]:
+        """Return the entries of now: changes during the iteration do not show, unless they have expired."""
+        table, key = self._contents.table, self._contents.key()
+        return table.visited(key) if isinstance(table, ExpiringMap) else iter(list(table.load(key).items()))
 
     def _encode_key(self, key: Any) -> Any:
         encoded = self._key_codec.decode(self._key_codec.encode(key))

@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Self, TypeVar
 
-from timerheap._arguments import positive
+from timerheap._arguments import positive, positive_int
 
 __all__ = ["StateTtlConfig"]
 
@@ -95,8 +95,9 @@ class StateTtlConfig:
         return self._characteristic
 
     def get_ttl(self) -> timedelta:
-        """Return the time to live."""
-        return timedelta(milliseconds=self._ttl)
+        """Return the time to live, or the longest timedelta if it is longer."""
+        longest = timedelta.max // timedelta(milliseconds=1)
+        return timedelta(milliseconds=min(self._ttl, longest))
 
     def is_enabled(self) -> bool:
         """Return whether state expires."""
@@ -166,6 +167,7 @@ class StateTtlConfig:
 
         def cleanup_incrementally(self, cleanup_size: int, run_cleanup_for_every_record: bool) -> Self:
             """Return the builder; a timer removes expired state."""
+            positive_int("cleanup_size", cleanup_size)
             return self
 
         def cleanup_in_rocksdb_compact_filter(

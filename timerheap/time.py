@@ -21,27 +21,37 @@ class Duration:
     @staticmethod
     def of_days(days: int) -> timedelta:
         """Return a duration of days."""
-        return timedelta(days=days)
+        return _duration("days", days)
 
     @staticmethod
     def of_hours(hours: int) -> timedelta:
         """Return a duration of hours."""
-        return timedelta(hours=hours)
+        return _duration("hours", hours)
 
     @staticmethod
     def of_minutes(minutes: int) -> timedelta:
         """Return a duration of minutes."""
-        return timedelta(minutes=minutes)
+        return _duration("minutes", minutes)
 
     @staticmethod
     def of_seconds(seconds: int) -> timedelta:
         """Return a duration of seconds."""
-        return timedelta(seconds=seconds)
+        return _duration("seconds", seconds)
 
     @staticmethod
     def of_millis(millis: int) -> timedelta:
         """Return a duration of milliseconds."""
-        return timedelta(milliseconds=millis)
+        return _duration("milliseconds", millis)
+
+
+def _duration(unit: str, count: int) -> timedelta:
+    try:
+        return timedelta(**{unit: count})
+    except OverflowError:
+        raise OverflowError(
+            f"{unit} must be at most {timedelta.max.days:,} days, the longest timedelta, got {count}; pass "
+            "an int of milliseconds instead of a duration"
+        ) from None
 
 
 class Time:

@@ -224,3 +224,17 @@ def test_windows_over_a_view_of_windows_return_the_documented_results(
     )
     streams.run(outer, tmp_path)
     assert found(streams.sink(spark, tmp_path)) == results("800 810 11.00\n810 820 10.00\n830 840 1.00")
+
+
+def test_of_rows_of_one_time_a_deduplication_keeps_the_first_or_the_last_to_arrive(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Flink: RowTimeDeduplicateFunction compares with < for the first row, and with <= for the last."""
+    batches = ["805 1 A 1, 805 2 B 1, 805 3 C 1", "805 4 D 1, 804 5 E 1, 806 6 F 2, 806 7 G 2", "840 1 Z 1"]
+    streams.write_batches(tmp_path / "input", map(bids, batches), SCHEMA)
+    streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("Bid")
+    for order, wanted in (("ASC", {"E", "F"}), ("DESC", {"D", "G"})):
+        query = LAST_BIDS.replace("PARTITION BY", "PARTITION BY supplier_id,").replace("DESC", order)
+        work = tmp_path / order
+        streams.run(timerheap.spark.sql(spark, query, STRATEGY, max_parallelism=2), work)
+        assert {row[2] for row in streams.sink(spark, work)} == wanted

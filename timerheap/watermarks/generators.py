@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from timerheap._arguments import int64
+from timerheap._arguments import int64, not_negative, positive
 from timerheap.time import Clock
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput
@@ -134,7 +134,7 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
     """
 
     def __init__(self, max_out_of_orderness: int) -> None:
-        self.max_out_of_orderness = max_out_of_orderness
+        self.max_out_of_orderness = not_negative("max_out_of_orderness", max_out_of_orderness)
         self.max_timestamp = MIN_WATERMARK + max_out_of_orderness + 1  # keeps the watermark in int64
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
@@ -177,7 +177,7 @@ class IdlenessTimer:
 
     def __init__(self, clock: Clock, max_idle_time: int) -> None:
         self._clock = clock
-        self._max_idle_time = max_idle_time
+        self._max_idle_time = positive("max_idle_time", max_idle_time)
         self._active = False
         self._inactive_since = 0  # 0 means unset, as in Flink, so a clock at 0 does not start the timeout
 
@@ -231,7 +231,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
     def __init__(self, watermarks: WatermarkGenerator, idle_timeout: int, clock: Clock) -> None:
         self._watermarks = watermarks
-        self._timer = IdlenessTimer(clock, idle_timeout)
+        self._timer = IdlenessTimer(clock, positive("idle_timeout", idle_timeout))
         self._is_idle = False
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
@@ -280,7 +280,7 @@ class WatermarksWithWallClock(WatermarkGenerator):
 
     def __init__(self, watermarks: WatermarkGenerator, after: int, lag: int, clock: Clock) -> None:
         self._watermarks = watermarks
-        self._after, self._lag = after, lag
+        self._after, self._lag = positive("after", after), not_negative("lag", lag)
         self._clock = clock
         self._active_at = clock.get_current_processing_time()
 
@@ -334,7 +334,7 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
     def __init__(self, watermarks: WatermarkGenerator, max_ahead: int, clock: Clock) -> None:
         self.ahead_rows = 0
         self._watermarks = watermarks
-        self._max_ahead = max_ahead
+        self._max_ahead = not_negative("max_ahead", max_ahead)
         self._clock = clock
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:

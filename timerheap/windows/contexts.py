@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from timerheap.functions import RuntimeContext, TimerService
+from timerheap.functions import KeyedProcessFunction, RuntimeContext, TimerService
 from timerheap.output_tag import OutputTag
 from timerheap.state import StateDescriptor
 from timerheap.windows.assigners import WindowAssigner
@@ -105,7 +105,17 @@ class TriggerContext(Trigger.OnMergeContext):
 
 
 class WindowContext(ProcessWindowFunction.Context):
-    """Context of a ProcessWindowFunction; the operator sets `timer_service`, `current` and `send` first.
+    """Context of a ProcessWindowFunction; the operator sets the attributes before each call.
+
+    Attributes
+    ----------
+    timer_service : TimerService
+    current : Window
+    ctx : KeyedProcessFunction.Context
+        The context of the call of the operator.
+    timestamp : int or None
+        The output timestamp of that call.
+
 
     Parameters
     ----------
@@ -116,7 +126,8 @@ class WindowContext(ProcessWindowFunction.Context):
 
     timer_service: TimerService
     current: Window
-    send: Callable[[OutputTag, Any], None]
+    ctx: KeyedProcessFunction.Context
+    timestamp: int | None
 
     def __init__(self, runtime_context: RuntimeContext, states: WindowStates | None) -> None:
         self._runtime_context = runtime_context
@@ -144,4 +155,6 @@ class WindowContext(ProcessWindowFunction.Context):
 
     def output(self, tag: OutputTag, value: Any) -> None:
         """See `ProcessWindowFunction.Context`."""
-        self.send(tag, value)
+        self.ctx.set_output_timestamp(self.current.max_timestamp())
+        self.ctx.output(tag, value)
+        self.ctx.set_output_timestamp(self.timestamp)

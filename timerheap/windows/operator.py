@@ -11,7 +11,7 @@ from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.state import MapStateDescriptor
 from timerheap.time import TimeDomain
-from timerheap.timer import MAX_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
 from timerheap.windows.contents import AccumulatorContents, ElementContents, WindowContents
 from timerheap.windows.contexts import AssignerContext, EvictorContext, TriggerContext, WindowContext
@@ -221,8 +221,8 @@ class WindowOperator:
         TypeError
             If a custom assigner returns an object that is not a window.
         """
-        self._turn_to(ctx)
         timestamp = ctx.timestamp()
+        self._turn_to(ctx, timestamp)
         windows = self._assigner.assign_windows(value, timestamp, self._assigner_context)
         results = Results(ctx, timestamp)
         skipped = True
@@ -239,7 +239,8 @@ class WindowOperator:
             assert kept is not None
             self._contents.add(kept, value, timestamp)
             self._trigger_context.window = window
-            result = self._trigger.on_element(value, timestamp, window, self._trigger_context)
+            at = MIN_WATERMARK if timestamp is None else timestamp  # as in Flink
+            result = self._trigger.on_element(value, at, window, self._trigger_context)
             self._follow(result, window, kept, results)
             self._register_cleanup_timer(window)
         if in_flight is not None:
@@ -264,8 +265,8 @@ class WindowOperator:
         ctx : KeyedProcessFunction.OnTimerContext
             The context of the function's ``on_timer``.
         """
-        self._turn_to(ctx)
         event_time = ctx.time_domain() is TimeDomain.EVENT_TIME
+        self._turn_to(ctx, timestamp if event_time else None)
         results = Results(ctx, timestamp if event_time else None)
         timers = self._event_timers if event_time else self._processing_timers
         fire = self._trigger.on_event_time if event_time else self._trigger.on_processing_time
@@ -280,10 +281,10 @@ class WindowOperator:
                 self._clear(window, kept, in_flight)
         return results
 
-    def _turn_to(self, ctx: KeyedProcessFunction.Context) -> None:
+    def _turn_to(self, ctx: KeyedProcessFunction.Context, timestamp: int | None) -> None:
         self._key = ctx.get_current_key()
         self._timers = timer_service = ctx.timer_service()
-        self._window_context.send = ctx.output
+        self._window_context.ctx, self._window_context.timestamp = ctx, timestamp
         for context in (
             self._assigner_context,
             self._trigger_context,

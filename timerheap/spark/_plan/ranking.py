@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort_right
+from bisect import insort_left, insort_right
 from collections.abc import Callable
 from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
@@ -68,7 +68,9 @@ def first_rows(windows: Windows, rank: Rank) -> DataFrame:
     names = [name for name in rows.columns if name not in _order(rank)]
     type_ = ArrayType(rows.schema)
     called = f"first {rank.limit} by {', '.join(map(repr, rank.order))}"  # part of the checkpoint
-    function, accumulator = TopRows(rows.columns, rank), to_arrow_type(type_)
+    by = [(one.text.strip("`").lower(), one.descending) for one in rank.order]
+    keeps_last = rank.limit == 1 and by == [(str(windows.source.time).lower(), True)]  # a deduplication
+    function, accumulator = TopRows(rows.columns, rank, keeps_last), to_arrow_type(type_)
     top = UserAggregate(function, tuple(rows.columns), type_, accumulator, called)
     result = windows.group_by(*rank.keys).agg(top)
     exploded = result.select(*WINDOW_COLUMNS, F.posexplode(quoted(called)).alias("at", "row"))
@@ -128,17 +130,21 @@ def _first(names: list[str], rank: Rank) -> Callable[[pa.Table], pa.Table]:
 
 
 class TopRows(AggregateFunction):
-    """Keeps the first rows of a window, as a sorted list of structs; among equal rows the earliest.
+    """Keeps the first rows of a window, as a sorted list of structs.
 
     Parameters
     ----------
     names : list of str
         Column names of the rows; the columns by which they are ranked are last.
     rank : Rank
+    keeps_last : bool
+        Which of equal rows comes first: the last to arrive, as in Flink's deduplication by descending time,
+        or the first.
     """
 
-    def __init__(self, names: list[str], rank: Rank) -> None:
+    def __init__(self, names: list[str], rank: Rank, keeps_last: bool) -> None:
         self._names, self._limit = names, rank.limit
+        self._insort = insort_left if keeps_last else insort_right
         self._orders = list(zip(names[-len(rank.order) :], rank.order, strict=True))
 
     def create_accumulator(self) -> list[dict[str, Any]]:
@@ -160,7 +166,7 @@ class TopRows(AggregateFunction):
     def _put(self, rows: list[dict[str, Any]], into: list[dict[str, Any]]) -> list[dict[str, Any]]:
         kept = list(into)
         for row in rows:
-            insort_right(kept, row, key=cmp_to_key(self._compare))
+            self._insort(kept, row, key=cmp_to_key(self._compare))
         return kept[: self._limit]
 
     def _compare(self, one: dict[str, Any], other: dict[str, Any]) -> int:

@@ -317,7 +317,7 @@ class BatchRunner:
 
 
 def _detached(batch: Any) -> Any:
-    """Return a batch, or a tag and one, in memory of its own, since its arrays may be NumPy's: 1 ns a value."""
+    """Return a batch, or a tag and one, in memory of its own, since arrays may be NumPy's; 1 ns a value."""
     if is_tagged(batch):
         tag, batch = batch
         return tag, _detached(batch)

@@ -30,6 +30,7 @@ from timerheap.spark._worker.processor_values import reader
 from timerheap.spark._worker.row_classes import row_class
 from timerheap.spark._worker.row_context import KeyTimerService
 from timerheap.spark._worker.unsafe_order import UnsafeOrder
+from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["BoundGroup", "ProcessorRunner"]
 
@@ -259,11 +260,10 @@ class ProcessorRunner:
             for id_ in ids.tolist():
                 states[name].purge(id_)
         if bound.expiries:
-            expiries, bound.expiries = set(bound.expiries), []
-            columns = zip(
-                *((at, id_, expiry_namespace(name)) for at, id_, name in sorted(expiries)), strict=True
-            )
-            group.expiries(event_time=False).push_many(*(np.array(column, np.int64) for column in columns))
+            ordered = sorted(each for each in set(bound.expiries) if each[0] < MAX_WATERMARK)
+            bound.expiries.clear()
+            rows = np.array([(at, id_, expiry_namespace(name)) for at, id_, name in ordered], np.int64)
+            group.expiries(event_time=False).push_many(*np.ascontiguousarray(rows.reshape(-1, 3).T))
 
 
 def _key_order(columns: list[pa.Array]) -> np.ndarray:

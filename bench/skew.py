@@ -33,9 +33,9 @@ from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import Query
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -131,7 +131,7 @@ class Group:
             max_parallelism=16,
         )
         self.store = MemoryStore()
-        self.group, self.stored = KeyGroup(self.query), Stored(Manifest(16))
+        self.group, self.stored = KeyGroup(self.query.layout), Stored(Manifest(16))
         columns = isinstance(function, BatchProcessFunction)
         self.runner = (BatchRunner if columns else RowRunner)(function, self.query, 16)  # type: ignore[arg-type]
         self.runner.open()
@@ -146,7 +146,7 @@ class Group:
 
     def load(self) -> None:
         """Load the group from the store."""
-        self.group = KeyGroup(self.query)
+        self.group = KeyGroup(self.query.layout)
         self.stored = load(self.store, self.group)
 
     def measure(self, step: str, n: int, work: Callable[[], object]) -> Figure:

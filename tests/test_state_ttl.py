@@ -28,7 +28,7 @@ from timerheap._expiring import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.growing_state import GrowingState
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import Query
 from timerheap.spark._worker.rehearsal import rehearse
 from timerheap.testing import PendingTimer, ProcessTester
 
@@ -297,7 +297,7 @@ def test_a_query_without_the_clock_of_a_time_to_live_raises(
         max_parallelism=4,
     )
     with nullcontext() if message is None else pytest.raises(ValueError, match=message):
-        rehearse(query.work, query, 4, KeyGroup(query), streaming)
+        rehearse(query.work, query, 4, KeyGroup(query.layout), streaming)
 
 
 def test_writes_do_not_read_the_lists_and_maps_that_they_add_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ class Group:
         options = {"late": late, "late_row": late_row, "late_columns": tuple(ROWS.names)}
         self.query = query_of(function, ROWS, RESULT, order="arrival", **options)
         self.runner = opened(self.query)
-        self.group = KeyGroup(self.query)
+        self.group = KeyGroup(self.query.layout)
 
     def batch(self, steps: Sequence[Step], watermark: int) -> list[dict[str, Any]]:
         columns = {name: np.array([getattr(step, name) for step in steps], np.int64) for name in ROWS.names}

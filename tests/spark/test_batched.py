@@ -21,8 +21,8 @@ from timerheap import (
     WatermarkStrategy,
 )
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._query import Query
 from timerheap.spark._worker import row_runner
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.output import ResultBuffer
@@ -52,7 +52,7 @@ def untimed(function: BatchProcessFunction) -> Query:
 
 
 def new_group() -> KeyGroup:
-    return KeyGroup(untimed(Does()))
+    return KeyGroup(untimed(Does()).layout)
 
 
 def run(*calls: Callable[[Any, Any], object], group: KeyGroup | None = None) -> KeyGroup:
@@ -182,7 +182,7 @@ def test_the_keys_of_timers_that_fire_at_once_are_looked_up_in_a_few_calls(
 ) -> None:
     function = Fires()
     query = replace(untimed(Does()), work=function)
-    group = KeyGroup(query)
+    group = KeyGroup(query.layout)
     names = [f"key {i}" for i in range(100)]
     ids = group.keys.resolve(np.arange(100) * 12345 % 101, [pa.array(names)])
     group.event_timers.push_many(0, ids, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from timerheap.spark._exchange import garbage
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.spark_store import CHUNKS
 from timerheap.spark._worker.stateful_operator import StreamingOperator
@@ -61,8 +63,34 @@ def test_on_the_driver_the_operator_declares_its_state_and_imports_nothing() -> 
     assert done.stdout.decode().splitlines() == [CHUNKS[0], ""]
 
 
-def test_in_a_task_the_operator_receives_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Be in the first task of a worker; how many operators there are whenever it calls ``gc.freeze``."""
+    found: list[int] = []
     monkeypatch.setattr(TaskContext, "get", classmethod(lambda cls: SimpleNamespace()))
+    monkeypatch.setattr(garbage, "_is_done", False)
+    monkeypatch.setattr(gc, "freeze", lambda: found.append(operators()))
+    return found
+
+
+def operators() -> int:
+    return sum(isinstance(each, Recorder) for each in gc.get_objects())
+
+
+def test_what_the_first_task_of_a_worker_exempts_from_garbage_collections_has_no_operator(
+    frozen: list[int],
+) -> None:
+    gc.collect()
+    assert operators() == 0, "of another test"
+    recorder = Recorder()
+    recorder.calls.append((recorder,))  # only a collection frees it
+    pickled = dumps(deferred(recorder))  # type: ignore[no-untyped-call]
+    for _ in range(2):
+        loads(pickled).init("handle")
+    assert frozen == [1], "the one in this test"
+
+
+def test_in_a_task_the_operator_receives_every_call(frozen: list[int]) -> None:
     operator = loads(dumps(deferred(Recorder())))  # type: ignore[no-untyped-call]
     operator.init("handle")
     operator.handleInitialState("key", "state", "times")

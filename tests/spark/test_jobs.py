@@ -18,8 +18,8 @@ from timerheap.spark._exchange.observed import OBSERVED
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import widen
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import Query
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 
@@ -62,7 +62,7 @@ def run(
     columns = ", ".join(f"{name} {types[dtype.kind]}" for name, dtype in rows.dtypes.items())
     clocks = {"watermarks": (strategy,), "channels": (channel,), "time_mode": "ProcessingTime"}
     query = query_of(function, schema(columns), schema(output), **clocks)
-    group, clock = KeyGroup(query), WatermarkState(query.watermarks, query.channels)
+    group, clock = KeyGroup(query.layout), WatermarkState(query.watermarks, query.channels)
     runner = opened(query)
     buffer = ResultBuffer(query.result_schema, query.late_type)
     now = 0

@@ -23,8 +23,8 @@ from timerheap import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_cache import Cache
@@ -68,7 +68,7 @@ class Group:
         self.patch.setattr(live_groups, "_cache", self.workers.setdefault(worker, Cache()))
         store, placement = self.store.copy(), Placement.of(1, 1)
         counts, notices = cast(Any, self.counts), cast(Any, self.notices)
-        groups = LiveGroups(self.query, store, Owner("query", "operator"), 1, counts, notices)
+        groups = LiveGroups(self.query.layout, store, Owner("query", "operator"), 1, counts, notices)
         groups.begin("run", number)
         group, stored = groups.load(LABEL)
         if fate == "dies at once":

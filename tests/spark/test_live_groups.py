@@ -17,7 +17,7 @@ from test_live_store import files
 from test_state import QUERY
 
 from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
 from timerheap.spark._worker.hand_overs import Counts
 from timerheap.spark._worker.live_cache import Cache
@@ -59,7 +59,7 @@ class Executor:
         """Run a micro-batch in a worker, and return where it had its group from."""
         self._patch.setattr(live_groups, "_cache", self.caches.setdefault(worker, Cache()))
         store, counts = self.store.copy(), Added()
-        groups = LiveGroups(query, store, owner, 4, cast(Any, counts), cast(Any, self.notices))
+        groups = LiveGroups(query.layout, store, owner, 4, cast(Any, counts), cast(Any, self.notices))
         groups.begin(owner.operator, self.number)
         group, stored = groups.load(7)
         timers = group.event_timers.heap.timestamps.tolist()

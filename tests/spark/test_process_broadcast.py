@@ -24,7 +24,7 @@ from timerheap import (
 from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import nullable_arrow_schema
+from timerheap.spark._query import nullable_arrow_schema
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.stateful_operator import runner_of
@@ -99,7 +99,7 @@ class Group:
             side_outputs=(UNKNOWN,),
             broadcast=columns_type("rules", LIMITS),
         )
-        group = KeyGroup(query) if self.saved is None else load_group(query, 4, self.saved)[0]
+        group = KeyGroup(query.layout) if self.saved is None else load_group(query, 4, self.saved)[0]
         runner = runner_of(query, Placement(1, 4))
         runner.open()
         output = ResultBuffer(*query.outputs)

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
 
 from timerheap.spark import transform_with_state
-from timerheap.spark._group.processor_work import DeclaredState
+from timerheap.spark._query import DeclaredState
 from timerheap.spark._worker.processor_values import StructCodec
 
 ROWS = T.StructType().add("k", T.StringType()).add("n", T.LongType())

@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._compat import to_record_batch
-from timerheap.spark._group.processor_work import FrameSettings
+from timerheap.spark._query import FrameSettings
 from timerheap.spark._worker import processor_frames
 from timerheap.spark._worker.frame_slices import columns_of, sliced
 

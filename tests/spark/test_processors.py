@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark._group.processor_work import DeclaredState
+from timerheap.spark._query import DeclaredState
 from timerheap.spark._worker.processor_handle import ProcessorHandle
 from timerheap.spark._worker.processor_states import Scope
 from timerheap.spark._worker.processor_values import StructCodec

@@ -127,7 +127,7 @@ def poison_cache() -> None:
 
     groups = live_groups._cache._groups
     for at, held in list(groups.items()):
-        groups[at] = held._replace(token=os.urandom(16), group=KeyGroup(held.group.query))
+        groups[at] = held._replace(token=os.urandom(16), group=KeyGroup(held.group.layout))
 
 
 @pytest.mark.parametrize(

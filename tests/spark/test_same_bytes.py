@@ -27,10 +27,10 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.map_state import MapTable
 from timerheap.spark._group.offsets import widen
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.window_slices import WindowSpec
 from timerheap.spark._group.windows_part import SessionsPart, SlicesPart
+from timerheap.spark._query import Query
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.tvf import CountDistinct, HoppingSliceAssigner, Max, SessionUnsliceAssigner, Sum
 
@@ -50,7 +50,7 @@ class Attempts:
     def __init__(self, query: Query, ways: list[str], seed: int) -> None:
         self.query, self.ways, self.draw = query, ways, random.Random(seed)
         self.store = MemoryStore()
-        self.group, self.stored = KeyGroup(query, live_file()), Stored(Manifest(4))
+        self.group, self.stored = KeyGroup(query.layout, live_file()), Stored(Manifest(4))
         self.key: KeyContext[int] = KeyContext()
         self.context = GroupRuntimeContext(self.key, 4)
         pair = Types.TUPLE([Types.STRING(), Types.LONG()])
@@ -68,7 +68,7 @@ class Attempts:
         if way == "attached":
             self.group, self.stored = handed_over(self.group, self.store)
         else:
-            self.group = KeyGroup(self.query, live_file())
+            self.group = KeyGroup(self.query.layout, live_file())
             self.stored = load(self.store, self.group)
         self.context.bind(self.group)
 

@@ -35,11 +35,11 @@ from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._group.offsets import widen
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import restore, split
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.stored_group import ReadChunks, StoredGroup
 from timerheap.spark._group.tiers import Tiers
+from timerheap.spark._query import Query
 from timerheap.spark._worker.group_state import GroupRuntimeContext, RowRuntimeContext
 from timerheap.spark._worker.live_cache import Cache, Owner
 
@@ -72,8 +72,8 @@ def handed_over(group: KeyGroup, store: MemoryStore) -> tuple[KeyGroup, Stored]:
     assert file.write_head(json.dumps(group.head()).encode())
     file = file.anew()
     head = json.loads(file.read_head())
-    assert KeyGroup.fits(group.query, head)
-    group = KeyGroup(group.query, file, head)
+    assert KeyGroup.fits(group.layout, head)
+    group = KeyGroup(group.layout, file, head)
     for start, stop in file._free:
         file._map[start:stop] = 0xDD
     return group, Stored(store.read_manifest())
@@ -83,7 +83,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.store = MemoryStore()
-        self.group, self.stored = KeyGroup(QUERY, live_file()), Stored(Manifest(4))
+        self.group, self.stored = KeyGroup(QUERY.layout, live_file()), Stored(Manifest(4))
         self.ids: dict[str, int] = {}
         self.model: dict[str, dict[str, Any]] = {}
         self.timers: set[tuple[int, str]] = set()
@@ -206,7 +206,7 @@ class Machine(RuleBasedStateMachine):
             self.bind()
         if then == "load":
             before = self.group
-            self.group = KeyGroup(QUERY, live_file())
+            self.group = KeyGroup(QUERY.layout, live_file())
             self.stored = load(self.store, self.group)
             assert len(self.group.keys) == len(before.keys)
             assert self.group.losses() == before.losses(), "it looks for dead keys in the same micro-batch"
@@ -267,15 +267,15 @@ def test_a_missing_or_foreign_chunk_raises_and_is_named() -> None:
     kind = next(kind for kind, _ in machine.store.chunks)
     kept = machine.store.chunks.pop((kind, 1))
     with pytest.raises(ValueError, match=f"the checkpoint lacks chunk 1 of kind {kind}"):
-        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY).part)
+        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY.layout).part)
     machine.store.chunks[kind, 1] = kept[:-1] + bytes([kept[-1] ^ 1])
     with pytest.raises(ValueError, match=r"checksum|damaged|corrupt"):
-        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY).part)
+        Stored.load(machine.store, machine.store.read_manifest(), KeyGroup(QUERY.layout).part)
 
 
 def with_states(store: MemoryStore, names: str, drop_state: tuple[str, ...] = ()) -> KeyGroup:
     """Save a group whose function has these states, each set for a key of its own."""
-    group = KeyGroup(replace(QUERY, drop_state=drop_state))
+    group = KeyGroup(replace(QUERY, drop_state=drop_state).layout)
     stored = Stored(Manifest(4))
     if store.manifest is not None:
         stored = load(store, group)
@@ -326,24 +326,24 @@ def test_dropping_a_used_state_raises() -> None:
 
 def test_groups_of_only_one_run_of_a_query_are_live() -> None:
     cache = Cache()
-    group, stored = KeyGroup(QUERY), Stored(Manifest(4))
+    group, stored = KeyGroup(QUERY.layout), Stored(Manifest(4))
     first, second, other = Owner("q", "first"), Owner("q", "second"), Owner("another query", "first")
     for owner, run in ((first, "1"), (second, "1"), (other, "9")):
-        cache.begin(owner, run, 0)
+        cache.begin(owner, QUERY.layout, run, 0)
         cache.put(owner, 7, group, stored)
-    cache.begin(first, "1", 1)
+    cache.begin(first, QUERY.layout, "1", 1)
     assert cache.take(first, 7), "two operators of one query have separate groups"
     assert not cache.take(first, 7), "what was taken is out"
     cache.put(first, 7, group, stored)
 
     again = Owner("q", "planned anew")
-    cache.begin(again, "2", 1)
+    cache.begin(again, QUERY.layout, "2", 1)
     assert not cache.take(first, 7)
     assert not cache.take(second, 7)
     assert cache.take(other, 7)
     cache.put(again, 7, group, stored)
     for batch in range(3, 12):
-        cache.begin(again, "2", batch)
+        cache.begin(again, QUERY.layout, "2", batch)
     assert not cache.take(again, 7), "it has moved to another worker"
 
 
@@ -352,7 +352,7 @@ def test_dead_keys_are_searched_for_once_a_good_part_of_the_group_has_gone(
 ) -> None:
     searched: list[int] = []
     monkeypatch.setattr(KeyTable, "retain", lambda keys, holders: searched.append(sum(map(len, holders))))
-    group = KeyGroup(QUERY)
+    group = KeyGroup(QUERY.layout)
     key_id = group.keys.resolve(np.array([7]), [pa.array(["a"])])
     n = 20_000
     group.event_timers.push_many(np.arange(n), np.repeat(key_id, n), 0)
@@ -372,7 +372,7 @@ def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> N
     kind = EVENT_TIMERS if domain == "event" else PROCESSING_TIMERS
     spaces = [expiry_namespace("seen"), expiry_namespace("gone")]
     for n in (3, 0):
-        group, stored, store = KeyGroup(QUERY, live_file()), Stored(Manifest(4)), MemoryStore()
+        group, stored, store = KeyGroup(QUERY.layout, live_file()), Stored(Manifest(4)), MemoryStore()
         timers = group.event_timers if domain == "event" else group.processing_timers
         assert group.keys.resolve(np.array([1, 2]), [pa.array(["a", "b"])]).tolist() == [1, 2]
         timers.push_many(*(column[:n] for column in ([50, 60, 70], [1, 1, 2], [0, 0, 0])))
@@ -397,27 +397,27 @@ def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> N
 
 def test_timers_in_namespaces_are_refused_by_a_function_that_cannot_name_them() -> None:
     group, stored, store = (
-        KeyGroup(replace(QUERY, work=Columns()), live_file()),
+        KeyGroup(replace(QUERY, work=Columns()).layout, live_file()),
         Stored(Manifest(4)),
         MemoryStore(),
     )
     group.keys.resolve(np.array([1]), [pa.array(["a"])])
     group.event_timers.push_many([50, 60], [1, 1], [0, 7])
     save(group, stored, store)
-    assert not KeyGroup.fits(QUERY, group.head())
+    assert not KeyGroup.fits(QUERY.layout, group.head())
     with pytest.raises(ValueError, match="function must be a BatchProcessFunction as before, since 1 timers"):
         loaded(QUERY, store)
 
 
 def loaded(query: Query, store: MemoryStore) -> KeyGroup:
-    group = KeyGroup(query)
+    group = KeyGroup(query.layout)
     load(store, group)
     return group
 
 
 def moved(group: KeyGroup) -> KeyGroup:
     """Return the group as another query has it, of a checkpoint with another max_parallelism."""
-    found = KeyGroup(group.query)
+    found = KeyGroup(group.layout)
     for _, contents in split(group, 2):
         restore(found, contents)
     return found.loaded()

@@ -40,7 +40,7 @@ def memory(keys):
 
 def key_group(keys):
     context = GroupRuntimeContext(keys, 4)
-    context.bind(KeyGroup(QUERY))
+    context.bind(KeyGroup(QUERY.layout))
     return context
 
 

@@ -38,10 +38,10 @@ class Silent(KeyedProcessFunction):
 def saved_rows(watermark: int) -> MemoryStore:
     """Save a group with a watermark whose chunks hold rows of the times 5 and 6."""
     query = query_of(Silent(), from_arrow_schema(pa.schema(FIELDS)), KEY)
-    group, stored, store = KeyGroup(query), Stored(Manifest(1)), MemoryStore()
+    group, stored, store = KeyGroup(query.layout), Stored(Manifest(1)), MemoryStore()
     for time in (5, 6):
         ids = group.keys.resolve(np.array([time]), [pa.array(["a"])])
-        row = pa.record_batch([["a"], [time], [{"x": 7}]], schema=group.query.schema)
+        row = pa.record_batch([["a"], [time], [{"x": 7}]], schema=group.layout.rows)
         group.rows.append(KeyedRows(widen(row), ids, np.array([time])))
         save(group, stored, store)
     group.watermark = watermark
@@ -52,7 +52,7 @@ def saved_rows(watermark: int) -> MemoryStore:
 
 
 def reloaded(store: MemoryStore, *fields: pa.Field, order: RowOrder = "event_time") -> KeyGroup:
-    group = KeyGroup(query_of(Silent(), from_arrow_schema(pa.schema(fields)), KEY, order=order))
+    group = KeyGroup(query_of(Silent(), from_arrow_schema(pa.schema(fields)), KEY, order=order).layout)
     load(store, group)
     return group
 

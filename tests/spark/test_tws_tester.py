@@ -13,8 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
 
-from timerheap.spark._group.processor_work import DeclaredState
-from timerheap.spark._group.query import TimeMode
+from timerheap.spark._query import DeclaredState, TimeMode
 
 TwsTester = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="not in this Spark").TwsTester
 

@@ -178,7 +178,7 @@ def model(steps: Sequence[Step], moves: bool) -> list[tuple[Any, ...]]:
 def run(function: Any, steps: Sequence[Step], cuts: Sequence[int] = ()) -> dict[int, list[tuple[Any, ...]]]:
     """Run a function on rows divided into micro-batches at these times; return the results of each key."""
     query = query_of(function, ROWS, RESULT)
-    group, runner = KeyGroup(query), opened(query)
+    group, runner = KeyGroup(query.layout), opened(query)
     store, stored = MemoryStore(), Stored(Manifest(1))
     results: dict[int, list[tuple[Any, ...]]] = {}
     start = MIN_WATERMARK
@@ -188,7 +188,7 @@ def run(function: Any, steps: Sequence[Step], cuts: Sequence[int] = ()) -> dict[
         run_key_group(query, runner, group, _rows(steps, numbers), None, stop, output)
         if batch % (1 + len(cuts) // 20) == 0:
             save(group, stored, store)
-            group = KeyGroup(query)
+            group = KeyGroup(query.layout)
             group.watermark = stop
             stored = load(store, group)
         for row in output.table().to_pylist():

@@ -303,7 +303,7 @@ def test_window_states_are_stored_by_type() -> None:
     query = query_of(Silent(), key, key, event_time=None, order="arrival")
     keys: KeyContext[int] = KeyContext()
     keys.current_key = 1
-    group = KeyGroup(query)
+    group = KeyGroup(query.layout)
     contexts = [GroupRuntimeContext(keys, 1) for _ in range(2)]
     contexts[0].bind(group)
     one, whole = TimeWindow(0, 5), GlobalWindow.get()

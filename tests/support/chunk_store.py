@@ -51,8 +51,8 @@ def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
 
 def load(store: MemoryStore, group: KeyGroup) -> Stored:
     """Load a new group as the operator does."""
-    query, manifest = group.query, store.read_manifest()
-    stored = Stored.load(store, manifest, group.part, query.drop_state)
+    manifest = store.read_manifest()
+    stored = Stored.load(store, manifest, group.part, group.layout.drop_state)
     group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
     group.wake_up = manifest.wake_up
     group.loaded(None if stored.drops else manifest.losses)

@@ -13,8 +13,7 @@ from pyspark.sql.types import StructType
 from timerheap.spark._exchange.frames import hashes_of
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.processor_work import DeclaredState, FrameSettings, ProcessorWork
-from timerheap.spark._group.query import Query, TimeMode
+from timerheap.spark._query import DeclaredState, FrameSettings, ProcessorWork, Query, TimeMode
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_runner import ProcessorRunner
 
@@ -48,7 +47,7 @@ class Stage:
             time_mode=mode,
             max_parallelism=1,
         )
-        self.group = KeyGroup(self._query)
+        self.group = KeyGroup(self._query.layout)
 
     def batch(
         self, rows: Sequence[tuple[Any, ...]], now: int = -1, watermark: int = -1

@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from timerheap import WatermarkStrategy
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import Query
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.stateful_operator import runner_of
 

@@ -10,8 +10,6 @@ from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
-from timerheap.spark._group.computed_columns import shown_name
-from timerheap.spark._group.query import Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
@@ -29,6 +27,7 @@ from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._plan.side_tags import side_tags
+from timerheap.spark._query import Query, shown_name
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["planned_query", "process"]

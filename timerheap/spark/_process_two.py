@@ -15,8 +15,6 @@ from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.pack import INPUT
-from timerheap.spark._group.computed_columns import shown_name
-from timerheap.spark._group.query import TIME, Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
@@ -36,6 +34,7 @@ from timerheap.spark._plan.columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._plan.side_tags import side_tags
 from timerheap.spark._plan.time_column import assigns_time
+from timerheap.spark._query import TIME, Query, shown_name
 from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
 from timerheap.watermarks import WatermarkStrategy
 

@@ -16,7 +16,6 @@ from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
-from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     key_columns,
@@ -28,6 +27,7 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.side_tags import side_tags
 from timerheap.spark._process import process
+from timerheap.spark._query import shown_name
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy

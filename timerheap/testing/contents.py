@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from timerheap._values import ArrowTypes
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
 from timerheap.spark._group.offsets import narrow_column
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.user_states import UserState
+from timerheap.spark._query import Query
 from timerheap.spark._worker.rows import row_source
 from timerheap.time import TimeDomain
 

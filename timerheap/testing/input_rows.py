@@ -16,10 +16,10 @@ from timerheap._values import Misfit
 from timerheap.hashing import spark_xxhash64
 from timerheap.spark._exchange.pack import event_millis
 from timerheap.spark._exchange.unpack import HashedRows
-from timerheap.spark._group.query import TIME, nullable_arrow_schema
 from timerheap.spark._group.value_columns import cast as cast_column
 from timerheap.spark._group.value_columns import column_of
 from timerheap.spark._plan.marks import NULL_MARK
+from timerheap.spark._query import TIME, nullable_arrow_schema
 from timerheap.spark._worker.assigned_times import AssignedTimes
 from timerheap.types import arrow_columns
 from timerheap.watermarks import TimestampAssigner

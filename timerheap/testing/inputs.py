@@ -13,10 +13,10 @@ from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.pack import INPUT
 from timerheap.spark._exchange.unpack import HashedRows
-from timerheap.spark._group.query import TIME, Query
 from timerheap.spark._plan.arguments import arrow_schema, expect_event_time, key_columns
 from timerheap.spark._plan.columns import strategy_of
 from timerheap.spark._plan.time_column import assigns_time
+from timerheap.spark._query import TIME, Query
 from timerheap.spark._worker.broadcast_runner import Broadcasting
 from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
 from timerheap.testing.input_rows import PushedRows, columns_type

@@ -20,7 +20,6 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     key_groups,
@@ -32,6 +31,7 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import with_late_columns
 from timerheap.spark._plan.side_tags import side_tags, with_side_column
 from timerheap.spark._plan.time_column import assigns_time
+from timerheap.spark._query import Query
 from timerheap.spark._worker.broadcast_runner import Broadcasting
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
@@ -182,7 +182,7 @@ class ProcessTester:
         self._sent: dict[OutputTag, list[Any]] = {tag: [] for tag in self._options["side_outputs"]}
         self._emits_late = late == "emit"
         query = self._query()
-        self._begin(query, KeyGroup(query), self._now)
+        self._begin(query, KeyGroup(query.layout), self._now)
 
     def _query(self) -> Query:
         """Return the query of a new copy of the function."""

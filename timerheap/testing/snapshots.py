@@ -7,7 +7,7 @@ import pyarrow as pa
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import MANIFEST, Manifest
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import Query
 
 __all__ = ["load_group", "save_group"]
 
@@ -74,7 +74,7 @@ def load_group(query: Query, max_parallelism: int, data: bytes) -> tuple[KeyGrou
     if manifest is None:
         raise ValueError("snapshot must be what snapshot() has returned, got one without a manifest")
     manifest.check(max_parallelism)
-    group = KeyGroup(query)
+    group = KeyGroup(query.layout)
     stored = Stored.load(store, manifest, group.part, query.drop_state)
     group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
     return group.loaded(None if stored.drops else manifest.losses), int(now) if now else None

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.pack import BROADCAST, OBSERVATION, packed_copies
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.query import nullable_arrow_schema
+from timerheap.spark._query import nullable_arrow_schema
 
 __all__ = ["Broadcaster", "broadcast_rows"]
 

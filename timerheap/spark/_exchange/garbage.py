@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import gc
-from functools import cache
+from collections.abc import Callable
 
 from pyspark import TaskContext
 
 __all__ = ["freeze_modules"]
 
+_is_done = False
 
-@cache
-def freeze_modules() -> None:
-    """Exempt all objects of the worker from garbage collection; call it at the start of a task.
+
+def freeze_modules(load: Callable[[], object] | None = None) -> None:
+    """Exempt the modules of the worker from garbage collection; call it before a task makes its objects.
 
     Spark collects garbage after each task. With pandas and PyArrow imported, a collection visits 90,000
     objects, and takes several times as long as a task of few rows. The objects of modules live as long as the
     worker anyway. Only the first task of a worker does this, since later ones find live state as well.
+
+    Parameters
+    ----------
+    load : callable, optional
+        Imports the modules of the task. What it returns is dropped before: a user's function that is exempt
+        and refers to itself would live as long as the worker, with all that it has made.
     """
-    if TaskContext.get() is not None:
+    global _is_done
+    if not _is_done and TaskContext.get() is not None:
+        if load is not None:
+            load()
+            gc.collect()
         gc.freeze()
+        _is_done = True

@@ -19,7 +19,7 @@ from timerheap.spark._exchange.frames import blobs_of, frames_of, hashes_of
 from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.observed import merged, observed, with_time
 from timerheap.spark._exchange.placement import Placement, labels_of
-from timerheap.spark._group.computed_columns import shown_name
+from timerheap.spark._query import shown_name
 
 __all__ = [
     "AHEAD",

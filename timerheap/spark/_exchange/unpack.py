@@ -12,7 +12,7 @@ from timerheap.spark._exchange.frames import rows_of
 from timerheap.spark._exchange.observed import merged, packed_at, with_time
 from timerheap.spark._exchange.pack import OBSERVATION, event_millis, key_hashes
 from timerheap.spark._group.offsets import concatenated, narrow_column
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import Query
 
 __all__ = ["HashedRows", "Part", "by_key_group", "unpack"]
 

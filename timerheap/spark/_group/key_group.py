@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,15 @@ from timerheap.spark._group.chunks import (
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.query import Query
-from timerheap.spark._group.row_buffer import RowBuffer
+from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
 from timerheap.spark._group.standing import Standing
 from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
+from timerheap.spark._group.window_slices import WindowSpec
 from timerheap.spark._group.windows_part import SessionsPart, SlicesPart, WindowsPart
 from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import SliceAssigner
 
-__all__ = ["BROADCAST_STATE", "KeyGroup", "expiry_namespace"]
+__all__ = ["BROADCAST_STATE", "GroupLayout", "KeyGroup", "expiry_namespace"]
 
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
@@ -38,16 +39,50 @@ BROADCAST_STATE = "broadcast:"
 """Prefix of the names of broadcast states, which a function asks for when it has rows."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupLayout:
+    """What the key groups of a query hold.
+
+    A live group outlives the task that has loaded it, so it must not refer to the query, whose function may
+    have made large objects.
+
+    Parameters
+    ----------
+    key_fields : list of pyarrow.Field
+        The key columns.
+    rows : pyarrow.Schema
+        Of the rows that may wait.
+    order : {"event_time", "arrival"}
+        When rows reach the function.
+    one_timer_per_key : bool
+        Whether a key has one timer, which a new timestamp moves.
+    names_namespaces : bool
+        Whether timers may be in other namespaces than 0.
+    windows : WindowSpec or None
+        The windows to aggregate, None for a function.
+    drop_state : tuple of str
+        Names of states in the checkpoint to drop.
+    """
+
+    key_fields: list[pa.Field]
+    rows: pa.Schema
+    order: RowOrder
+    one_timer_per_key: bool
+    names_namespaces: bool
+    windows: WindowSpec | None
+    drop_state: tuple[str, ...]
+
+
 class KeyGroup:
     """Holds everything that one key group of a query has.
 
     Parameters
     ----------
-    query : Query
+    layout : GroupLayout
     memory : Memory
         Where everything is that another process needs to continue the group.
     head : dict, optional
-        What `head` returned in that process: the group is then the one in `memory`, and the query must be
+        What `head` returned in that process: the group is then the one in `memory`, and the layout must be
         one that it `fits`. O(1), except for windows. By default the group is empty.
 
     Attributes
@@ -60,24 +95,26 @@ class KeyGroup:
         The timestamp of the group's timer in Spark.
     """
 
-    def __init__(self, query: Query, memory: Memory = PROCESS, head: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, layout: GroupLayout, memory: Memory = PROCESS, head: dict[str, Any] | None = None
+    ) -> None:
         def part(cls: Any, name: str, *arguments: Any) -> Any:
             if head is None:
                 return cls(*arguments, memory)
             return cls.attach(*arguments, memory, head[name])
 
-        self.query = query
+        self.layout = layout
         self.memory = memory
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
-        single, windows = query.one_timer_per_key, query.windows
-        self.keys: KeyTable = part(KeyTable, "keys", query.key_fields)
+        single, windows = layout.one_timer_per_key, layout.windows
+        self.keys: KeyTable = part(KeyTable, "keys", layout.key_fields)
         self.event_timers: JournalledTimers = part(JournalledTimers, "event", EVENT_TIMERS, single)
         self.processing_timers: JournalledTimers = part(
             JournalledTimers, "processing", PROCESSING_TIMERS, single
         )
-        self.rows: RowBuffer = part(RowBuffer, "rows", query.schema, query.order)
+        self.rows: RowBuffer = part(RowBuffer, "rows", layout.rows, layout.order)
         self.slices: WindowsPart | None = None
         if windows is not None:
             sliced = isinstance(windows.assigner, SliceAssigner)
@@ -100,7 +137,7 @@ class KeyGroup:
     def head(self) -> dict[str, Any]:
         """Return the JSON values from which another process continues; all changes must have been saved."""
         return {
-            "shape": _shape(self.query),
+            "shape": _shape(self.layout),
             "keys": self.keys.head(),
             "event": self.event_timers.head(),
             "processing": self.processing_timers.head(),
@@ -112,9 +149,9 @@ class KeyGroup:
         }
 
     @staticmethod
-    def fits(query: Query, head: dict[str, Any]) -> bool:
-        """Return whether the query has the key, rows, timers and windows of `head`, and drops no state."""
-        return bool(head["shape"] == _shape(query)) and head["states"].keys().isdisjoint(query.drop_state)
+    def fits(layout: GroupLayout, head: dict[str, Any]) -> bool:
+        """Return whether the layout has the key, rows, timers and windows of `head`, and drops no state."""
+        return bool(head["shape"] == _shape(layout)) and head["states"].keys().isdisjoint(layout.drop_state)
 
     def parts(self) -> Iterator[CheckpointedPart]:
         """Yield the parts in the order in which they are saved."""
@@ -191,7 +228,7 @@ class KeyGroup:
 
     def state(self, name: str, shape: str, type_: pa.DataType) -> UserState:
         """Return the table of a user's state; raise a ValueError if its shape or type has changed."""
-        if name in self.query.drop_state:
+        if name in self.layout.drop_state:
             raise ValueError(
                 f"drop_state must name states that the function no longer has, got {name!r}, which it uses; "
                 "leave that out, or give the function's state another name"
@@ -279,11 +316,11 @@ class KeyGroup:
 
     def _check_namespaces(self, timers: JournalledTimers) -> None:
         named = int(np.count_nonzero(timers.heap.namespaces))
-        if named and not self.query.is_batch_function:
+        if named and not self.layout.names_namespaces:
             raise ValueError(
                 f"function must be a BatchProcessFunction as before, since {named} timers of a key group are "
-                "in namespaces other than 0, which other functions cannot name, got "
-                f"{type(self.query.work).__name__}; go back to the old function, which may delete them"
+                "in namespaces other than 0, which other functions cannot name; go back to the old function, "
+                "which may delete them"
             )
 
     def _size(self) -> int:
@@ -292,17 +329,12 @@ class KeyGroup:
         )
 
 
-def _shape(query: Query) -> list[Any]:
-    """Return JSON values that are equal for queries whose groups have the same parts."""
-    windows = None if query.windows is None else query.windows.name
-    return [
-        query.key,
-        str(query.schema),
-        query.order,
-        query.one_timer_per_key,
-        query.is_batch_function,
-        windows,
-    ]
+def _shape(layout: GroupLayout) -> list[Any]:
+    """Return JSON values that are equal for layouts whose groups have the same parts."""
+    key = [field.name for field in layout.key_fields]
+    windows = None if layout.windows is None else layout.windows.name
+    timers = layout.one_timer_per_key, layout.names_namespaces
+    return [key, str(layout.rows), layout.order, *timers, windows]
 
 
 def expiry_namespace(name: str) -> int:

@@ -25,9 +25,8 @@ from pyspark.sql.types import (
 
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
-from timerheap.spark._group.computed_columns import shown_name
-from timerheap.spark._group.query import TIME, Late
 from timerheap.spark._group.row_buffer import RowOrder
+from timerheap.spark._query import TIME, Late, shown_name
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkStrategy
 
 __all__ = [

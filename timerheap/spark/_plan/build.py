@@ -13,8 +13,6 @@ from timerheap.spark._exchange.pack import PACKED, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.processor_work import ProcessorWork
-from timerheap.spark._group.query import Query, TimeMode, WindowWork
 from timerheap.spark._plan.arguments import arrow_schema, named_column
 from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.columns import Columns
@@ -24,6 +22,7 @@ from timerheap.spark._plan.settings import check_settings
 from timerheap.spark._plan.side_tags import results_of, with_outputs, with_side_column
 from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._plan.starting_state import starting_group, starting_partitions
+from timerheap.spark._query import ProcessorWork, Query, TimeMode, WindowWork
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import warn_if_endless
 from timerheap.spark._worker.foreign_state import refuse_foreign_state
@@ -85,7 +84,7 @@ def build(
     if query.side_outputs:
         result_type = with_side_column(result_type, query.side_outputs)
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
-        group = KeyGroup(query) if initial_state is None else starting_group(initial_state, query)
+        group = KeyGroup(query.layout) if initial_state is None else starting_group(initial_state, query)
         max_parallelism = planned(df, query.max_parallelism).max_parallelism
         has_metrics = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
         query = replace(query, has_metrics=has_metrics)

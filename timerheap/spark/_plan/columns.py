@@ -11,10 +11,9 @@ from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from timerheap._arguments import not_negative
-from timerheap.spark._group.computed_columns import computed_name
-from timerheap.spark._group.query import TIME
 from timerheap.spark._plan.arguments import data_frame, named_column, quoted
 from timerheap.spark._plan.time_column import assigns_time, with_assigned_time
+from timerheap.spark._query import TIME, computed_name
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["ColumnOrName", "Columns", "spark_delay", "strategy_of", "ungrouped"]
@@ -28,7 +27,7 @@ class Columns:
     """The columns of a DataFrame that arguments name.
 
     An argument that is an expression becomes a computed column, at the end of the rows, which functions do
-    not see; see `timerheap.spark._group.computed_columns`.
+    not see; see `timerheap.spark._query`.
 
     Parameters
     ----------

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 
 from timerheap.spark._compat import with_columns
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, HASH
-from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._plan.arguments import named_column, quoted
+from timerheap.spark._query import shown_name
 from timerheap.watermarks import WatermarkStrategy
 
 __all__ = ["NULL_MARK", "Input", "hashed", "hashed_when_packed", "marked"]

@@ -12,8 +12,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from timerheap.spark._compat import refuse_connect
-from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
-from timerheap.spark._group.query import Query, TimeMode
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     data_frame,
@@ -26,6 +24,7 @@ from timerheap.spark._plan.build import packed
 from timerheap.spark._plan.columns import Columns, ungrouped
 from timerheap.spark._plan.observation import observed, output_type
 from timerheap.spark._plan.settings import check_settings, frame_settings
+from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.endless import warn_if_endless
 from timerheap.spark._worker.hand_overs import hand_overs

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from timerheap.spark._compat import on_connect
-from timerheap.spark._group.processor_work import FrameSettings
+from timerheap.spark._query import FrameSettings
 
 __all__ = ["check_settings", "frame_settings"]
 

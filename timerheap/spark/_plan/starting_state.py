@@ -7,8 +7,8 @@ from pyspark.sql import GroupedData
 
 from timerheap.spark._group.chunks import SLICES, USER_STATE
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._plan.checkpoint_state import CheckpointState
+from timerheap.spark._query import Query
 from timerheap.spark._worker.initial_state import INITIAL, Splitter
 
 __all__ = ["starting_group", "starting_partitions"]
@@ -22,7 +22,7 @@ def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
     ValueError
         If the new query has other keys, timers or windows.
     """
-    group = KeyGroup(query)
+    group = KeyGroup(query.layout)
     for kind, name, schema in state.survey.parts:
         if kind == SLICES:
             raise ValueError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from timerheap.spark._group.query import TIME
 from timerheap.spark._plan.stages import map_batches
+from timerheap.spark._query import TIME
 from timerheap.spark._worker.assigned_times import AssignedTimes
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 

@@ -15,8 +15,6 @@ from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZ
 from timerheap._arguments import milliseconds
 from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._exchange.pack import AHEAD, CHANNEL, KEPT
-from timerheap.spark._group.computed_columns import shown_name, visible
-from timerheap.spark._group.query import TIME, Query, TimeMode, WindowWork
 from timerheap.spark._group.window_slices import SLICE_END, WindowSpec
 from timerheap.spark._plan.aggregates import ResolvedAggregate
 from timerheap.spark._plan.arguments import (
@@ -28,6 +26,7 @@ from timerheap.spark._plan.build import build, has_spark_watermark, planned, tim
 from timerheap.spark._plan.described_state import with_description
 from timerheap.spark._plan.marks import Input, marked
 from timerheap.spark._plan.window_source import Source
+from timerheap.spark._query import TIME, Query, TimeMode, WindowWork, shown_name, visible
 from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS, columns_of_window
 from timerheap.tvf import SliceAssigner
 

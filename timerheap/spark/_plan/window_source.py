@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import TimestampType
 
 from timerheap._arguments import positive
-from timerheap.spark._group.query import Late
 from timerheap.spark._plan.arguments import (
     arrow_schema,
     channel_column,
@@ -21,6 +20,7 @@ from timerheap.spark._plan.arguments import (
     named_column,
 )
 from timerheap.spark._plan.columns import ColumnOrName, Columns
+from timerheap.spark._query import Late
 from timerheap.tvf import SessionUnsliceAssigner, SliceAssigner
 from timerheap.watermarks import WatermarkStrategy
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from timerheap.spark._group.computed_columns import visible
-from timerheap.spark._group.query import TIME
+from timerheap.spark._query import TIME, visible
 from timerheap.spark._worker.rows import row_source
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import TimestampAssigner

@@ -17,13 +17,12 @@ from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, BatchTimerService
 from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
-from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.journalled_timers import JournalledTimers
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import fitting, narrow
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.staged_timers import StagedTimers
+from timerheap.spark._query import Query, shown_name
 from timerheap.spark._worker.group_state import BatchGroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import no_processing_time
@@ -94,7 +93,7 @@ class _TimerService(BatchTimerService):
         timestamps: npt.ArrayLike | None,
         namespaces: npt.ArrayLike,
     ) -> np.ndarray:
-        if self._group.query.one_timer_per_key != (timestamps is None):
+        if self._group.layout.one_timer_per_key != (timestamps is None):
             raise TypeError(
                 "timestamps must be left out with one_timer_per_key, which deletes a key's timer at any "
                 f"timestamp, got {timestamps!r}"

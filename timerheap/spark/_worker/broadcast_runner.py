@@ -15,7 +15,7 @@ from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, R
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import Query
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_context import RowFunctionContext
@@ -136,7 +136,7 @@ class BroadcastRunner(RowRunner):
         super().__init__(work, query, max_parallelism)
         assert query.broadcast is not None
         self._broadcast_type = query.broadcast
-        self._no_key = [pa.nulls(1, field.type) for field in query.key_fields]
+        self._no_key = [pa.nulls(1, field.type) for field in query.layout.key_fields]
         self._process = work.function.process_broadcast_element
         self._context.states = _BroadcastStates(max_parallelism)
         self._of_broadcast = _BroadcastContext(self, self._context)

@@ -30,6 +30,9 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
             if TaskContext.get() is None:
                 handle.getMapState(*state)
             else:
+                from timerheap.spark._exchange.garbage import freeze_modules
+
+                freeze_modules(lambda: loads(pickled))
                 self._operator = loads(pickled)
                 self._operator.init(handle)
 

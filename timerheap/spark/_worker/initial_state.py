@@ -9,9 +9,9 @@ import pyarrow as pa
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
 from timerheap.spark._group.checkpoint import Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import split
 from timerheap.spark._group.stored_group import ReadChunks
+from timerheap.spark._query import Query
 
 __all__ = ["INITIAL", "Splitter"]
 
@@ -48,7 +48,7 @@ class Splitter:
         for chunk in zip(kinds, ids, values.column("text"), strict=True):
             store.add(*chunk)
         manifest = store.read_manifest()
-        group = KeyGroup(self.query)
+        group = KeyGroup(self.query.layout)
         Stored.load(store, manifest, group.part, self.query.drop_state)
         group.watermark = manifest.watermark
         found = dict(split(group.loaded(), placement.max_parallelism))

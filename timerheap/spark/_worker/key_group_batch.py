@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._query import Query
 from timerheap.spark._worker.broadcast_runner import BroadcastRunner
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import Runner

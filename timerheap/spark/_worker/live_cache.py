@@ -7,11 +7,11 @@ import time
 from typing import NamedTuple
 
 from timerheap.spark._group.checkpoint import Stored
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_group import GroupLayout, KeyGroup
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.live_store import LiveStore
 
-__all__ = ["Cache", "Held", "Owner"]
+__all__ = ["Cache", "Held", "Owner", "Turn"]
 
 _MOST = 128  # groups in files, since each keeps a few file descriptors
 
@@ -32,13 +32,27 @@ class Held(NamedTuple):
     stored: Stored
 
 
-class _Turn(NamedTuple):
-    """The last micro-batch of an operator on this worker, with the run of its query and its start time."""
+class Turn(NamedTuple):
+    """The last micro-batch of an operator on this worker.
+
+    Parameters
+    ----------
+    run : str or None
+        The run of the query.
+    batch : int
+    began : float
+        When it began, in seconds.
+    files : LiveStore or None
+        The files of the query; None if the executor has told no local directory.
+    layout : GroupLayout
+        That of the first micro-batch, so that a worker keeps one copy of it, and of aggregates in Python.
+    """
 
     run: str | None
     batch: int
     began: float
     files: LiveStore | None
+    layout: GroupLayout
 
 
 class Cache:
@@ -55,22 +69,16 @@ class Cache:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[Owner, int], Held] = {}
-        self._turns: dict[Owner, _Turn] = {}
+        self._turns: dict[Owner, Turn] = {}
 
-    def begin(self, owner: Owner, run: str | None, batch: int) -> LiveStore | None:
-        """Record that a micro-batch of an operator begins, and drop the groups that are out of date.
-
-        Returns
-        -------
-        LiveStore or None
-            The files of the query; None if the executor has told no local directory.
-        """
+    def begin(self, owner: Owner, layout: GroupLayout, run: str | None, batch: int) -> Turn:
+        """Record that a micro-batch of an operator begins, and drop the groups that are out of date."""
         before = self._turns.get(owner)
         if before is not None and (before.run, before.batch) == (run, batch):
-            return before.files
+            return before
         now = time.monotonic()
-        files = _files_of(owner.query)
-        self._turns[owner] = _Turn(run, batch, now, files)
+        kept = layout if before is None else before.layout
+        self._turns[owner] = turn = Turn(run, batch, now, _files_of(owner.query), kept)
         self._turns = {
             other: turn
             for other, turn in self._turns.items()
@@ -81,7 +89,7 @@ class Cache:
             for at, held in self._groups.items()
             if at[0] in self._turns and held.batch >= self._turns[at[0]].batch - self._KEEP
         }
-        return files
+        return turn
 
     def take(self, owner: Owner, label: int) -> Held | None:
         """Remove the group of `label` and return it, whatever its token."""

@@ -8,12 +8,11 @@ import os
 
 from timerheap._native._heap import xxh64
 from timerheap.spark._group.checkpoint import ChunkStore, Stored
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_group import GroupLayout, KeyGroup
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.live_store import LiveStore
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._group.query import Query
 from timerheap.spark._worker.hand_overs import Counts, HandOvers
 from timerheap.spark._worker.live_cache import Cache, Held, Owner
 from timerheap.spark._worker.notices import Notices, each
@@ -32,7 +31,7 @@ class LiveGroups:
 
     Parameters
     ----------
-    query : Query
+    layout : GroupLayout
     store : ChunkStore
         The state of the group that Spark has made current.
     owner : Owner
@@ -50,14 +49,14 @@ class LiveGroups:
 
     def __init__(
         self,
-        query: Query,
+        layout: GroupLayout,
         store: ChunkStore,
         owner: Owner,
         max_parallelism: int,
         hand_overs: HandOvers,
         notices: Notices,
     ) -> None:
-        self._query = query
+        self._layout = layout
         self._store = store
         self._owner = owner
         self._max_parallelism = max_parallelism
@@ -68,7 +67,8 @@ class LiveGroups:
 
     def begin(self, run: str | None, batch: int) -> None:
         """Begin a task of a micro-batch."""
-        self._files = _cache.begin(self._owner, run, batch)
+        turn = _cache.begin(self._owner, self._layout, run, batch)
+        self._files, self._layout = turn.files, turn.layout
 
     def load(self, label: int) -> tuple[KeyGroup, Stored]:
         """Return the current key group."""
@@ -77,7 +77,7 @@ class LiveGroups:
         if manifest is None:
             self._count(Counts(new=1))
             manifest = Manifest(self._max_parallelism, _id_of(self._owner.operator, label))
-            return KeyGroup(self._query, self._memory(manifest.id)), Stored(manifest)
+            return KeyGroup(self._layout, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._max_parallelism)
         if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
             self._count(Counts(continued=1))
@@ -137,10 +137,10 @@ class LiveGroups:
             file = file.anew()  # other workers have had it since
         try:
             head = json.loads(file.read_head())
-            if not KeyGroup.fits(self._query, head):  # the query was restarted with changes
+            if not KeyGroup.fits(self._layout, head):  # the query was restarted with changes
                 file.discard()
                 return None
-            group = KeyGroup(self._query, file, head)
+            group = KeyGroup(self._layout, file, head)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
             self._notices.add(each([f"live state was damaged, and is loaded from the checkpoint: {e!r}"]))
@@ -151,8 +151,8 @@ class LiveGroups:
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         """Load a group from the state store."""
         self._count(Counts(loaded=1))
-        group = KeyGroup(self._query, self._memory(manifest.id))
-        stored = Stored.load(self._store, manifest, group.part, self._query.drop_state)
+        group = KeyGroup(self._layout, self._memory(manifest.id))
+        stored = Stored.load(self._store, manifest, group.part, self._layout.drop_state)
         group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
         group.wake_up = manifest.wake_up
         return group.loaded(None if stored.drops else manifest.losses), stored

@@ -15,9 +15,9 @@ from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group
 from timerheap.spark._group.checkpoint import read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.resplit import restore
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import Query
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.notices import Notice, Notices, each

@@ -17,9 +17,8 @@ from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group, unpack
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.processor_work import ProcessorWork
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import ProcessorWork, Query
 from timerheap.spark._worker.live_groups import LiveGroups
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_runner import BoundGroup, ProcessorRunner

@@ -18,8 +18,8 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 from timerheap._returned import detached
 from timerheap.spark._compat import to_frame, to_record_batch
 from timerheap.spark._group.offsets import narrow
-from timerheap.spark._group.processor_work import FrameSettings
 from timerheap.spark._group.python_values import python_values
+from timerheap.spark._query import FrameSettings
 from timerheap.spark._worker.frame_slices import columns_of, sliced
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_records import in_zone

@@ -13,8 +13,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
-from timerheap.spark._group.processor_work import DeclaredState
-from timerheap.spark._group.query import TimeMode
+from timerheap.spark._query import DeclaredState, TimeMode
 from timerheap.spark._worker.processor_errors import refusal
 from timerheap.spark._worker.processor_states import STATES, ProcessorState, Scope
 from timerheap.spark._worker.row_context import KeyTimerService

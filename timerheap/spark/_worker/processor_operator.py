@@ -13,8 +13,7 @@ from pyspark.sql.types import StructType
 from timerheap.spark._exchange.placement import key_group_of
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.processor_work import ProcessorWork
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import ProcessorWork, Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_batch import ProcessorBatch, initial_query
 from timerheap.spark._worker.processor_runner import BoundGroup, ProcessorRunner
@@ -79,7 +78,7 @@ class BatchProcessorOperator:
         output = ResultBuffer(query.result_schema)
         runner = ProcessorRunner(self._work, query, times, output)
         runner.open()
-        bound = runner.bind(KeyGroup(query))
+        bound = runner.bind(KeyGroup(query.layout))
         runner.initialise(_of(bound, first), of_initial)
         runner.process(_of(bound, rows))
         if query.time_mode == "ProcessingTime":

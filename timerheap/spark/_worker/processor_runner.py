@@ -16,10 +16,9 @@ from timerheap._native._heap import RowSource
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.journalled_timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
-from timerheap.spark._group.processor_work import DeclaredState, ProcessorWork
 from timerheap.spark._group.python_values import python_values
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.user_states import UserState
+from timerheap.spark._query import DeclaredState, ProcessorWork, Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_frames import FrameRecords
 from timerheap.spark._worker.processor_handle import ProcessorHandle

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueS
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from timerheap._native._heap import CurrentKey
-from timerheap.spark._group.processor_work import DeclaredState
 from timerheap.spark._group.user_states import UserState
+from timerheap.spark._query import DeclaredState
 from timerheap.spark._worker.processor_errors import refusal
 from timerheap.spark._worker.processor_values import StructCodec, stored_type
 from timerheap.spark._worker.row_context import KeyTimerService

@@ -9,7 +9,7 @@ from pyspark.cloudpickle import dumps, loads
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
+from timerheap.spark._query import Query
 from timerheap.spark._worker.group_state import BatchGroupRuntimeContext, GroupRuntimeContext
 from timerheap.state_ttl import StateTtlConfig
 

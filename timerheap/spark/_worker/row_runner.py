@@ -14,10 +14,10 @@ from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._group.journalled_timers import KeyTimers
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.timers_of_keys import due_keys
 from timerheap.spark._group.user_states import UserState
+from timerheap.spark._query import Query
 from timerheap.spark._worker.expiry_clock import GroupExpiryClock
 from timerheap.spark._worker.group_state import RowRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer

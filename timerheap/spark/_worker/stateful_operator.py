@@ -15,12 +15,11 @@ from pyspark.sql.types import StructType
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
 from timerheap.spark._exchange.broadcast import broadcast_rows
-from timerheap.spark._exchange.garbage import freeze_modules
 from timerheap.spark._exchange.observed import packed_at
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.unpack import HashedRows, unpack
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.query import Query, WindowWork
+from timerheap.spark._query import Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.broadcast_runner import Broadcasting, BroadcastRunner
 from timerheap.spark._worker.hand_overs import HandOvers
@@ -118,7 +117,6 @@ class StreamingOperator(StatefulProcessor):
 
     def _task(self) -> tuple[LiveGroups, Placement, str | None]:
         """Begin the work of this task; return the key groups, their placement, and the run."""
-        freeze_modules()
         query = self._query
         task = cast(TaskContext, TaskContext.get())
         placement = Placement.running(query.max_parallelism)
@@ -127,7 +125,7 @@ class StreamingOperator(StatefulProcessor):
         if query.time_mode == "ProcessingTime":
             tell(self._runs)
         groups = LiveGroups(
-            query, self._store, owner, placement.max_parallelism, self._hand_overs, self._notices
+            query.layout, self._store, owner, placement.max_parallelism, self._hand_overs, self._notices
         )
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
         return groups, placement, run
@@ -159,7 +157,7 @@ class BatchOperator:
         runner = runner_of(query, Placement.running(query.max_parallelism))
         output = ResultBuffer(*query.outputs)
         runner.open()
-        run_key_group(query, runner, KeyGroup(query), rows, None, MAX_WATERMARK, output, broadcast)
+        run_key_group(query, runner, KeyGroup(query.layout), rows, None, MAX_WATERMARK, output, broadcast)
         runner.close()
         if runner.rows_ahead.first is not None:
             self._notices.add(frozenset({Notice("rows ahead", runner.rows_ahead.first)}))

@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from timerheap._values import Misfit
 from timerheap.spark._exchange.pack import event_millis
-from timerheap.spark._group.computed_columns import shown_name
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.offsets import narrow_column
-from timerheap.spark._group.query import Query, WindowWork
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.value_columns import column_of
 from timerheap.spark._group.window_slices import KEY_HASH, SLICE_END, input_column
+from timerheap.spark._query import Query, WindowWork, shown_name
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows_ahead import RowsAhead
 from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS

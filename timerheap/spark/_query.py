@@ -1,30 +1,47 @@
-"""A query as data: what its key groups compute, from which rows, and in which order."""
+"""A query as data: its work, rows and order, built on the driver and sent to workers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
 from timerheap.spark._compat import to_arrow_schema
-from timerheap.spark._group.computed_columns import visible
+from timerheap.spark._group.key_group import GroupLayout
 from timerheap.spark._group.key_table import NAME
-from timerheap.spark._group.processor_work import ProcessorWork
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["TIME", "Late", "Query", "TimeMode", "WindowWork", "nullable_arrow_schema"]
+__all__ = [
+    "TIME",
+    "DeclaredState",
+    "FrameSettings",
+    "Late",
+    "ProcessorWork",
+    "Query",
+    "TimeMode",
+    "WindowWork",
+    "computed_name",
+    "nullable_arrow_schema",
+    "shown_name",
+    "visible",
+]
 
 TIME = "__timerheap_time"
 """Name of the event-time column that is not the user's: of two inputs, a timestamp assigner, or cut to ms."""
+
+_COMPUTED = "__timerheap_column"
+"""Names of columns that functions do not see begin so: they are computed from an expression of the user's."""
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 """The clock that a query follows beside its own watermark.
@@ -67,6 +84,82 @@ class WindowWork:
     results: list[pa.Field]
     emit_every: int | None
     wall_clock: bool
+
+
+@dataclass(frozen=True)
+class DeclaredState:
+    """A state that a processor has asked its handle for.
+
+    Parameters
+    ----------
+    shape : {"value", "list", "map"}
+    schemas : tuple of pyspark.sql.types.StructType
+        Of the values; of a map, of its keys and of its values.
+    ttl : int or None
+        The time to live in ms.
+    """
+
+    shape: Literal["value", "list", "map"]
+    schemas: tuple[StructType, ...]
+    ttl: int | None
+
+
+@dataclass(frozen=True)
+class FrameSettings:
+    """Spark's settings that DataFrames depend on.
+
+    Parameters
+    ----------
+    rows, nbytes : int
+        The most rows in one DataFrame, and about how many bytes of Arrow data make it full.
+    ints_to_decimals : bool
+        Whether ints of a result may become decimals.
+    safe : bool
+        Whether a value of a result that does not fit its type is an error.
+    by_name : bool
+        Whether the columns of a result are found by name, else by position.
+    """
+
+    rows: int
+    nbytes: int
+    ints_to_decimals: bool = False
+    safe: bool = True
+    by_name: bool = True
+
+
+@dataclass(frozen=True)
+class ProcessorWork:
+    """A StatefulProcessor to run.
+
+    Parameters
+    ----------
+    processor : StatefulProcessor
+    style : {"rows", "frames"}
+        What the processor receives and yields: ``Row`` objects or pandas DataFrames.
+    states : dict of str to DeclaredState
+        The states that its ``init`` declares, by name.
+    event_time : tuple of str
+        The path of the column with a watermark of Spark's, whose late rows are dropped; () for none.
+    initial : pyspark.sql.types.StructType or None
+        The type of the rows of the initial state, if there is one.
+    initial_key : tuple of str
+        Their key columns, whose names may differ from those of the rows.
+    zone : str
+        Time zone of the timestamps that the processor receives.
+    frames : FrameSettings
+    has_event_time : bool
+        Whether a column of the results is the event time of what follows, which Spark must see.
+    """
+
+    processor: StatefulProcessor
+    style: Literal["rows", "frames"]
+    states: dict[str, DeclaredState]
+    event_time: tuple[str, ...]
+    initial: StructType | None
+    initial_key: tuple[str, ...]
+    zone: str
+    frames: FrameSettings
+    has_event_time: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,16 +230,6 @@ class Query:
         """The windows to aggregate, None for a function."""
         return self.work.spec if isinstance(self.work, WindowWork) else None
 
-    @property
-    def one_timer_per_key(self) -> bool:
-        """Whether a key has one timer, which a new timestamp moves."""
-        return isinstance(self.work, BatchProcessFunction) and self.work.one_timer_per_key
-
-    @property
-    def is_batch_function(self) -> bool:
-        """Whether the work is a BatchProcessFunction, whose timers may be in any namespace."""
-        return isinstance(self.work, BatchProcessFunction)
-
     @cached_property
     def seen_rows(self) -> StructType:
         """Type of the rows that the function sees: `rows` without `TIME` and computed columns."""
@@ -162,12 +245,20 @@ class Query:
         return schema
 
     @cached_property
-    def key_fields(self) -> list[pa.Field]:
-        """The key columns; the metadata of those that are the user's has their names there."""
+    def layout(self) -> GroupLayout:
+        """What the key groups hold; the fields of key columns that are the user's have the user's names."""
         names = self.key if self.key_names is None else self.key_names
         metadata = [{NAME: name.encode()} for name in names] + [None] * (len(self.key) - len(names))
         fields = (self.schema.field(name) for name in self.key)
-        return [field.with_metadata(each) for field, each in zip(fields, metadata, strict=True)]
+        return GroupLayout(
+            key_fields=[field.with_metadata(each) for field, each in zip(fields, metadata, strict=True)],
+            rows=self.schema,
+            order=self.order,
+            one_timer_per_key=isinstance(self.work, BatchProcessFunction) and self.work.one_timer_per_key,
+            names_namespaces=isinstance(self.work, BatchProcessFunction),
+            windows=self.windows,
+            drop_state=self.drop_state,
+        )
 
     @cached_property
     def result_schema(self) -> pa.Schema:
@@ -194,3 +285,30 @@ class Query:
 def nullable_arrow_schema(rows: StructType) -> pa.Schema:
     """Return the Arrow schema of rows that have been checked before; nullability is ignored."""
     return to_arrow_schema(rows._as_nullable())
+
+
+def computed_name(number: int, name: str) -> str:
+    """Return the name of a computed column, which has a number that is unique among the columns.
+
+    Examples
+    --------
+    >>> computed_name(3, "lower(k)")
+    '__timerheap_column3:lower(k)'
+    """
+    return f"{_COMPUTED}{number}:{name}"
+
+
+def shown_name(name: str) -> str:
+    """Return the name that users know a column by: that of the expression if the column is computed.
+
+    Examples
+    --------
+    >>> shown_name(computed_name(3, "lower(k)")), shown_name("k")
+    ('lower(k)', 'k')
+    """
+    return name.split(":", 1)[1] if name.startswith(_COMPUTED) else name
+
+
+def visible(names: Iterable[str]) -> list[str]:
+    """Return the names of the columns that are not computed."""
+    return [name for name in names if not name.startswith(_COMPUTED)]

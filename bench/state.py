@@ -37,7 +37,7 @@ import timerheap.spark
 from timerheap import WatermarkStrategy
 from timerheap._demo.replay import spark_session
 from timerheap.spark._group.checkpoint import Stored
-from timerheap.spark._worker.hand_overs import Counts
+from timerheap.spark._worker.driver_mail import Counts
 
 SCHEMA = "key bigint, at bigint"
 ROW = 16  # bytes of a row of SCHEMA

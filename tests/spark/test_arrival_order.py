@@ -18,8 +18,8 @@ from queries import opened, query_of
 from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._worker.driver_mail import Letter, Opener
 from timerheap.spark._worker.key_group_batch import run_key_group
-from timerheap.spark._worker.notices import Notice, _LoggedOnce, each
 from timerheap.spark._worker.output import ResultBuffer
 
 ROWS = StructType().add("k", "long").add("at", "long").add("add", "long").add("drop", "long")
@@ -141,14 +141,31 @@ def test_late_rows_are_processed_dropped_or_emitted(function: type[Any], late: s
 
 
 def test_the_driver_logs_one_message_about_a_matter(caplog: pytest.LogCaptureFixture) -> None:
-    messages, known = _LoggedOnce(), frozenset[Notice]()
+    opener, box = Opener(), ("session", "owner")
     with caplog.at_level(logging.WARNING, "timerheap"):
         for found in (
-            {Notice("rows ahead", "key 2"), Notice("rows ahead", "key 1")},
-            {Notice("rows ahead", "key 3")},
-            each(["a", "b"]),
-            each(["b"]),
+            [("rows ahead", "key 1"), ("rows ahead", "key 2")],
+            [("a", "a"), ("b", "b")],
+            [("b", "b")],
         ):
-            known = messages.addInPlace(known, frozenset(found))
-    assert [record.message for record in caplog.records] == ["key 1", "a", "b"]
-    assert len(known) == 3, "a query that runs for long does not collect them"
+            letters = tuple(Letter(*box, about, text) for about, text in found)
+            assert opener.addInPlace((), letters) == (), "a query that runs for long does not collect them"
+            assert opener.addInPlace((), (Letter("session", "another", "rows ahead", "another query"),)) == ()
+    assert [record.message for record in caplog.records] == ["key 1", "another query", "a", "b"]
+
+
+def test_queries_leave_no_accumulators_behind(spark: SparkSession) -> None:
+    """One stays registered for the session, whatever the number of its queries."""
+    from pyspark.accumulators import _accumulatorRegistry
+
+    def run() -> int:
+        df = spark.createDataFrame([(1, 2, 0, 0)], "k long, at long, add long, drop long")
+        timerheap.spark.process(df, "k", Counted(), "k long", order="arrival").collect()
+        return len(_accumulatorRegistry)
+
+    assert run() == run() == run()
+
+
+class Counted(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield (value.k,)

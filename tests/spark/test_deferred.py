@@ -55,7 +55,7 @@ class Recorder(StatefulProcessor):
 
 def test_on_the_driver_the_operator_declares_its_state_and_imports_nothing() -> None:
     nothing: Any = SimpleNamespace()
-    operator = deferred(StreamingOperator(nothing, nothing, nothing, nothing))
+    operator = deferred(StreamingOperator(nothing, nothing))
     pickled = dumps(operator)  # type: ignore[no-untyped-call]
     done = subprocess.run(
         [sys.executable, "-c", ON_THE_DRIVER], input=pickled, stdout=subprocess.PIPE, check=True

@@ -7,7 +7,7 @@ import random
 import shutil
 import stat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import kill_jobs
 import numpy as np
@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 import pytest
+from letters import Mailbox
 from pyspark.sql.types import StructType
 from queries import query_of
-from test_live_groups import Added, GroupStore
+from test_live_groups import GroupStore
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.placement import Placement
@@ -50,7 +51,7 @@ class Group:
         self.query, self.home, self.patch = query, home, patch
         self.store = GroupStore()
         self.workers: dict[int, Cache] = {}
-        self.counts, self.notices = Added(), Added()
+        self.mail = Mailbox()
 
     def attempt(
         self, number: int, rows: pa.Table, watermark: int, worker: int, fate: str
@@ -67,8 +68,7 @@ class Group:
         self.patch.setenv("SPARK_LOCAL_DIRS", str(self.home or ""))
         self.patch.setattr(live_groups, "_cache", self.workers.setdefault(worker, Cache()))
         store, placement = self.store.copy(), Placement.of(1, 1)
-        counts, notices = cast(Any, self.counts), cast(Any, self.notices)
-        groups = LiveGroups(self.query.layout, store, Owner("query", "operator"), 1, counts, notices)
+        groups = LiveGroups(self.query.layout, store, Owner("query", "operator"), 1, self.mail)
         groups.begin("run", number)
         group, stored = groups.load(LABEL)
         if fate == "dies at once":
@@ -130,8 +130,8 @@ def test_whatever_happens_to_workers_the_output_of_a_key_group_stays(
             assert got in (wanted, None), (number, fate)
         fired += len(wanted or [])
     assert fired > KEYS
-    assert not disturbed.notices, "no live file was damaged"
-    new, continued, handed_over, loaded = map(sum, zip(*disturbed.counts, strict=True))
+    assert not disturbed.mail.warnings, "no live file was damaged"
+    new, continued, handed_over, loaded = map(sum, zip(*disturbed.mail.counts, strict=True))
     assert min(continued, handed_over, loaded) > 0 < new
     left = [path for path in home.rglob("*") if path.is_file()]
     assert len(left) <= 1, "the files of the dead are removed"

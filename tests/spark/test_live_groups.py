@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from chunk_store import MemoryStore
+from letters import Mailbox
 from pyspark.sql.types import StringType, StructField, StructType
 from test_live_store import files
 from test_state import QUERY
@@ -19,7 +21,7 @@ from test_state import QUERY
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.hand_overs import Counts
+from timerheap.spark._worker.driver_mail import Counts
 from timerheap.spark._worker.live_cache import Cache
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 
@@ -39,12 +41,6 @@ class GroupStore(MemoryStore):
         return other
 
 
-class Added(list[Any]):
-    """An accumulator."""
-
-    add = list.append
-
-
 class Executor:
     """Workers that run micro-batches of one key group, which holds a timer for each of them."""
 
@@ -53,13 +49,13 @@ class Executor:
         self.caches: dict[str, Cache] = {}
         self.store = GroupStore()
         self.number = 0
-        self.notices: Added = Added()
+        self.notices: list[str] = []
 
     def batch(self, worker: str, query: Query = QUERY, owner: Owner = OWNER, commits: bool = True) -> Counts:
         """Run a micro-batch in a worker, and return where it had its group from."""
         self._patch.setattr(live_groups, "_cache", self.caches.setdefault(worker, Cache()))
-        store, counts = self.store.copy(), Added()
-        groups = LiveGroups(query.layout, store, owner, 4, cast(Any, counts), cast(Any, self.notices))
+        store, mail = self.store.copy(), Mailbox()
+        groups = LiveGroups(query.layout, store, owner, 4, mail)
         groups.begin(owner.operator, self.number)
         group, stored = groups.load(7)
         timers = group.event_timers.heap.timestamps.tolist()
@@ -75,8 +71,9 @@ class Executor:
         if commits:
             self.store = store
             self.number += 1
-        (found,) = counts
-        return cast(Counts, found)
+        self.notices += mail.warnings
+        (found,) = mail.counts
+        return found
 
 
 @pytest.fixture
@@ -165,6 +162,7 @@ def test_a_full_disk_falls_back_to_memory_with_one_warning(
 
 
 def test_memory_does_not_grow_with_restarts(executor: Executor, tmp_path: Path) -> None:
+    gc.collect()  # of what other tests have left
     fds = []
     for run in range(10):
         executor.batch("a", owner=Owner("query", f"run {run}"))

@@ -25,7 +25,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._worker.hand_overs import Counts
+from timerheap.spark._worker.driver_mail import Counts
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 import pandas as pd
 import pyarrow as pa
 from pyspark import __version__
-from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import Column, DataFrame, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
@@ -17,7 +16,6 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 __all__ = [
     "LARGE_RESULTS",
-    "accumulator",
     "analyzed_plan",
     "on_connect",
     "refuse_connect",
@@ -128,20 +126,6 @@ def analyzed_plan(df: DataFrame) -> str:
     if on_connect(df.sparkSession):
         return str(cast(Any, df)._explain_string(extended=True))
     return cast(str, df._jdf.queryExecution().analyzed().toString())
-
-
-class _Unheard:
-    """Stands for an accumulator on Spark Connect, which has none: what tasks add is lost."""
-
-    def add(self, term: object) -> None:
-        """Do nothing."""
-
-
-def accumulator(spark: SparkSession, zero: T, param: AccumulatorParam[T]) -> Accumulator[T]:
-    """Return an accumulator; on Spark Connect one that hears nothing."""
-    if on_connect(spark):
-        return cast(Accumulator[T], _Unheard())
-    return spark.sparkContext.accumulator(zero, param)
 
 
 def _serializer(

@@ -24,13 +24,9 @@ from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._plan.starting_state import starting_group, starting_partitions
 from timerheap.spark._query import ProcessorWork, Query, TimeMode, WindowWork
 from timerheap.spark._worker.deferred import deferred
-from timerheap.spark._worker.endless import warn_if_endless
-from timerheap.spark._worker.foreign_state import refuse_foreign_state
-from timerheap.spark._worker.hand_overs import hand_overs
-from timerheap.spark._worker.notices import notices
+from timerheap.spark._worker.driver_mail import Mail, Telling, mail
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.spark._worker.rehearsal import rehearse
-from timerheap.spark._worker.runs import Telling, runs
 from timerheap.spark._worker.stateful_operator import BatchOperator, StreamingOperator
 from timerheap.watermarks import WatermarkStrategy
 
@@ -88,18 +84,17 @@ def build(
         max_parallelism = planned(df, query.max_parallelism).max_parallelism
         has_metrics = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
         query = replace(query, has_metrics=has_metrics)
-    groups = packed(query, df, broadcast)
+    letters = mail(df.sparkSession)
+    groups = packed(query, df, letters, broadcast)
     if df.isStreaming:
-        spark = df.sparkSession
-        endless = runs(spark, warn_if_endless)
-        operator = StreamingOperator(query, endless, notices(spark), hand_overs(spark))
+        operator = StreamingOperator(query, letters)
         initial = None if initial_state is None else starting_partitions(initial_state, query)
         result = groups.transformWithStateInPandas(
             deferred(operator), output_type(result_type), "Append", query.time_mode, initial
         )
         result = observed(result, df, query.has_metrics)
     else:
-        on_batch = BatchOperator(query, result_type, notices(df.sparkSession))
+        on_batch = BatchOperator(query, result_type, letters)
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
     outputs = result
     if query.side_outputs:
@@ -109,15 +104,14 @@ def build(
     return with_outputs(result, outputs) if query.side_outputs else result
 
 
-def packed(query: Query, df: DataFrame, broadcast: DataFrame | None = None) -> GroupedData:
+def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | None = None) -> GroupedData:
     """Return the rows of a query, with their marks, in one blob for each task and partition, by partition.
 
     Those of `broadcast` are in blobs for all partitions.
     """
-    heard = runs(df.sparkSession, refuse_foreign_state)
-    blobs = map_batches(hashed(df, query.key), Telling(_packer(query), heard), PACKED)
+    blobs = map_batches(hashed(df, query.key), Telling(_packer(query), letters), PACKED)
     if broadcast is not None:
-        rules = Telling(Broadcaster(query.max_parallelism), heard)
+        rules = Telling(Broadcaster(query.max_parallelism), letters)
         blobs = blobs.unionAll(map_batches(broadcast, rules, PACKED))
     return blobs.groupBy("label")
 

@@ -26,14 +26,11 @@ from timerheap.spark._plan.observation import observed, output_type
 from timerheap.spark._plan.settings import check_settings, frame_settings
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
 from timerheap.spark._worker.deferred import deferred
-from timerheap.spark._worker.endless import warn_if_endless
-from timerheap.spark._worker.hand_overs import hand_overs
-from timerheap.spark._worker.notices import notices
+from timerheap.spark._worker.driver_mail import mail
 from timerheap.spark._worker.processor_batch import initial_query
 from timerheap.spark._worker.processor_handle import ProcessorHandle
 from timerheap.spark._worker.processor_operator import BatchProcessorOperator, StreamingProcessorOperator
 from timerheap.spark._worker.processor_states import Scope
-from timerheap.spark._worker.runs import runs
 
 __all__ = ["run_processor"]
 
@@ -97,11 +94,11 @@ def run_processor(
         max_parallelism=max_parallelism,
         drop_state=tuple(sorted(handle.deleted)),
     )
-    groups = packed(query, df)
-    first = None if initial is None else packed(_of_initial(query), initial)
+    letters = mail(df.sparkSession)
+    groups = packed(query, df, letters)
+    first = None if initial is None else packed(_of_initial(query), initial, letters)
     if df.isStreaming:
-        endless = runs(spark, warn_if_endless)
-        operator = StreamingProcessorOperator(query, endless, notices(spark), hand_overs(spark))
+        operator = StreamingProcessorOperator(query, letters)
         output = groups.transformWithStateInPandas(
             deferred(operator),
             output_type(result, flat=has_event_time),

@@ -13,9 +13,8 @@ from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.live_store import LiveStore
 from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.memory import PROCESS, Memory
-from timerheap.spark._worker.hand_overs import Counts, HandOvers
+from timerheap.spark._worker.driver_mail import Counts, Mail
 from timerheap.spark._worker.live_cache import Cache, Held, Owner
-from timerheap.spark._worker.notices import Notices, each
 
 __all__ = ["LiveGroups", "Owner"]
 
@@ -36,10 +35,7 @@ class LiveGroups:
         The state of the group that Spark has made current.
     owner : Owner
     max_parallelism : int
-    hand_overs : HandOvers
-        Receives where each group came from.
-    notices : Notices
-        Receives messages that the driver logs.
+    mail : Mail
 
     Attributes
     ----------
@@ -53,15 +49,13 @@ class LiveGroups:
         store: ChunkStore,
         owner: Owner,
         max_parallelism: int,
-        hand_overs: HandOvers,
-        notices: Notices,
+        mail: Mail,
     ) -> None:
         self._layout = layout
         self._store = store
         self._owner = owner
         self._max_parallelism = max_parallelism
-        self._hand_overs = hand_overs
-        self._notices = notices
+        self._mail = mail
         self._files: LiveStore | None = None
         self.counts = Counts()
 
@@ -119,7 +113,7 @@ class LiveGroups:
         _cache.put(self._owner, label, group, stored)
 
     def _count(self, counts: Counts) -> None:
-        self._hand_overs.add(counts)
+        self._mail.count(counts)
         self.counts = self.counts.plus(counts)
 
     def _handed_over(self, held: Held | None, manifest: Manifest) -> tuple[KeyGroup, Stored] | None:
@@ -143,7 +137,7 @@ class LiveGroups:
             group = KeyGroup(self._layout, file, head)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
-            self._notices.add(each([f"live state was damaged, and is loaded from the checkpoint: {e!r}"]))
+            self._mail.warn([f"live state was damaged, and is loaded from the checkpoint: {e!r}"])
             return None
         self._count(Counts(handed_over=1))
         return group, Stored(manifest)
@@ -169,14 +163,12 @@ class LiveGroups:
 
     def _report(self, failure: OSError) -> None:
         directory = os.path.dirname(failure.filename or "") or "the executor's local directory"
-        self._notices.add(
-            each(
-                [
-                    f"live state is kept in the memory of each Python worker, since a file in {directory} "
-                    f"cannot be used ({failure.strerror}); a key group that moves to another worker is "
-                    "loaded from the state store"
-                ]
-            )
+        self._mail.warn(
+            [
+                f"live state is kept in the memory of each Python worker, since a file in {directory} "
+                f"cannot be used ({failure.strerror}); a key group that moves to another worker is "
+                "loaded from the state store"
+            ]
         )
 
 

@@ -18,9 +18,9 @@ from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.resplit import restore
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
+from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups
-from timerheap.spark._worker.notices import Notice, Notices, each
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.result_frames import result_frames
 from timerheap.spark._worker.runner import Runner
@@ -71,8 +71,7 @@ class PartitionBatch:
     runner : Runner
     store : SparkStore
     groups : LiveGroups
-    notices : Notices
-        Receives messages that the driver logs.
+    mail : Mail
     run : str or None
         Run of the query.
     timer_values : TimerValues
@@ -86,7 +85,7 @@ class PartitionBatch:
         runner: Runner,
         store: SparkStore,
         groups: LiveGroups,
-        notices: Notices,
+        mail: Mail,
         run: str | None,
         timer_values: Any,
     ) -> None:
@@ -95,7 +94,7 @@ class PartitionBatch:
         self._runner = runner
         self._store = store
         self._groups = groups
-        self._notices = notices
+        self._mail = mail
         self._run = run
         self._follows = query.time_mode == "EventTime"
         clocked = query.time_mode == "ProcessingTime"
@@ -177,10 +176,9 @@ class PartitionBatch:
         clock = self._clock_for(key_group, stored.manifest, observed)
         late_rows, watermark = group.late_rows, max(group.watermark, clock.watermark)
         run_key_group(self._query, self._runner, group, rows, self._now, watermark, output, broadcast)
-        if messages := group.notices():
-            self._notices.add(each(messages))
+        self._mail.warn(group.notices())
         if self._runner.rows_ahead.first is not None:
-            self._notices.add(frozenset({Notice("rows ahead", self._runner.rows_ahead.first)}))
+            self._mail.warn([self._runner.rows_ahead.first], "rows ahead")
         self._set_wake_up(key_group, group, clock)
         group.forget_dead_keys()
         writes_clock = clock.has_new_channels or self._is_first(key_group)
@@ -232,8 +230,7 @@ class PartitionBatch:
             state.follow(self._watermark)
         else:
             state.observe(observed, self._now, self._run, packed_at(observed))
-        if state.notices:
-            self._notices.add(each(state.notices))
+        self._mail.warn(state.notices)
         return _Clock.of(state)
 
     def _clock_state(self, data: bytes, stale: bool = False) -> WatermarkState:

@@ -23,8 +23,8 @@ _TEXT = StructType([StructField("text", StringType())])
 CHUNKS = ("chunks", _KEY, _TEXT)
 """The one state variable: its name, and the types of its keys and values."""
 
-# Spark stops reading when the answers that wait fill a socket, which about 550 do to a Unix domain socket on Linux. If
-# the calls that follow fill the other direction, both sides wait for ever.
+# Spark stops reading when the answers that wait fill a socket, which about 550 do to a Unix domain socket on
+# Linux. If the calls that follow fill the other direction, both sides wait for ever.
 _MOST_UNANSWERED = 64
 
 

@@ -22,15 +22,13 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.broadcast_runner import Broadcasting, BroadcastRunner
-from timerheap.spark._worker.hand_overs import HandOvers
+from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
-from timerheap.spark._worker.notices import Notice, Notices
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition_batch import PartitionBatch
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.runner import Runner
-from timerheap.spark._worker.runs import Runs, tell
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.window_runner import WindowRunner
 from timerheap.timer import MAX_WATERMARK
@@ -56,19 +54,12 @@ class StreamingOperator(StatefulProcessor):
     Parameters
     ----------
     query : Query
-    runs : Runs
-        Receives the runs of a query with processing time.
-    notices : Notices
-        Receives messages that the driver logs.
-    hand_overs : HandOvers
-        Receives where the key groups came from.
+    mail : Mail
     """
 
-    def __init__(self, query: Query, runs: Runs, notices: Notices, hand_overs: HandOvers) -> None:
+    def __init__(self, query: Query, mail: Mail) -> None:
         self._query = query
-        self._runs = runs
-        self._notices = notices
-        self._hand_overs = hand_overs
+        self._mail = mail
         self._id = uuid.uuid4().hex
         self._runner: Runner | None = None
         self._batch: PartitionBatch | None = None
@@ -111,7 +102,7 @@ class StreamingOperator(StatefulProcessor):
             self._runner = runner = runner_of(query, placement)
             runner.open()
             self._batch = PartitionBatch(
-                query, placement, runner, self._store, groups, self._notices, run, timer_values
+                query, placement, runner, self._store, groups, self._mail, run, timer_values
             )
         return self._batch
 
@@ -123,10 +114,8 @@ class StreamingOperator(StatefulProcessor):
         owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
         run = task.getLocalProperty("spark.jobGroup.id")
         if query.time_mode == "ProcessingTime":
-            tell(self._runs)
-        groups = LiveGroups(
-            query.layout, self._store, owner, placement.max_parallelism, self._hand_overs, self._notices
-        )
+            self._mail.tell("for an end")
+        groups = LiveGroups(query.layout, self._store, owner, placement.max_parallelism, self._mail)
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
         return groups, placement, run
 
@@ -139,13 +128,12 @@ class BatchOperator:
     query : Query
     result_type : pyspark.sql.types.StructType
         Type of the result, with the columns of late rows if the query has them.
-    notices : Notices
-        Receives messages that the driver logs.
+    mail : Mail
     """
 
-    def __init__(self, query: Query, result_type: StructType, notices: Notices) -> None:
+    def __init__(self, query: Query, result_type: StructType, mail: Mail) -> None:
         self._query = query
-        self._notices = notices
+        self._mail = mail
         self._result_type = result_type
 
     def __call__(self, packed: pa.Table) -> pa.Table:
@@ -160,7 +148,7 @@ class BatchOperator:
         run_key_group(query, runner, KeyGroup(query.layout), rows, None, MAX_WATERMARK, output, broadcast)
         runner.close()
         if runner.rows_ahead.first is not None:
-            self._notices.add(frozenset({Notice("rows ahead", runner.rows_ahead.first)}))
+            self._mail.warn([runner.rows_ahead.first], "rows ahead")
         return in_types_of_spark(output.table(), self._result_type, packed)
 
 

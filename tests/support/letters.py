@@ -1,0 +1,22 @@
+"""The mail of a query whose letters a test reads."""
+
+from __future__ import annotations
+
+from timerheap.spark._worker.driver_mail import Counts, Letter, Mail
+
+
+class Mailbox(Mail):
+    """Keeps the letters that are sent, as `warnings` and `counts`."""
+
+    def __init__(self) -> None:
+        super().__init__(self, "session", "owner")  # type: ignore[arg-type]
+        self.warnings: list[str] = []
+        self.counts: list[Counts] = []
+
+    def add(self, letters: tuple[Letter, ...]) -> None:
+        """Receive letters, as an accumulator does."""
+        for letter in letters:
+            if isinstance(letter.content, str):
+                self.warnings.append(letter.content)
+            elif isinstance(letter.content, Counts):
+                self.counts.append(letter.content)

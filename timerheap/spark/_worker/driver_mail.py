@@ -1,0 +1,309 @@
+"""What tasks tell the driver: messages for the log, runs of queries to look at, where key groups came from.
+
+There is one accumulator for all queries of a SparkContext, since PySpark keeps each as long as the context.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NamedTuple, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import pyarrow as pa
+from pyspark import SparkContext, TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import SparkSession
+
+from timerheap.spark._compat import on_connect
+from timerheap.spark._worker.result_frames import METRICS
+from timerheap.spark._worker.spark_store import CHUNKS
+
+__all__ = ["Counts", "Letter", "Mail", "Opener", "QueryRun", "Telling", "mail"]
+
+_log = logging.getLogger("timerheap")
+
+_REMEMBERED = 4096  # letters that are not opened twice
+_BATCHES_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
+
+_OPERATOR = "TransformWithStateIn"  # the beginning of its name, in all versions of PySpark
+_NAME = CHUNKS[0].encode()
+_OURS = (len(_NAME).to_bytes(2, "big") + _NAME, b'\\"' + _NAME + b'\\"')  # in schemas, and in metadata
+
+
+class Counts(NamedTuple):
+    """Numbers of key groups, each counted once in a micro-batch.
+
+    One that is loaded from the state store costs as much as its state; one that is handed over, or continued,
+    costs what changed.
+    """
+
+    new: int = 0
+    continued: int = 0
+    handed_over: int = 0
+    loaded: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sums."""
+        return Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class QueryRun(NamedTuple):
+    """A run of a query, by their ids."""
+
+    query: str
+    run: str
+
+
+Look = Literal["for an end", "at the state"]
+"""What the driver does once with each run that it is told of."""
+
+
+class Letter(NamedTuple):
+    """What a task tells the driver.
+
+    Parameters
+    ----------
+    session, owner : str
+        The session and the query that it belongs to.
+    about : str
+        Of the letters of an owner about one thing, the driver opens the first.
+    content : str, (Look, QueryRun) or Counts
+        Text for a warning; a run to look at; or the key groups of a task, which are logged each time.
+    """
+
+    session: str
+    owner: str
+    about: str
+    content: str | tuple[Look, QueryRun] | Counts
+
+
+class Mail:
+    """Sends letters of one query to the driver, which receives them when the task has succeeded.
+
+    Parameters
+    ----------
+    box : Accumulator, optional
+        None on Spark Connect, where letters are lost.
+    session, owner : str
+        See `Letter`.
+    """
+
+    def __init__(self, box: Accumulator[tuple[Letter, ...]] | None, session: str, owner: str) -> None:
+        self._box = box
+        self._session = session
+        self._owner = owner
+
+    def warn(self, messages: Iterable[str], about: str | None = None) -> None:
+        """Have messages logged, each once, or the first about something."""
+        for message in messages:
+            self._send(message if about is None else about, message)
+
+    def count(self, counts: Counts) -> None:
+        """Tell where key groups came from, which the driver logs at the level DEBUG."""
+        self._send("", counts)
+
+    def tell(self, look: Look) -> None:
+        """Have the driver look at the run of this task.
+
+        The first task of a stage tells for all: what tasks tell takes the driver's time in each micro-batch.
+        """
+        task = TaskContext.get()
+        if task is None or task.partitionId() > 0:
+            return
+        query = task.getLocalProperty("sql.streaming.queryId")
+        if query is not None:
+            run = QueryRun(query, task.getLocalProperty("spark.jobGroup.id") or "")
+            self._send(f"{look} {run}", (look, run))
+
+    def _send(self, about: str, content: str | tuple[Look, QueryRun] | Counts) -> None:
+        if self._box is not None:
+            self._box.add((Letter(self._session, self._owner, about, content),))
+
+
+class Telling:
+    """A stage that tells the driver of its run, before a task can reach the state.
+
+    Parameters
+    ----------
+    stage : callable
+        What it does with the rows.
+    letters : Mail
+    """
+
+    def __init__(
+        self, stage: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], letters: Mail
+    ) -> None:
+        self._stage = stage
+        self._letters = letters
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Process the rows of a task."""
+        self._letters.tell("at the state")
+        return self._stage(batches)
+
+
+class Opener(AccumulatorParam[tuple[Letter, ...]]):
+    """Opens letters on the driver; in a task it collects them."""
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[str, str], None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+    def zero(self, value: tuple[Letter, ...]) -> tuple[Letter, ...]:
+        """Return no letters."""
+        return ()
+
+    def addInPlace(self, value1: tuple[Letter, ...], value2: tuple[Letter, ...]) -> tuple[Letter, ...]:
+        """Add letters to others; on the driver, open them instead."""
+        if TaskContext.get() is not None:
+            held = {(letter.owner, letter.about): letter for letter in value1}
+            for letter in value2:
+                first = held.setdefault((letter.owner, letter.about), letter)
+                if first is not letter and isinstance(first.content, Counts):
+                    counts = first.content.plus(cast(Counts, letter.content))
+                    held[letter.owner, letter.about] = letter._replace(content=counts)
+            return tuple(held.values())
+        for letter in value2:
+            self._open(letter)
+        return ()
+
+    def _open(self, letter: Letter) -> None:
+        if isinstance(letter.content, Counts):
+            _log.debug(
+                "key groups of a task: %d new, %d continued in the same worker, %d handed over, %d loaded "
+                "from the state store",
+                *letter.content,
+            )
+            return
+        mark = letter.owner, letter.about
+        if mark in self._opened:
+            return
+        self._opened[mark] = None
+        if len(self._opened) > _REMEMBERED:
+            del self._opened[next(iter(self._opened))]
+        if isinstance(letter.content, str):
+            _log.warning("%s", letter.content)
+        else:
+            _look(letter.session, *letter.content)
+
+
+_boxes: WeakKeyDictionary[SparkContext, Accumulator[tuple[Letter, ...]]] = WeakKeyDictionary()
+_sessions: WeakValueDictionary[str, SparkSession] = WeakValueDictionary()
+
+
+def mail(spark: SparkSession) -> Mail:
+    """Return the mail of a new query."""
+    owner = uuid.uuid4().hex
+    if on_connect(spark):
+        return Mail(None, "", owner)
+    context, session = spark.sparkContext, str(id(spark))
+    _sessions[session] = spark
+    if context not in _boxes:
+        _boxes[context] = context.accumulator((), Opener())
+    return Mail(_boxes[context], session, owner)
+
+
+def _look(session: str, look: Look, run: QueryRun) -> None:
+    spark = _sessions.get(session)
+    if spark is None:
+        return
+    try:
+        query: Any = spark.streams.get(run.query)
+        looks = {"for an end": _warn_if_endless, "at the state": _refuse_foreign_state}
+        looks[look](spark, run, query._jsq.streamingQuery())
+    except Exception as e:  # it has ended, or Spark's internals differ; the query must go on
+        _log.debug("cannot look at query %s: %s", run.query, e)
+
+
+def _warn_if_endless(spark: SparkSession, run: QueryRun, execution: Any) -> None:
+    """Log a warning if ``availableNow`` will not end a run with processing time.
+
+    Only a running query knows its trigger.
+    """
+    conf = execution.sparkSessionForStream().conf()
+    if (execution.trigger().toString(), conf.get(_BATCHES_WITHOUT_ROWS)) != ("AvailableNowTrigger", "true"):
+        return
+    _log.warning(
+        "availableNow will not end query %s: it uses processing time, with_idleness or with_wall_clock, for "
+        "which Spark runs micro-batches without rows for ever. To end it when all rows have been read, call "
+        'spark.conf.set("%s", False) before it starts; later timers then fire in the next run',
+        run.query,
+        _BATCHES_WITHOUT_ROWS,
+    )
+
+
+def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) -> None:
+    """Cancel a run, with an error that says why, if it has begun on the state of another operator.
+
+    Spark compares the kind of an operator and the types of its states, each by name. So it does not tell
+    ``transformWithStateInPandas`` of a processor from ours, whose states have other names: without this
+    check, the query would begin with no state.
+
+    The driver hears of a run when a task of the stage before the state has ended, and looks at it before it
+    starts the next stage: so Spark cancels the micro-batch before a task can end that has reached the state.
+    Files that the run has written about its states are deleted, so that the other operator finds its own.
+    """
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    for state in _states(execution.lastExecution().executedPlan()):
+        operator = _path(spark, f"{state.checkpointLocation()}/{state.operatorId()}")
+        files = operator.getFileSystem(conf)
+        metadata = _numbered(files, _path(spark, operator, "_metadata/v2"))
+        schemas = _numbered(files, _path(spark, operator, "_stateSchema/default"))
+        begun = max(batch for batch, _ in metadata)  # Spark writes both when a run begins
+        before = [path for batch, path in schemas if batch < begun]
+        if before and not any(_is_ours(spark, files, path) for path in before):
+            why = (
+                f"the checkpoint of query {run.query} must be one that timerheap has written, got "
+                f"{execution.resolvedCheckpointRoot()!r}, with the state of Spark's own "
+                f"transformWithStateInPandas in operator {state.operatorId()}; start a new checkpoint, and "
+                'pass the state of the old one, read with spark.read.format("statestore"), as initial_state'
+            )
+            spark.sparkContext._jsc.sc().cancelJobGroup(run.run, why)
+            for batch, path in [*metadata, *schemas]:
+                if batch == begun and _is_ours(spark, files, path):
+                    files.delete(path, False)
+            return
+
+
+def _states(plan: Any) -> Iterator[Any]:
+    """Return a StatefulOperatorStateInfo of Java's for each of timerheap's operators in a plan."""
+    if plan.nodeName().startswith(_OPERATOR) and METRICS in _names(plan.output()):
+        yield plan.stateInfo().get()
+    for child in _each(plan.children()):
+        yield from _states(child)
+
+
+def _names(attributes: Any) -> list[str]:
+    return [attribute.name() for attribute in _each(attributes)]
+
+
+def _each(sequence: Any) -> list[Any]:
+    """Return the elements of a sequence of Scala's."""
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def _path(spark: SparkSession, *parts: Any) -> Any:
+    jvm: Any = spark._jvm
+    return jvm.org.apache.hadoop.fs.Path(*parts)
+
+
+def _numbered(files: Any, folder: Any) -> list[tuple[int, Any]]:
+    """Return the files of a folder whose names begin with the number of a micro-batch, and the numbers."""
+    found = files.listStatus(folder) if files.exists(folder) else ()
+    paths = [(each.getPath().getName().partition("_")[0], each.getPath()) for each in found]
+    return [(int(batch), path) for batch, path in paths if batch.isdecimal()]
+
+
+def _is_ours(spark: SparkSession, files: Any, path: Any) -> bool:
+    """Return whether a file names the state of timerheap's operators."""
+    jvm: Any = spark._jvm
+    stream = files.open(path)
+    try:
+        found = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+    finally:
+        stream.close()
+    return any(name in found for name in _OURS)

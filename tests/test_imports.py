@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import timerheap
+import timerheap.spark
 
 PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 
@@ -25,8 +27,8 @@ LAYERS = {
         "_arguments _murmur _subscripts metrics row time types",
         "_state_contents state_ttl timer",
         "_expiring _returned output_tag _values state",
-        "_native functions watermarks",
-        "_state_handles broadcast hashing interval_join tvf",
+        "_native functions",
+        "_state_handles broadcast hashing interval_join tvf watermarks",
         "windows",
         "__init__ flink",
         "async_io",
@@ -40,9 +42,9 @@ LAYERS = {
         "__init__ _heap",
     ],
     "watermarks": [
-        "output",
-        "generators",
-        "strategy",
+        "combine output",
+        "explanation generators",
+        "strategy valve",
         "__init__",
     ],
     "flink": [
@@ -68,8 +70,8 @@ LAYERS = {
         "__init__",
     ],
     "flink.watermarks": [
-        "broadcasting combine explanation ingestion",
-        "multiplexer timestamps_operator valve",
+        "broadcasting ingestion multiplexer",
+        "timestamps_operator",
         "__init__",
     ],
     "windows": [
@@ -139,10 +141,10 @@ LAYERS = {
         "broadcast slicing unpack",
     ],
     "spark._worker": [
-        "result_frames row_classes runs side_buffer task_metrics",
-        "__init__ visible_rows endless frame_slices hand_overs live_cache notices output processor_errors",
+        "result_frames row_classes side_buffer task_metrics",
+        "__init__ visible_rows frame_slices live_cache driver_mail output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
-        "deferred expiry_clock foreign_state processor_frames processor_rows",
+        "deferred expiry_clock processor_frames processor_rows",
         "rows_ahead",
         "assigned_times group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state processor_handle rehearsal row_runner",
@@ -299,6 +301,88 @@ def test_importing_timerheap_spark_without_its_requirements_says_what_to_install
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     message = 'ImportError: timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"'
     assert done.stderr.splitlines()[-1] == message
+
+
+IN_A_WORKER = """
+import pickle, sys
+pickle.load(sys.stdin.buffer)
+print(*sys.modules)
+"""
+
+
+def loaded_by(made: str) -> set[str]:
+    """The modules that a new Python worker has once it has unpickled what a program has made."""
+    program = (
+        f"import sys; from pyspark import cloudpickle\n{made}\nsys.stdout.buffer.write(cloudpickle.dumps(it))"
+    )
+    pickled = subprocess.check_output([sys.executable, "-c", program])
+    return set(subprocess.check_output([sys.executable, "-c", IN_A_WORKER], input=pickled).decode().split())
+
+
+OPERATOR = """
+from pyspark.sql.types import StructType
+from timerheap import KeyedProcessFunction, WatermarkStrategy
+from timerheap.spark._query import Query
+from timerheap.spark._worker.stateful_operator import StreamingOperator
+
+class Counts(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+rows = StructType().add("k", "string").add("at", "long")
+query = Query(
+    work=Counts(), key=["k"], rows=rows, result=rows, event_time="at",
+    watermarks=(WatermarkStrategy.for_monotonous_timestamps(),), channels=(None,), order="event_time",
+    time_mode="None", max_parallelism=1,
+)
+it = StreamingOperator(query, None, None, None)
+"""
+PROCESSOR = OPERATOR.replace("StreamingOperator", "StreamingProcessorOperator").replace(
+    "stateful", "processor"
+)
+PACKER = "from timerheap.spark._exchange.pack import Packer; it = Packer('k', [], None, None)"
+WINDOWS = "from timerheap.spark._window_operator import _Windows as it"
+CALLS = "from timerheap.spark._async_map import Mapper as it"
+OF_THE_DRIVER = (
+    "timerheap.spark._plan",
+    "timerheap.spark._process",
+    "timerheap.spark._sql",
+    "sqlglot",
+    "rich",
+)
+OF_OTHERS = ("timerheap.flink", "timerheap.tvf", "timerheap.windows", "timerheap.async_io")
+
+
+@pytest.mark.parametrize(
+    ("made", "spared"),
+    [
+        (OPERATOR, OF_OTHERS),
+        (PROCESSOR, OF_OTHERS),
+        (PACKER, (*OF_OTHERS, "timerheap.spark._worker", "pandas")),
+        (WINDOWS, ("timerheap.flink", "timerheap.tvf")),
+        (CALLS, ("timerheap.windows", "timerheap.tvf")),
+    ],
+    ids=["operator", "processor", "packer", "window operator", "async map"],
+)
+def test_a_worker_imports_what_its_rows_need(made: str, spared: tuple[str, ...]) -> None:
+    names = loaded_by(made)
+    assert "timerheap.spark" in names
+    assert not {name for name in names if name.startswith((*OF_THE_DRIVER, *spared))}
+
+
+def test_the_face_of_spark_has_each_name_in_its_module() -> None:
+    face = ast.parse((PACKAGE / "spark" / "__init__.py").read_text())
+    (typed,) = (
+        node for node in face.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node)
+    )
+    imported = [node for node in typed.body if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: node.module for node in imported for alias in node.names}
+    assert sorted(homes) == sorted(timerheap.spark.__all__)
+    assert set(homes) <= set(dir(timerheap.spark))
+    for name, home in homes.items():
+        assert getattr(timerheap.spark, name) is getattr(import_module(str(home)), name)
+    with pytest.raises(AttributeError, match="has no attribute 'absent'"):
+        timerheap.spark.absent  # noqa: B018
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:

@@ -68,7 +68,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Be in the first task of a worker; how many operators there are whenever it calls ``gc.freeze``."""
     found: list[int] = []
     monkeypatch.setattr(TaskContext, "get", classmethod(lambda cls: SimpleNamespace()))
-    monkeypatch.setattr(garbage, "_is_done", False)
+    monkeypatch.setattr(garbage, "_done", 1)
     monkeypatch.setattr(gc, "freeze", lambda: found.append(operators()))
     return found
 

@@ -1,30 +1,32 @@
-"""Timers, watermarks and windows inside Spark queries; of the public packages, only this needs pyspark."""
+"""Timers, watermarks and windows inside Spark queries; of the public packages, only this needs pyspark.
 
-try:
-    import pandas  # noqa: F401
-    import pyarrow  # noqa: F401
-    import pyspark  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        'timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"'
-    ) from error
+Its names are imported when they are used: a Python worker, which needs few of them, starts sooner.
+"""
 
-from timerheap.spark._async_map import async_map
-from timerheap.spark._named import named
-from timerheap.spark._plan.aggregates import aggregate
-from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpoint
-from timerheap.spark._process import process
-from timerheap.spark._process_broadcast import process_broadcast
-from timerheap.spark._process_two import process_two
-from timerheap.spark._progress import Progress, progress
-from timerheap.spark._side_outputs import side_output, with_side_outputs
-from timerheap.spark._sql import sql
-from timerheap.spark._transform_with_state import transform_with_state, transform_with_state_in_pandas
-from timerheap.spark._window_operator import window_operator
-from timerheap.spark.group_timers import GroupTimers
-from timerheap.spark.inspect import explain_watermark
-from timerheap.spark.processor_timers import ProcessorTimers
-from timerheap.spark.windows import cumulate, hop, session, tumble
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if not all(map(find_spec, ("pandas", "pyarrow", "pyspark"))):
+    raise ImportError('timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"')
+
+if TYPE_CHECKING:
+    from timerheap.spark._async_map import async_map
+    from timerheap.spark._named import named
+    from timerheap.spark._plan.aggregates import aggregate
+    from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpoint
+    from timerheap.spark._process import process
+    from timerheap.spark._process_broadcast import process_broadcast
+    from timerheap.spark._process_two import process_two
+    from timerheap.spark._progress import Progress, progress
+    from timerheap.spark._side_outputs import side_output, with_side_outputs
+    from timerheap.spark._sql import sql
+    from timerheap.spark._transform_with_state import transform_with_state, transform_with_state_in_pandas
+    from timerheap.spark._window_operator import window_operator
+    from timerheap.spark.group_timers import GroupTimers
+    from timerheap.spark.inspect import explain_watermark
+    from timerheap.spark.processor_timers import ProcessorTimers
+    from timerheap.spark.windows import cumulate, hop, session, tumble
 
 __all__ = [
     "CheckpointState",
@@ -51,3 +53,34 @@ __all__ = [
     "window_operator",
     "with_side_outputs",
 ]
+
+_HOMES = {
+    "_async_map": "async_map",
+    "_named": "named",
+    "_plan.aggregates": "aggregate",
+    "_plan.checkpoint_state": "CheckpointState read_checkpoint",
+    "_process": "process",
+    "_process_broadcast": "process_broadcast",
+    "_process_two": "process_two",
+    "_progress": "Progress progress",
+    "_side_outputs": "side_output with_side_outputs",
+    "_sql": "sql",
+    "_transform_with_state": "transform_with_state transform_with_state_in_pandas",
+    "_window_operator": "window_operator",
+    "group_timers": "GroupTimers",
+    "inspect": "explain_watermark",
+    "processor_timers": "ProcessorTimers",
+    "windows": "cumulate hop session tumble",
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names.split():
+            value = globals()[name] = getattr(import_module(f"timerheap.spark.{home}"), name)
+            return value
+    raise AttributeError(f"module 'timerheap.spark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

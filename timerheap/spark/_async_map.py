@@ -25,8 +25,6 @@ from timerheap.async_io import (
 )
 from timerheap.async_io.function import as_async_function, finished
 from timerheap.functions import RuntimeContext
-from timerheap.spark._plan.arguments import arrow_schema, data_frame, parsed_schema, sendable
-from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import row_source
 
@@ -114,6 +112,10 @@ def async_map(
 
     ``examples/async_http.py`` calls a web server with an AsyncFunction.
     """
+    # Here, since workers import this module for `Mapper`.
+    from timerheap.spark._plan.arguments import arrow_schema, data_frame, parsed_schema, sendable
+    from timerheap.spark._plan.stages import map_batches
+
     data_frame("df", df)
     arrow_schema("df", df.schema)
     result_type = df.schema if output_schema is None else parsed_schema(output_schema)

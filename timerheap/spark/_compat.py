@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import pandas as pd
 import pyarrow as pa
 from pyspark import __version__
 from pyspark.sql import Column, DataFrame, SparkSession, conversion
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 from pyspark.sql.pandas import types
 from pyspark.sql.types import DataType, StructField, StructType
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "LARGE_RESULTS",
@@ -60,6 +62,8 @@ def to_tuples(table: pa.Table, type_: StructType) -> list[tuple[Any, ...]]:
 
 def to_frame(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
     """Return the DataFrame that a pandas function receives for a batch; its columns are numbered."""
+    import pandas as pd  # not where rows are packed
+
     if hasattr(conversion, "ArrowBatchTransformer"):
         series: Any = conversion.ArrowBatchTransformer.to_pandas(batch, timezone=zone)
     else:

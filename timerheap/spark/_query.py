@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,13 @@ from pyspark.sql.types import StructType
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.output_tag import OutputTag
 from timerheap.spark._compat import to_arrow_schema
-from timerheap.spark._group.key_group import GroupLayout
-from timerheap.spark._group.key_table import NAME
-from timerheap.spark._group.row_buffer import RowOrder
-from timerheap.spark._group.window_slices import PartialColumns, WindowSpec
 from timerheap.types import arrow_type
 from timerheap.watermarks import WatermarkStrategy
+
+if TYPE_CHECKING:  # a worker that packs rows has no key groups
+    from timerheap.spark._group.key_group import GroupLayout
+    from timerheap.spark._group.row_buffer import RowOrder
+    from timerheap.spark._group.window_slices import WindowSpec
 
 __all__ = [
     "TIME",
@@ -240,6 +241,8 @@ class Query:
         """Arrow schema of the rows that reach a key group: input rows, or the slices made of them."""
         schema = nullable_arrow_schema(self.rows)
         if isinstance(self.work, WindowWork) and self.work.local == "arrow":
+            from timerheap.spark._group.window_slices import PartialColumns  # with timerheap.tvf
+
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
             return pa.schema([*(schema.field(name) for name in self.key), *slices])
         return schema
@@ -247,6 +250,9 @@ class Query:
     @cached_property
     def layout(self) -> GroupLayout:
         """What the key groups hold; the fields of key columns that are the user's have the user's names."""
+        from timerheap.spark._group.key_group import GroupLayout
+        from timerheap.spark._group.key_table import NAME
+
         names = self.key if self.key_names is None else self.key_names
         metadata = [{NAME: name.encode()} for name in names] + [None] * (len(self.key) - len(names))
         fields = (self.schema.field(name) for name in self.key)

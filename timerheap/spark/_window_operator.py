@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, GroupedData
@@ -16,17 +16,6 @@ from timerheap._returned import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
-from timerheap.spark._plan.arguments import (
-    arrow_schema,
-    key_columns,
-    late_rows,
-    parsed_schema,
-    row_order,
-    sendable,
-)
-from timerheap.spark._plan.columns import ColumnOrName, Columns, ungrouped
-from timerheap.spark._plan.side_tags import side_tags
-from timerheap.spark._process import process
 from timerheap.spark._query import shown_name
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.timer import MAX_WATERMARK
@@ -44,6 +33,9 @@ from timerheap.windows import (
 )
 from timerheap.windows.counting import CountWindowAssigner
 from timerheap.windows.window_functions import as_window_function
+
+if TYPE_CHECKING:
+    from timerheap.spark._plan.columns import ColumnOrName
 
 __all__ = ["window_operator"]
 
@@ -163,6 +155,19 @@ def window_operator(
             "flights bigint", "at", accumulator_type=Types.LONG(), late="emit",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5_000))
     """
+    # Here, since workers import this module for `_Windows`.
+    from timerheap.spark._plan.arguments import (
+        arrow_schema,
+        key_columns,
+        late_rows,
+        parsed_schema,
+        row_order,
+        sendable,
+    )
+    from timerheap.spark._plan.columns import Columns, ungrouped
+    from timerheap.spark._plan.side_tags import side_tags
+    from timerheap.spark._process import process
+
     rows, grouping = ungrouped("df", df, "key", key)
     if assigner is None or function is None:
         raise TypeError(
@@ -183,7 +188,7 @@ def window_operator(
     arrow_schema("output_schema", result)
     function = as_window_function(function)
     accumulates = isinstance(function, AggregateFunction) and evictor is None
-    elements = None if accumulates else _element_type(rows)
+    elements = None if accumulates else _element_type(arrow_schema("df", rows.schema._as_nullable()))
     operator = partial(
         WindowOperator,
         assigner,
@@ -245,8 +250,8 @@ def _result_type(df: DataFrame, keys: list[StructField], result: StructType, lat
     return whole._as_nullable() if late_row else whole
 
 
-def _element_type(df: DataFrame) -> pa.DataType:
-    return pa.struct([_naive(field) for field in arrow_schema("df", df.schema._as_nullable())])
+def _element_type(rows: pa.Schema) -> pa.DataType:
+    return pa.struct([_naive(field) for field in rows])
 
 
 def _naive(field: pa.Field) -> pa.Field:

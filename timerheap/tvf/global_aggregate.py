@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from timerheap._arguments import int64
 from timerheap._native._heap import TimerHeap
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.layout import lay_out
 from timerheap.tvf.partials import Aggregation, Partials
-from timerheap.tvf.results import LateRows, WindowResults, evaluate, lateness
+from timerheap.tvf.results import LateRows, WindowResults, evaluate
 from timerheap.tvf.slices import CumulativeSliceAssigner, SliceAssigner
 
 __all__ = ["GlobalWindowAggregate"]

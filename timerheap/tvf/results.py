@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.grid import Grid
 from timerheap.tvf.layout import Layout
 from timerheap.tvf.partials import Aggregation, Partials
 
-__all__ = ["LateRows", "WindowResults", "evaluate", "lateness"]
+__all__ = ["LateRows", "WindowResults", "evaluate"]
 
 _CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
 
@@ -32,14 +31,6 @@ class LateRows(NamedTuple):
 
     rows: NDArray[np.intp]
     late_by: NDArray[np.int64]
-
-
-def lateness(watermark: int, timers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how much lower a watermark would have to be, in ms, for these timers not to have fired."""
-    # Unsigned subtraction is correct over the whole range of int64.
-    passed_by = np.int64(watermark).view(np.uint64) - timers.view(np.uint64)
-    late_by: NDArray[np.int64] = np.minimum(passed_by, np.uint64(MAX_WATERMARK - 1)).astype(np.int64) + 1
-    return late_by
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,8 +8,8 @@ from typing import Any
 from timerheap.flink.internal_timer import KeyedTimerQueue
 from timerheap.flink.operators.keyed import KeyedOperator, StreamElement, checked_selector, checked_status
 from timerheap.flink.processing_time import ProcessingTimeService
-from timerheap.flink.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.functions import KeyedCoProcessFunction
+from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkStatus
 
 __all__ = ["KeyedCoProcessOperator"]

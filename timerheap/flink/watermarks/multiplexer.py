@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from timerheap._arguments import int64
-from timerheap.flink.watermarks.combine import CombinedWatermarkStatus
+from timerheap.watermarks.combine import CombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkOutput
 
 __all__ = ["WatermarkOutputMultiplexer"]

@@ -9,7 +9,7 @@ from pyspark import TaskContext
 
 __all__ = ["freeze_modules"]
 
-_is_done = False
+_done = 0  # 1: by a task that packs rows; 2: by an operator, which imports more
 
 
 def freeze_modules(load: Callable[[], object] | None = None) -> None:
@@ -17,18 +17,24 @@ def freeze_modules(load: Callable[[], object] | None = None) -> None:
 
     Spark collects garbage after each task. With pandas and PyArrow imported, a collection visits 90,000
     objects, and takes several times as long as a task of few rows. The objects of modules live as long as the
-    worker anyway. Only the first task of a worker does this, since later ones find live state as well.
+    worker anyway. Only the first task of a worker does this, and the first with an operator, since later ones
+    find live state as well.
 
     Parameters
     ----------
     load : callable, optional
-        Imports the modules of the task. What it returns is dropped before: a user's function that is exempt
-        and refers to itself would live as long as the worker, with all that it has made.
+        Imports the modules of an operator. What it returns is dropped before: a user's function that is
+        exempt and refers to itself would live as long as the worker, with all that it has made.
     """
-    global _is_done
-    if not _is_done and TaskContext.get() is not None:
+    global _done
+    level = 1 if load is None else 2
+    if _done < level and TaskContext.get() is not None:
         if load is not None:
-            load()
-            gc.collect()
+            gc.disable()  # so that all it makes is in the youngest generation, which is quickly searched
+            try:
+                load()
+            finally:
+                gc.enable()
+            gc.collect(0)
         gc.freeze()
-        _is_done = True
+        _done = level

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from timerheap.flink import StatusWatermarkValve
 from timerheap.spark._group.clock_bytes import InputClock
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
+from timerheap.watermarks.valve import StatusWatermarkValve
 
 __all__ = ["InputChannels"]
 

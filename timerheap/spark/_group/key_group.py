@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +25,11 @@ from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
 from timerheap.spark._group.standing import Standing
 from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
-from timerheap.spark._group.window_slices import WindowSpec
-from timerheap.spark._group.windows_part import SessionsPart, SlicesPart, WindowsPart
 from timerheap.timer import MIN_WATERMARK
-from timerheap.tvf import SliceAssigner
+
+if TYPE_CHECKING:
+    from timerheap.spark._group.window_slices import WindowSpec
+    from timerheap.spark._group.windows_part import WindowsPart
 
 __all__ = ["BROADCAST_STATE", "GroupLayout", "KeyGroup", "expiry_namespace"]
 
@@ -117,8 +118,9 @@ class KeyGroup:
         self.rows: RowBuffer = part(RowBuffer, "rows", layout.rows, layout.order)
         self.slices: WindowsPart | None = None
         if windows is not None:
-            sliced = isinstance(windows.assigner, SliceAssigner)
-            self.slices = part(SlicesPart if sliced else SessionsPart, "slices", windows)
+            from timerheap.spark._group.windows_part import part_of  # with timerheap.tvf, for windows alone
+
+            self.slices = part(part_of(windows), "slices", windows)
         states = {} if head is None else head["states"]
         self.states: dict[str, UserState] = {
             name: attached_state(memory, each) for name, each in states.items()

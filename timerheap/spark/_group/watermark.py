@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from timerheap.flink import Explanation, IndexedCombinedWatermarkStatus
 from timerheap.spark._group.channels import InputChannels
 from timerheap.spark._group.clock_bytes import StoredClock, decode_clock, encode_clock
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
+from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
+from timerheap.watermarks.explanation import Explanation
 
 __all__ = ["WatermarkState"]
 

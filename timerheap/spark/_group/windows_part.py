@@ -23,7 +23,7 @@ from timerheap.tvf import (
     SliceAssigner,
 )
 
-__all__ = ["SESSION_START", "SessionsPart", "SlicesPart", "StoredWindows", "WindowsPart"]
+__all__ = ["SESSION_START", "SessionsPart", "SlicesPart", "StoredWindows", "WindowsPart", "part_of"]
 
 SESSION_START = "__timerheap_session_start"
 """Name of the column with the start of a session."""
@@ -213,6 +213,11 @@ class SessionsPart(WindowsPart):
     def _restore(self, rows: pa.RecordBatch, watermark: int, timers: TimerHeap | None = None) -> None:
         starts, sessions = rows.column(SESSION_START).to_numpy(), self.columns.from_arrow(rows)
         self.windows.restore(starts, sessions, watermark, timers=timers)
+
+
+def part_of(windows: WindowSpec) -> type[WindowsPart]:
+    """Return the class of the part for these windows."""
+    return SlicesPart if isinstance(windows.assigner, SliceAssigner) else SessionsPart
 
 
 class StoredWindows:

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from timerheap._native._heap import wave_order
 from timerheap._returned import records
-from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, BatchTimerService
 from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
@@ -104,13 +103,10 @@ class _TimerService(BatchTimerService):
         return timers.remove_many(0 if timestamps is None else timestamps, key_hashes, namespaces)
 
 
-class _CurrentKey(KeyContext[int]):
+class _CurrentKey:
     """The key that a batch function has chosen; reading it before is an error."""
 
     _id: int | None = None
-
-    def __init__(self) -> None:
-        pass
 
     def forget(self) -> None:
         """Forget the key at the start of a call; the next key group has other keys."""
@@ -132,7 +128,7 @@ class _CurrentKey(KeyContext[int]):
 
 
 class _Context(BatchProcessFunction.Context):
-    def __init__(self, keys: KeyContext[int]) -> None:
+    def __init__(self, keys: _CurrentKey) -> None:
         self.key_hashes = np.empty(0, np.int64)
         self.timestamps: np.ndarray | None = None
         self.timers: _TimerService

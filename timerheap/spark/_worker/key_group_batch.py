@@ -14,7 +14,7 @@ from timerheap.spark._query import Query
 from timerheap.spark._worker.broadcast_runner import BroadcastRunner
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.runner import Runner
-from timerheap.tvf.results import lateness
+from timerheap.timer import lateness
 
 __all__ = ["run_key_group"]
 

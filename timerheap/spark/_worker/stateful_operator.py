@@ -30,7 +30,6 @@ from timerheap.spark._worker.partition_batch import PartitionBatch
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.spark_store import SparkStore
-from timerheap.spark._worker.window_runner import WindowRunner
 from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["BatchOperator", "StreamingOperator", "in_types_of_spark", "runner_of", "unpacked_rows"]
@@ -39,6 +38,10 @@ __all__ = ["BatchOperator", "StreamingOperator", "in_types_of_spark", "runner_of
 def runner_of(query: Query, placement: Placement) -> Runner:
     """Return what runs the work of a query."""
     if isinstance(query.work, WindowWork):
+        from timerheap.spark._worker.window_runner import (
+            WindowRunner,  # with timerheap.tvf, for windows alone
+        )
+
         return WindowRunner(query.work, query)
     if isinstance(query.work, BatchProcessFunction):
         return BatchRunner(query.work, query, placement.max_parallelism)

@@ -128,7 +128,7 @@ class Explanation:
 
 
 class _Channel(Protocol):
-    """The attributes of `timerheap.flink.watermarks.valve.ChannelState`."""
+    """The attributes of `timerheap.watermarks.valve.ChannelState`."""
 
     @property
     def name(self) -> Hashable: ...

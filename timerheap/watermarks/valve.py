@@ -10,9 +10,9 @@ import numpy as np
 
 from timerheap._arguments import int64
 from timerheap._native._heap import KeyTimerHeap
-from timerheap.flink.watermarks.combine import checked_index
-from timerheap.flink.watermarks.explanation import Explanation, explain
 from timerheap.timer import MIN_WATERMARK
+from timerheap.watermarks.combine import checked_index
+from timerheap.watermarks.explanation import Explanation, explain
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 
 __all__ = ["ChannelState", "StatusWatermarkValve", "ValveState"]

@@ -142,9 +142,9 @@ LAYERS = {
     ],
     "spark._worker": [
         "result_frames row_classes side_buffer task_metrics",
-        "__init__ visible_rows frame_slices live_cache driver_mail output processor_errors",
+        "__init__ visible_rows frame_slices live_cache output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
-        "deferred expiry_clock processor_frames processor_rows",
+        "deferred driver_mail expiry_clock processor_frames processor_rows",
         "rows_ahead",
         "assigned_times group_state live_groups processor_states runner two_inputs waves window_runner",
         "batch_runner checkpoint_tables initial_state processor_handle rehearsal row_runner",
@@ -335,7 +335,7 @@ query = Query(
     watermarks=(WatermarkStrategy.for_monotonous_timestamps(),), channels=(None,), order="event_time",
     time_mode="None", max_parallelism=1,
 )
-it = StreamingOperator(query, None, None, None)
+it = StreamingOperator(query, None)
 """
 PROCESSOR = OPERATOR.replace("StreamingOperator", "StreamingProcessorOperator").replace(
     "stateful", "processor"

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from queries import opened, query_of
 
+import timerheap.spark
 from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
@@ -108,7 +110,7 @@ def test_the_first_row_ahead_is_described() -> None:
     assert group.runner.rows_ahead.count == 2
     message = group.runner.rows_ahead.first
     assert message is not None
-    assert message.startswith("in order of arrival, a row of key {'k': 7} with timestamp 20 was processed")
+    assert message.startswith("in order of arrival, a row with timestamp 20 was processed before a timer of its key at 15")
     assert "timer at 15, which was due" in message
 
 
@@ -154,6 +156,7 @@ def test_the_driver_logs_one_message_about_a_matter(caplog: pytest.LogCaptureFix
     assert [record.message for record in caplog.records] == ["key 1", "another query", "a", "b"]
 
 
+@pytest.mark.spark
 def test_queries_leave_no_accumulators_behind(spark: SparkSession) -> None:
     """One stays registered for the session, whatever the number of its queries."""
     from pyspark.accumulators import _accumulatorRegistry

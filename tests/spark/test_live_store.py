@@ -353,3 +353,21 @@ def test_a_file_that_was_removed_is_no_loss(tmp_path: Path) -> None:
     assert isinstance(file.failure, FileNotFoundError)
     assert live.take(GROUP, T1, file) is None
     assert contents(write(live.create(GROUP), "again")) is not None
+
+
+def test_a_sweep_follows_no_link(tmp_path: Path) -> None:
+    """Whoever may write to the local directory plants a link where a query's files would be."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    kept = elsewhere / f"{bytes(8).hex()}.{bytes(8).hex()}.taken"
+    kept.write_bytes(b"not ours")
+    home = tmp_path / "timerheap"
+    home.mkdir(mode=0o700)
+    (home / "query-q").symlink_to(elsewhere)
+    (home / "query-other").symlink_to(elsewhere)
+    os.utime(elsewhere, (0, 0))
+    LiveStore([str(tmp_path)], "q").sweep()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "timerheap").symlink_to(home)
+    LiveStore([str(tmp_path / "b")], "q").sweep()
+    assert kept.exists()

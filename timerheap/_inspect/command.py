@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from timerheap._inspect.report import report
 from timerheap._local_spark import CORES, local_spark
 from timerheap.spark import read_checkpoint
@@ -53,6 +55,6 @@ def inspect(
                     from timerheap._inspect.plot import plot  # which needs matplotlib
 
                     plot(state, picture)
-                    console.print(f"Pending timers: [bold]{picture}[/]", soft_wrap=True)
+                    console.print("Pending timers:", Text(str(picture), "bold"), soft_wrap=True)
                     picture = None
                 console.print()

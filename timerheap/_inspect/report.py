@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,9 +32,9 @@ def report(state: CheckpointState, console: Console) -> None:
     console : rich.console.Console
     """
     groups = _rows(state.groups().orderBy("key_group"))
-    key = ", ".join(state.key) or "none"
-    batch = (
-        f"[bold]Checkpoint after micro-batch {state.batch_id}[/], operator {state.operator_id}, key: {key}"
+    batch = Text(f"Checkpoint after micro-batch {state.batch_id}", "bold")
+    batch.append(
+        f", operator {state.operator_id}, key: {_printable(', '.join(state.key)) or 'none'}", "not bold"
     )
     console.print(batch, soft_wrap=True)
     _watermarks(_rows(state.watermarks()), console)
@@ -51,19 +52,20 @@ def _rows(df: Any) -> list[dict[str, Any]]:
 
 def _watermarks(channels: list[dict[str, Any]], console: Console) -> None:
     mark = channels[0]["query_watermark"]
-    text = "No watermark yet" if mark is None else f"Watermark {_time(mark)}"
+    title = Text("No watermark yet" if mark is None else f"Watermark {_time(mark)}")
     holders = [_name(channel) for channel in channels if channel["holds"]]
     if holders:
-        more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
-        text += f", held back by [bold]{', '.join(holders[:3])}[/]{more}"
+        title.append(", held back by ")
+        title.append(", ".join(holders[:3]), "bold")
+        title.append(f" and {len(holders) - 3} more" if len(holders) > 3 else "")
     heads = ("input", "channel", "watermark", "newest event", "behind", "last row", "status", "")
-    table = _table(text, *heads)
+    table = _table(title, *heads)
     channels = sorted(channels, key=lambda c: (not c["holds"], c["status"] == "idle", -(c["behind_ms"] or 0)))
     for channel in channels[:_MOST]:
         behind = channel["behind_ms"]
         table.add_row(
             channel["input"],
-            channel["channel"] or "all rows",
+            _shown(channel["channel"] or "all rows"),
             _time(channel["watermark"]),
             _time(channel["newest"]),
             "" if not behind else _duration(behind),
@@ -80,7 +82,7 @@ def _name(channel: dict[str, Any]) -> str:
     whose = "" if channel["input"] == "df" else f" of input {channel['input']}"
     if channel["channel"] is None:
         return f"the rows{whose}" if channel["newest"] else f"input {channel['input']}, which has no rows yet"
-    return f"{channel['channel_column'] or 'channel'} {channel['channel']}{whose}"
+    return _printable(f"{channel['channel_column'] or 'channel'} {channel['channel']}{whose}")
 
 
 def _groups(groups: list[dict[str, Any]], console: Console) -> None:
@@ -112,7 +114,7 @@ def _states(groups: list[dict[str, Any]], console: Console) -> None:
         table = _table("States", "name", "keys")
         table.columns[1].justify = "right"
         for name, count in sorted(totals.items()):
-            table.add_row(name, f"{count:,}")
+            table.add_row(_shown(name), f"{count:,}")
         _print(table, 0, console)
 
 
@@ -120,16 +122,26 @@ def _next_timers(state: CheckpointState, console: Console) -> None:
     timers = state.timers()
     keys = timers.columns[: len(state.key)]
     first = timers.orderBy(timers.columns[len(state.key) + 1], *keys).limit(_NEXT)
-    table = _table("Next timers", *keys, "fires at", "time domain")
+    table = _table("Next timers", *map(_shown, keys), "fires at", "time domain")
     for row in _rows(first):
         *key, timestamp, _, domain, _, _ = row.values()
         at = _time(timestamp) or "beyond the year 9999"
-        table.add_row(*("null" if value is None else str(value) for value in key), at, domain)
+        table.add_row(*("null" if value is None else _shown(str(value)) for value in key), at, domain)
     _print(table, 0, console)
 
 
-def _table(title: str, *heads: str) -> Table:
-    return Table(*heads, title=title, title_justify="left", box=None, pad_edge=False)
+def _table(title: str | Text, *heads: str | Text) -> Table:
+    columns = map(Column, heads)
+    return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
+
+
+def _shown(data: str) -> Text:
+    """Return data to print as it is: without markup, and without characters that command a terminal."""
+    return Text(_printable(data))
+
+
+def _printable(data: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in data)
 
 
 def _print(table: Table, rows: int, console: Console) -> None:

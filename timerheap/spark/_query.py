@@ -205,6 +205,8 @@ class Query:
         Whether the function has metrics of its own, which the query observes.
     key_names : list of str, optional
         The names of the key columns in the user's rows, by default `key`; fewer if the rest are not theirs.
+    encrypted : bool
+        Whether Spark encrypts what it writes to local disks, so that live state must stay in memory.
     """
 
     work: KeyedProcessFunction | BatchProcessFunction | WindowWork | ProcessorWork
@@ -225,6 +227,7 @@ class Query:
     broadcast: StructType | None = None
     has_metrics: bool = False
     key_names: list[str] | None = None
+    encrypted: bool = False
 
     @property
     def windows(self) -> WindowSpec | None:
@@ -264,6 +267,7 @@ class Query:
             names_namespaces=isinstance(self.work, BatchProcessFunction),
             windows=self.windows,
             drop_state=self.drop_state,
+            encrypted=self.encrypted,
         )
 
     @cached_property

@@ -63,6 +63,8 @@ class GroupLayout:
         The windows to aggregate, None for a function.
     drop_state : tuple of str
         Names of states in the checkpoint to drop.
+    encrypted : bool
+        Whether Spark encrypts what it writes to local disks, so that live groups must stay in memory.
     """
 
     key_fields: list[pa.Field]
@@ -72,6 +74,7 @@ class GroupLayout:
     names_namespaces: bool
     windows: WindowSpec | None
     drop_state: tuple[str, ...]
+    encrypted: bool = False
 
 
 class KeyGroup:

@@ -106,15 +106,16 @@ class LiveStore:
         """
         self._found = {}
         idle = time.time() - _IDLE
-        for home in self._homes:
-            for query in _entries(home):
-                if query.name == self._query:
-                    self._look_into(query.path)
-                elif query.is_dir(follow_symlinks=False) and _changed(query) < idle:
-                    for file in _entries(query.path):
-                        _remove_unless_locked(file.path)
-                    with suppress(OSError):  # a file in it may be in use
-                        os.rmdir(query.path)
+        for query in (each for home in self._homes if _is_private(home) for each in _entries(home)):
+            if not _is_private(query.path):
+                continue
+            if query.name == self._query:
+                self._look_into(query.path)
+            elif _changed(query) < idle:
+                for file in _entries(query.path):
+                    _remove_unless_locked(file.path)
+                with suppress(OSError):  # a file in it may be in use
+                    os.rmdir(query.path)
 
     def _look_into(self, directory: str) -> None:
         released = []
@@ -149,11 +150,19 @@ def _make_private(directory: str) -> None:
     try:
         os.mkdir(directory, 0o700)
     except FileExistsError:
-        found = os.lstat(directory)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        if not _is_private(directory):
             raise PermissionError(
                 errno.EACCES, "must be a directory that only this user can read and write", directory
             ) from None
+
+
+def _is_private(directory: str) -> bool:
+    """Return whether a path is a directory, no link to one, that nobody else can use."""
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
 
 
 def _entries(directory: str) -> Iterator[os.DirEntry[str]]:

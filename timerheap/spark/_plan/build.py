@@ -18,7 +18,7 @@ from timerheap.spark._plan.checkpoint_state import CheckpointState
 from timerheap.spark._plan.columns import Columns
 from timerheap.spark._plan.marks import hashed
 from timerheap.spark._plan.observation import observed, output_type
-from timerheap.spark._plan.settings import check_settings
+from timerheap.spark._plan.settings import check_settings, is_encrypted
 from timerheap.spark._plan.side_tags import results_of, with_outputs, with_side_column
 from timerheap.spark._plan.stages import map_batches
 from timerheap.spark._plan.starting_state import starting_group, starting_partitions
@@ -84,6 +84,7 @@ def build(
         max_parallelism = planned(df, query.max_parallelism).max_parallelism
         has_metrics = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
         query = replace(query, has_metrics=has_metrics)
+    query = replace(query, encrypted=is_encrypted(df.sparkSession))
     letters = mail(df.sparkSession)
     groups = packed(query, df, letters, broadcast)
     if df.isStreaming:

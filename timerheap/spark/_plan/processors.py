@@ -23,7 +23,7 @@ from timerheap.spark._plan.arguments import (
 from timerheap.spark._plan.build import packed
 from timerheap.spark._plan.columns import Columns, ungrouped
 from timerheap.spark._plan.observation import observed, output_type
-from timerheap.spark._plan.settings import check_settings, frame_settings
+from timerheap.spark._plan.settings import check_settings, frame_settings, is_encrypted
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
 from timerheap.spark._worker.deferred import deferred
 from timerheap.spark._worker.driver_mail import mail
@@ -93,6 +93,7 @@ def run_processor(
         time_mode=mode,
         max_parallelism=max_parallelism,
         drop_state=tuple(sorted(handle.deleted)),
+        encrypted=is_encrypted(spark),
     )
     letters = mail(df.sparkSession)
     groups = packed(query, df, letters)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from timerheap.spark._compat import on_connect
 from timerheap.spark._query import FrameSettings
 
-__all__ = ["check_settings", "frame_settings"]
+__all__ = ["check_settings", "frame_settings", "is_encrypted"]
 
 _log = logging.getLogger("timerheap")
 
@@ -23,6 +23,7 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ENCRYPTION = "spark.io.encryption.enabled"
 _REUSE = "spark.python.worker.reuse"
 _TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
 _SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
@@ -63,6 +64,11 @@ def frame_settings(spark: SparkSession) -> FrameSettings:
         safe=_is_set(spark, _SAFELY),
         by_name=_is_set(spark, _BY_NAME),
     )
+
+
+def is_encrypted(spark: SparkSession) -> bool:
+    """Return whether Spark encrypts what it writes to local disks."""
+    return _is_set(spark, _ENCRYPTION, "false")
 
 
 def _batch_bytes(spark: SparkSession) -> int:

@@ -1,6 +1,7 @@
 """What tasks tell the driver: messages for the log, runs of queries to look at, where key groups came from.
 
 There is one accumulator for all queries of a SparkContext, since PySpark keeps each as long as the context.
+What only the driver needs is imported where it is used: workers that pack rows import this module, too.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
 from timerheap.spark._compat import on_connect
-from timerheap.spark._worker.result_frames import METRICS
-from timerheap.spark._worker.spark_store import CHUNKS
 
 __all__ = ["Counts", "Letter", "Mail", "Opener", "QueryRun", "Telling", "mail"]
 
@@ -28,8 +27,6 @@ _REMEMBERED = 4096  # letters that are not opened twice
 _BATCHES_WITHOUT_ROWS = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 _OPERATOR = "TransformWithStateIn"  # the beginning of its name, in all versions of PySpark
-_NAME = CHUNKS[0].encode()
-_OURS = (len(_NAME).to_bytes(2, "big") + _NAME, b'\\"' + _NAME + b'\\"')  # in schemas, and in metadata
 
 
 class Counts(NamedTuple):
@@ -271,6 +268,8 @@ def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) ->
 
 def _states(plan: Any) -> Iterator[Any]:
     """Return a StatefulOperatorStateInfo of Java's for each of timerheap's operators in a plan."""
+    from timerheap.spark._worker.result_frames import METRICS
+
     if plan.nodeName().startswith(_OPERATOR) and METRICS in _names(plan.output()):
         yield plan.stateInfo().get()
     for child in _each(plan.children()):
@@ -299,11 +298,14 @@ def _numbered(files: Any, folder: Any) -> list[tuple[int, Any]]:
 
 
 def _is_ours(spark: SparkSession, files: Any, path: Any) -> bool:
-    """Return whether a file names the state of timerheap's operators."""
+    """Return whether a file names the state of timerheap's operators, as schemas or metadata do."""
+    from timerheap.spark._worker.spark_store import CHUNKS
+
+    name = CHUNKS[0].encode()
     jvm: Any = spark._jvm
     stream = files.open(path)
     try:
         found = bytes(jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
     finally:
         stream.close()
-    return any(name in found for name in _OURS)
+    return len(name).to_bytes(2, "big") + name in found or b'\\"' + name + b'\\"' in found

@@ -78,7 +78,9 @@ class Cache:
             return before
         now = time.monotonic()
         kept = layout if before is None else before.layout
-        self._turns[owner] = turn = Turn(run, batch, now, _files_of(owner.query), kept)
+        self._turns[owner] = turn = Turn(
+            run, batch, now, None if layout.encrypted else _files_of(owner.query), kept
+        )
         self._turns = {
             other: turn
             for other, turn in self._turns.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 
@@ -153,9 +152,14 @@ class LiveGroups:
 
     def _memory(self, group: bytes) -> Memory:
         """Return a file for a group, or the memory of the process."""
+        if self._files is None:
+            self._warn(
+                "spark.io.encryption.enabled is true, and files of live state are not encrypted"
+                if self._layout.encrypted
+                else "SPARK_LOCAL_DIRS names no directory"
+            )
+            return PROCESS
         try:
-            if self._files is None:
-                raise OSError(errno.ENOENT, "SPARK_LOCAL_DIRS must name a directory", os.curdir)
             return self._files.create(group)
         except OSError as e:
             self._report(e)
@@ -163,11 +167,13 @@ class LiveGroups:
 
     def _report(self, failure: OSError) -> None:
         directory = os.path.dirname(failure.filename or "") or "the executor's local directory"
+        self._warn(f"a file in {directory} cannot be used ({failure.strerror})")
+
+    def _warn(self, why: str) -> None:
         self._mail.warn(
             [
-                f"live state is kept in the memory of each Python worker, since a file in {directory} "
-                f"cannot be used ({failure.strerror}); a key group that moves to another worker is "
-                "loaded from the state store"
+                f"live state is kept in the memory of each Python worker, since {why}; a key group that "
+                "moves to another worker is loaded from the state store"
             ]
         )
 

@@ -60,7 +60,7 @@ class RowsAhead:
                 del self._timers[id_]
                 return
         if timers[0] < timestamp:
-            self._add(1, id_, timestamp, timers[0])
+            self._add(1, timestamp, timers[0])
 
     def check_many(self, rows: KeyedRows, before: tuple[np.ndarray, np.ndarray]) -> None:
         """Check rows that were processed in one call; `before` is what `due` returned before the call."""
@@ -74,13 +74,12 @@ class RowsAhead:
         ahead = np.flatnonzero(found & (timers < rows.timestamps))
         if len(ahead):
             row = ahead[0]
-            self._add(len(ahead), int(rows.ids[row]), int(rows.timestamps[row]), int(timers[row]))
+            self._add(len(ahead), int(rows.timestamps[row]), int(timers[row]))
 
-    def _add(self, count: int, id_: int, timestamp: int, timer: int) -> None:
+    def _add(self, count: int, timestamp: int, timer: int) -> None:
         self.count += count
         if self.first is None:
-            (key,) = self._group.keys.keys(np.array([id_])).to_pylist()
             self.first = (
-                f"in order of arrival, a row of key {key} with timestamp {timestamp} was processed before "
-                f'the key\'s timer at {timer}, which was due; order="event_time" fires the timer first'
+                f"in order of arrival, a row with timestamp {timestamp} was processed before a timer of its "
+                f'key at {timer}, which was due; order="event_time" fires the timer first'
             )

@@ -141,7 +141,7 @@ LAYERS = {
         "broadcast slicing unpack",
     ],
     "spark._worker": [
-        "result_frames row_classes side_buffer task_metrics",
+        "result_frames row_classes side_buffer task_metrics user_errors",
         "__init__ visible_rows frame_slices live_cache output processor_errors",
         "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
         "deferred driver_mail expiry_clock processor_frames processor_rows",

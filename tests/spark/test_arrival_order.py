@@ -110,7 +110,9 @@ def test_the_first_row_ahead_is_described() -> None:
     assert group.runner.rows_ahead.count == 2
     message = group.runner.rows_ahead.first
     assert message is not None
-    assert message.startswith("in order of arrival, a row with timestamp 20 was processed before a timer of its key at 15")
+    assert message.startswith(
+        "in order of arrival, a row with timestamp 20 was processed before a timer of its key at 15"
+    )
     assert "timer at 15, which was due" in message
 
 

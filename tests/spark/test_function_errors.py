@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pytest
 import streams
 from messages import say
-from pyspark.errors import PythonException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import timerheap.spark
 from timerheap import (
@@ -90,7 +92,6 @@ RUNS: dict[str, tuple[Any, str]] = {
         say(
             r"process_element yielded \('a',\), which does not fit output_schema \(k string, n int64\)",
             "yield a tuple or Row of 2 values, or a dict with these names",
-            "in process_element, key 'x', timestamp 1000",
         ),
     ),
     "strange name": (
@@ -237,3 +238,63 @@ def test_an_invalid_call_in_a_function_fails_the_query(case: str, spark: SparkSe
     )
     with streams.configured(spark, shuffle_partitions=1), pytest.raises(PythonException, match=message):
         failing.collect()
+
+
+class Fails(KeyedProcessFunction):
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        yield self.divided(value.n)
+
+    def divided(self, n: int) -> int:
+        return n // (n - n)
+
+
+class FailsInColumns(BatchProcessFunction):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+        yield divided(1)
+
+
+class FailsAsProcessor(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        yield divided(1)
+
+
+def divided(n: int) -> int:
+    return n // (n - n)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("work", "where"),
+    [
+        (Fails(), "in process_element, key 'x', timestamp 1000"),
+        (FailsInColumns(), "in process_batch, 1 keys"),
+        (FailsAsProcessor(), "in handleInputRows, key ('x',)"),
+    ],
+)
+def test_an_error_shows_key_and_timestamp_and_then_the_users_lines_alone(
+    spark: SparkSession, tmp_path: Path, work: Any, where: str, stream: bool
+) -> None:
+    streams.write_batches(tmp_path / "in", [[{"k": "x", "at": 1000, "n": 1}]], pa.schema(
+        [("k", pa.string()), ("at", pa.int64()), ("n", pa.int64())]
+    ))  # fmt: skip
+    df = streams.read_stream(spark, tmp_path / "in") if stream else spark.read.parquet(str(tmp_path / "in"))
+    if isinstance(work, StatefulProcessor):
+        result = timerheap.spark.transform_with_state(df, "k", work, "n long", "append", "None")
+    else:
+        result = timerheap.spark.process(
+            df, "k", work, "n long", "at", watermark="0 seconds", order="arrival"
+        )
+    with pytest.raises((PythonException, StreamingQueryException)) as failure:
+        streams.run(result, tmp_path) if stream else result.collect()
+    shown = str(failure.value)
+    shown = shown[shown.index("RuntimeError: ") :]
+    first, second, *rest = shown.splitlines()
+    assert first == f"RuntimeError: {where}"
+    assert second == "Traceback (most recent call last):"
+    trace = rest[: rest.index("ZeroDivisionError: integer division or modulo by zero")]
+    assert [line for line in trace if line.startswith("  File")]
+    assert all(__file__ in line for line in trace if line.startswith("  File")), trace
+    assert "return n // (n - n)" in map(str.strip, trace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -264,7 +264,7 @@ class BatchRunner:
     def _process(self, rows: pa.RecordBatch, ids: np.ndarray, timestamps: np.ndarray) -> None:
         self._begin_call(ids)
         self._context.timestamps = timestamps if self._timed else None
-        self._emit(self._function.process_batch(rows, self._context), "process_batch")
+        self._emit(self._function.process_batch, rows)
 
     def advance(self, watermark: int) -> None:
         """Advance the watermark, and fire event-time timers."""
@@ -297,7 +297,7 @@ class BatchRunner:
         self._begin_call(due.key_hashes)
         self._context.timestamps = due.timestamps
         self._context.domain = domain
-        self._emit(self._function.on_timers(due, self._context), "on_timers")
+        self._emit(self._function.on_timers, due)
 
     def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)
@@ -306,9 +306,15 @@ class BatchRunner:
             table.announce(ids)
         self._context.key_hashes = self._group.keys.at_hand = ids
 
-    def _emit(self, batches: object, source: str) -> None:
-        for batch in records(source, batches):
-            self._output.batch(_detached(batch), source)
+    def _emit(self, method: Callable[[Any, Any], object], columns: object) -> None:
+        """Call a method of the function with rows or timers, and emit what it returns."""
+        source = method.__name__
+        try:
+            for batch in records(source, method(columns, self._context)):
+                self._output.batch(_detached(batch), source)
+        except Exception as e:
+            e.add_note(f"timerheap: in {source}, {len(self._context.key_hashes):,} keys")
+            raise
 
 
 def _detached(batch: Any) -> Any:

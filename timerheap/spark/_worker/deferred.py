@@ -25,6 +25,7 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
 
     class Deferred(StatefulProcessor):  # in a function, so that it is pickled by value
         _operator: Any = None
+        _reported: Any = None
 
         def init(self, handle: StatefulProcessorHandle) -> None:
             if TaskContext.get() is None:
@@ -35,18 +36,25 @@ def deferred(operator: StatefulProcessor) -> StatefulProcessor:
                 freeze_modules(lambda: loads(pickled))
                 self._operator = loads(pickled)
                 self._operator.init(handle)
+                from timerheap.spark._worker.user_errors import reported
+
+                self._reported = reported
 
         def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-            self._operator.handleInitialState(key, initialState, timerValues)
+            with self._reported():
+                self._operator.handleInitialState(key, initialState, timerValues)
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-            return self._operator.handleInputRows(key, rows, timerValues)
+            with self._reported():
+                yield from self._operator.handleInputRows(key, rows, timerValues)
 
         def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-            return self._operator.handleExpiredTimer(key, timerValues, expiredTimerInfo)
+            with self._reported():
+                yield from self._operator.handleExpiredTimer(key, timerValues, expiredTimerInfo)
 
         def close(self) -> None:
             if self._operator is not None:
-                self._operator.close()
+                with self._reported():
+                    self._operator.close()
 
     return Deferred()

@@ -18,6 +18,7 @@ from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.processor_batch import ProcessorBatch, initial_query
 from timerheap.spark._worker.processor_runner import BoundGroup, ProcessorRunner
 from timerheap.spark._worker.stateful_operator import StreamingOperator, in_types_of_spark, unpacked_rows
+from timerheap.spark._worker.user_errors import reported
 
 __all__ = ["BatchProcessorOperator", "StreamingProcessorOperator"]
 
@@ -66,6 +67,10 @@ class BatchProcessorOperator:
 
     def __call__(self, packed: pa.Table, initial: pa.Table | None = None) -> pa.Table:
         """Run the partition of some packed rows; `initial` are those of the initial state."""
+        with reported():
+            return self._processed(packed, initial)
+
+    def _processed(self, packed: pa.Table, initial: pa.Table | None) -> pa.Table:
         query = self._query
         rows, at = unpacked_rows(query, packed)
         of_initial, first, first_at = query, None, None

@@ -144,14 +144,16 @@ class ProcessorRunner:
         """Call ``handleInputRows`` for each key, in the order of the keys."""
         handle, times, emit = self._processor.handleInputRows, self._times, self._records.emit
         for key, rows in self._by_key(parts, self._query):
-            emit(handle(key, rows, times))
+            with _noting("handleInputRows", key):
+                emit(handle(key, rows, times))
         self._records.flush()
 
     def initialise(self, parts: list[tuple[BoundGroup, HashedRows]], query: Query) -> None:
         """Call ``handleInitialState`` for each row, or each frame, of a query's rows."""
         for key, rows in self._by_key(parts, query):
             for initial in rows:
-                self._processor.handleInitialState(key, initial, self._times)
+                with _noting("handleInitialState", key):
+                    self._processor.handleInitialState(key, initial, self._times)
 
     def _by_key(
         self, parts: list[tuple[BoundGroup, HashedRows]], query: Query
@@ -198,7 +200,8 @@ class ProcessorRunner:
         for timestamp, key, id_, bound in self._due(groups, time):
             scope.group = bound
             current.current_key = id_
-            emit(handle(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
+            with _noting("handleExpiredTimer", key, f", timestamp {timestamp}"):
+                emit(handle(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
             bound.delete_timer(timestamp)
             self.fired_timers += 1
         current.current_key = None
@@ -263,6 +266,21 @@ class ProcessorRunner:
             bound.expiries.clear()
             rows = np.array([(at, id_, expiry_namespace(name)) for at, id_, name in ordered], np.int64)
             group.expiries(event_time=False).push_many(*np.ascontiguousarray(rows.reshape(-1, 3).T))
+
+
+class _noting:
+    """Adds to an error what a method of the processor was called for; costs 0.2 us."""
+
+    def __init__(self, method: str, key: tuple[Any, ...], more: str = "") -> None:
+        self._called = method, key, more
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, type_: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            method, key, more = self._called
+            error.add_note(f"timerheap: in {method}, key {tuple(key)!r}{more}")
 
 
 def _key_order(columns: list[pa.Array]) -> np.ndarray:

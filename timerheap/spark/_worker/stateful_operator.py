@@ -30,6 +30,7 @@ from timerheap.spark._worker.partition_batch import PartitionBatch
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.runner import Runner
 from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.spark._worker.user_errors import reported
 from timerheap.timer import MAX_WATERMARK
 
 __all__ = ["BatchOperator", "StreamingOperator", "in_types_of_spark", "runner_of", "unpacked_rows"]
@@ -141,6 +142,10 @@ class BatchOperator:
 
     def __call__(self, packed: pa.Table) -> pa.Table:
         """Process one partition."""
+        with reported():
+            return self._processed(packed)
+
+    def _processed(self, packed: pa.Table) -> pa.Table:
         query = self._query
         (rows, _), broadcast = unpacked_rows(query, packed), None
         if query.broadcast is not None:

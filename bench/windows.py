@@ -75,7 +75,7 @@ def by_timerheap(slide: int, size: int, local: str) -> Callable[[DataFrame], Dat
             windows = timerheap.spark.tumble(df, "at", size=size, **options)
         else:
             windows = timerheap.spark.hop(df, "at", slide=slide, size=size, **options)
-        return windows.group_by("key").agg(F.count("*").alias("n")).select("key", "window_start", "n")
+        return windows.groupBy("key").agg(F.count("*").alias("n")).select("key", "window_start", "n")
 
     return query
 

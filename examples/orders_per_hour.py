@@ -51,14 +51,14 @@ def write_orders(folder: Path) -> None:
 def by_hour(orders: DataFrame) -> DataFrame:
     """Count and sum the orders of each hour."""
     windows = timerheap.spark.tumble(orders, "at", size=HOUR, watermark=WATERMARK)
-    hours = windows.group_by().agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
+    hours = windows.groupBy().agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
     return hours.select(F.col("window_start").alias("hour"), "orders", "amount")
 
 
 def through_the_day(orders: DataFrame) -> DataFrame:
     """Count and sum the orders since midnight, at the end of each hour."""
     windows = timerheap.spark.cumulate(orders, "at", step=HOUR, max_size=DAY, watermark=WATERMARK)
-    totals = windows.group_by().agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
+    totals = windows.groupBy().agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
     return totals.select(F.col("window_end").alias("until"), "orders", "amount")
 
 

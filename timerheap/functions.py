@@ -100,6 +100,7 @@ class Function(Subscripted):
     """
 
     _any_order = False  # whether the results are the same in any order of rows and timers
+    _timers_wait = 0  # by how many ms an event-time timer waits longer for rows, in event-time order
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Prepare the function; get the handles of its states from `runtime_context`."""

@@ -27,17 +27,17 @@ Query = Callable[[DataFrame], DataFrame]
 
 def tumble(*aggregates: Column, **options: Any) -> Query:
     given: dict[str, Any] = {"size": 10 * SECOND, "watermark": "1 second"} | options
-    return lambda df: timerheap.spark.tumble(df, "at", **given).group_by("k").agg(*aggregates)
+    return lambda df: timerheap.spark.tumble(df, "at", **given).groupBy("k").agg(*aggregates)
 
 
 def hop(*aggregates: Column) -> Query:
     given: dict[str, Any] = {"slide": 5 * SECOND, "size": 10 * SECOND, "watermark": "1 second"}
-    return lambda df: timerheap.spark.hop(df, "at", **given).group_by("k").agg(*aggregates)
+    return lambda df: timerheap.spark.hop(df, "at", **given).groupBy("k").agg(*aggregates)
 
 
 def session(gap: int) -> Query:
     return lambda df: (
-        timerheap.spark.session(df, "at", gap, watermark="1 second").group_by("k").agg(F.sum("v"))
+        timerheap.spark.session(df, "at", gap, watermark="1 second").groupBy("k").agg(F.sum("v"))
     )
 
 

@@ -67,8 +67,8 @@ def test_grouping_and_comparing_by_another_collation_raise(df: DataFrame, collat
         timerheap.spark.session(df, "at", 5, watermark=STRATEGY),
     ):
         with pytest.raises(ValueError, match=SAYS.format(collation)):
-            windows.group_by("c")
-        grouped = windows.group_by("k")
+            windows.groupBy("c")
+        grouped = windows.groupBy("k")
         for aggregate in (F.min("c"), F.max(F.struct("v", "c")), F.count_distinct("c")):
             with pytest.raises(
                 ValueError, match=f"agg: .* must have the collation UTF8_BINARY, got {collation}"

@@ -138,7 +138,7 @@ def test_hourly_departures_equal_those_of_spark(
         windows = timerheap.spark.tumble(
             df, "departed", size=HOUR.to_pytimedelta(), watermark=STRATEGY, local=local, max_parallelism=4
         )
-        return windows.group_by("origin").agg(*aggregates())
+        return windows.groupBy("origin").agg(*aggregates())
 
     equal(taken(cut(df, "arrow")), wanted)
     found = streamed(spark, tmp_path, departed, 3, lambda df: cut(df, "jvm"))
@@ -162,7 +162,7 @@ def test_a_day_sliding_by_five_minutes_equals_that_of_spark(
         local=local,
         max_parallelism=4,
     )
-    found = taken(windows.group_by("origin").agg(*aggregates()))
+    found = taken(windows.groupBy("origin").agg(*aggregates()))
     equal(found, sparks(df, "24 hours", "5 minutes"))
     assert found["n"].sum() == 288 * len(some)
 
@@ -209,7 +209,7 @@ def test_windows_follow_the_clock_changes(
             time_zone=NEW_YORK,
             max_parallelism=4,
         )
-        return windows.group_by("origin").agg(*aggregates())
+        return windows.groupBy("origin").agg(*aggregates())
 
     wanted = on_the_wall_clock(rows, "hop", slide, HOUR)
     equal(taken(cut(batch(spark, rows, tmp_path / "rows"))), wanted)
@@ -235,7 +235,7 @@ def test_cumulated_departures_equal_an_independent_count(
             time_zone=zone,
             max_parallelism=4,
         )
-        return windows.group_by("origin").agg(*aggregates())
+        return windows.groupBy("origin").agg(*aggregates())
 
     found = streamed(spark, tmp_path, with_nights, 4, cut)
     wanted = cumulated(with_nights, zone)

@@ -202,7 +202,7 @@ def windows(df: DataFrame) -> DataFrame:
     counts = timerheap.spark.aggregate(Counts(), "at", returns="bigint", accumulator="bigint", name="n")
     counted = (
         timerheap.spark.tumble(df, "at", size=10, watermark="0 seconds", max_parallelism=8)
-        .group_by("k")
+        .groupBy("k")
         .agg(counts)
     )
     return counted.select("k", "n")

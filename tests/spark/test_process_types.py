@@ -392,7 +392,7 @@ def test_large_arrow_types_work(streaming: bool, spark: SparkSession, tmp_path: 
             windows = timerheap.spark.hop(
                 timed, "at", slide=1_000, size=1_000, watermark=MONOTONOUS, local="arrow"
             )
-            counted = windows.group_by("k").agg(F.min("b").alias("least"), F.count_distinct("b").alias("n"))
+            counted = windows.groupBy("k").agg(F.min("b").alias("least"), F.count_distinct("b").alias("n"))
             assert {tuple(row) for row in counted.select("k", "least", "n").collect()} == {
                 ("a", b"x", 1),
                 (None, None, 0),

@@ -102,7 +102,7 @@ def test_windows_that_spark_slices_go_on_in_more_partitions(spark: SparkSession,
         at = df.withColumn("time", F.timestamp_millis("at"))
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(DELAY)  # no row is late
         hops = timerheap.spark.hop(at, "time", slide=20, size=100, watermark=strategy)
-        return hops.group_by("city", "line").agg(F.count("*").alias("rows"))
+        return hops.groupBy("city", "line").agg(F.count("*").alias("rows"))
 
     streams.run(counts(streams.read_stream(spark, folder)), tmp_path)
     repartition(spark, tmp_path, 4)

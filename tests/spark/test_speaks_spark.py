@@ -160,7 +160,7 @@ def test_columns_and_expressions_name_keys_times_and_channels_everywhere(df: Dat
         cut = timerheap.spark.tumble(
             df, F.timestamp_millis(F.col("ms")), size="2 seconds", watermark="0 seconds", local=local
         )
-        result = cut.group_by(F.lower("k"), F.col("s.k")).agg(F.count("*").alias("n"))
+        result = cut.groupBy(F.lower("k"), F.col("s.k")).agg(F.count("*").alias("n"))
         assert result.columns[:3] == ["lower(k)", "k", "window_start"]
         assert {(row["lower(k)"], row["ms"]): row["n"] for row in _in_ms(result).collect()} == counts
 
@@ -175,7 +175,7 @@ def test_late_rows_do_not_have_computed_columns(df: DataFrame) -> None:
     )
     assert result.schema["late_row"].dataType.names == df.columns
     cut = timerheap.spark.session(df, F.col("at"), "1 second", watermark="0 seconds", late="emit")
-    late = cut.group_by(F.lower("k")).agg(F.count("*")).schema["late_row"].dataType
+    late = cut.groupBy(F.lower("k")).agg(F.count("*")).schema["late_row"].dataType
     assert late.names == df.columns  # type: ignore[attr-defined]
 
 
@@ -224,7 +224,7 @@ def test_a_stream_with_spark_s_watermark_needs_no_other(spark: SparkSession, tmp
     streams.run(result, tmp_path)
     # The watermark is 5 seconds and 1 ms behind the latest time of the micro-batches before: 2 is late.
     assert sorted(at for _, at, _ in streams.sink(spark, tmp_path)) == [1_000, 9_000, 10_000]
-    cut = timerheap.spark.tumble(df, "at", size="5 seconds").group_by("k").agg(F.count("*").alias("n"))
+    cut = timerheap.spark.tumble(df, "at", size="5 seconds").groupBy("k").agg(F.count("*").alias("n"))
     assert cut.isStreaming
     both = timerheap.spark.process_two(df, df, F.col("k"), SeenTwo(), SEEN)
     assert both.isStreaming
@@ -234,7 +234,25 @@ def test_a_stream_with_spark_s_watermark_needs_no_other(spark: SparkSession, tmp
         timerheap.spark.process(df.withColumn("again", F.col("at")), "k", Seen(), SEEN)
 
 
-def test_the_lengths_of_windows_are_passed_by_name(df: DataFrame) -> None:
-    for windows, lengths in (("tumble", 1), ("hop", 2), ("cumulate", 2)):
-        with pytest.raises(TypeError, match="positional argument"):
-            getattr(timerheap.spark, windows)(df, "at", *[5] * lengths, watermark=STRATEGY)
+def test_windows_take_what_a_spark_user_types_first(spark: SparkSession) -> None:
+    rows = [("a", 1_000, 3), ("a", 2_000, 5), ("b", 11_000, 7)]
+    df = spark.createDataFrame(rows, "k string, at long, x long")
+    windows = timerheap.spark.tumble(df, "at", "10 seconds", watermark="0 seconds").groupBy("k")
+    counted = windows.count()
+    assert counted.columns == ["k", "window_start", "window_end", "window_time", "count"]
+    assert sorted(row["count"] for row in counted.collect()) == [1, 2]
+    both = windows.agg({"x": "max", "*": "count"})
+    assert both.columns[4:] == ["max(x)", "count(1)"]
+    assert sorted(tuple(row)[4:] for row in both.collect()) == [(5, 2), (7, 1)]
+    hops = timerheap.spark.hop(df, "at", "10 seconds", "5 seconds", watermark="0 seconds").groupBy().count()
+    assert sum(row["count"] for row in hops.collect()) == 6
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "mean", "where", "pivot"])
+def test_an_error_names_the_right_call_on_windows(spark: SparkSession, name: str) -> None:
+    df = spark.createDataFrame([("a", 1_000)], "k string, at long")
+    windows = timerheap.spark.tumble(df, "at", size="10 seconds", watermark="0 seconds")
+    with pytest.raises(AttributeError, match=rf"windows have no '{name}'; .*\.groupBy\('key'\)\.agg\(F\."):
+        getattr(windows, name)
+    with pytest.raises(AttributeError, match=rf"grouped windows have no '{name}'; .*\.agg\(F\."):
+        getattr(windows.groupBy("k"), name)

@@ -134,7 +134,7 @@ def test_results_equal_those_of_the_dataframe_api(spark: SparkSession, events: l
         spark.table("events"), "ts", slide=2 * MINUTE, size=6 * MINUTE, offset=30_000, watermark=strategy,
         time_zone="Asia/Kolkata", max_parallelism=2,
     )  # fmt: skip
-    theirs = windows.group_by().agg(F.approx_count_distinct("user").alias("users"))
+    theirs = windows.groupBy().agg(F.approx_count_distinct("user").alias("users"))
     assert streams.rows(ours) == streams.rows(theirs.select("window_time", "window_start", "users"))
 
 

@@ -91,7 +91,7 @@ def test_windows_of_a_batch_equal_those_of_spark(
     else:
         windows = timerheap.spark.hop(df, "at", slide=slide * MINUTE, size=size * MINUTE, **options)
     more = [] if local == "jvm" else [F.count_distinct("d").alias("ds"), F.approx_count_distinct("d")]
-    ours = windows.group_by("k").agg(*aggregates(), *more)
+    ours = windows.groupBy("k").agg(*aggregates(), *more)
     window = F.window("at", f"{size} minutes", f"{slide} minutes").alias("w")
     theirs = df.groupBy("k", window).agg(*aggregates(), *more)
     theirs = theirs.select("k", "w.start", "w.end", *theirs.columns[2:])
@@ -120,7 +120,7 @@ def test_aggregates_of_decimals_are_exact_as_in_spark(
     asked.append(F.stddev("price"))
     options: dict[str, Any] = {"watermark": STRATEGY, "local": local, "max_parallelism": 3}
     windows = timerheap.spark.hop(stream, "at", slide=MINUTE, size=2 * MINUTE, **options)
-    ours = windows.group_by().agg(*asked).drop("window_time")
+    ours = windows.groupBy().agg(*asked).drop("window_time")
     streams.run(ours, tmp_path)
     found = spark.read.schema(ours.schema).parquet(str(tmp_path / "sink"))
     df = spark.read.parquet(str(tmp_path / "in")).where("wide is not null")
@@ -166,7 +166,7 @@ def test_cumulating_windows_survive_a_restart(local: str, spark: SparkSession, t
             max_parallelism=2,
         )
         last = F.max("d").alias("last") if local == "jvm" else F.count_distinct("d").alias("ds")
-        return windows.group_by().agg(F.count("*").alias("n"), last)
+        return windows.groupBy().agg(F.count("*").alias("n"), last)
 
     streams.run(query(), tmp_path)
     streams.write_batches(tmp_path / "input", parts[3:], SCHEMA)
@@ -208,7 +208,7 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
         words = timerheap.spark.aggregate(
             Longest(), F.col("d"), returns="string", accumulator="string", name="ds"
         )
-        return windows.group_by("k").agg(F.count("*").alias("n"), words)
+        return windows.groupBy("k").agg(F.count("*").alias("n"), words)
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
     watermarks = [millis(max(r["at"] for r in part)) - 2 * MINUTE - 1 for part in (rows[:100], rows)]
@@ -283,7 +283,7 @@ def test_an_invalid_argument_raises(call: Any, message: str, spark: SparkSession
 
 
 def ours(df: DataFrame, **options: Any) -> Any:
-    return timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, **options).group_by("k")
+    return timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, **options).groupBy("k")
 
 
 @pytest.mark.parametrize("local", ["jvm", "arrow"])
@@ -293,7 +293,7 @@ def test_sessions_equal_those_of_a_loop(local: str, spark: SparkSession, tmp_pat
 
     def query(df: DataFrame) -> DataFrame:
         cut = timerheap.spark.session(df, "at", 10_000, watermark=STRATEGY, local=local, max_parallelism=2)
-        return cut.group_by("k").agg(F.count("*").alias("n"), F.max("v"))
+        return cut.groupBy("k").agg(F.count("*").alias("n"), F.max("v"))
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
     end = millis(max(row["at"] for row in rows)) - 2 * MINUTE
@@ -315,32 +315,32 @@ def test_sessions_equal_those_of_a_loop(local: str, spark: SparkSession, tmp_pat
 def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, v bigint").withColumn("at", F.timestamp_millis("v"))
     windows = timerheap.spark.hop(df, "at", slide=5, size=20, watermark=STRATEGY)
-    windows.group_by("k").explain(F.sum("v"))
+    windows.groupBy("k").explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "Hopping windows, size 20 ms, slice 5 ms, offset 0 ms, time zone UTC" in said
     assert "local   jvm" in said
     assert "Spark's, per slice" in said
     assert "global  16 key groups of (k)" in said
-    timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).group_by("k").explain(F.sum("v"))
+    timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).groupBy("k").explain(F.sum("v"))
     assert "global  none: a window is one slice" in capsys.readouterr().out
-    windows.group_by("k").explain(F.count_distinct("v"))
+    windows.groupBy("k").explain(F.count_distinct("v"))
     reason = "before they are sent (Spark computes no parts of count(DISTINCT v))"
     assert f"arrow: rows become slices in the Python workers, {reason}" in capsys.readouterr().out
     sessions = timerheap.spark.session(df, "at", 5, watermark=STRATEGY)
-    sessions.group_by("k").explain(F.sum("v"))
+    sessions.groupBy("k").explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "Session windows, gap 5 ms, time zone UTC" in said
     assert "makes sessions of the rows" in said
     assert "global  none: a window is one session" in said
-    sessions.group_by("k").explain(F.count_distinct("v"))
+    sessions.groupBy("k").explain(F.count_distinct("v"))
     assert "a row is late when its session, all it touches, has fired" in capsys.readouterr().out
     late = timerheap.spark.hop(
         df, "at", slide=5, size=20, watermark=STRATEGY, late="emit", time_zone="Asia/Tokyo"
     )
-    late.group_by().explain(F.sum("v"))
+    late.groupBy().explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "in the operator, where whole rows are needed (the windows are cut in Asia/Tokyo; late" in said
     with pytest.raises(ValueError, match='local must be "arrow" or left out, got "jvm": late is "emit"'):
-        timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, late="emit", local="jvm").group_by().agg(
+        timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, late="emit", local="jvm").groupBy().agg(
             F.count("*")
         )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import streams
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from queries import query_of
 
@@ -397,3 +398,40 @@ class Never(CountTrigger):
 
     def can_merge(self) -> bool:
         return False
+
+
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+@pytest.mark.parametrize("seed", range(3))
+def test_sessions_that_touch_are_one_however_the_micro_batches_are_cut(
+    spark: SparkSession, tmp_path: Path, seed: int, order: str
+) -> None:
+    """Spark's own session_window is the reference; no row is late."""
+    draw = random.Random(seed)
+    times = sorted(draw.choices(range(0, 400, 2), k=90))
+    rows = [{"k": draw.choice("ab"), "at": at} for at in times]
+    if order == "arrival":
+        rows.sort(key=lambda row: row["at"] + draw.randrange(DELAY))
+    cuts = sorted(draw.sample(range(1, 90), 5))
+    schema = pa.schema([("k", pa.string()), ("at", pa.int64())])
+    batches = [rows[start:stop] for start, stop in zip([0, *cuts], [*cuts, 90], strict=True)]
+    streams.write_batches(tmp_path / "in", batches, schema)
+    delay = WatermarkStrategy.for_bounded_out_of_orderness(0 if order == "event_time" else DELAY)
+    sessions = EventTimeSessionWindows.with_gap(2)
+    result = timerheap.spark.window_operator(
+        streams.read_stream(spark, tmp_path / "in"), "k", sessions, Counted(), "n long", "at",
+        order=order, watermark=delay, max_parallelism=2,
+    )  # fmt: skip
+    streams.run(result, tmp_path)
+    found = {(row[0], row[1], row[-1]) for row in streams.sink(spark, tmp_path)}
+    df = spark.read.parquet(str(tmp_path / "in")).withColumn("time", F.timestamp_millis("at"))
+    window = F.session_window("time", "2 milliseconds")
+    whole = df.groupBy("k", window).count().select("k", "session_window.start", "session_window.end", "count")
+    last = max(times) - (0 if order == "event_time" else DELAY)
+    wanted = {(k, start, n) for k, start, end, n in streams.rows(whole) if millis(end) <= last - 1}
+    assert wanted <= found
+    assert all(millis(start) >= last - 4 - DELAY for _, start, _ in found - wanted)
+
+
+class Counted(WindowFunction):
+    def apply(self, key: Any, window: Any, inputs: Any) -> Any:
+        yield (len(inputs),)

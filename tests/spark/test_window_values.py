@@ -21,7 +21,7 @@ LOCAL = pytest.mark.parametrize("local", ["jvm", "arrow"])
 
 def results(df: DataFrame, local: str, *aggregates: Column) -> list[tuple[Any, ...]]:
     windows = timerheap.spark.tumble(df, "at", size="10 seconds", watermark="1 second", local=local)
-    return [row[3:] for row in streams.rows(windows.group_by().agg(*aggregates))]
+    return [row[3:] for row in streams.rows(windows.groupBy().agg(*aggregates))]
 
 
 @LOCAL
@@ -43,7 +43,7 @@ def test_sessions_are_cut_to_milliseconds(local: str, spark: SparkSession) -> No
     later = START + dt.timedelta(seconds=1, microseconds=900)
     df = spark.createDataFrame([(START + dt.timedelta(microseconds=500),), (later,)], "at timestamp")
     sessions = timerheap.spark.session(df, "at", "1 second", watermark="1 second", local=local)
-    (row,) = sessions.group_by().agg(F.max("at").alias("last")).collect()
+    (row,) = sessions.groupBy().agg(F.max("at").alias("last")).collect()
     assert (row.window_start, row.window_end) == (START, START + dt.timedelta(seconds=2))
     assert row["last"] == later  # the rows themselves keep their microseconds
 
@@ -64,7 +64,7 @@ def test_an_overflow_names_the_aggregate(column: str, message: str, spark: Spark
 
 def test_slices_whose_sums_have_overflowed_are_an_error(spark: SparkSession) -> None:
     df = spark.createDataFrame([(START, Decimal(9) * 10**37)] * 2, "at timestamp, price decimal(38,0)")
-    hop = timerheap.spark.hop(df, "at", slide=5_000, size=10_000, watermark="1 second").group_by()
+    hop = timerheap.spark.hop(df, "at", slide=5_000, size=10_000, watermark="1 second").groupBy()
     ansi = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:

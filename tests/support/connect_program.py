@@ -177,7 +177,7 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
     timed = df.withColumn("at", F.timestamp_millis("at"))
 
     def grouped(windows: Any) -> DataFrame:
-        result = windows.group_by("k").agg(F.count("*").alias("n"), F.max("at").alias("last"))
+        result = windows.groupBy("k").agg(F.count("*").alias("n"), F.max("at").alias("last"))
         return result.select("k", F.unix_millis("window_start"), "n")
 
     def of_sql(text: str) -> DataFrame:

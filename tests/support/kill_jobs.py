@@ -278,12 +278,12 @@ def hop(df: DataFrame, killer: Killer | None = None) -> DataFrame:
     cut = timerheap.spark.hop(
         df, "at", slide=500, size=2_000, watermark=WATERMARK, local="arrow", max_parallelism=8
     )
-    return cut.group_by("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"), F.max("n").alias("most"))
+    return cut.groupBy("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"), F.max("n").alias("most"))
 
 
 def session(df: DataFrame, killer: Killer | None = None) -> DataFrame:
     cut = timerheap.spark.session(df, "at", 700, watermark=WATERMARK, max_parallelism=8)
-    return cut.group_by("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"))
+    return cut.groupBy("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"))
 
 
 def twice(df: DataFrame, killer: Killer | None = None) -> DataFrame:

@@ -40,4 +40,4 @@ def departures_so_far(departures: DataFrame) -> DataFrame:
         time_zone=TIME_ZONE,
         max_parallelism=4,  # key groups: there are three airports
     )
-    return windows.group_by("origin").agg(F.count("*").alias("departures"))
+    return windows.groupBy("origin").agg(F.count("*").alias("departures"))

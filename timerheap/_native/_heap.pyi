@@ -347,6 +347,7 @@ class RowLoop:
         ahead: KnownKeys,
         seen: KnownKeys,
         find_key: Callable[[int, int], object],
+        wait: int = 0,
     ) -> None: ...
     def process(
         self,

@@ -57,6 +57,7 @@ cdef class RowLoop:
     """
 
     cdef readonly int64_t fired
+    cdef int64_t wait
     cdef object function, emit, find_key, event_time, processing_time
     cdef RecordColumns columns
     cdef RowContext context
@@ -70,7 +71,7 @@ cdef class RowLoop:
         self.event_time, self.processing_time = event_time, processing_time
         context.domain = event_time
 
-    def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key):
+    def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, int64_t wait=0):
         """Begin a key group.
 
         Parameters
@@ -81,9 +82,11 @@ cdef class RowLoop:
             Some keys.
         find_key : callable
             Called with the id and the timestamp of a timer whose key is in neither; returns the key.
+        wait : int
+            By how many ms a timer waits in `replay` for rows that are later than it.
         """
         self.emit, self.columns = output.rows, output.columns
-        self.ahead, self.seen, self.find_key = ahead, seen, find_key
+        self.ahead, self.seen, self.find_key, self.wait = ahead, seen, find_key, wait
         self.context.domain = self.event_time
 
     def process(self, RowSource rows not None, ids, timestamps, check=None):
@@ -104,11 +107,14 @@ cdef class RowLoop:
     def replay(self, RowSource rows not None, ids, timestamps, int64_t watermark):
         """Call ``process_element`` with rows sorted by timestamp, and fire event-time timers between them.
 
-        While rows of timestamp t are processed, the watermark is t - 1, or more if it was. In the end it is
-        `watermark`, or more.
+        While rows of timestamp t are processed, the watermark is t - 1 - wait, or more if it was. In the end it is
+        `watermark` - wait, or more; the largest watermark is the end of all waiting.
         """
         self.run(rows, ids, timestamps, True, None)
-        self.step_to(watermark)
+        if watermark == INT64_MAX or watermark < INT64_MIN + self.wait:
+            self.step_to(watermark)
+        else:
+            self.step_to(watermark - self.wait)
 
     def advance(self, int64_t watermark):
         """Set the watermark, and fire the event-time timers up to it."""
@@ -145,8 +151,8 @@ cdef class RowLoop:
         process = self.function.process_element
         context.source = rows
         for i in range(n):
-            if stepping and ts[i] > INT64_MIN and (i == 0 or ts[i] != ts[i - 1]):
-                self.step_to(ts[i] - 1)
+            if stepping and ts[i] > INT64_MIN + self.wait and (i == 0 or ts[i] != ts[i - 1]):
+                self.step_to(ts[i] - 1 - self.wait)
             row = rows.row(i, row)
             self.current.set(id[i], number[i] if number else -1)
             context.row = row

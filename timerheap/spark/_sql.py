@@ -56,7 +56,7 @@ def sql(
         GROUP BY window_start, window_end, k
 
     is ``cumulate(spark.table("t"), "ts", step=5_000, max_size=300_000, ...)``, then
-    ``.group_by("k").agg(F.count("*"))`` and the projection of the SELECT list.
+    ``.groupBy("k").agg(F.count("*"))`` and the projection of the SELECT list.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _aggregated(df: DataFrame, wanted: WindowSelect, windows: Callable[[DataFram
         by = [*keys.values(), GROUPING_SET]
         df = _expanded(df, keys, wanted.sets)
     aggregates = [_aggregate(call).alias(name) for name, call in wanted.calls.items()]
-    result = windows(df).group_by(*by).agg(*(aggregates or [F.count("*")]))  # agg() requires one
+    result = windows(df).groupBy(*by).agg(*(aggregates or [F.count("*")]))  # agg() requires one
     result = result.withColumnsRenamed({there: name for name, there in keys.items()})
     if wanted.having is not None:
         result = result.where(F.expr(wanted.having))

@@ -24,6 +24,7 @@ from timerheap.windows import (
     AggregateFunction,
     Evictor,
     GlobalWindows,
+    MergingWindowAssigner,
     ProcessWindowFunction,
     ReduceFunction,
     Trigger,
@@ -212,6 +213,8 @@ def window_operator(
         )
     late_row = emits and not by_event_time  # with order="event_time" process() itself returns them
     hosted = _Windows(operator, function, window_function, len(keys), result.names, late_row)
+    # Windows that touch are one session: the row that begins where a session ends comes before its timer.
+    hosted._timers_wait = int(isinstance(assigner, MergingWindowAssigner))
     return process(
         rows,
         grouping,

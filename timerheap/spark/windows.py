@@ -24,8 +24,8 @@ __all__ = ["GroupedWindows", "WindowOptions", "Windows", "cumulate", "hop", "ses
 def tumble(
     df: DataFrame,
     time: ColumnOrName | None,
-    *,
     size: int | timedelta | str,
+    *,
     offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
@@ -49,7 +49,7 @@ def tumble(
     Returns
     -------
     Windows
-        To be grouped: ``.group_by("key").agg(F.count("*").alias("rows"))``.
+        To be grouped: ``.groupBy("key").agg(F.count("*").alias("rows"))``.
 
     Raises
     ------
@@ -70,9 +70,9 @@ def tumble(
 def hop(
     df: DataFrame,
     time: ColumnOrName | None,
-    *,
-    slide: int | timedelta | str,
     size: int | timedelta | str,
+    slide: int | timedelta | str,
+    *,
     offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
@@ -85,10 +85,10 @@ def hop(
     ----------
     df, time, offset, **options
         As in `tumble`.
-    slide : int, timedelta or str
-        Distance between the starts of two windows, in ms.
     size : int, timedelta or str
         Length of a window, in ms: a multiple of `slide`.
+    slide : int, timedelta or str
+        Distance between the starts of two windows, in ms. The order is that of Spark's ``window()``.
 
     Returns
     -------
@@ -109,9 +109,9 @@ def hop(
 def cumulate(
     df: DataFrame,
     time: ColumnOrName | None,
-    *,
-    step: int | timedelta | str,
     max_size: int | timedelta | str,
+    step: int | timedelta | str,
+    *,
     offset: int | timedelta | str = 0,
     **options: Unpack[WindowOptions],
 ) -> Windows:
@@ -121,10 +121,10 @@ def cumulate(
     ----------
     df, time, offset, **options
         As in `tumble`.
-    step : int, timedelta or str
-        Difference in length between a window and the next, in ms.
     max_size : int, timedelta or str
         Length of the longest window, a multiple of `step`. After it the next windows start.
+    step : int, timedelta or str
+        Difference in length between a window and the next, in ms.
 
     Returns
     -------

@@ -72,7 +72,7 @@ def first_rows(windows: Windows, rank: Rank) -> DataFrame:
     keeps_last = rank.limit == 1 and by == [(str(windows.source.time).lower(), True)]  # a deduplication
     function, accumulator = TopRows(rows.columns, rank, keeps_last), to_arrow_type(type_)
     top = UserAggregate(function, tuple(rows.columns), type_, accumulator, called)
-    result = windows.group_by(*rank.keys).agg(top)
+    result = windows.groupBy(*rank.keys).agg(top)
     exploded = result.select(*WINDOW_COLUMNS, F.posexplode(quoted(called)).alias("at", "row"))
     flat = exploded.select(
         *(F.col("row").getField(name).alias(name) for name in names),

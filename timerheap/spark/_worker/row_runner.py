@@ -26,7 +26,7 @@ from timerheap.spark._worker.rows import row_source
 from timerheap.spark._worker.rows_ahead import RowsAhead
 from timerheap.spark._worker.visible_rows import VisibleRows
 from timerheap.time import TimeDomain
-from timerheap.timer import MAX_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["RowRunner"]
 
@@ -53,6 +53,7 @@ class RowRunner:
         self._key = query.key
         self._key_type = StructType([query.rows[name] for name in query.key])
         self._timed = query.event_time is not None
+        self._timers_wait = function._timers_wait if query.order == "event_time" else 0
         self.rows_ahead = RowsAhead()
         self._current = CurrentKey()
         self._states = RowRuntimeContext(self._current, max_parallelism)
@@ -107,8 +108,9 @@ class RowRunner:
             group.watermark,
             now,
         )
-        self._loop.begin(output, self._ahead, self._seen, self._find_key)
-        self._loop.advance(group.watermark)  # up to there all timers have fired
+        wait = self._timers_wait
+        self._loop.begin(output, self._ahead, self._seen, self._find_key, wait)
+        self._loop.advance(max(group.watermark - wait, MIN_WATERMARK))  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order."""

@@ -1,7 +1,7 @@
 """Allocations that call back: whatever they change, nothing is corrupted, lost or written twice.
 
-Memory from NumPy and from a `Memory` of the Spark layer calls a random operation on the structures that are just being
-changed, or collects their changes. Each is then compared with a model.
+Memory from NumPy and from a `Memory` of the Spark layer calls random operations on the structures that are
+just being changed, or collects their changes. Each is then compared with a model.
 """
 
 import ctypes
@@ -52,21 +52,31 @@ class _Handler(ctypes.Structure):
     )
 
 
-def _numpy_function(number):
-    """Return a function of NumPy's C API that takes an object and returns one, or only returns one."""
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    table = ctypes.cast(get(np._core._multiarray_umath._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
-    return ctypes.PYFUNCTYPE(ctypes.py_object, *[ctypes.py_object] * (number == 304))(table[number])
+def _python(name, result, *arguments):
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_pointer = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+_name = _python("PyCapsule_GetName", ctypes.c_void_p, ctypes.py_object)
+_capsule = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_forever = _python("PyMem_RawMalloc", ctypes.c_void_p, ctypes.c_size_t)
+
+
+def _numpy(number, *arguments):
+    """Return a function of NumPy's C API that returns an object."""
+    table = _pointer(np._core._multiarray_umath._ARRAY_API, None)
+    address = ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[number]
+    return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(address)
 
 
 @contextmanager
 def numpy_calls(call):
     """Let NumPy call `call` whenever it allocates the data of an array."""
-    set_handler, get_handler = _numpy_function(304), _numpy_function(305)
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    default = _Handler.from_address(pointer(get_handler(), b"mem_handler"))
-    handler = _Handler.from_buffer_copy(default)
+    set_handler, get_handler = _numpy(304, ctypes.py_object), _numpy(305)
+    name = _name(get_handler())
+    default = _Handler.from_address(_pointer(get_handler(), name))
+    handler = _Handler.from_address(_forever(ctypes.sizeof(_Handler)))  # arrays that are left have it
+    ctypes.memmove(ctypes.byref(handler), ctypes.byref(default), ctypes.sizeof(_Handler))
 
     def malloc(context, size):
         call()
@@ -77,21 +87,15 @@ def numpy_calls(call):
         return default.calloc(context, n, size)
 
     handler.malloc, handler.calloc = _MALLOC(malloc), _CALLOC(calloc)
-    KEPT.append((handler, malloc, calloc))  # arrays that are left have it
-    capsule = ctypes.pythonapi.PyCapsule_New
-    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    old = set_handler(capsule(ctypes.addressof(handler), b"mem_handler", None))
+    old = set_handler(_capsule(ctypes.addressof(handler), name, None))
     try:
         yield
     finally:
         set_handler(old)
 
 
-KEPT = []
-
-
 class CallingMemory:
-    """A Memory that calls back; each block is an array of its own, so that a sanitizer sees the use of a released one."""
+    """A Memory that calls back; a sanitizer sees the use of a released block, since each is an array."""
 
     def __init__(self, call):
         self.call, self.blocks = call, 0
@@ -106,6 +110,19 @@ class CallingMemory:
     def release(self, block):
         block.bytes[:] = 0xA5
         self.call()
+
+
+REFUSED = object()
+
+
+def refusable(message, call, *arguments):
+    """Return the result of a call, or REFUSED if it raises the error that it may."""
+    try:
+        return call(*arguments)
+    except RuntimeError as error:
+        if message not in str(error):
+            raise
+        return REFUSED
 
 
 class Callbacks:
@@ -250,13 +267,8 @@ class Timers(Callbacks):
 
     def read(self):
         with self.other_key() as key:
-            try:
-                value = self.state.value()
-            except RuntimeError as error:
-                assert "load must not change the values" in str(error)
-                return
-        if self.depth == 1:
-            assert value == self.values.get(key)
+            value = refusable("load must not change the values", self.state.value)
+        assert self.depth > 1 or value in (REFUSED, self.values.get(key))
 
     def gather_values(self):
         ids, bits, held = self.cells.take()
@@ -319,7 +331,10 @@ class Heaps(Callbacks):
             lambda: heap.push_many(*self.some()),
             lambda: [heap.push(*row) for row in zip(*map(np.ndarray.tolist, self.some()), strict=True)],
             lambda: heap.remove_many(*self.some()[self.by_key :]),
-            lambda: [heap.remove(*row[self.by_key :]) for row in zip(*map(np.ndarray.tolist, self.some()))],
+            lambda: [
+                heap.remove(*row[self.by_key :])
+                for row in zip(*map(np.ndarray.tolist, self.some()), strict=True)
+            ],
             lambda: self.ordered(heap.pop_due(self.draw.randrange(3_000)).timestamps),
             lambda: heap.pop() if len(heap) else None,
             lambda: heap.remove_keys(self.some()[1]),
@@ -366,17 +381,15 @@ class Groups(Callbacks):
         self.operations = [self.add, self.read]
 
     def refusing(self, call, *arguments):
-        try:
-            return call(*arguments)
-        except RuntimeError as error:
-            assert self.depth > 1
-            assert "SliceGroups must not be used while rows are added" in str(error)
+        result = refusable("SliceGroups must not be used while rows are added", call, *arguments)
+        assert self.depth > 1 or result is not REFUSED
+        return result
 
     def add(self):
         keys = np.array([self.draw.randrange(200) for _ in range(100)])
-        if self.refusing(self.groups.add, keys % 7, keys % 3, [ArrayView(FIXED, 8, 0, 100, None, None, keys)]) is None:
-            return
-        self.parts.append(keys)
+        columns = [ArrayView(FIXED, 8, 0, 100, None, None, keys)]
+        if self.refusing(self.groups.add, keys % 7, keys % 3, columns) is not REFUSED:
+            self.parts.append(keys)
 
     def read(self):
         self.refusing(self.groups.groups)

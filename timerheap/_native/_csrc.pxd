@@ -128,6 +128,7 @@ cdef extern from "th_array.h" nogil:
         size_t size
 
     th_status th_array_compare(const th_array *stored, const int64_t *place, const th_array *value, uint8_t *same)
+    th_status th_array_hash_many(const th_array *column, size_t columns, size_t n, const uint64_t *seed, int64_t *hash)
 
 
 cdef extern from "th_array_private.h" nogil:

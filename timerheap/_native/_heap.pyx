@@ -64,6 +64,7 @@ __all__ = [
     "row_getter",
     "row_order",
     "seal",
+    "secret_hashes",
     "spark_hashes",
     "to_text",
     "unseal",

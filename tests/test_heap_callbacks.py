@@ -119,7 +119,7 @@ def refusable(message, call, *arguments):
     """Return the result of a call, or REFUSED if it raises the error that it may."""
     try:
         return call(*arguments)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         if message not in str(error):
             raise
         return REFUSED
@@ -188,7 +188,7 @@ class Timers(Callbacks):
         self.records, self.yielded, self.written = self.new_records(), [], []
         context = RowContext(self.service)
         self.loop = RowLoop(self, context, self.service, self.keys, "event", "processing")
-        self.rows, self.columns = lambda *_: None, RecordColumns([None], 9, int)
+        self.rows, self.columns = lambda *_: None, RecordColumns([list], 9, int)
         self.loop.begin(self, self.ahead, self.ahead, lambda key, at: key)
         self.operations = [*[self.register] * 12, *[self.delete] * 6, self.gather, self.fire]
         self.operations += [self.renumber, *[self.put] * 4, *[self.read] * 2, self.gather_values]
@@ -282,7 +282,12 @@ class Timers(Callbacks):
         self.known.update(ids)
 
     def new_records(self):
-        return RecordColumns([("integer", 8), ("string", 0), None, ("bool", 0)], 5_000, bool)
+        return RecordColumns([("integer", 8), ("string", 0), self.keep, ("bool", 0)], 5_000, bool)
+
+    def keep(self, value):
+        if self.draw.random() < 0.01:
+            self.call_back()
+        return list(value)
 
     def append(self):
         for _ in range(self.draw.choice([1, 300])):
@@ -293,9 +298,10 @@ class Timers(Callbacks):
                 self.yielded.append(n)
 
     def take_records(self):
-        if not len(self.records):
+        taken = refusable("there must be records, got none", self.records.take)  # or others have taken them
+        if taken is REFUSED:
             return
-        (_, _, numbers), (_, bounds, text), lists, _ = self.records.take()
+        (_, _, numbers), (_, bounds, text), lists, _ = taken
         numbers, bounds, text = numbers.view(np.int64).tolist(), bounds.tolist(), text.tobytes().decode()
         assert len(lists) == len(numbers) == len(bounds) - 1
         for k, n in enumerate(numbers):

@@ -75,9 +75,10 @@ docs: $(venv)/docs/.installed ## The documentation, into out/docs
 	rm -rf docs/reference/generated
 	$(call installed,docs) -m sphinx --fail-on-warning --keep-going --nitpicky --quiet -d out/doctrees docs out/docs $(ARGS)
 
-sanitize: $(venv)/sanitize/.installed ## The C tests and the heaps' tests under ASan and UBSan
+sanitize: $(venv)/sanitize/.installed ## The C tests, and those of the heaps, the index and the row loop, under ASan and UBSan
 	$(MAKE) -C tests/c
-	$(sanitizers) PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest tests/test_heap*.py $(ARGS)
+	$(sanitizers) PYTHONMALLOC=malloc $(call installed,sanitize) -m pytest \
+	  $(wildcard tests/test_heap*.py tests/test_row_*.py) tests/test_id_index.py $(ARGS)
 
 valgrind: $(venv)/soak/.installed ## The C tests and a few hundred inputs of the fuzzer under memcheck
 	@command -v valgrind >/dev/null || { echo 'valgrind is missing (Debian: apt-get install valgrind)'; exit 1; }

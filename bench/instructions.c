@@ -244,7 +244,7 @@ int main(void) {
     COUNT_IDS("ids, find_many", filled_index(), th_table_find_many(&t, column(old_key), N, out_ts, done));
     COUNT_IDS("ids, find_many, absent", filled_index(), th_table_find_many(&t, column(ts), N, out_ts, done));
     COUNT_IDS("ids, remove_many", filled_index(), th_table_remove_many(&t, column(old_key), N, out_ts, done));
-    COUNT_IDS("ids, number_many", an_index(), th_table_number_many(&t, column(key), N, out_ts, done));
+    COUNT_IDS("ids, number_many", an_index(), th_table_number_many(&t, column(key), N, out_ts, (void *)out_key));
     COUNT_IDS("ids, grow", filled_index(), th_table_move(&t, memory(th_table_size(2 * N)), 2 * N, 1));
     COUNT_ROWS("rows, order", order_rows());
     write_chunk();

@@ -9,6 +9,11 @@ TH_INLINE bool th_bit(const uint8_t *bits, size_t i) { return bits[i >> 3] >> (i
 
 TH_INLINE bool th_is_valid(const th_array *a, size_t i) { return !a->valid || th_bit(a->valid, a->start + i); }
 
+/* Counts comparisons of keys, for tests. */
+#ifndef TH_COMPARED
+#define TH_COMPARED() ((void)0)
+#endif
+
 /* The bytes of one text. */
 typedef struct th_text {
     const uint8_t *at;

@@ -1,5 +1,8 @@
 /* Two hash tables with linear probing, at most half full: from hashes to keys, and from keys and slices to groups. The
- * rows of a key mostly come in the order of their times, so a key remembers the group of its last row. */
+ * rows of a key mostly come in the order of their times, so a key remembers the group of its last row.
+ *
+ * The first key with a hash is entered under it. Others with that hash, which may have been made on purpose, are
+ * entered under a hash of their values with a secret seed. */
 #include "th_group.h"
 
 #include "th_array_private.h"
@@ -57,6 +60,7 @@ void th_groups_move(th_groups *t, void *block, size_t key_cap, size_t group_cap)
 /* Returns whether row i has a known key. */
 TH_INLINE bool same_key(const th_rows *rows, size_t i, const th_known *known, bool *sound) {
     const th_array *a = rows->key + known->part * rows->columns, *b = rows->key + rows->part * rows->columns;
+    TH_COMPARED();
     for (size_t k = 0; k < rows->columns; k++) {
         bool valid = th_is_valid(a + k, known->row);
         if (valid != th_is_valid(b + k, i)) return false;
@@ -65,12 +69,21 @@ TH_INLINE bool same_key(const th_rows *rows, size_t i, const th_known *known, bo
     return true;
 }
 
-/* Returns the entry of the key of row i, or the free one where it belongs. */
-TH_INLINE th_entry *key_entry(const th_groups *t, const th_rows *rows, size_t i, int64_t hash, size_t at, bool *sound) {
-    for (;; at = after(at, t->key_cap)) {
+/* Returns the entry of the key of row i, or the free one where it belongs, and the hash that it is entered under. */
+TH_INLINE th_entry *key_entry(const th_groups *t, const th_rows *rows, size_t i, int64_t *hash, size_t at,
+                              bool *sound) {
+    for (bool second = false;;) {
         th_entry *entry = &t->key_entry[at];
         if (!entry->number) return entry;
-        if (entry->of == hash && same_key(rows, i, &t->key[entry->number - 1], sound)) return entry;
+        bool clash = entry->of == *hash;
+        if (clash && same_key(rows, i, &t->key[entry->number - 1], sound)) return entry;
+        if (TH_UNLIKELY(clash && !second)) {
+            second = true;
+            *hash = th_array_hash(rows->key + rows->part * rows->columns, rows->columns, i, t->seed, sound);
+            at = home(t, *hash, 0, t->key_cap);
+        } else {
+            at = after(at, t->key_cap);
+        }
     }
 }
 
@@ -105,7 +118,7 @@ th_status th_groups_add(th_groups *groups, const th_rows *rows, size_t *done, ui
         fetch(&t, rows, i, end, hash, at);
         for (; i < end; i++) {
             int64_t slice = TH_READ(rows->slice + i);
-            th_entry *entry = key_entry(&t, rows, i, hash[i - begin], at[i - begin], &sound);
+            th_entry *entry = key_entry(&t, rows, i, &hash[i - begin], at[i - begin], &sound);
             if (TH_UNLIKELY(!sound)) {
                 status = TH_CORRUPT;
                 break;

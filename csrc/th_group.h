@@ -19,7 +19,7 @@ typedef struct th_entry {
 } th_entry;
 
 typedef struct th_known {
-    int64_t hash;
+    int64_t hash;  /* that it is entered under */
     int64_t slice; /* the slice of the last row */
     uint32_t group; /* the group of the last row, UINT32_MAX if it is unknown */
     uint32_t part, row;

@@ -195,7 +195,7 @@ th_status th_table_put_many(th_table *table, th_column id, th_column value, size
     return TH_YES;
 }
 
-void th_table_number_many(th_table *table, th_column id, size_t n, int64_t *number, uint8_t *added) {
+void th_table_number_many(th_table *table, th_column id, size_t n, int64_t *number, int64_t *ids) {
     th_table t = *table;
     place places[2][AHEAD];
     if (n) fetch(&t, id, 0, n, places[0]);
@@ -205,10 +205,10 @@ void th_table_number_many(th_table *table, th_column id, size_t n, int64_t *numb
         for (size_t end = i + AHEAD < n ? i + AHEAD : n; i < end; i++, p++) {
             spot s = search(&t, *p);
             th_ids *line = &t.line[s.line];
-            added[i] = !s.found;
             if (!s.found) {
                 line->id[s.lane] = p->id;
-                line->value[s.lane] = (int64_t)t.len++;
+                line->value[s.lane] = (int64_t)t.len;
+                ids[t.len++] = p->line < t.lines ? p->id : 0;
             }
             number[i] = line->value[s.lane];
         }

@@ -60,9 +60,9 @@ th_status th_table_put_many(th_table *t, th_column id, th_column value, size_t n
                             size_t *need);
 
 /* Looks up n ids in sequence, and puts those that are absent: the value of each is the number of ids before it. Sets
- * number[i] to the value, and added[i] if the id was absent. There must be room for n more ids, and the block must be
- * one to which nobody else writes. */
-void th_table_number_many(th_table *t, th_column id, size_t n, int64_t *number, uint8_t *added);
+ * number[i] to the value, and ids[value] to an id that was absent. There must be room for n more ids, and the block
+ * must be one to which nobody else writes. */
+void th_table_number_many(th_table *t, th_column id, size_t n, int64_t *number, int64_t *ids);
 
 /* Removes n ids in sequence: sets removed[i], and value[i] to the removed value, or 0 if the id was absent. */
 void th_table_remove_many(th_table *t, th_column id, size_t n, int64_t *value, uint8_t *removed);

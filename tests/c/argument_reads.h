@@ -4,3 +4,8 @@
 int64_t read_argument(const int64_t *p);
 
 #define TH_READ(p) read_argument(p)
+
+/* Counts comparisons of keys. */
+extern unsigned long compared;
+
+#define TH_COMPARED() (void)compared++

@@ -205,7 +205,29 @@ static void numbers(void) {
     free(place), free(number), free(number_of), free(added);
 }
 
+unsigned long compared;
+
+/* Adds many keys that have one hash, twice: the number of comparisons is in proportion to that of the rows. */
+static void made_on_purpose(void) {
+    enum { KEYS = 5000 };
+    static int64_t hash[2 * KEYS], slice[2 * KEYS], key[2 * KEYS];
+    static uint32_t group[2 * KEYS];
+    th_groups t;
+    void *block = NULL;
+    size_t done = 0;
+    for (size_t i = 0; i < 2 * KEYS; i++) key[i] = (int64_t)(i % KEYS);
+    th_array column = {TH_FIXED, 8, 0, 2 * KEYS, NULL, NULL, (const uint8_t *)key, sizeof key};
+    th_rows rows = {hash, slice, 2 * KEYS, &column, 1, 0};
+    th_groups_init(&t, next());
+    compared = 0;
+    while (th_groups_add(&t, &rows, &done, group) == TH_FULL) grow(&t, &block);
+    CHECK(done == 2 * KEYS && t.keys == KEYS && compared < 5 * KEYS);
+    for (size_t i = 0; i < 2 * KEYS; i++) CHECK(group[i] == i % KEYS);
+    free(block);
+}
+
 void test_group(size_t steps) {
+    made_on_purpose();
     for (size_t step = 0; step < steps / 100; step++) {
         group_parts();
         waves();

@@ -105,14 +105,17 @@ static void put_many(batch b) {
 }
 
 static void number_many(batch b) {
+    static int64_t ids[1 << 16];
     if (t.cap < t.len + b.n) resize(t.len + b.n);
     lend(b);
-    th_table_number_many(&t, (th_column){b.lent, 1}, b.n, b.old, b.done);
+    th_table_number_many(&t, (th_column){b.lent, 1}, b.n, b.old, ids);
     other_argument = NULL;
     for (size_t i = 0; i < b.n; i++) {
         pair *p = find(b.id[i]);
-        CHECK(b.done[i] == !p);
-        if (!p) model[model_len] = (pair){b.id[i], (int64_t)model_len}, p = &model[model_len++];
+        if (!p) {
+            CHECK(ids[model_len] == b.id[i]);
+            model[model_len] = (pair){b.id[i], (int64_t)model_len}, p = &model[model_len++];
+        }
         CHECK(b.old[i] == p->value);
     }
 }

@@ -14,9 +14,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from made_keys import colliding_pairs, colliding_texts
 from memories import Arena
 
 from timerheap.spark._group.chunks import KEYS, read_chunk, write_chunk
+from timerheap.spark._group.id_table import IdTable
 from timerheap.spark._group.key_table import KeyTable
 from timerheap.spark._group.offsets import narrow, widen
 
@@ -46,10 +48,12 @@ def resolve(
 class Machine(RuleBasedStateMachine):
     """Compares the table, and a copy that is restored from its checkpoint, with a dict."""
 
+    new_table = KeyTable
+
     def __init__(self) -> None:
         super().__init__()
         self.memory = Arena()
-        self.table = KeyTable(FIELDS, self.memory)
+        self.table = self.new_table(FIELDS, self.memory)
         self.model: dict[tuple[str | None, int | None], int] = {}
         self.chunks: list[bytes] = []
 
@@ -90,13 +94,13 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def go_on_in_another_process(self) -> None:
         self.save(anew=False)
-        self.table = KeyTable.attach(FIELDS, self.memory, json.loads(json.dumps(self.table.head())))
+        self.table = self.new_table.attach(FIELDS, self.memory, json.loads(json.dumps(self.table.head())))
 
     @rule()
     def reload(self) -> None:
         self.save(anew=False)
         self.memory = Arena()
-        self.table = KeyTable(FIELDS, self.memory)
+        self.table = self.new_table(FIELDS, self.memory)
         for chunk in self.chunks:
             self.table.replay(read_chunk(KEYS, chunk, self.table.schema))
         assert self.table.changes() is None
@@ -108,29 +112,87 @@ class Machine(RuleBasedStateMachine):
         assert [tuple(row.values()) for row in self.table.keys(ids).to_pylist()] == [*self.model]
 
 
+class CrowdedTable(KeyTable):
+    """Has second hashes that collide in the first rounds."""
+
+    def _second_hashes(self, columns: list[pa.Array], n: int, round_: int) -> np.ndarray:
+        hashes = super()._second_hashes(columns, n, round_)
+        return hashes % 3 if round_ < 2 else hashes
+
+
+class CrowdedMachine(Machine):
+    new_table = CrowdedTable
+
+
 TestKeyTable = Machine.TestCase
 TestKeyTable.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+TestCrowdedTable = CrowdedMachine.TestCase
+TestCrowdedTable.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
 
 
 def test_an_id_equals_the_hash_if_the_hash_is_free() -> None:
     table = KeyTable(FIELDS)
     keys = [("a", 1), ("b", 2), ("a", 1), ("c", 3)]
     assert resolve(table, keys, [40, 30, 40, 20], FIELDS) == [40, 30, 40, 20]
-    assert resolve(table, [("c", 3), ("d", 4), ("e", 5)], [20, 20, 21], FIELDS) == [20, 22, 21]
+    first, displaced, last = resolve(table, [("c", 3), ("d", 4), ("e", 5)], [20, 20, 21], FIELDS)
+    assert (first, last) == (20, 21)
+    assert displaced not in (40, 30, 20, 21)
 
 
 def test_the_id_of_a_displaced_key_may_equal_another_hash() -> None:
     table = KeyTable(FIELDS)
-    assert resolve(table, [("a", 1), ("b", 2)], [7, 7], FIELDS) == [7, 8]
-    assert resolve(table, [("c", 3), ("b", 2)], [8, 7], FIELDS) == [9, 8]
-    table.retain([np.array([8, 9])])
-    assert resolve(table, [("c", 3), ("b", 2), ("d", 4)], [8, 7, 7], FIELDS) == [9, 8, 7]
+    _, b = resolve(table, [("a", 1), ("b", 2)], [7, 7], FIELDS)
+    c, again = resolve(table, [("c", 3), ("b", 2)], [b, 7], FIELDS)
+    assert again == b != c
+    table.retain([np.array([b, c])])
+    assert resolve(table, [("c", 3), ("b", 2), ("d", 4)], [b, 7, 7], FIELDS) == [c, b, 7]
 
 
-def test_ids_wrap_around_at_the_end_of_int64() -> None:
+def test_ids_that_are_taken_are_not_given_to_displaced_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(table: KeyTable, columns: list[pa.Array], n: int, round_: int) -> np.ndarray:
+        return INT64_MAX - 1 + np.arange(n) + round_
+
+    monkeypatch.setattr(KeyTable, "_second_hashes", few)
     table = KeyTable(FIELDS)
-    keys = [("a", 1), ("b", 2), ("c", 3)]
-    assert resolve(table, keys, [INT64_MAX] * 3, FIELDS) == [INT64_MAX, INT64_MIN, INT64_MIN + 1]
+    taken = [5, INT64_MAX - 1, INT64_MAX, INT64_MIN]
+    assert resolve(table, [("a", n) for n in range(4)], taken, FIELDS) == taken
+    assert resolve(table, [("b", 1)], [5], FIELDS) == [INT64_MIN + 1]
+
+
+@pytest.mark.parametrize("kind", ["pairs", "texts"])
+def test_the_cost_of_keys_with_one_hash_is_linear(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in rows that a column was compared, looked up or read for, over a micro-batch and 20 more."""
+    n = 8_000
+    arrays = colliding_pairs(n, 7) if kind == "pairs" else [pa.array(colliding_texts(n, 7))]
+    columns = [pa.array(column) for column in arrays]
+    rows = 0
+
+    def counted(method: Any) -> Any:
+        def call(table: Any, ids: np.ndarray, *rest: Any) -> Any:
+            nonlocal rows
+            rows += len(ids)
+            return method(table, ids, *rest)
+
+        return call
+
+    for method in ("match", "find", "get", "places", "put"):
+        monkeypatch.setattr(IdTable, method, counted(getattr(IdTable, method)))
+    fields = [pa.field(f"k{k}", column.type) for k, column in enumerate(columns)]
+    memory, hashes = Arena(), np.full(n, 7)
+    table = KeyTable(fields, memory)
+    ids = np.empty(n, np.int64)
+    for start, stop in [(0, n // 2), *((k * n // 40, (k + 1) * n // 40) for k in range(20, 40))]:
+        part = slice(start, stop)
+        ids[part] = table.resolve(hashes[part], [column[start:stop] for column in columns])
+        table.changes()
+        table = KeyTable.attach(fields, memory, json.loads(json.dumps(table.head())))
+    assert len(set(ids.tolist())) == n
+    assert rows < 20 * n
+    assert table.resolve(hashes, columns).tolist() == ids.tolist()
+    table.retain([ids[::2]])
+    assert len(table) == n // 2
+    assert table.resolve(hashes[1:], [column[1:] for column in columns])[1::2].tolist() == ids[2::2].tolist()
+    assert rows < 40 * n
 
 
 ODD = {
@@ -264,7 +326,7 @@ def test_dropped_keys_leave_no_memory_behind() -> None:
         table.retain([])
         assert table.changes() is None, "keys both added and dropped within a batch are not saved"
         assert len(table) == 0
-    assert not table._displaced
+    assert len(table._displaced) == 0
 
 
 @pytest.mark.parametrize("hashes", [[1, 2, 3, 4], [1, 1, 1, 1]], ids=["apart", "colliding"])

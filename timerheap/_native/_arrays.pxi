@@ -112,6 +112,48 @@ cdef class ArrayView:
             raise ValueError("a place or an offset lies outside of its array")
 
 
+def secret_hashes(columns, n, seed):
+    """Return a hash of each row of some columns with a secret seed: SipHash-1-3. O(bytes).
+
+    Parameters
+    ----------
+    columns : list of ArrayView, n values each
+        Rows that `ArrayView.compare` finds equal have the same hash, also with offsets of another width.
+    n : int
+        Number of rows.
+    seed : int
+        From 0 to 2**128 - 1.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError
+        If an argument does not fit, or an offset lies outside of its data.
+    """
+    cdef list held = list(columns)
+    cdef int64_t rows = _int64(n, "n")
+    cdef size_t count = len(held), k
+    cdef uint64_t seeds[2]
+    cdef ArrayView view
+    if rows < 0:
+        raise ValueError(f"n must not be negative, got {rows}")
+    seeds[0], seeds[1] = seed & 0xFFFFFFFFFFFFFFFF, seed >> 64
+    for one in held:
+        view = one
+        if <int64_t>view.a.n != rows:
+            raise ValueError(f"columns must have {rows} values each, got {view.a.n}")
+    cdef cnp.ndarray arrays = _empty(count * sizeof(th_array), cnp.NPY_UINT8), hashes = _empty(rows, cnp.NPY_INT64)
+    cdef th_array *array = <th_array *>cnp.PyArray_DATA(arrays)
+    for k in range(count):
+        array[k] = (<ArrayView>held[k]).a
+    if th_array_hash_many(array, count, rows, seeds, <int64_t *>cnp.PyArray_DATA(hashes)) != TH_YES:
+        raise ValueError("an offset lies outside of its array")
+    return hashes
+
+
 cdef cnp.ndarray _column_of(object value, str name, int dtype, size_t n):
     """Check that a value is a contiguous array of n numbers of a type."""
     cdef cnp.ndarray array

@@ -70,6 +70,11 @@ cdef cnp.ndarray _int64_array(cnp.ndarray array, object value, str name):
     return np.require(array, np.int64, "A")
 
 
+cdef cnp.ndarray _contiguous(object value, str name):
+    """Return a contiguous column of int64."""
+    return np.ascontiguousarray(_int64_array(_as_array(value, name), value, name))
+
+
 cdef inline bint _overlap(const char *low, const char *high, const int64_t *column, size_t cap):
     """Return whether values from `low` to `high` lie in a column."""
     return high + sizeof(int64_t) > <const char *>column and low < <const char *>(column + cap)

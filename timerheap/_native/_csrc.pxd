@@ -104,7 +104,7 @@ cdef extern from "th_table.h" nogil:
     void th_table_find_many(const th_table *t, th_column id, size_t n, int64_t *value, uint8_t *found)
     th_status th_table_put_many(th_table *t, th_column id, th_column value, size_t n, uint8_t *added, th_undo undo,
                                 size_t *need)
-    void th_table_number_many(th_table *t, th_column id, size_t n, int64_t *number, uint8_t *added)
+    void th_table_number_many(th_table *t, th_column id, size_t n, int64_t *number, int64_t *ids)
     void th_table_remove_many(th_table *t, th_column id, size_t n, int64_t *value, uint8_t *removed)
     size_t th_table_items(const th_table *t, int64_t *id, int64_t *value)
     th_status th_table_check(const th_table *t)
@@ -128,6 +128,7 @@ cdef extern from "th_array.h" nogil:
         size_t size
 
     th_status th_array_compare(const th_array *stored, const int64_t *place, const th_array *value, uint8_t *same)
+    th_status th_array_hash_many(const th_array *column, size_t columns, size_t n, const uint64_t *seed, int64_t *hash)
 
 
 cdef extern from "th_array_private.h" nogil:

@@ -27,6 +27,7 @@ cdef class SliceGroups:
     cdef size_t parts
     cdef list numbers  # the group of each row of each part
     cdef size_t rows
+    cdef bint adding
 
     def __cinit__(self, columns):
         cdef int64_t count = _int64(columns, "columns")
@@ -62,17 +63,34 @@ cdef class SliceGroups:
             If an argument does not fit, or an offset lies outside of its data. The groups are unchanged.
         MemoryError
             If there is not enough memory. The groups are unchanged.
+        RuntimeError
+            If it is called while rows are added, by an allocation.
         """
-        cdef size_t n = len(hashes), done = 0, before = self.t.keys, groups = self.t.groups, i, k
+        cdef size_t n = len(hashes)
         cdef cnp.ndarray hash = _column_of(hashes, "hashes", cnp.NPY_INT64, n)
         cdef cnp.ndarray slice_ = _column_of(slices, "slices", cnp.NPY_INT64, n)
+        cdef list held = list(keys)
+        self.expect_whole()
+        self.adding = True
+        try:
+            return self.add_part(hash, slice_, held)
+        finally:
+            self.adding = False
+
+    cdef int expect_whole(self) except -1:
+        """Refuse calls of other methods while a part is added: the groups then count rows that no part has yet."""
+        if self.adding:
+            raise RuntimeError("SliceGroups must not be used while rows are added to it")
+        return 0
+
+    cdef cnp.ndarray add_part(self, cnp.ndarray hash, cnp.ndarray slice_, list held):
+        cdef size_t n = hash.shape[0], done = 0, before = self.t.keys, groups = self.t.groups, k
         cdef cnp.ndarray numbers, firsts
         cdef th_rows rows
         cdef th_status status
         cdef uint32_t *group
         if n >= TH_MAX_NUMBERED or self.parts >= TH_MAX_NUMBERED:
             raise ValueError(f"hashes must have fewer than {TH_MAX_NUMBERED} rows and parts, got {n} rows")
-        cdef list held = list(keys)
         self.expect(held, n)
         self.make_room()
         numbers = _empty(n, cnp.NPY_UINT32)
@@ -148,9 +166,12 @@ cdef class SliceGroups:
 
     def groups(self):
         """Return the number of the key, the slice and the number of rows of each group: int64, shape (g,) each."""
-        cdef size_t n = self.t.groups, i
-        cdef cnp.ndarray keys = _empty(n, cnp.NPY_INT64), slices = _empty(n, cnp.NPY_INT64)
-        cdef cnp.ndarray sizes = _empty(n, cnp.NPY_INT64)
+        cdef size_t n = SIZE_MAX, i
+        cdef cnp.ndarray keys, slices, sizes
+        self.expect_whole()
+        while n != self.t.groups:  # otherwise an allocation has added some
+            n = self.t.groups
+            keys, slices, sizes = _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64)
         for i in range(n):
             (<int64_t *>cnp.PyArray_DATA(keys))[i] = self.t.group[i].key
             (<int64_t *>cnp.PyArray_DATA(slices))[i] = self.t.group[i].slice
@@ -164,10 +185,15 @@ cdef class SliceGroups:
         -------
         ndarray of int64, shape (n,)
         """
-        cdef cnp.ndarray order = _empty(self.rows, cnp.NPY_INT64), nexts = _empty(self.t.groups, cnp.NPY_INT64), part
-        cdef int64_t *next_ = <int64_t *>cnp.PyArray_DATA(nexts)
+        cdef cnp.ndarray order, nexts, part
+        cdef int64_t *next_
         cdef int64_t first = 0
-        cdef size_t i
+        cdef size_t parts = SIZE_MAX, i
+        self.expect_whole()
+        while parts != self.parts:  # otherwise an allocation has added some
+            parts = self.parts
+            order, nexts = _empty(self.rows, cnp.NPY_INT64), _empty(self.t.groups, cnp.NPY_INT64)
+        next_ = <int64_t *>cnp.PyArray_DATA(nexts)
         for i in range(self.t.groups):
             next_[i] = first
             first += self.t.group[i].rows

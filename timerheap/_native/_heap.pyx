@@ -2,7 +2,7 @@
 """The native heaps: Python classes for the C code in csrc/, on memory that NumPy owns; and the loop over rows.
 
 A call that changes a heap first allocates all memory, then makes all changes in C while it holds the GIL. It is
-therefore atomic, also with other threads.
+therefore atomic, also with other threads, and if an allocation calls back; `_memory.pxi` has the rules.
 """
 
 cimport cython
@@ -64,6 +64,7 @@ __all__ = [
     "row_getter",
     "row_order",
     "seal",
+    "secret_hashes",
     "spark_hashes",
     "to_text",
     "unseal",

@@ -126,7 +126,8 @@ cdef class _HeapMemory(_Borrower):
         try:
             self.resize(self.reserved)
         except BaseException:
-            self.memory = None
+            if self.room is None:  # otherwise an allocation has pushed timers, which live there
+                self.memory = None
             raise
 
     def _head(self):

@@ -1,4 +1,16 @@
 # Memory from NumPy, and the objects that the heaps return.
+#
+# What allocates may run Python code: a Memory of the Spark layer is Python, and so are finalizers, signal handlers, and
+# what converts an argument. That code may call anything, also the structure that allocates. Therefore a change has two
+# steps, in every file of this folder:
+#
+# 1. Convert the arguments, make the results, and make all room, in a loop that ends when a pass has allocated nothing:
+#    `while not (all room is there): allocate`. After an allocation, read pointers, lengths and capacities again, and
+#    use the new memory only if it is still larger than the old.
+# 2. Write, with code that allocates nothing, raises nothing, and releases nothing but arrays of its own.
+#
+# Who collects changes builds the result first and resets last, and begins anew if the structure has changed in between.
+# A call of a method of an attribute that others can replace needs a local variable, which holds the object.
 
 cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject *type, Py_ssize_t items)

@@ -57,7 +57,7 @@ cdef class Packing:
     cdef cnp.ndarray groups  # of each rank
     cdef cnp.ndarray starts  # the first rank of each partition with rows, and the end of the last
 
-    def __init__(self, hashes, max_parallelism, partitions):
+    def __cinit__(self, hashes, max_parallelism, partitions):
         cdef int64_t n = _int64(max_parallelism, "max_parallelism"), count = _int64(partitions, "partitions")
         cdef cnp.ndarray part, ranks
         if not 1 <= n <= <int64_t>TH_MAX_GROUPS:
@@ -166,13 +166,14 @@ cdef class _FrameWriter:
     cdef readonly cnp.ndarray data
 
     def __cinit__(self, Packing packing, const unsigned char[::1] description, list columns):
-        self.packing, self.description, self.columns = packing, description, columns
-        self.count, self.frames = len(columns), packing.partitions.shape[0]
+        self.packing, self.description = packing, description
+        self.columns = [list(column) for column in columns]  # the caller may change its lists after the checks
+        self.count, self.frames = len(self.columns), packing.partitions.shape[0]
         self.n_ranks = packing.counts.shape[0]
         if self.count >= 1 << 16 or description.shape[0] >= 1 << 31:
             raise ValueError("a frame must have fewer than 65536 columns and 2**31 bytes of description")
         self.nested = []
-        for k, column in enumerate(columns):
+        for k, column in enumerate(self.columns):
             if column and isinstance(column[0], ArrayView):
                 self.expect(column, f"columns[{k}]")
                 self.nested.append(None)

@@ -16,42 +16,37 @@ cdef class KeyNumbers:
         self.index = IdIndex()
 
     cdef int make_room(self, size_t more) except -1:
+        """Make room for more ids."""
         cdef size_t cap
         cdef cnp.ndarray grown
-        while self.index.t.cap - self.index.t.len < more:
-            self.index.grow(self.index.t.len + more)
-        if self.n + more > self.cap:
+        while self.cap - self.n < more or self.index.t.cap - self.n < more:
+            if self.index.t.cap - self.n < more:
+                self.index.grow(self.n + more)
+                continue
             cap = max(64, 2 * self.cap, self.n + more)
             grown = _empty(cap, cnp.NPY_INT64)
-            if self.n:
-                memcpy(cnp.PyArray_DATA(grown), self.ids, self.n * sizeof(int64_t))
-            self.array, self.ids, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
+            if self.n <= cap:
+                if self.n:
+                    memcpy(cnp.PyArray_DATA(grown), self.ids, self.n * sizeof(int64_t))
+                self.array, self.ids, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
         return 0
 
     cdef Py_ssize_t number(self, int64_t id) except -1:
         cdef int64_t number
-        cdef uint8_t added
         self.make_room(1)
-        th_table_number_many(&self.index.t, th_column(&id, 0), 1, &number, &added)
-        if added:
-            self.ids[self.n] = id
-            self.n += 1
+        th_table_number_many(&self.index.t, th_column(&id, 0), 1, &number, self.ids)
+        self.n = self.index.t.len
         return number
 
     def number_many(self, ids):
         """Return the numbers of n ids: int64, shape (n,)."""
-        cdef cnp.ndarray array = _int64_array(np.asarray(ids), ids, "ids")
-        cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(array)
-        cdef size_t n = len(array), i
-        cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64), added = _empty(n, cnp.NPY_BOOL)
-        cdef const uint8_t *new = <const uint8_t *>cnp.PyArray_DATA(added)
+        cdef _Columns rows = _Columns(None)
+        cdef th_column id_ = rows.take(ids, "ids")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray numbers = _empty(n, cnp.NPY_INT64)
         self.make_room(n)
-        th_table_number_many(&self.index.t, th_column(id, 1), n, <int64_t *>cnp.PyArray_DATA(numbers),
-                             <uint8_t *>cnp.PyArray_DATA(added))
-        for i in range(n):
-            if new[i]:
-                self.ids[self.n] = id[i]
-                self.n += 1
+        th_table_number_many(&self.index.t, id_, n, <int64_t *>cnp.PyArray_DATA(numbers), self.ids)
+        self.n = self.index.t.len
         return numbers
 
     def __len__(self):
@@ -87,23 +82,37 @@ cdef class KnownKeys:
 
     def add(self, ids, RowSource rows not None):
         """Add the keys of n rows, whose ids are int64 of shape (n,)."""
-        cdef size_t n = len(rows), before = self.numbers.n, cap, i
-        cdef cnp.ndarray numbers, grown
+        cdef size_t n = len(rows), i
+        cdef int64_t source
+        cdef KeyNumbers known = self.numbers
+        cdef cnp.ndarray array
         cdef const int64_t *number
         if len(ids) != <Py_ssize_t>n or n >> _ROW_BITS:
             raise ValueError(f"ids must have one value for each of {n} rows, got {len(ids)}")
-        if before + n > self.cap:
-            cap = max(2 * self.cap, before + n)
-            grown = _empty(cap, cnp.NPY_INT64)
-            if before:
-                memcpy(cnp.PyArray_DATA(grown), self.places, before * sizeof(int64_t))
-            self.array, self.places, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
+        array = known.number_many(ids)
+        self.make_room()
+        if known is not self.numbers or <size_t>array.shape[0] != n:
+            raise RuntimeError("the keys must not be cleared while some are added")
+        number = <const int64_t *>cnp.PyArray_DATA(array)
+        source = len(self.sources)
         self.sources.append(rows)
-        numbers = self.numbers.number_many(ids)
-        number = <const int64_t *>cnp.PyArray_DATA(numbers)
         for i in range(n):
-            if number[i] >= <int64_t>before:
-                self.places[number[i]] = <int64_t>(len(self.sources) - 1) << _ROW_BITS | <int64_t>i
+            if self.places[number[i]] < 0:
+                self.places[number[i]] = source << _ROW_BITS | <int64_t>i
+
+    cdef int make_room(self) except -1:
+        """Make room for the places of all keys that have numbers; a place that is not known yet is -1."""
+        cdef size_t cap
+        cdef cnp.ndarray grown
+        while self.numbers.n > self.cap:
+            cap = max(2 * self.cap, self.numbers.n)
+            grown = _empty(cap, cnp.NPY_INT64)
+            if self.cap < cap:
+                memset(cnp.PyArray_DATA(grown), 0xFF, cap * sizeof(int64_t))
+                if self.cap:
+                    memcpy(cnp.PyArray_DATA(grown), self.places, self.cap * sizeof(int64_t))
+                self.array, self.places, self.cap = grown, <int64_t *>cnp.PyArray_DATA(grown), cap
+        return 0
 
     def clear(self):
         """Forget all keys."""
@@ -116,9 +125,8 @@ cdef class KnownKeys:
         cdef int64_t number
         cdef uint8_t found
         th_table_find_many(&self.numbers.index.t, th_column(&id, 0), 1, &number, &found)
-        if found:
-            place[0] = self.places[number]
-        return found
+        place[0] = self.places[number] if found and <size_t>number < self.cap else -1
+        return place[0] >= 0
 
     cdef object at(self, int64_t place):
         cdef RowSource source = self.sources[place >> _ROW_BITS]
@@ -150,7 +158,7 @@ cdef class CurrentKey:
         self.renumber()
 
     cdef inline void set(self, int64_t id, Py_ssize_t number) noexcept:
-        self.id, self.known, self.boxed, self.number = id, True, None, number
+        self.id, self.known, self.boxed, self.number = id, True, None, number  # `boxed` is an int: nothing runs
 
     cdef inline object get(self):
         if self.boxed is None and self.known:
@@ -158,8 +166,14 @@ cdef class CurrentKey:
         return self.boxed
 
     cdef inline Py_ssize_t find_number(self) except -1:
-        if self.number < 0:
-            self.number = self.numbers.number(self.id)
+        cdef KeyNumbers numbers
+        cdef int64_t id
+        cdef Py_ssize_t number
+        while self.number < 0:
+            numbers, id = self.numbers, self.id
+            number = numbers.number(id)
+            if numbers is self.numbers and id == self.id:
+                self.number = number
         return self.number
 
     def renumber(self):
@@ -168,8 +182,9 @@ cdef class CurrentKey:
 
     def announce(self, ids):
         """Record that the states of these keys may be read; the first read then loads them all."""
-        if self.numbers.used:
-            self.numbers.number_many(ids)
+        cdef KeyNumbers numbers = self.numbers
+        if numbers.used:
+            numbers.number_many(ids)
 
     @property
     def current_key(self):
@@ -178,5 +193,5 @@ cdef class CurrentKey:
 
     @current_key.setter
     def current_key(self, key):
-        self.id = 0 if key is None else _int64(key, "current_key")
-        self.known, self.boxed, self.number = key is not None, key, -1
+        self.set(0 if key is None else _int64(key, "current_key"), -1)
+        self.known = key is not None

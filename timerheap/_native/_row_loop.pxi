@@ -126,27 +126,30 @@ cdef class RowLoop:
             self.fire(self.service.processing, now - 1, self.processing_time)
 
     cdef int advance_to(self, int64_t watermark) except -1:
-        self.service.watermark = watermark
-        return self.fire(self.service.event, watermark, self.event_time)
+        cdef RowTimerService service = self.service
+        service.watermark = watermark
+        return self.fire(service.event, watermark, self.event_time)
 
     cdef int run(self, RowSource rows, object ids_, object timestamps_, bint stepping, object check) except -1:
-        cdef cnp.ndarray ids = _int64_array(np.asarray(ids_), ids_, "ids"), timestamps = None, numbers
+        cdef cnp.ndarray ids = _contiguous(ids_, "ids"), timestamps = None, numbers
         cdef const int64_t *id = <const int64_t *>cnp.PyArray_DATA(ids)
         cdef const int64_t *ts = NULL
         cdef const int64_t *number = NULL
         cdef Py_ssize_t n = len(rows), i
         cdef RowContext context = self.context
+        cdef CurrentKey current = self.current
+        cdef KeyNumbers numbered = current.numbers
         cdef dict due = None if check is None else self.service.event.due
         cdef tuple row = None
         if timestamps_ is not None:
-            timestamps = _int64_array(np.asarray(timestamps_), timestamps_, "timestamps")
+            timestamps = _contiguous(timestamps_, "timestamps")
             ts = <const int64_t *>cnp.PyArray_DATA(timestamps)
         elif stepping:
             raise TypeError("timestamps must be an array of int64, got None")
         if len(ids) != n or (ts and len(timestamps) != n):
             raise ValueError(f"ids and timestamps must have one value for each of {n} rows")
-        if self.current.numbers.used:
-            numbers = self.current.numbers.number_many(ids)
+        if numbered.used:
+            numbers = numbered.number_many(ids)
             number = <const int64_t *>cnp.PyArray_DATA(numbers)
         process = self.function.process_element
         context.source = rows
@@ -154,11 +157,11 @@ cdef class RowLoop:
             if stepping and ts[i] > INT64_MIN + self.wait and (i == 0 or ts[i] != ts[i - 1]):
                 self.step_to(ts[i] - 1 - self.wait)
             row = rows.row(i, row)
-            self.current.set(id[i], number[i] if number else -1)
+            current.set(id[i], number[i] if number and current.numbers is numbered else -1)
             context.row = row
             context.at = ts[i] if ts else None
-            if due is not None and PyDict_Contains(due, self.current.get()):
-                check(self.current.get(), context.at)
+            if due is not None and PyDict_Contains(due, current.get()):
+                check(current.get(), context.at)
             try:
                 returned = process(row, context)
                 if returned is not None:
@@ -172,11 +175,13 @@ cdef class RowLoop:
 
     cdef int collect(self, object returned, str method) except -1:
         """Append records to the columns, and hand everything else to `emit`."""
+        cdef RecordColumns columns
         if not PyGen_CheckExact(returned) and type(returned) is not list:
             self.emit(returned, method)
             return 0
         for record in returned:
-            if not self.columns.append(record):
+            columns = self.columns
+            if not columns.append(record):
                 self.emit([record], method)
         return 0
 
@@ -189,20 +194,23 @@ cdef class RowLoop:
         cdef th_heap *h = &service.event.heap.h
         while h.len and h.ts[0] <= watermark:
             self.advance_to(max(h.ts[0], service.watermark))
+            h = &service.event.heap.h  # a callback may have bound others
         service.watermark = max(service.watermark, watermark)
         return 0
 
     cdef int fire(self, RowTimers timers, int64_t time, object domain) except -1:
         """Fire the timers up to `time`, also those that callbacks register."""
         cdef RowContext context = self.context
+        cdef KnownKeys keys
         cdef int64_t timestamp, place
         on_timer = None
         while timers.take_due(time, &timestamp):
             at = timestamp
-            if self.ahead.find(self.current.id, &place):
-                context.key = self.ahead.at(place)
-            elif self.seen.find(self.current.id, &place):
-                context.key = self.seen.at(place)
+            keys = self.ahead
+            if not keys.find(self.current.id, &place):
+                keys = self.seen
+            if keys.find(self.current.id, &place):
+                context.key = keys.at(place)
             else:
                 context.key = self.find_key(self.current.get(), at)
             context.row = None

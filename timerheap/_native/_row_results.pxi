@@ -6,6 +6,9 @@ cdef extern from "Python.h":
 
 cdef enum:
     _FEW_RECORDS = 256  # the least room that columns make
+    _MISFIT = 0  # what `put` returns
+    _FITS = 1
+    _MOVED = 2
 
 
 @cython.final
@@ -37,13 +40,15 @@ cdef class _ColumnWriter:
             raise ValueError(f"width must be 1, 2, 4 or 8, got {width}")
 
     cdef int make_room(self, size_t cap) except -1:
-        """Make room for values, of which `self.cap` are kept, so that `put` can write them."""
+        """Make room for values."""
         cdef cnp.ndarray held = _empty(cap, cnp.NPY_BOOL), values = None, bounds = None
         if self.kind == TH_TEXT:
             bounds = _empty(cap + 1, cnp.NPY_INT32)
             (<int32_t *>cnp.PyArray_DATA(bounds))[0] = 0
         else:
             values = _empty(cap * self.width, cnp.NPY_UINT8)
+        if self.cap >= cap:
+            return 0
         if self.cap:
             memcpy(cnp.PyArray_DATA(held), self.is_held, self.cap)
             if bounds is not None:
@@ -58,61 +63,69 @@ cdef class _ColumnWriter:
             self.value = <uint8_t *>cnp.PyArray_DATA(values)
         return 0
 
-    cdef bint put(self, size_t row, object value) except -1:
-        """Write the value of the row after the last, and return whether it fits."""
+    cdef int make_text_room(self, size_t room) except -1:
+        """Make room for bytes of text."""
+        cdef cnp.ndarray more = _empty(room, cnp.NPY_UINT8)
+        if self.room >= room:
+            return 0
+        if self.room:
+            memcpy(cnp.PyArray_DATA(more), self.byte, self.room)
+        self.bytes, self.byte, self.room = more, <uint8_t *>cnp.PyArray_DATA(more), room
+        return 0
+
+    cdef int put(self, size_t row, object value) except -1:
+        """Write the value of the row after the last; return _FITS, _MISFIT, or _MOVED if it has made room instead."""
         cdef Py_ssize_t size
         cdef const char *text
         cdef double real
         if self.objects is not None:
-            value = self.keep(value)
-            if <size_t>len(self.objects) > row:  # of a record that did not fit
-                del self.objects[row:]
-            self.objects.append(value)
-            return True
-        if row == self.cap:
+            if <size_t>len(self.objects) > row:  # of a record that was not written to its end
+                self.objects[row] = value
+            else:
+                self.objects.append(value)
+            return _FITS
+        if row >= self.cap:
             self.make_room(max(2 * self.cap, <size_t>_FEW_RECORDS))
-        self.is_held[row] = value is not None
+            return _MOVED
         if self.kind == TH_TEXT:
             text, size = NULL, 0
             if self.text and type(value) is str:
                 try:
-                    text = PyUnicode_AsUTF8AndSize(value, &size)
+                    text = PyUnicode_AsUTF8AndSize(value, &size)  # runs nothing unless it fails
                 except UnicodeEncodeError:
-                    return False
+                    return _MISFIT
             elif not self.text and type(value) is bytes:
                 text, size = PyBytes_AS_STRING(value), len(<bytes>value)
             elif value is not None:
-                return False
+                return _MISFIT
+            self.is_held[row] = value is not None
             return self.put_text(row, text, size)
+        self.is_held[row] = value is not None
         if value is None:
             memset(self.value + row * self.width, 0, self.width)
-            return True
+            return _FITS
         if self.kind == TH_FIXED:
-            return PyLong_CheckExact(value) and self.put_integer(row, value)
+            return _FITS if PyLong_CheckExact(value) and self.put_integer(row, value) else _MISFIT
         if self.kind == TH_BITS:
             self.value[row] = value is True
-            return type(value) is bool
+            return _FITS if type(value) is bool else _MISFIT
         if type(value) is not float:
-            return False
+            return _MISFIT
         real = value
         memcpy(self.value + 8 * row, &real, 8)
-        return True
+        return _FITS
 
-    cdef bint put_text(self, size_t row, const char *text, size_t size) except -1:
-        cdef size_t start = self.bound[row], room
-        cdef cnp.ndarray more
+    cdef int put_text(self, size_t row, const char *text, size_t size) except -1:
+        cdef size_t start = self.bound[row]
         if size > INT32_MAX - start:
-            return False
+            return _MISFIT
         if start + size > self.room:
-            room = max(2 * self.room, start + size, <size_t>16 * _FEW_RECORDS)
-            more = _empty(room, cnp.NPY_UINT8)
-            if start:
-                memcpy(cnp.PyArray_DATA(more), self.byte, start)
-            self.bytes, self.byte, self.room = more, <uint8_t *>cnp.PyArray_DATA(more), room
+            self.make_text_room(max(2 * self.room, start + size, <size_t>16 * _FEW_RECORDS))
+            return _MOVED
         if size:
             memcpy(self.byte + start, text, size)
         self.bound[row + 1] = <int32_t>(start + size)
-        return True
+        return _FITS
 
     cdef bint put_integer(self, size_t row, object value) except -1:
         cdef int overflow = 0
@@ -138,16 +151,17 @@ cdef class _ColumnWriter:
         """Return the first n values, of one or more, as `RecordColumns.take` does."""
         if self.objects is not None:
             return self.objects[:n]
-        validity = None if memchr(self.is_held, 0, n) == NULL else _bitmap(self.is_held, n)
+        validity = None if memchr(self.is_held, 0, n) == NULL else _bitmap(self.held, n)
         if self.kind == TH_TEXT:
             data = _empty(0, cnp.NPY_UINT8) if self.bytes is None else self.bytes[: self.bound[n]]
             return validity, self.bounds[: n + 1], data
-        return validity, None, _bitmap(self.value, n) if self.kind == TH_BITS else self.values[: n * self.width]
+        return validity, None, _bitmap(self.values, n) if self.kind == TH_BITS else self.values[: n * self.width]
 
 
-cdef cnp.ndarray _bitmap(const uint8_t *flags, size_t n):
+cdef cnp.ndarray _bitmap(cnp.ndarray of, size_t n):
     """Return flags of 0 or 1 as bits, the first one lowest."""
     cdef cnp.ndarray bits = _zeros((n + 7) // 8, cnp.NPY_UINT8)
+    cdef const uint8_t *flags = <const uint8_t *>cnp.PyArray_DATA(of)
     cdef uint8_t *byte = <uint8_t *>cnp.PyArray_DATA(bits)
     cdef size_t i
     for i in range(n):
@@ -188,14 +202,10 @@ cdef class RecordColumns:
 
     def __cinit__(self, formats not None, size_t most, type tag not None):
         self.formats, self.most, self.tag, self.width = list(formats), most, tag, len(formats)
-        self.renew()
+        self.writers = self.fresh()
 
-    cdef int renew(self) except -1:
-        writers = [
-            _ColumnWriter(format) if callable(format) else _ColumnWriter(*format) for format in self.formats
-        ]
-        self.writers, self.n, self.closed = writers, 0, False
-        return 0
+    cdef list fresh(self):
+        return [_ColumnWriter(format) if callable(format) else _ColumnWriter(*format) for format in self.formats]
 
     cpdef bint append(self, record) except -1:
         """Append a record, and return whether it was.
@@ -203,17 +213,32 @@ cdef class RecordColumns:
         It is not if it has another length, if there is no room, or if a value does not have exactly the class and
         the range of its column. From then on no record is, until `take` is called, so that records stay in order.
         """
-        cdef Py_ssize_t k
+        cdef Py_ssize_t k = 0
+        cdef int done
+        cdef list writers
+        cdef _ColumnWriter writer
+        cdef size_t n
         if not PyTuple_Check(record) or PyTuple_GET_SIZE(record) != self.width or not self.width:
             return False
         if PyObject_TypeCheck(<object>PyTuple_GET_ITEM(record, 0), <PyTypeObject *>self.tag):
             return False
-        if self.closed or self.n >= self.most:
-            return False
-        for k in range(self.width):
-            if not (<_ColumnWriter>self.writers[k]).put(self.n, <object>PyTuple_GET_ITEM(record, k)):
-                self.closed = True
+        writers, n = self.writers, self.n
+        while k < self.width:
+            if self.closed or n >= self.most:
                 return False
+            writer, value = writers[k], <object>PyTuple_GET_ITEM(record, k)
+            if writer.objects is not None:
+                value = writer.keep(value)
+            # Where something may have run, other records may have been appended or taken: begin anew.
+            if self.writers is writers and self.n == n:
+                done = writer.put(n, value)
+                if done == _MISFIT:
+                    self.closed = True
+                    return False
+                if done == _FITS and self.writers is writers and self.n == n:
+                    k += 1
+                    continue
+            writers, n, k = self.writers, self.n, 0
         self.n += 1
         return True
 
@@ -225,10 +250,15 @@ cdef class RecordColumns:
         list of (tuple or list)
             For each column the list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.
         """
-        if not self.n:
-            raise ValueError("there must be records, got none")
-        taken = [(<_ColumnWriter>writer).taken(self.n) for writer in self.writers]
-        self.renew()
+        cdef size_t n = 0
+        cdef list writers = None
+        while self.writers is not writers or self.n != n:
+            writers, n = self.writers, self.n
+            if not n:
+                raise ValueError("there must be records, got none")
+            taken = [(<_ColumnWriter>writer).taken(n) for writer in writers]
+            fresh = self.fresh()
+        self.writers, self.n, self.closed = fresh, 0, False
         return taken
 
     def __len__(self):

@@ -43,14 +43,15 @@ cdef class RowCells:
         """Make room for all keys that have numbers."""
         cdef size_t cap
         cdef cnp.ndarray bits, flags
-        if self.numbers.n > self.cap:
+        while self.numbers.n > self.cap:
             cap = max(64, 2 * self.cap, self.numbers.n)
             bits, flags = _empty(cap, cnp.NPY_INT64), _zeros(cap, cnp.NPY_UINT8)
-            if self.cap:
-                memcpy(cnp.PyArray_DATA(bits), self.bit, self.cap * sizeof(int64_t))
-                memcpy(cnp.PyArray_DATA(flags), self.flag, self.cap)
-            self.bits, self.flags, self.cap = bits, flags, cap
-            self.bit, self.flag = <int64_t *>cnp.PyArray_DATA(bits), <uint8_t *>cnp.PyArray_DATA(flags)
+            if self.cap < cap:
+                if self.cap:
+                    memcpy(cnp.PyArray_DATA(bits), self.bit, self.cap * sizeof(int64_t))
+                    memcpy(cnp.PyArray_DATA(flags), self.flag, self.cap)
+                self.bits, self.flags, self.cap = bits, flags, cap
+                self.bit, self.flag = <int64_t *>cnp.PyArray_DATA(bits), <uint8_t *>cnp.PyArray_DATA(flags)
         return 0
 
     cdef int know(self, size_t number) except -1:
@@ -63,16 +64,15 @@ cdef class RowCells:
         ids = _empty(n - start, cnp.NPY_INT64)
         memcpy(cnp.PyArray_DATA(ids), self.numbers.ids + start, (n - start) * sizeof(int64_t))
         values, present = self.load(ids)
-        bits, held = _int64_array(np.asarray(values), values, "values"), np.asarray(present, np.uint8)
+        bits, held = _contiguous(values, "values"), np.ascontiguousarray(present, np.uint8)
+        if <size_t>bits.shape[0] != n - start or <size_t>cnp.PyArray_SIZE(held) != n - start:
+            raise ValueError(f"load must return values for {n - start} keys, got {len(bits)} and {len(held)}")
         if self.cap < n or self.loaded != start:
             raise RuntimeError("load must not change the values")
-        if <size_t>len(bits) != n - start or <size_t>len(held) != n - start:
-            raise ValueError(f"load must return values for {n - start} keys, got {len(bits)} and {len(held)}")
-        held = np.ascontiguousarray(held)
         for i in range(start, n):
             if not self.flag[i] & _KNOWN:
                 self.bit[i] = (<const int64_t *>cnp.PyArray_DATA(bits))[i - start]
-                self.flag[i] = _KNOWN | (<const uint8_t *>cnp.PyArray_DATA(held))[i - start]
+                self.flag[i] = _KNOWN | ((<const uint8_t *>cnp.PyArray_DATA(held))[i - start] & _HELD)
         self.loaded = n
         return 0
 
@@ -89,10 +89,10 @@ cdef class RowCells:
 
     cdef int put(self, size_t number, object value) except -1:
         """Set the value of a key; None removes it."""
-        cdef int64_t bits = 0
+        cdef int64_t bits
         cdef double real
-        self.make_room()
         if value is None:
+            self.make_room()
             self.flag[number] = _KNOWN | _CHANGED
             self.cleared += 1
             return 0
@@ -101,8 +101,15 @@ cdef class RowCells:
             memcpy(&bits, &real, sizeof(real))
         else:
             bits = value
+        self.make_room()
         self.bit[number], self.flag[number] = bits, _KNOWN | _CHANGED | _HELD
         return 0
+
+    cdef size_t count_changed(self) noexcept:
+        cdef size_t n = 0, i
+        for i in range(min(self.cap, self.numbers.n)):
+            n += self.flag[i] & _CHANGED != 0
+        return n
 
     def take(self):
         """Return the keys whose values have changed since the last call.
@@ -115,20 +122,21 @@ cdef class RowCells:
         held : ndarray of bool, shape (n,)
             Whether each has a value.
         """
-        cdef size_t n = 0, size = min(self.cap, self.numbers.n), i
+        cdef size_t n = SIZE_MAX, i
         cdef cnp.ndarray ids, bits, held
-        for i in range(size):
-            n += self.flag[i] & _CHANGED != 0
-        ids, bits, held = _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_BOOL)
+        while n != self.count_changed():
+            n = self.count_changed()
+            ids, bits, held = _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_INT64), _empty(n, cnp.NPY_BOOL)
+            taken = ids, bits, held
         n = 0
-        for i in range(size):
+        for i in range(min(self.cap, self.numbers.n)):
             if self.flag[i] & _CHANGED:
                 (<int64_t *>cnp.PyArray_DATA(ids))[n] = self.numbers.ids[i]
                 (<int64_t *>cnp.PyArray_DATA(bits))[n] = self.bit[i]
                 (<uint8_t *>cnp.PyArray_DATA(held))[n] = self.flag[i] & _HELD
                 self.flag[i] &= ~_CHANGED
                 n += 1
-        return ids, bits, held
+        return taken
 
     def forget(self):
         """Release the memory; values are loaded again when they are read. All changes must have been taken."""
@@ -182,8 +190,9 @@ cdef class RowValue:
 
     def value(self):
         """See `timerheap.ValueState`."""
-        if self.cells is not None:
-            return self.cells.get(self.number())
+        cdef RowCells cells = self.cells
+        if cells is not None:
+            return cells.get(self.number(cells))
         key = self.keys.get()
         if key is None or self.table is None:
             return self.no_key()
@@ -195,8 +204,9 @@ cdef class RowValue:
 
     def update(self, value):
         """See `timerheap.ValueState`."""
-        if self.cells is not None:
-            self.cells.put(self.number(), value if self.is_exact(value) else self.codec.encode(value))
+        cdef RowCells cells = self.cells
+        if cells is not None:
+            cells.put(self.number(cells), value if self.is_exact(value) else self.codec.encode(value))
             return
         key = self.keys.get()
         if key is None or self.table is None:
@@ -209,21 +219,29 @@ cdef class RowValue:
 
     def clear(self):
         """See `timerheap.state.State.clear`."""
-        if self.cells is not None:
-            self.cells.put(self.number(), None)
+        cdef RowCells cells = self.cells
+        if cells is not None:
+            cells.put(self.number(cells), None)
             return
         key = self.keys.get()
         if key is None or self.table is None:
             self.no_key()
         self.table.store(key, None)
 
-    cdef Py_ssize_t number(self) except -1:
-        """Return the number of the current key."""
-        if not self.keys.known:
+    cdef Py_ssize_t number(self, RowCells cells) except -1:
+        """Return the number of the current key in `cells`."""
+        cdef CurrentKey keys = self.keys
+        cdef int64_t id
+        cdef Py_ssize_t number
+        if not keys.known:
             self.no_key()
-        if self.keys.numbers is not self.cells.numbers:
-            return self.cells.numbers.number(self.keys.id)
-        return self.keys.find_number()
+        if keys.number >= 0 and keys.numbers is cells.numbers:
+            return keys.number
+        id = keys.id
+        number = cells.numbers.number(id)
+        if keys.numbers is cells.numbers and keys.id == id:
+            keys.number = number
+        return number
 
     cdef bint is_exact(self, object value) except -1:
         cdef int overflow = 0

@@ -19,6 +19,7 @@ cdef class TimerChanges:
     cdef cnp.ndarray array
     cdef int64_t *rows
     cdef size_t n, cap, voids
+    cdef uint64_t version  # counts changes, so that `take` can detect those that come in between
     cdef KeyNumbers numbers  # by which keys are in `latest`
     cdef cnp.ndarray latest_array
     cdef int64_t *latest  # 1 + the row of the key's last change; or 0 for none, or one that must stay
@@ -33,16 +34,17 @@ cdef class TimerChanges:
     cdef void forget_fired(self) noexcept:
         self.popped, self.until, self.gone, self.fired_at = False, INT64_MIN, 0, SIZE_MAX
 
-    cdef int make_room(self, size_t rows=1) except -1:
-        """Make room for more rows, so that `write` cannot fail."""
+    cdef int make_room(self, size_t rows) except -1:
+        """Make room for more rows."""
         cdef size_t cap
         cdef cnp.ndarray more
-        if self.n + rows > self.cap:
+        while self.cap - self.n < rows:
             cap = max(64, 2 * self.cap, self.n + rows)
             more = _empty(4 * cap, cnp.NPY_INT64)
-            if self.n:
-                memcpy(cnp.PyArray_DATA(more), self.rows, 4 * self.n * sizeof(int64_t))
-            self.array, self.rows, self.cap = more, <int64_t *>cnp.PyArray_DATA(more), cap
+            if self.n <= cap:
+                if self.n:
+                    memcpy(cnp.PyArray_DATA(more), self.rows, 4 * self.n * sizeof(int64_t))
+                self.array, self.rows, self.cap = more, <int64_t *>cnp.PyArray_DATA(more), cap
         return 0
 
     cdef void write(self, int64_t op, int64_t ts, int64_t key, int64_t ns) noexcept:
@@ -50,25 +52,43 @@ cdef class TimerChanges:
         row[0], row[1], row[2], row[3] = op, ts, key, ns
         self.n += 1
 
-    cdef Py_ssize_t find_number(self, CurrentKey keys) except -2:
-        """Return the number of the current key for `push` and `remove`, or -1 if its changes are not tracked."""
-        cdef size_t number, cap
+    cdef inline bint tracks(self, CurrentKey keys) noexcept:
+        """Return whether there is room for the last change of the current key."""
+        return keys.number >= 0 and self.numbers is keys.numbers and <size_t>keys.number < self.latest_cap
+
+    cdef Py_ssize_t make_room_for(self, CurrentKey keys) except -2:
+        """Make room for one change of the current key, for `push` or `remove`.
+
+        Returns its number, or -1 if its changes are not tracked.
+        """
+        while self.n == self.cap or (keys.numbers.used and not self.tracks(keys)):
+            self.make_room(1)
+            if keys.numbers.used:
+                self.track(keys)
+        return keys.number if keys.numbers.used else -1
+
+    cdef int track(self, CurrentKey keys) except -1:
+        """Make room for the last changes of all keys that have numbers; the current key gets one."""
+        cdef KeyNumbers numbers = keys.numbers
+        cdef size_t cap
         cdef cnp.ndarray latest
-        if not keys.numbers.used:
-            return -1
-        number = keys.find_number()
-        if self.numbers is not keys.numbers or number >= self.latest_cap:
-            cap = max(64, keys.numbers.n + keys.numbers.n // 2)
-            latest = _zeros(cap, cnp.NPY_INT64)
-            if self.numbers is keys.numbers and self.latest_cap:
-                memcpy(cnp.PyArray_DATA(latest), self.latest, self.latest_cap * sizeof(int64_t))
-            self.latest_array, self.latest, self.latest_cap = latest, <int64_t *>cnp.PyArray_DATA(latest), cap
-            self.numbers = keys.numbers
-        return number
+        keys.find_number()
+        if self.tracks(keys):
+            return 0
+        cap = max(64, numbers.n + numbers.n // 2)
+        latest = _zeros(cap, cnp.NPY_INT64)
+        if numbers is not keys.numbers or (self.numbers is numbers and self.latest_cap >= cap):
+            return 0
+        if self.numbers is numbers and self.latest_cap:
+            memcpy(cnp.PyArray_DATA(latest), self.latest, self.latest_cap * sizeof(int64_t))
+        self.latest_array, self.latest, self.latest_cap = latest, <int64_t *>cnp.PyArray_DATA(latest), cap
+        self.numbers = numbers
+        return 0
 
     cdef void push(self, int64_t ts, int64_t key, Py_ssize_t number, bint added) noexcept:
         """Record a push, which was `added` unless the timer existed."""
         cdef int64_t *row
+        self.version += 1
         if self.fired_at == self.n and self.fired_key == key:
             self.fired_at = SIZE_MAX
             self.gone -= 1
@@ -85,6 +105,7 @@ cdef class TimerChanges:
     cdef void remove(self, int64_t ts, int64_t key, Py_ssize_t number) noexcept:
         """Record the removal of a timer in the namespace 0."""
         cdef int64_t *row
+        self.version += 1
         if number >= 0 and self.latest[number]:
             row = self.rows + 4 * (self.latest[number] - 1)
             if row[0] == _PUSH and row[1] == ts and row[2] == key:
@@ -97,6 +118,7 @@ cdef class TimerChanges:
 
     cdef void fire(self, int64_t ts, int64_t key) noexcept:
         """Record that a timer, the first of all, has fired."""
+        self.version += 1
         self.popped, self.until = True, max(self.until, ts)
         self.gone += 1
         self.fired_key, self.fired_at = key, self.n
@@ -109,6 +131,7 @@ cdef class TimerChanges:
         cdef th_column ns = rows.take(namespaces, "namespaces")
         cdef size_t n = rows.count(), i
         self.make_room(n)
+        self.version += 1
         for i in range(n):
             self.write(_PUSH, ts.data[<Py_ssize_t>i * ts.step], key.data[<Py_ssize_t>i * key.step],
                        ns.data[<Py_ssize_t>i * ns.step])
@@ -126,12 +149,16 @@ cdef class TimerChanges:
         gone : int
             How many timers have fired whose key did not push another one right away.
         """
-        cdef size_t n = self.n
-        array = _empty(0, cnp.NPY_INT64) if self.array is None else self.array[: 4 * n]
-        array = array.reshape(n, 4)
-        if self.voids:
-            array = array[array[:, 0] != _VOID]
-        taken = array, self.until if self.popped else None, self.gone
+        cdef size_t n
+        cdef uint64_t version = self.version - 1
+        while version != self.version:
+            n, version = self.n, self.version
+            array = _empty(0, cnp.NPY_INT64) if self.array is None else self.array[: 4 * n]
+            array = array.reshape(n, 4)
+            if self.voids:
+                array = array[array[:, 0] != _VOID]
+            taken = array, self.until if self.popped else None, self.gone
+        self.version += 1
         self.array, self.rows, self.n, self.cap, self.voids = None, NULL, 0, 0, 0
         self.numbers, self.latest_array, self.latest, self.latest_cap = None, None, NULL, 0
         self.forget_fired()
@@ -174,9 +201,16 @@ cdef class RowTimers:
 
     cdef int register(self, object timestamp) except -1:
         cdef int64_t ts = _int64(timestamp, "timestamp"), key = self.keys.id
-        cdef Py_ssize_t number = self.changes.find_number(self.keys)
-        self.changes.make_room()
-        self.changes.push(ts, key, number, self.heap.add(ts, key, 0))
+        cdef TimerHeap heap = self.heap
+        cdef TimerChanges changes = self.changes
+        cdef th_status status = TH_FULL
+        cdef Py_ssize_t number
+        while status == TH_FULL:  # growing the heap may take the room in the journal, or the number, away again
+            number = self.number_of(changes, key)
+            status = th_heap_push(&heap.h, ts, key, 0)
+            if status == TH_FULL:
+                heap.grow(heap.h.len + 1)
+        changes.push(ts, key, number, status == TH_YES)
         if self.pushed is not None:
             self.pushed(ts, key)
         if self.due is not None and ts <= self.until:
@@ -185,24 +219,33 @@ cdef class RowTimers:
 
     cdef int delete(self, object timestamp) except -1:
         cdef int64_t ts = _int64(timestamp, "timestamp"), key = self.keys.id
-        cdef Py_ssize_t number = self.changes.find_number(self.keys)
-        self.changes.make_room()
-        if th_heap_remove(&self.heap.h, ts, key, 0):
-            self.changes.remove(ts, key, number)
-            self.heap.give_back()
+        cdef TimerHeap heap = self.heap
+        cdef TimerChanges changes = self.changes
+        cdef Py_ssize_t number = self.number_of(changes, key)
+        if th_heap_remove(&heap.h, ts, key, 0):
+            changes.remove(ts, key, number)
+            heap.give_back()
         return 0
+
+    cdef inline Py_ssize_t number_of(self, TimerChanges changes, int64_t key) except -2:
+        """Make room for one change of `key`, which is current, and return its number."""
+        cdef CurrentKey keys = self.keys
+        cdef Py_ssize_t number = changes.make_room_for(keys)
+        if keys.id != key:
+            raise RuntimeError("the current key must not change while a timer is registered or deleted")
+        return number
 
     cdef bint take_due(self, int64_t time, int64_t *timestamp) except -1:
         """Remove the first timer if its timestamp is <= `time`, and make its key current; return whether it was."""
-        cdef th_heap *h = &self.heap.h
+        cdef TimerHeap heap = self.heap
         cdef int64_t ts, key
-        if not h.len or h.ts[0] > time:
+        if not heap.h.len or heap.h.ts[0] > time:
             return False
-        ts, key = h.ts[0], h.key[0]
+        ts, key = heap.h.ts[0], heap.h.key[0]
         self.keys.set(key, -1)
         self.changes.fire(ts, key)
-        th_heap_pop(h)
-        self.heap.give_back()
+        th_heap_pop(&heap.h)
+        heap.give_back()
         timestamp[0] = ts
         return True
 
@@ -237,18 +280,22 @@ cdef class RowTimerService:
 
     def register_event_time_timer(self, timestamp):
         """See `timerheap.TimerService`."""
-        self.event.register(timestamp)
+        cdef RowTimers timers = self.event
+        timers.register(timestamp)
 
     def register_processing_time_timer(self, timestamp):
         """See `timerheap.TimerService`."""
+        cdef RowTimers timers = self.processing
         if self.now is None:
             self._no_processing_time()
-        self.processing.register(timestamp)
+        timers.register(timestamp)
 
     def delete_event_time_timer(self, timestamp):
         """See `timerheap.TimerService`."""
-        self.event.delete(timestamp)
+        cdef RowTimers timers = self.event
+        timers.delete(timestamp)
 
     def delete_processing_time_timer(self, timestamp):
         """See `timerheap.TimerService`."""
-        self.processing.delete(timestamp)
+        cdef RowTimers timers = self.processing
+        timers.delete(timestamp)

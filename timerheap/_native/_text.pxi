@@ -64,8 +64,8 @@ def from_text(text):
     cdef bytes data
     if not isinstance(text, str):
         raise TypeError(f"text must be a str, got {_shown(text)}")
-    if not text.isascii() or len(text) % 8 == 1:
-        raise ValueError(f"text must be what to_text() returned, got {len(text)} other characters")
+    if not str.isascii(text) or str.__len__(text) % 8 == 1:
+        raise ValueError(f"text must be what to_text() returned, got {str.__len__(text)} other characters")
     characters = <const uint8_t *>PyUnicode_AsUTF8AndSize(text, &size)
     data = PyBytes_FromStringAndSize(NULL, th_text_bytes(size))
     th_text_read(characters, size, <uint8_t *>PyBytes_AS_STRING(data))

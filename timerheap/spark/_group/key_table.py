@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+import secrets
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from timerheap._native._heap import IdIndex
+from timerheap._native._heap import IdIndex, secret_hashes
+from timerheap.spark._group.array_views import view_of
 from timerheap.spark._group.chunks import KEYS
 from timerheap.spark._group.id_table import IdTable, members
 from timerheap.spark._group.memory import PROCESS, Memory
@@ -23,15 +23,17 @@ __all__ = ["NAME", "KeyTable", "shown_keys"]
 NAME = b"name"
 """The metadata of a key column that has its name in the user's rows."""
 
-_ID_SPAN = 1 << 64
+_MANY_ROUNDS = 8  # which not even 2**32 displaced keys need
 _NO_IDS = np.empty(0, np.int64)
 
 
 class KeyTable:
     """Maps keys to key ids and back.
 
-    The id of a key is its hash, or the next free value if another live key has that id. The key is then
-    displaced. A chunk holds one row per id: the key columns, and the hash of a displaced key (else null).
+    The id of a key is its hash, or another free value if another live key has that id. The key is then
+    displaced. Keys whose hashes collide can be made on purpose, so displaced keys are found by a second hash,
+    of their values and a secret seed, at a cost that does not depend on how many there are. A chunk holds one
+    row per id: the key columns, and the hash of a displaced key (else null).
 
     Parameters
     ----------
@@ -58,7 +60,9 @@ class KeyTable:
         self.type = pa.struct(columns)
         self.table = IdTable(self.type, memory)
         self._hashes = IdTable(pa.int64(), memory)  # the hashes of displaced keys by id
-        self._displaced: dict[int, dict[tuple[Any, ...], int]] = {}  # hash -> key -> id
+        self._displaced = IdIndex(memory)  # their ids by second hash
+        self._seed = secrets.randbits(128)
+        self._rounds = 0  # of second hashes: more than one only if those of displaced keys collide, too
         self._added: list[np.ndarray] = []
         self._dropped: list[np.ndarray] = []
         self.losses = 0  # counts new keys, since a key may never get a timer, state or row
@@ -72,17 +76,18 @@ class KeyTable:
 
     @classmethod
     def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
-        """Return the table that `head` describes; O(displaced keys), which are next to none."""
+        """Return the table that `head` describes; O(1)."""
         keys = cls(fields, memory)
-        keys.losses, table, hashes = head
+        keys.losses, keys._seed, keys._rounds, table, hashes, displaced = head
         keys.table = IdTable.attach(keys.type, memory, table)
         keys._hashes = IdTable.attach(pa.int64(), memory, hashes)
-        keys._index_displaced(*keys._hashes.items())
+        keys._displaced = IdIndex._attach(memory, displaced)
         return keys
 
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
-        return [self.losses, self.table.head(), self._hashes.head()]
+        parts = [self.table.head(), self._hashes.head(), self._displaced._head()]
+        return [self.losses, self._seed, self._rounds, *parts]
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Return the id of the key of each row, shape (n,), and add the new keys; see `locate`."""
@@ -91,7 +96,7 @@ class KeyTable:
     def locate(self, hashes: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
         """Return the id of the key of each row and its place in `table`, and add the new keys.
 
-        Costs O(n) without a Python step per row, except for keys that collide.
+        Costs O(n) without a Python step per row.
 
         Parameters
         ----------
@@ -107,8 +112,8 @@ class KeyTable:
         places, found, same = self.table.match(hashes, columns)
         if not found.all():
             absent = np.flatnonzero(~found)
-            if self._displaced:  # a key stays displaced even if its hash is free by now
-                absent = absent[~members(hashes[absent], np.fromiter(self._displaced, np.int64))]
+            if len(self._hashes):  # a key stays displaced even if its hash is free by now
+                absent = absent[~self._find_displaced(_taken(columns, absent))[1]]
             if len(absent):
                 new, keys = hashes[absent], _taken(columns, absent)
                 first = np.flatnonzero(IdIndex().put_many(new, 0))
@@ -120,45 +125,53 @@ class KeyTable:
         if not len(clash):
             return hashes, places
         ids = hashes.copy()
-        self._resolve_singly(ids, clash, hashes, columns)
+        ids[clash] = self._displaced_ids(hashes[clash], _taken(columns, clash))
         return ids, self.table.places(ids)
 
-    def _resolve_singly(
-        self, ids: np.ndarray, rows: np.ndarray, hashes: np.ndarray, columns: list[pa.Array]
-    ) -> None:
-        added: dict[int, tuple[int, int, tuple[Any, ...]]] = {}  # id -> row, hash, key
-        displaced: dict[tuple[int, tuple[Any, ...]], int] = {}  # by this call
-        taken: dict[int, tuple[int, tuple[Any, ...]] | None] = {}  # the holders of the ids looked up so far
-        subset = (column.take(pa.array(rows)).to_pylist() for column in columns)
-        for row, values in zip(rows.tolist(), zip(*subset, strict=True), strict=True):
-            key = _comparable(values)
-            hash_ = int(hashes[row])
-            known = self._displaced.get(hash_, {}).get(key, displaced.get((hash_, key)))
-            if known is not None:
-                ids[row] = known
-                continue
-            id_ = hash_
-            while (holder := self._holder(id_, taken)) is not None and not (
-                id_ == hash_ and holder == (hash_, key)
-            ):
-                id_ = (id_ + 1 + (_ID_SPAN >> 1)) % _ID_SPAN - (_ID_SPAN >> 1)
-            ids[row] = id_
-            if holder is None:
-                taken[id_] = (hash_, key)
-                added[id_] = (row, hash_, key)
-                if id_ != hash_:
-                    displaced[hash_, key] = id_
-        moved = np.array([*displaced.values()], np.int64)
-        self._hashes.put(moved, pa.array([hash_ for hash_, _ in displaced], pa.int64()))
+    def _second_hashes(self, columns: list[pa.Array], n: int, round_: int) -> np.ndarray:
+        views = [view_of(column) for column in columns if not pa.types.is_null(column.type)]
+        hashes: np.ndarray = secret_hashes(views, n, (self._seed + round_) % (1 << 128))
+        return hashes
+
+    def _find_displaced(self, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of displaced keys, and which keys are displaced: each of shape (n,)."""
+        n = len(columns[0])
+        ids, known = np.zeros(n, np.int64), np.zeros(n, bool)
+        for round_ in range(self._rounds):
+            found, held = self._displaced.find_many(self._second_hashes(columns, n, round_))
+            held &= self.table.match(found, columns)[2]
+            ids[held], known = found[held], known | held
+        return ids, known
+
+    def _displaced_ids(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
+        """Return the ids of keys whose hashes are ids of others, and add the new keys."""
+        ids, known = self._find_displaced(columns)
+        left, round_ = np.flatnonzero(~known), 0
+        while len(left):
+            keys = _taken(columns, left)
+            second = self._second_hashes(keys, len(left), round_)
+            first = np.flatnonzero(~self._displaced.find_many(second)[1])
+            first = first[IdIndex().put_many(second[first], 0)]
+            self._displace(hashes[left[first]], _taken(keys, first), second[first], round_)
+            ids[left] = self._displaced.find_many(second)[0]
+            left = left[~self.table.match(ids[left], keys)[2]]
+            round_ += 1
+        return ids
+
+    def _displace(self, hashes: np.ndarray, columns: list[pa.Array], second: np.ndarray, round_: int) -> None:
+        """Add distinct keys under distinct second hashes."""
+        ids = second.copy()
+        while (taken := self.table.find(ids) | ~IdIndex().put_many(ids, 0)).any():
+            ids[taken] += 1
         try:
-            new = np.fromiter(added, np.int64, len(added))
-            first = np.array([row for row, _, _ in added.values()], np.intp)
-            self._add(new, self._structs(_taken(columns, first)))
+            self._displaced.put_many(second, ids)
+            self._hashes.put(ids, pa.array(hashes))
+            self._add(ids, self._structs(columns))
         except MemoryError:
-            self._hashes.remove(moved)
+            self._displaced.remove_many(second)
+            self._hashes.remove(ids)
             raise
-        for (hash_, key), id_ in displaced.items():
-            self._displaced.setdefault(hash_, {})[key] = id_
+        self._rounds = max(self._rounds, round_ + 1)
 
     def _add(self, ids: np.ndarray, rows: pa.Array) -> bool:
         """Add keys; return whether others have got new places."""
@@ -166,16 +179,6 @@ class KeyTable:
         self._added.append(ids)
         self.losses += len(ids)
         return moved
-
-    def _holder(
-        self, id_: int, taken: dict[int, tuple[int, tuple[Any, ...]] | None]
-    ) -> tuple[int, tuple[Any, ...]] | None:
-        """Return the hash and the key that an id belongs to, or None for a free id."""
-        if id_ not in taken:
-            ids = np.array([id_], np.int64)
-            row = self.table.get(ids)[0].as_py()
-            taken[id_] = row and (int(self.hashes(ids)[0]), _comparable(row.values()))
-        return taken[id_]
 
     def expect(self, key_hashes: npt.ArrayLike) -> None:
         """Raise KeyError if an id belongs to no key; the ids `at_hand` are not looked up."""
@@ -193,7 +196,7 @@ class KeyTable:
 
     def hashes(self, ids: np.ndarray) -> np.ndarray:
         """Return the hashes of the keys of known `ids`: shape (n,), int64."""
-        if not self._displaced:
+        if not len(self._hashes):
             return ids
         hashes: np.ndarray = pc.coalesce(self._hashes.get(ids), pa.array(ids)).to_numpy()
         return hashes
@@ -208,21 +211,30 @@ class KeyTable:
 
     def _forget(self, ids: np.ndarray) -> None:
         """Forget where keys were displaced to."""
+        if not len(self._hashes):
+            return
+        ids = ids[self._hashes.find(ids)]
+        columns = self.table.get(ids).flatten()
+        for round_ in range(self._rounds):
+            second = self._second_hashes(columns, len(ids), round_)
+            self._displaced.remove_many(second[self._displaced.find_many(second)[0] == ids])
         self._hashes.remove(ids)
-        if self._displaced:
-            gone = set(ids.tolist())
-            left = {
-                h: {k: i for k, i in keys.items() if i not in gone} for h, keys in self._displaced.items()
-            }
-            self._displaced = {hash_: keys for hash_, keys in left.items() if keys}
 
-    def _index_displaced(self, ids: np.ndarray, hashes: pa.Array) -> None:
+    def _index_displaced(self, ids: np.ndarray) -> None:
         keys = self.table.get(ids)
         if keys.null_count:
             gone = ids[keys.is_null().to_numpy(zero_copy_only=False)]
             raise ValueError(f"a displaced id must be that of a key, got {int(gone[0])}, which has none")
-        for id_, hash_, key in zip(ids.tolist(), hashes.to_pylist(), keys.to_pylist(), strict=True):
-            self._displaced.setdefault(hash_, {})[_comparable(key.values())] = id_
+        columns, left, round_ = keys.flatten(), np.arange(len(ids)), 0
+        while len(left):
+            if round_ > _MANY_ROUNDS:
+                raise ValueError(f"a key must have one id, got {int(ids[left[0]])} and others")
+            second = self._second_hashes(_taken(columns, left), len(left), round_)
+            free = ~self._displaced.find_many(second)[1]
+            free[free] = IdIndex().put_many(second[free], 0)
+            self._displaced.put_many(second[free], ids[left[free]])
+            left, round_ = left[~free], round_ + 1
+            self._rounds = max(self._rounds, round_)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -263,9 +275,9 @@ class KeyTable:
         self.table.put(ids, self._structs(columns, rows.is_null()))
         displaced = hashes.is_valid()
         if displaced.true_count:
-            ids, hashes = ids[displaced.to_numpy(zero_copy_only=False)], hashes.filter(displaced)
-            self._hashes.put(ids, hashes)
-            self._index_displaced(ids, hashes)
+            ids = ids[displaced.to_numpy(zero_copy_only=False)]
+            self._hashes.put(ids, hashes.filter(displaced))
+            self._index_displaced(ids)
 
     def reserve(self, times: float) -> None:
         """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
@@ -313,8 +325,3 @@ def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
             f"key_hashes must be ids of live keys, got {int(missing[0])} ({len(missing)} unknown of "
             f"{len(ids)}); pass ids from ctx.key_hashes"
         )
-
-
-def _comparable(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return a key as a tuple that equals itself, with the same object for every NaN."""
-    return tuple(math.nan if value != value else value for value in values)

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from made_keys import longs_with
 from pyspark.sql import Row, SparkSession
 from streams import read_stream, write_batches
 
@@ -20,11 +22,14 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
+    spark_xxhash64,
 )
 from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.resplit import restore, split
 from timerheap.spark._query import nullable_arrow_schema
+from timerheap.spark._worker.broadcast_runner import _ID
 from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.stateful_operator import runner_of
@@ -87,7 +92,7 @@ class Group:
         self, readings: list[tuple[Any, ...]], limits: list[tuple[Any, ...]], watermark: int
     ) -> tuple[list[tuple[Any, ...]], list[str]]:
         """Return the results and the side output of a micro-batch."""
-        query = self.inputs.query(
+        query = self.query = self.inputs.query(
             TooWarm(),
             False,
             result=columns_type("output_schema", OUTPUT),
@@ -171,7 +176,70 @@ def test_rules_reach_all_key_groups_and_outlive_a_restart(spark: SparkSession, t
         query = warm.writeStream.foreachBatch(lambda df, _: found.extend(map(tuple, df.collect())))
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
         query.trigger(availableNow=True).start().awaitTermination()
+        state = timerheap.spark.read_checkpoint(spark, tmp_path / "checkpoint")
+        rules = state.state("broadcast:limits").collect()
+        assert sorted(row.key_group for row in rules) == list(range(state.max_parallelism))
+        assert [row.value for row in rules] == [{"hall": 19}] * len(rules)
+        assert state.groups().agg({"keys": "sum"}).first() == (len(sensors) if readings else 0,)
     assert sorted(found) == sorted((sensor, "warm", 20) for sensor in sensors)
+    assert all(row.sensor is None for row in rules)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_broadcast_state_reaches_all_key_groups_of_another_max_parallelism(groups: int) -> None:
+    group = Group()
+    group.run([(f"s{n}", "hall", 20, 0) for n in range(20)], [("hall", 19)], 5)
+    assert group.saved is not None
+    loaded, _ = load_group(group.query, 4, group.saved)
+    for first in (True, False):
+        parts = dict(split(loaded, groups, first))
+        assert parts.keys() <= set(range(groups))
+        keys = 0
+        for contents in parts.values():
+            restored = KeyGroup(group.query.layout)
+            restore(restored, contents)
+            keys += len(restored.keys)
+            assert bool(len(restored.states.get("broadcast:limits", []))) == first
+        assert keys == 20
+        assert len(parts) == groups or not first
+
+
+class Limits(KeyedBroadcastProcessFunction):
+    """Yields the limit of a room."""
+
+    def process_element(self, value: Row, ctx: Any) -> Iterable[Any]:
+        yield value.k, ctx.get_broadcast_state(LIMIT).get(value.room)
+
+    def process_broadcast_element(self, value: Row, ctx: Any) -> None:
+        ctx.get_broadcast_state(LIMIT).put(value.room, value.limit)
+
+
+@pytest.mark.parametrize("rules_first", [True, False])
+def test_a_key_may_have_the_id_of_broadcast_state(rules_first: bool) -> None:
+    (key,) = longs_with(np.array([_ID])).tolist()
+    assert spark_xxhash64([key], ["bigint"]) == _ID
+    output = "k bigint, n bigint"
+    columns = "k bigint, room string, at bigint"
+    test = ProcessTester(Limits(), "k", columns, output, "at", rules_schema=LIMITS, order="arrival")
+    if not rules_first:
+        assert test.push([(key, "hall", 0)]) == [(key, None)]
+    for limit in (19, 20):
+        test.push_rules([("hall", limit)])
+        assert test.push([(key, "hall", 0)]) == [(key, limit)]
+        test.restore(test.snapshot())
+    assert test.broadcast_state("limits") == {"hall": 20}
+
+
+def test_a_keyed_state_with_the_name_of_a_broadcast_state_is_refused() -> None:
+    class Named(TooWarm):
+        def open(self, runtime_context: Any) -> None:
+            self.count = runtime_context.get_state(ValueStateDescriptor("broadcast:limits", Types.LONG()))
+
+    test = ProcessTester(Named(), "sensor", READINGS, OUTPUT, "at", rules_schema=LIMITS)
+    with pytest.raises(
+        ValueError, match="a keyed state's name must not start with 'broadcast:', got 'broadc"
+    ):
+        test.push([("a", "hall", 20, 0)])
 
 
 @pytest.mark.spark

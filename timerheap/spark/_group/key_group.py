@@ -37,7 +37,10 @@ _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 
 BROADCAST_STATE = "broadcast:"
-"""Prefix of the names of broadcast states, which a function asks for when it has rows."""
+"""Prefix of the names of broadcast states, which a function asks for when it has rows.
+
+They belong to the key group and not to a key: their tables have one id, which is none of `KeyGroup.keys`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -241,8 +244,12 @@ class KeyGroup:
         self.states[name] = table
         return table
 
-    def state(self, name: str, shape: str, type_: pa.DataType) -> UserState:
+    def state(self, name: str, shape: str, type_: pa.DataType, *, broadcast: bool = False) -> UserState:
         """Return the table of a user's state; raise a ValueError if its shape or type has changed."""
+        if broadcast:
+            name = BROADCAST_STATE + name
+        elif name.startswith(BROADCAST_STATE):
+            raise ValueError(f"a keyed state's name must not start with {BROADCAST_STATE!r}, got {name!r}")
         if name in self.layout.drop_state:
             raise ValueError(
                 f"drop_state must name states that the function no longer has, got {name!r}, which it uses; "
@@ -295,7 +302,9 @@ class KeyGroup:
             return
         self._losses_seen += self.losses()
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
-        holders += [table.ids() for table in self.states.values()]
+        holders += [
+            table.ids() for name, table in self.states.items() if not name.startswith(BROADCAST_STATE)
+        ]
         holders += [timers.heap.key_hashes for timers in self._expiries.values()]
         if self.slices is not None:
             holders.append(self.slices.ids())

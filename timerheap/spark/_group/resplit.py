@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
+from timerheap.spark._group.checkpoint import CheckpointedPart
 from timerheap.spark._group.chunks import KEYS, USER_STATE, pieces
-from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
 from timerheap.spark._group.user_states import restored_state
 
 __all__ = ["restore", "split"]
@@ -16,23 +17,30 @@ __all__ = ["restore", "split"]
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
 
 
-def split(group: KeyGroup, max_parallelism: int) -> Iterator[tuple[int, bytes]]:
+def split(group: KeyGroup, max_parallelism: int, first: bool) -> Iterator[tuple[int, bytes]]:
     """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents.
 
-    O(size of the group). The group has no windows.
+    O(size of the group). The group has no windows. Its broadcast states are those of every group: the first
+    one yields them for all.
     """
     ids = group.keys.snapshot().column("id").to_numpy()
     key_groups = np.mod(group.keys.hashes(ids), max_parallelism)
     order = np.argsort(ids)
-    parts = []
+    parts: list[tuple[CheckpointedPart, pa.RecordBatch, np.ndarray | None]] = []
+    targets = np.unique(key_groups)
     for part in group.parts():
         rows = part.snapshot()
+        if part.name.startswith(BROADCAST_STATE):
+            if first:
+                parts.append((part, rows, None))
+                targets = np.arange(max_parallelism)
+            continue
         places = np.searchsorted(ids, rows.column(part.id_column).to_numpy(), sorter=order)
         parts.append((part, rows, key_groups[order[places]]))
-    for key_group in np.unique(key_groups).tolist():
+    for key_group in targets.tolist():
         found: list[tuple[int, str, bytes]] = []
         for part, rows, of_row in parts:
-            mine = rows.take(pa.array(np.flatnonzero(of_row == key_group)))
+            mine = rows if of_row is None else rows.take(pa.array(np.flatnonzero(of_row == key_group)))
             found += [(part.kind, part.name, _stream(piece)) for piece in pieces(mine, part.schema)]
         columns = zip(zip(*found, strict=True), _CONTENTS.types, strict=True)
         arrays = [pa.array(column, type_) for column, type_ in columns]

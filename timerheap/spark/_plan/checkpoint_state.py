@@ -113,7 +113,7 @@ class CheckpointState:
         pyspark.sql.DataFrame
             The key columns; ``value``, of the declared type, an array for a list state, or a map; and
             ``key_group``. A stateful processor's values are structs; with a time to live, each is in a struct
-            with ``expires``, epoch ms.
+            with ``expires``, epoch ms. Broadcast state has a row for each key group, with nulls as the key.
 
         Raises
         ------
@@ -128,7 +128,8 @@ class CheckpointState:
             raise ValueError(f"name must be {have}, got {name!r}")
         type_ = restored_state(*parts[0]).type
         kinds = [KEYS, *{part.kind for part in parts}]
-        return self._table(partial(tables.state, name), kinds, self._with_keys([("value", type_)]))
+        keys = [field.type for field in self.survey.keys]
+        return self._table(partial(tables.state, name, keys), kinds, self._with_keys([("value", type_)]))
 
     def waiting_rows(self) -> DataFrame:
         """Return the rows that wait for the watermark, in a query with ``order="event_time"``.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from timerheap._returned import records
 from timerheap.broadcast import BroadcastState, KeyedBroadcastProcessFunction, ReadOnlyBroadcastState
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
-from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
+from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 from timerheap.spark._worker.group_state import GroupRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
@@ -32,7 +31,7 @@ from timerheap.state import (
 
 __all__ = ["BroadcastRunner", "Broadcasting"]
 
-_ID = 0x62726F6164636173  # of the key, all null, whose states are the broadcast states of its key group
+_ID = 0x62726F6164636173  # of each broadcast state, in a table of its own
 
 
 class Broadcasting(KeyedProcessFunction):
@@ -60,7 +59,7 @@ class _BroadcastStates:
     def __init__(self, max_parallelism: int) -> None:
         key = CurrentKey()
         key.current_key = _ID
-        self._context = GroupRuntimeContext(key, max_parallelism)
+        self._context = GroupRuntimeContext(key, max_parallelism, broadcast=True)
         self._states: dict[str, MapState] = {}
 
     def bind(self, group: KeyGroup) -> None:
@@ -75,9 +74,7 @@ class _BroadcastStates:
         if state is None:
             if descriptor.ttl_config is not None:
                 raise NotImplementedError(f"broadcast state {descriptor.name!r} must have no time to live")
-            own = copy(descriptor)  # beside a keyed state of the same name
-            own.name = BROADCAST_STATE + descriptor.name
-            state = self._states[descriptor.name] = self._context.get_map_state(own)
+            state = self._states[descriptor.name] = self._context.get_map_state(descriptor)
         return state
 
 
@@ -136,7 +133,6 @@ class BroadcastRunner(RowRunner):
         super().__init__(work, query, max_parallelism)
         assert query.broadcast is not None
         self._broadcast_type = query.broadcast
-        self._no_key = [pa.nulls(1, field.type) for field in query.layout.key_fields]
         self._process = work.function.process_broadcast_element
         self._context.states = _BroadcastStates(max_parallelism)
         self._of_broadcast = _BroadcastContext(self, self._context)
@@ -149,9 +145,6 @@ class BroadcastRunner(RowRunner):
 
     def broadcast(self, rows: pa.Table) -> None:
         """Process rows of the broadcast input."""
-        (id_,) = self._group.keys.resolve(np.array([_ID]), self._no_key)
-        if id_ != _ID:
-            raise RuntimeError("a key of this query has the hash of broadcast state; add another key column")
         name = "process_broadcast_element"
         for row in row_source(rows, self._broadcast_type).tolist():
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from timerheap.spark._exchange.placement import key_group_of
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
+from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.key_table import shown_keys
 from timerheap.spark._group.manifest import MANIFEST
 from timerheap.spark._group.offsets import fitting, narrow, wide_rows, widen
@@ -121,15 +122,17 @@ def timers(group: StoredGroup, key_group: int) -> Columns:
             ]
 
 
-def state(name: str, group: StoredGroup, key_group: int) -> Columns:
-    """Yield the contents of a state: keys, value, key group."""
+def state(name: str, keys: Sequence[pa.DataType], group: StoredGroup, key_group: int) -> Columns:
+    """Yield the contents of a state: keys, of these types and null for broadcast state, value, key group."""
     table = group.states.get(name)
     if table is None:
         return
     ids = table.ids()
     for start in range(0, len(ids), _STEP):
         step = ids[start : start + _STEP]
-        yield [*_keys(group, step), table.get_many(step), _numbers(key_group, len(step))]
+        shared = name.startswith(BROADCAST_STATE)
+        of_keys = [pa.nulls(len(step), type_) for type_ in keys] if shared else _keys(group, step)
+        yield [*of_keys, table.get_many(step), _numbers(key_group, len(step))]
 
 
 def waiting_rows(names: list[str], group: StoredGroup, key_group: int) -> Columns:

@@ -37,11 +37,12 @@ _CONTENTS: dict[str, Callable[..., pa.DataType]] = {
 class _GroupBackend:
     """Stores states in a key group."""
 
-    def __init__(self, group: KeyGroup) -> None:
+    def __init__(self, group: KeyGroup, broadcast: bool) -> None:
         self._group = group
+        self._broadcast = broadcast
 
     def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> UserState:
-        return self._group.state(name, shape, _CONTENTS[shape](*types))
+        return self._group.state(name, shape, _CONTENTS[shape](*types), broadcast=self._broadcast)
 
 
 class GroupRuntimeContext(KeyedRuntimeContext):
@@ -52,17 +53,20 @@ class GroupRuntimeContext(KeyedRuntimeContext):
     keys : CurrentKey
         Holds the id of the current key.
     max_parallelism : int
+    broadcast : bool, default False
+        Whether the states are broadcast states.
     """
 
     group: KeyGroup
 
-    def __init__(self, keys: CurrentKey, max_parallelism: int) -> None:
+    def __init__(self, keys: CurrentKey, max_parallelism: int, *, broadcast: bool = False) -> None:
         super().__init__(keys, ArrowTypes(Row), max_parallelism)
+        self._broadcast = broadcast
 
     def bind(self, group: KeyGroup) -> list[UserState]:
         """Bind all handles to this group; return the tables of their states."""
         self.group = group
-        return self.bind_backend(_GroupBackend(group))
+        return self.bind_backend(_GroupBackend(group, self._broadcast))
 
 
 class RowRuntimeContext(GroupRuntimeContext):

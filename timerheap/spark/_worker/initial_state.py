@@ -51,8 +51,8 @@ class Splitter:
         group = KeyGroup(self.query.layout)
         Stored.load(store, manifest, group.part, self.query.drop_state)
         group.watermark = manifest.watermark
-        found = dict(split(group.loaded(), placement.max_parallelism))
         clocked = key_group_of(values.column("label")[0].as_py()) == 0  # its clock is that of all groups
+        found = dict(split(group.loaded(), placement.max_parallelism, clocked))
         clock = read_clock(manifest, store.read) if clocked else None
         key_groups = range(placement.max_parallelism) if clocked else found
         rows = [

@@ -233,9 +233,9 @@ def test_time_between_two_runs_does_not_count_as_quiet() -> None:
 
 def test_the_clock_keeps_when_rows_have_arrived_if_micro_batches_have_no_time() -> None:
     clock = WatermarkState((STRATEGY,), ("airport",))
-    clock.observe(observed((0, "a", 100), (0, "b", 50)), None, "first", packed_at=1_000)
+    clock.observe(observed((0, "a", 100), (0, "b", 50)), None, "first", at=1_000)
     clock = reloaded(clock, (STRATEGY,))
-    clock.observe(observed((0, "a", 200)), None, "second", packed_at=2_000)
+    clock.observe(observed((0, "a", 200)), None, "second", at=2_000)
     assert decode_clock(clock.to_bytes()).inputs[0].active_at.tolist() == [2_000, 1_000]
 
 
@@ -320,10 +320,10 @@ def test_invalid_bytes_of_a_clock_raise(at: int, byte: int, cut: bool) -> None:
 
 def test_a_clock_holds_only_what_a_load_needs() -> None:
     clock = WatermarkState((STRATEGY,), ("airport",))
-    clock.observe(observed((0, "a", 100)), None, "run", packed_at=1_000)
+    clock.observe(observed((0, "a", 100)), None, "run", at=1_000)
     data = clock.to_bytes()
     assert len(data) < 100
-    clock.observe(observed((0, "a", 90)), None, "another run", packed_at=1_000)
+    clock.observe(observed((0, "a", 90)), None, "another run", at=1_000)
     assert clock.to_bytes() == data, "nothing expires, and no watermark has risen"
 
 

@@ -258,7 +258,8 @@ def test_a_worker_killed_at_any_point_of_a_first_batch_leaves_nothing_after_the_
     assert line > 100
 
 
-def test_the_files_of_dead_workers_are_removed_whatever_group_they_had(tmp_path: Path) -> None:
+@pytest.mark.parametrize("swept_by", ["q", "other"])  # the query itself may have had its last micro-batch
+def test_the_files_of_dead_workers_are_removed_whatever_group_they_had(tmp_path: Path, swept_by: str) -> None:
     put(tmp_path, T1, "text")
 
     def dies() -> None:
@@ -270,8 +271,8 @@ def test_the_files_of_dead_workers_are_removed_whatever_group_they_had(tmp_path:
 
     assert worker(dies) == -signal.SIGKILL
     assert len(files(tmp_path)) == 2
-    mine = store(tmp_path).create(b"group-03")
-    store(tmp_path)
+    mine = store(tmp_path, swept_by).create(b"group-03")
+    store(tmp_path, swept_by)
     assert files(tmp_path) == [os.path.basename(mine.path)]
 
 

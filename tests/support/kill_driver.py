@@ -1,6 +1,7 @@
 """Kills drivers, Python workers and executors at random, and compares the output with an undisturbed run.
 
-The kind `speculation` kills executors, too, and in each micro-batch two attempts of a task commit.
+The kind `speculation` kills executors, too, and in each micro-batch two attempts of a task commit. With both
+kinds a query that ends by itself is a failure; the queries of `SPARKS_OWN` show how Spark itself fares.
 
 Run as ``make soak-kills ARGS="--kills 40 --seed 1"``. Every choice comes from the seed, but a moment is never
 quite the same twice.
@@ -13,6 +14,7 @@ import json
 import os
 import queue
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kill_jobs import QUERIES, Twins, write_input
+from kill_child import SINKS
+from kill_jobs import QUERIES, SPARKS_OWN, Twins, write_input
 from local_spark import JAVA_OPTIONS
 from processes import below, command, kill, python_daemons, python_workers
 from standalone import Cluster, cluster
@@ -32,6 +35,7 @@ from standalone import Cluster, cluster
 __all__ = ["Child", "Outcome", "compared", "run", "settings_of"]
 
 CHILD = Path(__file__).with_name("kill_child.py")
+PATH = os.environ.get("PYTHONPATH", str(CHILD.parent))
 STORE = "spark.sql.streaming.stateStore"
 PATIENCE = 600  # seconds without a sign of life
 HOPELESS = 8  # restarts without a batch in between
@@ -71,7 +75,7 @@ class Child:
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, CHILD, work / "spec.json"],
-                env=os.environ | {"PYTHONPATH": str(CHILD.parent)},
+                env=os.environ | {"PYTHONPATH": f"{CHILD.parent}:{PATH}"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -112,7 +116,7 @@ class Child:
 
     def failure(self) -> str:
         """Return the end of what an ended child has written to its log; nothing if it was a success."""
-        return "" if self.process.returncode == 0 else self.log.read_text(errors="replace")[-20_000:]
+        return "" if self.process.returncode == 0 else self.log.read_text(errors="replace")[-200_000:]
 
 
 @dataclass
@@ -127,6 +131,7 @@ class Outcome:
     twins: int = 0
     differences: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def add(self, other: Outcome) -> None:
@@ -181,6 +186,7 @@ def settings_of(where: Cluster | None) -> dict[str, Any]:
         "spark.cores.max": 2,
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.executorEnv.PYTHONPATH": PATH,
         "spark.task.maxFailures": 20,
         "spark.stage.maxConsecutiveAttempts": 20,
         # Spark hears of a killed executor by its connection; on a busy machine, a living one is only slow.
@@ -195,6 +201,7 @@ def settings_by_chance(draw: random.Random, where: Cluster | None) -> dict[str, 
         "spark.sql.shuffle.partitions": draw.choice([2, 3, 4]),
         "spark.python.worker.reuse": draw.choice(["true", "true", "false"]),
         f"{STORE}.rocksdb.changelogCheckpointing.enabled": draw.choice(["true", "true", "false"]),
+        "spark.sql.streaming.fileSink.log.compactInterval": 1_000_000,  # a file for each micro-batch
         f"{STORE}.maintenanceInterval": draw.choice(["1s", "60s"]),
         f"{STORE}.minDeltasForSnapshot": draw.choice([2, 10]),
         f"{STORE}.checkpointFormatVersion": draw.choice([1, 1, 2]),
@@ -237,8 +244,9 @@ def run(
         if not failure:
             found.seconds = time.monotonic() - begun
             return found
-        if not wounded and not any(reason in failure for reason in EXPECTED):
-            found.errors.append(failure)
+        if not wounded:
+            expected = any(reason in failure for reason in EXPECTED)
+            (found.ended if expected else found.errors).append(failure)
         idle = 0 if child.wrote or wounded else idle + 1
         if idle == HOPELESS:
             raise RuntimeError(
@@ -334,47 +342,50 @@ class Soak:
         draw = random.Random(f"{self._seed} {kind} {number}")
         query = self._queries[number % len(self._queries)]
         right, work = self._undisturbed(query), self._scratch / f"{kind}-{number}"
-        chosen = settings_by_chance(draw, where)
+        chosen, sink = settings_by_chance(draw, where), draw.choice(SINKS)
         twins = kind == "speculation"
         if twins:
             chosen |= {"spark.speculation": "true", f"{STORE}.checkpointFormatVersion": 1}
-        done = run(work, self._spec(query, settings_of(where) | chosen, twins), kills, kind, draw, where)
+        spec = self._spec(query, settings_of(where) | chosen, sink, twins)
+        done = run(work, spec, kills, kind, draw, where)
         done.add(compared(right, work / "out"))
         done.twins = Twins.count(work / "twins")
         shown = ", ".join(f"{name.removeprefix('spark.')}={value}" for name, value in chosen.items())
         shown = shown.replace("sql.streaming.stateStore.", "")
-        tell(f"{line(kind, done)}  {query}; {shown}")
-        for what in [*done.differences[:10], *map(_cause, done.errors)]:
+        tell(f"{line(kind, done)}  {query}; sink={sink}, {shown}")
+        for what in [*done.differences[:10], *map(_cause, done.errors + done.ended)]:
             tell(f"  {what}")
+        if query in SPARKS_OWN or KINDS[kind] is not kill_executor:
+            done.ended.clear()
         return done
 
     def _undisturbed(self, query: str) -> Path:
         """Return the output of an undisturbed run."""
         work = self._scratch / f"undisturbed {query}"
         if not work.exists():
-            run(work, self._spec(query, settings_of(None)))
+            run(work, self._spec(query, settings_of(None), "rows"))
         return work / "out"
 
-    def _spec(self, query: str, settings: dict[str, Any], twins: bool = False) -> dict[str, Any]:
-        spec = {"input": self._scratch / "in", "query": query, "killer": None, "twins": twins}
+    def _spec(self, query: str, settings: dict[str, Any], sink: str, twins: bool = False) -> dict[str, Any]:
+        spec = {"input": self._scratch / "in", "query": query, "killer": None, "twins": twins, "sink": sink}
         return spec | {"settings": settings}
 
 
-COLUMNS = ("kills", "starts", "batches", "redone", "twins", "rows", "differ", "errors", "seconds")
+COLUMNS = ("kills", "starts", "batches", "redone", "twins", "rows", "differ", "errors", "ended", "seconds")
 HEADER = f"{'kind':12}" + "".join(f"{name:>9}" for name in COLUMNS)
 
 
 def line(kind: str, done: Outcome) -> str:
     """Return a line under `HEADER`."""
     counts = (done.kills, done.starts, done.batches, done.redone, done.twins, done.rows)
-    counts += (len(done.differences), len(done.errors), round(done.seconds))
+    counts += (len(done.differences), len(done.errors), len(done.ended), round(done.seconds))
     return f"{kind:12}" + "".join(f"{count:9}" for count in counts)
 
 
 def _cause(failure: str) -> str:
-    """Return what matters of a log: the error of the query, which its plan follows, or the end."""
-    at = failure.rfind("StreamingQueryException: ")
-    return failure[-3_000:] if at < 0 else failure[at:][:3_000]
+    """Return what matters of a log: the errors that it names, or its end."""
+    named = re.findall(r"(?:Exception|Error|Caused by): .*", failure)
+    return "\n  ".join(line[:500] for line in dict.fromkeys(named)) or failure[-3_000:]
 
 
 def tell(what: str) -> None:
@@ -397,7 +408,7 @@ def main() -> None:
         soak = Soak(scratch, options.seed, options.queries)
         table = [(kind, soak.kill(kind, options.kills)) for kind in options.kinds]
     print(HEADER, *(line(kind, done) for kind, done in table), sep="\n")
-    if any(done.differences or done.errors for _, done in table):
+    if any(done.differences or done.errors or done.ended for _, done in table):
         sys.exit(1)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from processes import kill
+from processes import below, command, kill
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -29,7 +29,7 @@ from timerheap import (
     WatermarkStrategy,
 )
 
-__all__ = ["QUERIES", "Killer", "Twins", "write_input"]
+__all__ = ["QUERIES", "SPARKS_OWN", "Killer", "Twins", "write_input"]
 
 SPAN = 1_000  # event time of a batch, ms
 GAP = 1_200
@@ -59,8 +59,9 @@ class Killer:
 
     Parameters
     ----------
-    what : {"worker", "executor", "driver"}
-        In local mode the executor is the driver's JVM.
+    what : {"worker", "executor", "driver", "executors"}
+        In local mode the executor is the driver's JVM. "executors" are all those of a `standalone.cluster`,
+        killed at the end of a task when another task has ended; see `behind`.
     marker : pathlib.Path
         A file that is created before.
     batch : int
@@ -71,17 +72,42 @@ class Killer:
 
     def __call__(self) -> None:
         task = TaskContext.get()
-        if task is None or task.getLocalProperty("streaming.sql.batchId") != str(self.batch):
-            return
-        try:
-            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
+        if self.what == "executors" or not self._is_due(task) or not self._is_first():
             return
         daemon = os.getppid()
         jvm = _parent(daemon)
         if self.what == "driver":
             kill(_parent(jvm))
         kill(os.getpid() if self.what == "worker" else jvm)
+
+    def behind(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass rows on, for mapInArrow behind a query; then kill all executors in partition 1."""
+        yield from batches
+        task = TaskContext.get()
+        if self.what != "executors" or not self._is_due(task):
+            return
+        assert task is not None
+        passed, until = Path(f"{self.marker}.passed"), time.monotonic() + 60
+        if task.partitionId() == 0:
+            passed.touch()
+        elif task.partitionId() == 1:
+            while not passed.exists() and time.monotonic() < until:
+                time.sleep(0.1)
+            time.sleep(3)  # until the driver knows that the other task has ended
+            if self._is_first():
+                test = _parent(_parent(_parent(os.getppid())))  # of the cluster's worker
+                for process in [p for p in below(test) if "CoarseGrainedExecutorBackend" in command(p)]:
+                    kill(process)
+
+    def _is_due(self, task: TaskContext | None) -> bool:
+        return task is not None and task.getLocalProperty("streaming.sql.batchId") == str(self.batch)
+
+    def _is_first(self) -> bool:
+        try:
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
 
 
 class Twins:
@@ -249,16 +275,21 @@ class Processor(StatefulProcessor):
 
 
 def processor(df: DataFrame, killer: Killer | None = None) -> DataFrame:
-    timed = df.withColumn("time", F.timestamp_millis("at")).withWatermark("time", "300 milliseconds")
-    return timerheap.spark.transform_with_state(
-        timed,
-        "k",
-        Processor(killer),
-        "k string, at bigint, what string",
-        "Append",
-        "EventTime",
-        max_parallelism=8,
-    )
+    arguments = (Processor(killer), "k string, at bigint, what string", "Append", "EventTime")
+    return timerheap.spark.transform_with_state(timed(df), "k", *arguments, max_parallelism=8)
+
+
+def sparks_processor(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    arguments = (Processor(killer), "k string, at bigint, what string", "Append", "EventTime")
+    return timed(df).groupBy("k").transformWithState(*arguments)
+
+
+def sparks_windows(df: DataFrame, killer: Killer | None = None) -> DataFrame:
+    return timed(df).groupBy(F.session_window("time", "700 milliseconds"), "k").agg(F.sum("n").alias("n"))
+
+
+def timed(df: DataFrame) -> DataFrame:
+    return df.withColumn("time", F.timestamp_millis("at")).withWatermark("time", "300 milliseconds")
 
 
 def process(df: DataFrame, function: KeyedProcessFunction | BatchProcessFunction, order: str) -> DataFrame:
@@ -301,5 +332,10 @@ QUERIES: dict[str, Callable[..., DataFrame]] = {
     "session": session,
     "twice": twice,
     "processor": processor,
+    "sparks-processor": sparks_processor,
+    "sparks-windows": sparks_windows,
 }
 """By name; those without a function of their own ignore the killer."""
+
+SPARKS_OWN = frozenset({"sparks-processor", "sparks-windows"})
+"""Queries without timerheap."""

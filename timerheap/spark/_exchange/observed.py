@@ -8,15 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["OBSERVED", "merged", "observed", "packed_at", "with_time"]
+__all__ = ["OBSERVED", "merged", "observed"]
 
 OBSERVED = pa.schema(
     [("input", pa.int8()), ("channel", pa.string()), ("max_timestamp", pa.int64()), ("count", pa.int64())]
 )
 """One row for each channel of each input. The channel is null if the input has no channels; max_timestamp is
 null if every row was too far ahead of the clock."""
-
-_AT = b"timerheap.at"  # key of the metadata
 
 _NONE = np.iinfo(np.int64).min
 _NO_TIMES = np.empty(0, np.int64)
@@ -58,20 +56,6 @@ def observed(
         chosen = slice(None) if timed is None else timed
         np.maximum.at(newest, codes[chosen], times[chosen])
     return _table(names, np.arange(len(newest)), newest, np.bincount(codes, minlength=len(newest)))
-
-
-def with_time(table: pa.Table, millis: int) -> pa.Table:
-    """Return a table of `OBSERVED` with the time at which its rows have been packed, epoch ms."""
-    return table.replace_schema_metadata({_AT: str(millis).encode()})
-
-
-def packed_at(table: pa.Table) -> int | None:
-    """Return the time that `with_time` has set, or None.
-
-    It is part of what the pack stage sends, and so the same for all attempts of the task that reads it.
-    """
-    millis = (table.schema.metadata or {}).get(_AT)
-    return None if millis is None else int(millis)
 
 
 def merged(tables: Iterable[pa.Table]) -> pa.Table:

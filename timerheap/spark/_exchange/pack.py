@@ -2,11 +2,13 @@
 
 A stateful operator in Python has a cost per group and per row of its input, so it is fast with few, large
 rows: Spark sees one group per partition. The stage has no state between micro-batches.
+
+What a task sends depends on its rows alone. After a lost executor tasks are run again, and Spark ends a query
+whose tasks then send anything else, since other tasks may have used what the first attempt sent.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -17,12 +19,13 @@ from pyspark import TaskContext
 
 from timerheap.spark._exchange.frames import blobs_of, frames_of, hashes_of
 from timerheap.spark._exchange.garbage import freeze_modules
-from timerheap.spark._exchange.observed import merged, observed, with_time
+from timerheap.spark._exchange.observed import merged, observed
 from timerheap.spark._exchange.placement import Placement, labels_of
 from timerheap.spark._query import shown_name
 
 __all__ = [
     "AHEAD",
+    "AT",
     "BROADCAST",
     "CHANNEL",
     "HASH",
@@ -63,6 +66,12 @@ BROADCAST = -(1 << 62)
 
 OBSERVATION = -1
 """The position of event times, a table of `timerheap.spark._exchange.observed.OBSERVED`."""
+
+AT = "at"
+"""Name of the column beside `PACKED` with the time of the micro-batch, or of a batch DataFrame, in epoch ms.
+
+The driver fixes it, so that it is the same in all tasks and in all of their attempts.
+"""
 
 _SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
 _ROWS = 1 << 19
@@ -144,9 +153,8 @@ class Packer:
         if rows:
             yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
         if seen or (self.announces and task is not None and _is_first(task)):
-            event_times = with_time(merged(seen), time.time_ns() // 1_000_000)
             everywhere = np.arange(placement.used)
-            yield packed_copies(everywhere, OBSERVATION, event_times)
+            yield packed_copies(everywhere, OBSERVATION, merged(seen))
 
     def _check(self, batch: pa.RecordBatch) -> None:
         for argument, name in self.columns:

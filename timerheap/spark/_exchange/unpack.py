@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap.spark._exchange.frames import rows_of
-from timerheap.spark._exchange.observed import merged, packed_at, with_time
+from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.pack import OBSERVATION, event_millis, key_hashes
 from timerheap.spark._group.offsets import concatenated, narrow_column
 from timerheap.spark._query import Query
@@ -83,8 +83,7 @@ def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part
         elif sequence > OBSERVATION:
             batch, key_groups, counts = rows_of(blob)
             parts.append(Part(_fitted(query, batch), key_groups.tolist(), counts.tolist()))
-    times = [time for time in map(packed_at, seen) if time is not None]
-    return parts, with_time(merged(seen), max(times)) if times else merged(seen)
+    return parts, merged(seen)
 
 
 def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:

@@ -100,20 +100,23 @@ class LiveStore:
             file.give_up(e)
 
     def sweep(self) -> None:
-        """Remove the files of dead workers and of queries that have been idle for an hour.
+        """Remove the files of dead workers, and all files of other queries that have been idle for an hour.
 
         Costs one look into a few directories. Other files of the query are remembered for `take`.
         """
         self._found = {}
-        idle = time.time() - _IDLE
+        then = time.time() - _IDLE
         for query in (each for home in self._homes if _is_private(home) for each in _entries(home)):
             if not _is_private(query.path):
                 continue
             if query.name == self._query:
                 self._look_into(query.path)
-            elif _changed(query) < idle:
-                for file in _entries(query.path):
+                continue
+            idle = _changed(query) < then
+            for file in _entries(query.path):
+                if idle or file.name.endswith(".taken"):  # it may have had its last micro-batch
                     _remove_unless_locked(file.path)
+            if idle:
                 with suppress(OSError):  # a file in it may be in use
                     os.rmdir(query.path)
 

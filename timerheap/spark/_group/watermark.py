@@ -40,9 +40,7 @@ class WatermarkState:
         """Whether `observe` has added channels."""
         return any(input_.has_new for input_ in self._inputs)
 
-    def observe(
-        self, observed: pa.Table, now: int | None, run: str | None, packed_at: int | None = None
-    ) -> int:
+    def observe(self, observed: pa.Table, now: int | None, run: str | None, at: int | None = None) -> int:
         """Advance the watermark by the rows of a micro-batch and return it.
 
         The watermark never falls. New and returning channels become active before any watermark advances,
@@ -55,13 +53,13 @@ class WatermarkState:
         observed : pyarrow.Table
             Count and largest timestamp of the rows of each channel.
         now : int or None
-            Time of the micro-batch, epoch ms.
+            Time of the micro-batch, epoch ms, in a query with a clock.
         run : str or None
             Run of the query. The time between two runs does not count as time without rows.
-        packed_at : int, optional
-            When the rows have arrived, by the clock, if `now` is not known.
+        at : int, optional
+            Time of the micro-batch in a query without a clock.
         """
-        at = packed_at if now is None else now
+        at = at if now is None else now
         if run != self._run:
             self._run = run
             for input_ in self._inputs:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.broadcast import Broadcaster
-from timerheap.spark._exchange.pack import PACKED, Packer
+from timerheap.spark._exchange.pack import AT, PACKED, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
@@ -108,13 +109,13 @@ def build(
 def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | None = None) -> GroupedData:
     """Return the rows of a query, with their marks, in one blob for each task and partition, by partition.
 
-    Those of `broadcast` are in blobs for all partitions.
+    Those of `broadcast` are in blobs for all partitions. Beside each blob is the time, in the column `AT`.
     """
     blobs = map_batches(hashed(df, query.key), Telling(_packer(query), letters), PACKED)
     if broadcast is not None:
         rules = Telling(Broadcaster(query.max_parallelism), letters)
         blobs = blobs.unionAll(map_batches(broadcast, rules, PACKED))
-    return blobs.groupBy("label")
+    return blobs.withColumn(AT, F.unix_millis(F.current_timestamp())).groupBy("label")
 
 
 def _expect_initial_state(df: DataFrame, initial_state: object) -> None:

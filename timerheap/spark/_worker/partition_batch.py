@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow as pa
 
-from timerheap.spark._exchange.observed import merged, packed_at
+from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._exchange.unpack import HashedRows, Part, by_key_group
 from timerheap.spark._group.checkpoint import read_clock
@@ -102,19 +102,27 @@ class PartitionBatch:
         self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
         # Rows at Spark's watermark may still come; rows at ours may not.
         self._watermark: int | None = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
+        self._at = self._now
         self._shared: _Clock | None = None  # by all key groups
         self._done: set[int] = set()
         self._metrics = TaskMetrics()
 
     def run(
-        self, partition: int, parts: list[Part], observed: pa.Table, broadcast: pa.Table | None = None
+        self,
+        partition: int,
+        parts: list[Part],
+        observed: pa.Table,
+        at: int | None,
+        broadcast: pa.Table | None = None,
     ) -> Iterator[pd.DataFrame]:
         """Run the key groups of a partition: all that its rows or the watermark may change.
 
         Spark's own watermark changes a group only with a timer of Spark's, see `wake_up`. The first group is
         always run, so that a partition tells the max_parallelism that its groups were made for. Many results
-        are sent before the next group runs, so that Spark writes them meanwhile.
+        are sent before the next group runs, so that Spark writes them meanwhile. The micro-batch is that of
+        the time `at`.
         """
+        self._at = at
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         self._store.ask_for_manifests(map(label_of, key_groups))
@@ -229,7 +237,7 @@ class PartitionBatch:
         if self._watermark is not None:
             state.follow(self._watermark)
         else:
-            state.observe(observed, self._now, self._run, packed_at(observed))
+            state.observe(observed, self._now, self._run, self._at)
         self._mail.warn(state.notices)
         return _Clock.of(state)
 

@@ -95,7 +95,9 @@ class ProcessorBatch:
         self._metrics = TaskMetrics()
         self._late_rows = 0
 
-    def run(self, partition: int, parts: list[Part], observed: pa.Table) -> Iterator[pd.DataFrame]:
+    def run(
+        self, partition: int, parts: list[Part], observed: pa.Table, at: int | None
+    ) -> Iterator[pd.DataFrame]:
         """Process the rows of a partition and fire its due timers."""
         return self._run(partition, parts, label_of(partition))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import TimerValues
 from pyspark.sql.types import StructType
 
+from timerheap.spark._exchange.pack import AT
 from timerheap.spark._exchange.placement import key_group_of
 from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
@@ -72,13 +73,12 @@ class BatchProcessorOperator:
 
     def _processed(self, packed: pa.Table, initial: pa.Table | None) -> pa.Table:
         query = self._query
-        rows, at = unpacked_rows(query, packed)
-        of_initial, first, first_at = query, None, None
+        rows = unpacked_rows(query, packed)
+        of_initial, first = query, None
         if initial is not None:
             of_initial = initial_query(query, self._work)
-            first, first_at = unpacked_rows(of_initial, initial)
-        # All partitions have the same time, as in Spark: each hears of all tasks that have packed rows.
-        now = max(filter(None, (at, first_at)))
+            first = unpacked_rows(of_initial, initial)
+        now = (packed if packed.num_rows or initial is None else initial).column(AT)[0].as_py()
         times = TimerValues() if query.time_mode == "None" else TimerValues(now, -1)
         output = ResultBuffer(query.result_schema)
         runner = ProcessorRunner(self._work, query, times, output)

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
 from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
 from timerheap.spark._exchange.broadcast import broadcast_rows
-from timerheap.spark._exchange.observed import packed_at
+from timerheap.spark._exchange.pack import AT
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._exchange.unpack import HashedRows, unpack
 from timerheap.spark._group.key_group import KeyGroup
@@ -81,13 +81,15 @@ class StreamingOperator(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Process what the pack stage has sent to a partition, under the label of its first key group."""
-        packed = [pair for df in rows for pair in zip(df["sequence"], df["blob"], strict=True)]
+        frames = list(rows)
+        packed = [pair for df in frames for pair in zip(df["sequence"], df["blob"], strict=True)]
         query, batch = self._query, self._begun(timerValues)
         parts, observed = unpack(query, packed)
+        at = next((int(df[AT].iloc[0]) for df in frames if len(df)), None)
         if query.broadcast is None:
-            return batch.run(key_group_of(key[0]), parts, observed)
+            return batch.run(key_group_of(key[0]), parts, observed, at)
         rules = broadcast_rows(query.broadcast, packed)
-        return batch.run(key_group_of(key[0]), parts, observed, rules)
+        return batch.run(key_group_of(key[0]), parts, observed, at, rules)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Process a key group whose wake-up, a timer of Spark's, has fired."""
@@ -147,7 +149,7 @@ class BatchOperator:
 
     def _processed(self, packed: pa.Table) -> pa.Table:
         query = self._query
-        (rows, _), broadcast = unpacked_rows(query, packed), None
+        rows, broadcast = unpacked_rows(query, packed), None
         if query.broadcast is not None:
             broadcast = broadcast_rows(query.broadcast, _pairs(packed))
         runner = runner_of(query, Placement.running(query.max_parallelism))
@@ -160,14 +162,10 @@ class BatchOperator:
         return in_types_of_spark(output.table(), self._result_type, packed)
 
 
-def unpacked_rows(query: Query, packed: pa.Table) -> tuple[HashedRows | None, int | None]:
-    """Return the rows of a partition of a batch DataFrame, and the time when the last of all were packed.
-
-    They are None if the partition has no rows, or none have been packed.
-    """
-    parts, observed = unpack(query, _pairs(packed))
-    rows = HashedRows.concatenated([part.rows for part in parts]) if parts else None
-    return rows, packed_at(observed)
+def unpacked_rows(query: Query, packed: pa.Table) -> HashedRows | None:
+    """Return the rows of a partition of a batch DataFrame, None if it has none."""
+    parts, _ = unpack(query, _pairs(packed))
+    return HashedRows.concatenated([part.rows for part in parts]) if parts else None
 
 
 def _pairs(packed: pa.Table) -> Iterator[tuple[int, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,29 @@ class CountsText(Overdue):
         self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.STRING()))
 
 
+def damaged(snapshot: bytes) -> Iterator[bytes]:
+    """Yield Arrow streams with other columns, and with offsets beyond the data."""
+    batch = pa.ipc.open_stream(snapshot).read_next_batch()
+    chunks = batch.column("data")
+    offsets = np.array(np.frombuffer(chunks.buffers()[1], np.int32))
+    offsets[1] = 2**30
+    chunks = pa.Array.from_buffers(
+        chunks.type, len(chunks), [None, pa.py_buffer(offsets), chunks.buffers()[2]]
+    )
+    for columns in (
+        [*batch.columns[:2], batch.column("data").cast("large_binary")],
+        [*batch.columns[:2], chunks],
+    ):
+        sink = pa.BufferOutputStream()
+        fields = [
+            pa.field(name, column.type) for name, column in zip(batch.schema.names, columns, strict=True)
+        ]
+        schema = pa.schema(fields, batch.schema.metadata)
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        yield sink.getvalue().to_pybytes()
+
+
 def test_a_snapshot_that_does_not_fit_raises_and_changes_nothing() -> None:
     test = made()
     test.push([("a", 1, 100)])
@@ -88,8 +111,9 @@ def test_a_snapshot_that_does_not_fit_raises_and_changes_nothing() -> None:
         other.restore(test.snapshot())
     assert (other.watermark, other.timers()) == (made().watermark, [])
     assert other.finish() == []
-    with pytest.raises(ValueError, match=r"snapshot must be what snapshot\(\) has returned"):
-        test.restore(b"nothing")
+    for other_bytes in (b"nothing", *damaged(test.snapshot())):
+        with pytest.raises(ValueError, match=r"snapshot must be what snapshot\(\) has returned"):
+            test.restore(other_bytes)
     with pytest.raises(ValueError, match="max_parallelism must be 16, as in the checkpoint, got 4"):
         made(max_parallelism=4).restore(test.snapshot())
     assert test.timers() == [PendingTimer("a", 1100)]

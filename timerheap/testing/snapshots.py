@@ -62,12 +62,14 @@ def load_group(query: Query, max_parallelism: int, data: bytes) -> tuple[KeyGrou
         If these are other bytes, or do not fit the query.
     """
     try:
-        batch = pa.ipc.open_stream(data).read_next_batch()
-        now = (batch.schema.metadata or {}).get(_CLOCK)
-    except (pa.ArrowException, OSError, StopIteration) as e:
+        stream = pa.ipc.open_stream(data)
+        now = (stream.schema.metadata or {}).get(_CLOCK)
+        if now is None or stream.schema.remove_metadata() != _SCHEMA:
+            raise ValueError("got another Arrow stream")
+        batch = stream.read_next_batch()
+        batch.validate(full=True)
+    except (ValueError, pa.ArrowException, OSError, StopIteration) as e:
         raise ValueError(f"snapshot must be what snapshot() has returned: {e}") from e
-    if now is None or batch.schema.remove_metadata() != _SCHEMA:
-        raise ValueError("snapshot must be what snapshot() has returned, got another Arrow stream")
     kinds, ids, chunks = (column.to_pylist() for column in batch.columns)
     store = _Chunks(dict(zip(zip(kinds, ids, strict=True), chunks, strict=True)))
     manifest = store.read_manifest()

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import seal, unseal
+from timerheap.spark._group.column import Column
 from timerheap.spark._group.offsets import fitting, narrow
 
 __all__ = [
@@ -52,6 +55,7 @@ _LZ4_RATIO = 256  # more than LZ4 can reach
 _HEADER = struct.Struct("<BBHI")
 _NAME = struct.Struct("<I")
 _ALIGNMENT = 8
+_NOTHING = pa.py_buffer(bytes(8))  # also the one offset of no values
 
 
 def write_schema(kind: int, name: str, schema: pa.Schema) -> bytes:
@@ -65,9 +69,28 @@ def read_schema(kind: int, data: bytes) -> tuple[str, pa.Schema]:
     payload = unseal(kind, data)
     try:
         start = _NAME.size + _NAME.unpack_from(payload)[0]
-        return str(payload[_NAME.size : start], "utf-8"), pa.ipc.read_schema(pa.py_buffer(payload[start:]))
-    except (struct.error, pa.ArrowException, OSError) as e:
+        name = str(payload[_NAME.size : start], "utf-8")
+        schema = pa.ipc.read_schema(pa.py_buffer(payload[start:]))
+        _check_types(schema)
+    except (struct.error, ValueError, pa.ArrowException, OSError) as e:
         raise ValueError(f"chunk 0 of kind {kind} must hold a name and a schema: {e}") from e
+    return name, schema
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Raise ValueError for a type that no part has: Arrow ends the process for some arrays of others."""
+    for field in schema:
+        if not _is_known(field.type):
+            raise ValueError(f"column {field.name!r} must have a type that state can have, got {field.type}")
+
+
+@lru_cache(maxsize=256)
+def _is_known(type_: pa.DataType) -> bool:
+    try:
+        Column(type_)
+    except TypeError:
+        return False
+    return True
 
 
 def write_chunk(kind: int, batch: pa.RecordBatch) -> bytes:
@@ -112,6 +135,7 @@ def read_chunk(kind: int, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch that `write_chunk` wrote; raise ValueError for any other bytes, even hostile ones."""
     payload = unseal(kind, data)
     try:
+        _check_types(schema)
         batch = _parse(payload, schema)
         batch.validate(full=True)
     except (struct.error, IndexError, ValueError, pa.ArrowException, OSError) as e:
@@ -148,25 +172,19 @@ def _parse(payload: memoryview, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _array(type_: pa.DataType, n: int, buffers: Iterator[pa.Buffer | None]) -> pa.Array:
-    own = [next(buffers, None) for _ in range(type_.num_buffers)]
-    children = []
-    for field in (type_.field(i) for i in range(type_.num_fields)):
-        children.append(_array(field.type, _child_length(type_, n, own), buffers))
-    return pa.Array.from_buffers(type_, n, own, children=children or None)
-
-
-def _child_length(type_: pa.DataType, n: int, own: list[pa.Buffer | None]) -> int:
-    if pa.types.is_struct(type_):
-        return n
-    if pa.types.is_fixed_size_list(type_):
-        return n * int(type_.list_size)
-    offsets = own[1]
-    if offsets is None or not n:
-        return 0
-    length = int(np.frombuffer(offsets, np.int64 if pa.types.is_large_list(type_) else np.int32)[n])
-    if length < 0:
-        raise ValueError(f"a column cannot have {length} elements")
-    return length
+    validity, *own = (next(buffers, None) for _ in range(type_.num_buffers))
+    # Some of Arrow's functions read a buffer that is absent, even of an array of length 0.
+    own = [_NOTHING if buffer is None or not (n or buffer.size) else buffer for buffer in own]
+    length = n
+    if type_.num_fields and not pa.types.is_struct(type_):
+        offsets: Any = own[0]
+        length = int(np.frombuffer(offsets, np.int64 if pa.types.is_large_list(type_) else np.int32)[n])
+        if length < 0:
+            raise ValueError(f"a column cannot have {length} elements")
+    children = [_array(type_.field(i).type, length, buffers) for i in range(type_.num_fields)]
+    if pa.types.is_map(type_) and (children[0].null_count or children[0].field(0).null_count):
+        raise ValueError("a map cannot have null entries or keys")  # Arrow would end the process
+    return pa.Array.from_buffers(type_, n, [validity, *own], children=children or None)
 
 
 def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -108,7 +108,6 @@ class RowRunner:
             now,
         )
         self._loop.begin(output, self._ahead, self._seen, self._find_key)
-        self._loop.advance(group.watermark)  # up to there all timers have fired
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order."""

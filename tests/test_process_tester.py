@@ -152,6 +152,45 @@ def test_the_clock_fires_processing_time_timers() -> None:
         made(Later(), event_time=None).push([("a", 1, 0)])
 
 
+class LateFromTheClock(KeyedProcessFunction):
+    """Registers an event-time timer behind the watermark when a processing-time timer fires."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timer(5)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        timers = ctx.timer_service()
+        if ctx.time_domain() is TimeDomain.PROCESSING_TIME:
+            timers.register_event_time_timer(3)
+        else:
+            yield ctx.get_current_key(), timers.current_watermark()
+
+
+class LateFromTheClockInColumns(BatchProcessFunction):
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timers(ctx.key_hashes, 5)
+
+    def on_timers(self, due: Any, ctx: Any) -> Iterable[pa.RecordBatch]:
+        if ctx.time_domain() is TimeDomain.PROCESSING_TIME:
+            ctx.timer_service().register_event_time_timers(due.key_hashes, 3)
+        else:
+            keys = ctx.keys(due.key_hashes).column(0)
+            yield pa.RecordBatch.from_arrays([keys, pa.array(ctx.watermarks)], ["plane", "at"])
+
+
+@pytest.mark.parametrize("order", ["event_time", "arrival"])
+@pytest.mark.parametrize("function", [LateFromTheClock, LateFromTheClockInColumns])
+def test_a_late_timer_of_the_clock_waits_for_the_next_advance(function: Any, order: str) -> None:
+    test = made(function(), order=order, processing_time=True)
+    test.push([("a", 1, 8)])
+    test.advance_watermark(10)
+    assert test.advance_clock(20) == []
+    assert test.timers() == [PendingTimer("a", 3)]
+    test.restore(test.snapshot())
+    assert test.timers() == [PendingTimer("a", 3)]
+    assert test.advance_watermark(12) == [Row(plane="a", at=10 if order == "event_time" else 12)]
+
+
 class Columns(BatchProcessFunction):
     def open(self, runtime_context: Any) -> None:
         self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))

@@ -149,24 +149,28 @@ class IntervalJoin(KeyedCoProcessFunction):
     --------
     Join each departure with the weather reports of the hour before it:
 
-    >>> from timerheap.flink.operators import KeyedCoProcessOperator
+    >>> from timerheap.testing import ProcessTester
     >>> HOUR = 3_600_000
     >>> join = IntervalJoin(
     ...     -HOUR,
     ...     0,
     ...     lambda flight, weather: (flight["plane"], weather["wind"]),
     ...     lower_inclusive=False,
-    ...     left_type="struct<origin:string, plane:string>",
-    ...     right_type="struct<origin:string, wind:double>",
+    ...     left_type="struct<origin:string, plane:string, at:bigint>",
+    ...     right_type="struct<origin:string, wind:double, at:bigint>",
     ... )
-    >>> origin = lambda row: row["origin"]
-    >>> with KeyedCoProcessOperator(join, origin, origin) as operator:
-    ...     operator.process_element1({"origin": "JFK", "plane": "N14228"}, 2 * HOUR)
-    ...     operator.process_element2({"origin": "JFK", "wind": 10.4}, HOUR)
-    ...     operator.process_element2({"origin": "JFK", "wind": 12.7}, HOUR + 1)
+    >>> tester = ProcessTester(
+    ...     join,
+    ...     key="origin",
+    ...     input_schema="origin string, plane string, at bigint",
+    ...     right_schema="origin string, wind double, at bigint",
+    ...     output_schema="plane string, wind double",
+    ...     event_time="at",
+    ... )
+    >>> tester.push([("JFK", "N14228", 2 * HOUR)])
     []
-    []
-    [StreamRecord(value=('N14228', 12.7), timestamp=7200000)]
+    >>> tester.push_right([("JFK", 10.4, HOUR), ("JFK", 12.7, HOUR + 1)])
+    [Row(plane='N14228', wind=12.7)]
 
     With ``how="left"``, departures without a report are part of the result. The function then receives None
     for the report: ``lambda flight, weather: (flight["plane"], weather and weather["wind"])``.

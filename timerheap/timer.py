@@ -157,13 +157,15 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
 
     In a function, a key then has one timer per minute, however many elements arrive:
 
-    >>> from timerheap.flink import InternalTimerService, ManualProcessingTimeService, SimpleTimerService
-    >>> internal = InternalTimerService(None, ManualProcessingTimeService())
-    >>> internal.key_context.current_key = "N14228"
-    >>> timers = SimpleTimerService(internal)
-    >>> for at in range(0, 120_000, 10):
-    ...     timers.register_event_time_timer(coalesce(at + 1_800_000, 60_000))
-    >>> timers.event_time_timers()
+    >>> from timerheap import KeyedProcessFunction
+    >>> from timerheap.testing import ProcessTester
+    >>> class Timeout(KeyedProcessFunction):
+    ...     def process_element(self, value, ctx):
+    ...         ctx.timer_service().register_event_time_timer(coalesce(value.at + 1_800_000, 60_000))
+    >>> tester = ProcessTester(Timeout(), "plane", "plane string, at bigint", "plane string")
+    >>> tester.push([("N14228", at) for at in range(0, 120_000, 10)])
+    []
+    >>> [timer.timestamp for timer in tester.timers()]
     [1800000, 1860000, 1920000]
     """
     resolution = positive_int("resolution", resolution)

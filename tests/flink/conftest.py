@@ -1,9 +1,9 @@
 """What Flink answered, line by line, for the test module that is named after the trace file.
 
 A test that takes ``trace`` runs once for each line of ``traces/<stem>.jsonl.gz``, where the module is
-``test_<stem>.py``; one that takes ``traces`` gets all lines at once. TIMERHEAP_TRACES names another
-directory: a file that is missing there is a skip, and a run that replays nothing at all fails (see the
-conftest above).
+``test_<stem>.py``; one that takes ``traces`` gets all lines at once, of another file if it passes the stem
+with ``parametrize("traces", [stem], indirect=True)``. TIMERHEAP_TRACES names another directory: a file that is
+missing there is a skip, and a run that replays nothing at all fails (see the conftest above).
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ import pytest
 DIRECTORY = Path(os.environ.get("TIMERHEAP_TRACES") or Path(__file__).parent / "traces")
 
 
-def read(module: ModuleType) -> list[Any] | None:
-    stem = module.__name__.rpartition(".")[2].removeprefix("test_")
+def stem_of(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2].removeprefix("test_")
+
+
+def read(stem: str) -> list[Any] | None:
     path = DIRECTORY / f"{stem}.jsonl.gz"
     if not path.exists():
         return None
@@ -35,7 +38,7 @@ def replays(item: pytest.Item) -> bool:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "trace" in metafunc.fixturenames:
-        traces = read(metafunc.module)
+        traces = read(stem_of(metafunc.module))
         missing = pytest.param(None, marks=pytest.mark.skip(reason=f"no such file in {DIRECTORY}"))
         lines = [missing] if traces is None else traces
         metafunc.parametrize("trace", lines, ids=[f"line{number}" for number, _ in enumerate(lines, 1)])
@@ -43,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def traces(request: pytest.FixtureRequest) -> list[Any]:
-    traces = read(request.module)
+    traces = read(getattr(request, "param", stem_of(request.module)))
     if traces is None:
         pytest.skip(f"no such file in {DIRECTORY}")
     return traces

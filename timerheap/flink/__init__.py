@@ -1,7 +1,7 @@
 """Flink's runtime classes: timer queues, timer services, clocks, key groups, valves and operators.
 
-`timerheap.spark` is built from some of them. They also run functions without Spark: to test a function, to
-replay a stream, or inside a service.
+For those who port code of Flink's runtime; `timerheap.spark` is built from some of them. To test a function,
+use `timerheap.testing.ProcessTester`, which runs it as Spark does.
 """
 
 from timerheap.flink.backends import create_timer_queue

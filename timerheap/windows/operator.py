@@ -98,7 +98,7 @@ class WindowOperator:
     Examples
     --------
     >>> from timerheap import KeyedProcessFunction, Types
-    >>> from timerheap.flink.operators import KeyedProcessOperator
+    >>> from timerheap.testing import ProcessTester
     >>> from timerheap.windows import AggregateFunction, EventTimeSessionWindows, WindowOperator
     >>> class Count(AggregateFunction):
     ...     def create_accumulator(self): return 0
@@ -114,11 +114,11 @@ class WindowOperator:
     ...         yield from self.windows.process_element(value, ctx)
     ...     def on_timer(self, timestamp, ctx):
     ...         yield from self.windows.on_timer(timestamp, ctx)
-    >>> with KeyedProcessOperator(Sessions(), key_selector=lambda value: value) as operator:
-    ...     _ = operator.process_element("N14228", timestamp=0)
-    ...     _ = operator.process_element("N14228", timestamp=20_000)
-    ...     operator.process_watermark(49_999)
-    [StreamRecord(value=2, timestamp=49999), Watermark(timestamp=49999)]
+    >>> tester = ProcessTester(Sessions(), "plane", "plane string, at bigint", "flights bigint", "at")
+    >>> tester.push([("N14228", 0), ("N14228", 20_000)])
+    []
+    >>> tester.advance_watermark(49_999)
+    [Row(flights=2)]
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Flink's operators, which run functions without Spark, with state in memory.
-
-Use them to test a function, to replay a stream, or to run a function inside a service.
-"""
+"""Flink's operators, which run functions without Spark, with state in memory, as inside a service."""
 
 from timerheap.flink.elements import StreamRecord, Watermark
 from timerheap.flink.operators.co_process import KeyedCoProcessOperator

@@ -105,12 +105,10 @@ class RowRunner:
         self._service.bind_group(
             self._event_timers,
             KeyTimers(group.processing_timers, self._current),
-            group.watermark,
+            max(group.watermark - self._timers_wait, MIN_WATERMARK),
             now,
         )
-        wait = self._timers_wait
-        self._loop.begin(output, self._ahead, self._seen, self._find_key, wait)
-        self._loop.advance(max(group.watermark - wait, MIN_WATERMARK))  # up to there all timers have fired
+        self._loop.begin(output, self._ahead, self._seen, self._find_key, self._timers_wait)
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
         """Process rows in event-time order."""

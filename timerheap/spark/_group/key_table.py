@@ -66,6 +66,7 @@ class KeyTable:
         self._displaced = IdIndex(memory)  # their ids by second hash
         self._seed = secrets.randbits(64) if seed is None else seed
         self._rounds = 0  # of second hashes: more than one only if those of displaced keys collide, too
+        self._next: int | None = None  # see `_free_ids`
         self._added: list[np.ndarray] = []
         self._dropped: list[np.ndarray] = []
         self.losses = 0  # counts new keys, since a key may never get a timer, state or row
@@ -81,7 +82,7 @@ class KeyTable:
     def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
         """Return the table that `head` describes; O(1)."""
         keys = cls(fields, memory)
-        keys.losses, keys._seed, keys._rounds, table, hashes, displaced = head
+        keys.losses, keys._seed, keys._rounds, keys._next, table, hashes, displaced = head
         keys.table = IdTable.attach(keys.type, memory, table)
         keys._hashes = IdTable.attach(pa.int64(), memory, hashes)
         keys._displaced = IdIndex._attach(memory, displaced)
@@ -90,7 +91,7 @@ class KeyTable:
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
         parts = [self.table.head(), self._hashes.head(), self._displaced._head()]
-        return [self.losses, self._seed, self._rounds, *parts]
+        return [self.losses, self._seed, self._rounds, self._next, *parts]
 
     def resolve(self, hashes: np.ndarray, columns: list[pa.Array]) -> np.ndarray:
         """Return the id of the key of each row, shape (n,), and add the new keys; see `locate`."""
@@ -163,9 +164,7 @@ class KeyTable:
 
     def _displace(self, hashes: np.ndarray, columns: list[pa.Array], second: np.ndarray, round_: int) -> None:
         """Add distinct keys under distinct second hashes."""
-        ids = second.copy()
-        while (taken := self.table.find(ids) | ~IdIndex().put_many(ids, 0)).any():
-            ids[taken] += 1
+        ids = self._free_ids(len(second), hashes[0]) if len(second) else _NO_IDS
         try:
             self._displaced.put_many(second, ids)
             self._hashes.put(ids, pa.array(hashes))
@@ -175,6 +174,25 @@ class KeyTable:
             self._hashes.remove(ids)
             raise
         self._rounds = max(self._rounds, round_ + 1)
+        if len(ids):
+            self._next = int(ids[-1]) + 1
+
+    def _free_ids(self, n: int, hash_: np.int64) -> np.ndarray:
+        """Return n ids that no key has: the first behind the largest of a displaced key, or behind a hash.
+
+        All attempts of a task must give the same ids. Where keys have been made to have the next ids, their run
+        is passed once, unless displaced keys are dropped, which costs as much.
+        """
+        if self._next is None:
+            displaced = self._hashes.ids()
+            self._next = int(displaced.max() if len(displaced) else hash_) + 1
+        start, found, size = self._next, _NO_IDS, max(n, 64)
+        while len(found) < n:
+            places = np.arange(size, dtype=np.uint64) + np.uint64(start % (1 << 64))
+            ids = places.view(np.int64)
+            found = np.concatenate([found, ids[~self.table.find(ids)]])
+            start, size = start + size, 2 * size
+        return found[:n]
 
     def _add(self, ids: np.ndarray, rows: pa.Array) -> bool:
         """Add keys; return whether others have got new places."""
@@ -222,6 +240,7 @@ class KeyTable:
             second = self._second_hashes(columns, len(ids), round_)
             self._displaced.remove_many(second[self._displaced.find_many(second)[0] == ids])
         self._hashes.remove(ids)
+        self._next = None
 
     def _index_displaced(self, ids: np.ndarray) -> None:
         keys = self.table.get(ids)
@@ -235,6 +254,7 @@ class KeyTable:
             second = self._second_hashes(_taken(columns, left), len(left), round_)
             free = ~self._displaced.find_many(second)[1]
             free[free] = IdIndex().put_many(second[free], 0)
+            self._next = None
             self._displaced.put_many(second[free], ids[left[free]])
             left, round_ = left[~free], round_ + 1
             self._rounds = max(self._rounds, round_)

@@ -17,7 +17,7 @@ __all__ = ["restore", "split"]
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
 
 
-def split(group: KeyGroup, max_parallelism: int, first: bool) -> Iterator[tuple[int, bytes]]:
+def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents.
 
     O(size of the group). The group has no windows. Its broadcast states are those of every group: the first

@@ -50,7 +50,7 @@ class Attempts:
     def __init__(self, query: Query, ways: list[str], seed: int) -> None:
         self.query, self.ways, self.draw = query, ways, random.Random(seed)
         self.store = MemoryStore()
-        self.group, self.stored = KeyGroup(query.layout, live_file(), id_=b"group-id"), Stored(Manifest(4))
+        self.group, self.stored = KeyGroup(query.layout, live_file()), Stored(Manifest(4))
         self.key: KeyContext[int] = KeyContext()
         self.context = GroupRuntimeContext(self.key, 4)
         pair = Types.TUPLE([Types.STRING(), Types.LONG()])
@@ -68,7 +68,7 @@ class Attempts:
         if way == "attached":
             self.group, self.stored = handed_over(self.group, self.store)
         else:
-            self.group = KeyGroup(self.query.layout, live_file(), id_=b"group-id")
+            self.group = KeyGroup(self.query.layout, live_file())
             self.stored = load(self.store, self.group)
         self.context.bind(self.group)
 

@@ -91,8 +91,6 @@ class KeyGroup:
     head : dict, optional
         What `head` returned in that process: the group is then the one in `memory`, and the layout must be
         one that it `fits`. O(1), except for windows. By default the group is empty.
-    id_ : bytes, optional
-        The id of the group, a secret of the query that all attempts of a task know; by default there is none.
 
     Attributes
     ----------
@@ -105,11 +103,7 @@ class KeyGroup:
     """
 
     def __init__(
-        self,
-        layout: GroupLayout,
-        memory: Memory = PROCESS,
-        head: dict[str, Any] | None = None,
-        id_: bytes | None = None,
+        self, layout: GroupLayout, memory: Memory = PROCESS, head: dict[str, Any] | None = None
     ) -> None:
         def part(cls: Any, name: str, *arguments: Any) -> Any:
             if head is None:
@@ -122,11 +116,7 @@ class KeyGroup:
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
         single, windows = layout.one_timer_per_key, layout.windows
-        if head is None:
-            seed = None if id_ is None else int.from_bytes(id_, "little")
-            self.keys = KeyTable(layout.key_fields, memory, seed)
-        else:
-            self.keys = KeyTable.attach(layout.key_fields, memory, head["keys"])
+        self.keys: KeyTable = part(KeyTable, "keys", layout.key_fields)
         self.event_timers: JournalledTimers = part(JournalledTimers, "event", EVENT_TIMERS, single)
         self.processing_timers: JournalledTimers = part(
             JournalledTimers, "processing", PROCESSING_TIMERS, single

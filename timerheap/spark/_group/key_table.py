@@ -40,9 +40,6 @@ class KeyTable:
     fields : list of pyarrow.Field
         The key columns. Null is an ordinary value, which equals only null. Their metadata is stored, too.
     memory : Memory
-    seed : int, optional
-        The seed of second hashes, which all attempts of a task must share, since the ids of displaced keys
-        depend on it. By default it is random.
 
     Attributes
     ----------
@@ -54,7 +51,7 @@ class KeyTable:
     name = ""
     id_column = 0
 
-    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS, seed: int | None = None) -> None:
+    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS) -> None:
         self._columns = pa.schema([field.remove_metadata() for field in fields])
         self._wide = wide_rows(self._columns)
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
@@ -64,7 +61,7 @@ class KeyTable:
         self.table = IdTable(self.type, memory)
         self._hashes = IdTable(pa.int64(), memory)  # the hashes of displaced keys by id
         self._displaced = IdIndex(memory)  # their ids by second hash
-        self._seed = secrets.randbits(64) if seed is None else seed
+        self._seed = secrets.randbits(64)
         self._rounds = 0  # of second hashes: more than one only if those of displaced keys collide, too
         self._next: int | None = None  # see `_free_ids`
         self._added: list[np.ndarray] = []
@@ -180,8 +177,8 @@ class KeyTable:
     def _free_ids(self, n: int, hash_: np.int64) -> np.ndarray:
         """Return n ids that no key has: the first behind the largest of a displaced key, or behind a hash.
 
-        All attempts of a task must give the same ids. Where keys have been made to have the next ids, their run
-        is passed once, unless displaced keys are dropped, which costs as much.
+        All attempts of a task must give the same ids. Where keys have been made to have the next ids, their
+        run is passed once, unless displaced keys are dropped, which costs as much.
         """
         if self._next is None:
             displaced = self._hashes.ids()

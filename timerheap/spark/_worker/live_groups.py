@@ -70,7 +70,7 @@ class LiveGroups:
         if manifest is None:
             self._count(Counts(new=1))
             manifest = Manifest(self._max_parallelism, _id_of(self._owner.operator, label))
-            return KeyGroup(self._layout, self._memory(manifest.id), id_=manifest.id), Stored(manifest)
+            return KeyGroup(self._layout, self._memory(manifest.id)), Stored(manifest)
         manifest.check(self._max_parallelism)
         if held is not None and _in_process(held.group.memory) and held.token == manifest.token:
             self._count(Counts(continued=1))
@@ -144,7 +144,7 @@ class LiveGroups:
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         """Load a group from the state store."""
         self._count(Counts(loaded=1))
-        group = KeyGroup(self._layout, self._memory(manifest.id), id_=manifest.id)
+        group = KeyGroup(self._layout, self._memory(manifest.id))
         stored = Stored.load(self._store, manifest, group.part, self._layout.drop_state)
         group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
         group.wake_up = manifest.wake_up

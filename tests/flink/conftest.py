@@ -2,8 +2,8 @@
 
 A test that takes ``trace`` runs once for each line of ``traces/<stem>.jsonl.gz``, where the module is
 ``test_<stem>.py``; one that takes ``traces`` gets all lines at once, of another file if it passes the stem
-with ``parametrize("traces", [stem], indirect=True)``. TIMERHEAP_TRACES names another directory: a file that is
-missing there is a skip, and a run that replays nothing at all fails (see the conftest above).
+with ``parametrize("traces", [stem], indirect=True)``. TIMERHEAP_TRACES names another directory: a file that
+is missing there is a skip, and a run that replays nothing at all fails (see the conftest above).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,7 @@ def stem_of(module: ModuleType) -> str:
     return module.__name__.rpartition(".")[2].removeprefix("test_")
 
 
+@lru_cache(maxsize=1)
 def read(stem: str) -> list[Any] | None:
     path = DIRECTORY / f"{stem}.jsonl.gz"
     if not path.exists():

@@ -1,10 +1,14 @@
-"""All attempts of a task write the same chunks, wherever the group that they continue came from."""
+"""All attempts of a task send and write the same bytes, wherever the group that they continue came from."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,3 +204,21 @@ def test_a_removal_is_written_whether_the_map_is_loaded_or_too_large_for_that() 
         assert table.find(1, 1000) == (False, None)
         table.remove(1, 1000)
     assert live.changes() == loaded.changes()
+
+
+def test_all_attempts_of_a_pack_task_send_the_same_bytes() -> None:
+    """Spark ends a query whose tasks send something else when a lost executor makes them run again."""
+    program = Path(__file__).parents[1] / "support" / "packed_bytes.py"
+
+    def run(number: int) -> str:
+        # Other hashes of texts, and other bytes in memory that is not written.
+        settings = {"PYTHONHASHSEED": str(number), "MALLOC_PERTURB_": str(number), "PYTHONMALLOC": "malloc"}
+        settings["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+        command = [sys.executable, program]
+        return subprocess.run(
+            command, env=os.environ | settings, check=True, capture_output=True, text=True
+        ).stdout
+
+    sent = run(1)
+    assert len(sent.split()) == 3
+    assert run(2) == sent

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from timerheap.spark._group import live_file
 from timerheap.spark._group.free_space import FreeSpace
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.memory import Block
@@ -237,6 +238,59 @@ def test_a_forked_process_neither_removes_the_file_nor_keeps_its_lock(tmp_path: 
         assert opened(path), "the worker is dead, and its child is not"
     finally:
         release.set()
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_forked_process_does_not_write_into_the_blocks_of_its_parent(
+    tmp_path: Path, given_up: bool
+) -> None:
+    file = LiveFile.create(str(tmp_path / "file"))
+    blocks = [file.allocate(nbytes) for nbytes in (100, 3_000_000, 20_000_000)]
+    for block in blocks:
+        fill(block, 1)
+    if given_up:
+        file.give_up(OSError(errno.ENOSPC, "no space"))
+
+    def child() -> None:
+        for block in blocks:
+            assert (block.bytes == 1).all()
+            fill(block, 2)
+            assert (block.bytes == 2).all()
+        fill(file.allocate(100), 3)
+        assert not file.write_head(b"that of the child")
+
+    in_another_process(child)
+    assert all((block.bytes == 1).all() for block in blocks)
+    assert file.write_head(b"head") == (not given_up)
+
+
+def test_a_file_of_another_build_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released(tmp_path / "file")
+    monkeypatch.setattr(live_file, "_build", lambda: 1)
+    with pytest.raises(ValueError, match="was written by another version of timerheap, NumPy or PyArrow"):
+        opened(tmp_path / "file").read_head()
+
+
+def test_a_file_system_that_cannot_reserve_space_gets_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_file, "_without_reservation", lambda fd: "btrfs")
+    with pytest.raises(OSError, match="btrfs cannot reserve space"):
+        LiveFile.create(str(tmp_path / "file"))
+    assert not (tmp_path / "file").exists()
+
+
+def test_space_is_reserved_by_writing_where_there_is_no_call_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", missing)
+    file = LiveFile.create(str(tmp_path / "file"))
+    file.allocate(3_000_000)
+    assert file.failure is None
+    assert (tmp_path / "file").stat().st_blocks * 512 >= 3_000_000
 
 
 def released(path: Path) -> int:

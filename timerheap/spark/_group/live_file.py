@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -10,10 +11,13 @@ import struct
 import sys
 import weakref
 from contextlib import suppress
+from functools import cache
 
 import numpy as np
+import pyarrow as pa
 
-from timerheap._native._heap import seal, unseal
+from timerheap._native import _heap
+from timerheap._native._heap import seal, unseal, xxh64
 from timerheap.spark._group.free_space import FreeSpace
 from timerheap.spark._group.memory import PROCESS, Block
 
@@ -28,8 +32,25 @@ _LEAST = 64 << 10  # bytes to grow by
 _MAPPED = 1 << 20  # size of the first mapping
 _ZEROS = memoryview(bytes(1 << 18))
 _FIRST_PAGE, _HEAD = 48, 49  # kinds of sealed bytes
-_PLACE = struct.Struct("<QQQ")  # where the head is, its size, where the space of the file ends
+_PLACE = struct.Struct("<QQQQ")  # where the head is, its size, the end of the space, the build
 _OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | os.O_RDWR
+_MAP_FIXED = 0x10  # of Linux
+# What fstatfs() calls the file systems that need more space to overwrite what has been written, or send it to
+# another machine or process first: there a full disk is noticed only after the write.
+_WITHOUT_RESERVATION = {
+    0x9123683E: "btrfs",
+    0xCA451A4E: "bcachefs",
+    0x2FC12FC1: "zfs",
+    0x3434: "nilfs2",
+    0xF2F52010: "f2fs",
+    0x65735546: "fuse",
+    0x6969: "nfs",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb",
+    0x01021997: "9p",
+    0x00C36400: "ceph",
+    0x5346414F: "afs",
+}
 
 
 class LiveFile:
@@ -37,13 +58,16 @@ class LiveFile:
 
     A worker holds a lock on the file as long as it works on it. The operating system drops the lock when
     the worker dies, so files without an owner can be told from others. All space is reserved before it is
-    handed out, so a full disk is an error here, rather than a signal (SIGBUS) at the first write.
+    handed out, so a full disk is an error here, rather than a signal (SIGBUS) at the first write; on a file
+    system that cannot reserve it, no file is created. A process that is forked gets a copy of its own.
 
     If the file cannot be used any more, for example because the disk is full, it is given up: it is
     removed, its blocks stay valid, and further blocks are in the memory of the process.
 
-    The first page says where the head is, which describes the structures in the file. The rest are blocks
-    and free space. The free space is not recorded: what no structure attaches is free.
+    The first page says which build has written the file, and where the head is, which describes the
+    structures in the file. Both have checksums, which blocks have not: they would cost O(size) in each
+    micro-batch. The rest are blocks and free space. The free space is not recorded: what no structure
+    attaches is free.
 
     Parameters
     ----------
@@ -65,13 +89,14 @@ class LiveFile:
         self._locked = False
         self._end = 0  # of the reserved space
         self._map = np.empty(0, np.uint8)  # at least up to `_end`
+        self._mappings: list[weakref.ref[mmap.mmap]] = []  # that blocks may be in
         self._free = FreeSpace()
         _files.add(self)
 
     @classmethod
     def create(cls, path: str) -> LiveFile:
         """Create a file and lock it; raise OSError if that is impossible."""
-        if sys.platform == "win32" or not hasattr(os, "posix_fallocate"):
+        if sys.platform != "linux":
             raise OSError(errno.ENOSYS, "this system cannot reserve space in a file", path)
         fd = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
         file = cls(path, fd)
@@ -80,6 +105,8 @@ class LiveFile:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not os.fstat(fd).st_nlink:
                 raise FileNotFoundError(errno.ENOENT, "removed before it was locked", path)
+            if system := _without_reservation(fd):
+                raise OSError(errno.EOPNOTSUPP, f"{system} cannot reserve space for later writes", path)
             file._reserve(_LEAST)
         except BaseException:
             file.discard()
@@ -141,7 +168,7 @@ class LiveFile:
         if self.failure is not None:
             return False
         block.bytes[: len(sealed)] = np.frombuffer(sealed, np.uint8)
-        place = seal(_FIRST_PAGE, _PLACE.pack(block.at, len(sealed), self._end))
+        place = seal(_FIRST_PAGE, _PLACE.pack(block.at, len(sealed), self._end, _build()))
         self._map[: len(place)] = np.frombuffer(place, np.uint8)
         self.release(block)  # it is written anew before the file is released again
         return True
@@ -154,7 +181,7 @@ class LiveFile:
         OSError
             If the file cannot be mapped.
         ValueError
-            If it was not written by `write_head`, or not completely, or others may write to it.
+            If `write_head` of this build has not written it, or not completely, or others may write to it.
         """
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
@@ -164,7 +191,9 @@ class LiveFile:
         if len(self._map) != found.st_size:
             self._map = self._mapped(found.st_size)
         place = self._map[: len(seal(_FIRST_PAGE, bytes(_PLACE.size)))]
-        at, size, self._end = _PLACE.unpack(unseal(_FIRST_PAGE, place))
+        at, size, self._end, build = _PLACE.unpack(unseal(_FIRST_PAGE, place))
+        if build != _build():
+            raise ValueError(f"{self.path} was written by another version of timerheap, NumPy or PyArrow")
         if not _PAGE <= at < at + size <= self._end <= found.st_size:
             raise ValueError(f"the head of {self.path} lies outside of it")
         head = bytes(unseal(_HEAD, self._map[at : at + size]))
@@ -199,24 +228,44 @@ class LiveFile:
         This object keeps its blocks, which somebody else may have written to since, and gives up the file.
         """
         file = type(self)(self.path, self._fd)
-        file._map, file._locked = self._map, self._locked
-        self._fd, self._locked = -1, False
+        file._map, file._mappings, file._locked = self._map, self._mappings, self._locked
+        self._fd, self._locked, self._mappings = -1, False, []
         return file
 
     def give_up(self, failure: OSError) -> None:
         """Remove the file, and keep its blocks and all further blocks for this process."""
         self.failure = failure
-        self.discard()
+        self._remove()
 
     def discard(self) -> None:
         """Close the file, and remove it if it is locked; its blocks stay valid."""
+        self._remove()
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            if self._locked:
-                with suppress(OSError):  # somebody else may have removed it
-                    os.unlink(self.path)
             os.close(fd)
+
+    def _remove(self) -> None:
+        if self._locked:
+            with suppress(OSError):  # somebody else may have removed it
+                os.unlink(self.path)
         self._locked = False
+
+    def leave_to_parent(self) -> None:
+        """Give up the file in a forked process, whose writes from now on do not reach the parent's blocks."""
+        self.failure = OSError(errno.EBADF, "it belongs to the process that has forked this one", self.path)
+        locked, self._fd, self._locked = self._fd, -1, False
+        fd = -1
+        if locked >= 0:
+            with suppress(OSError):  # another file descriptor, see `_mapped`
+                fd = os.open(f"/proc/self/fd/{locked}", os.O_RDWR)
+            os.close(locked)
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        for array in (np.frombuffer(found, np.uint8) for each in self._mappings if (found := each())):
+            at = array.ctypes.data
+            if fd < 0 or _mmap(at, len(array), access, mmap.MAP_PRIVATE | _MAP_FIXED, fd, 0) != at:
+                _mprotect(at, len(array), mmap.PROT_READ)  # a write ends the process
+        if fd >= 0:
+            os.close(fd)
 
     def __del__(self) -> None:
         self.discard()
@@ -241,10 +290,15 @@ class LiveFile:
                 self._extend(max(end, 4 * len(self._map), _MAPPED))
             except OSError:  # the address space or the size of files may be limited
                 self._extend(end)
-        os.posix_fallocate(self._fd, self._end, end - self._end)
+        try:
+            os.posix_fallocate(self._fd, self._end, end - self._end)
+        except OSError as e:
+            if e.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise  # else the file system has no such call, and writing reserves
         # The first touch of a page through the mapping would cost several times as much.
-        for at in range(self._end, end, len(_ZEROS)):
-            os.pwrite(self._fd, _ZEROS[: end - at], at)
+        at = self._end
+        while at < end:
+            at += os.pwrite(self._fd, _ZEROS[: end - at], at)
         self._free.add(self._end, end)
         self._end = end
 
@@ -274,6 +328,8 @@ class LiveFile:
             mapping = mmap.mmap(fd, size)
         finally:
             os.close(fd)
+        self._mappings = [each for each in self._mappings if each() is not None]
+        self._mappings.append(weakref.ref(mapping))
         return np.frombuffer(mapping, np.uint8)
 
 
@@ -281,15 +337,37 @@ _files: weakref.WeakSet[LiveFile] = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """Close the locked files in a forked process: they belong to its parent."""
     for file in _files:
-        if file._fd >= 0:
-            os.close(file._fd)
-            file._fd, file._locked = -1, False
+        file.leave_to_parent()
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform == "linux":
+    _libc = ctypes.CDLL(None)
+    _mmap, _mprotect = _libc.mmap, _libc.mprotect
+    _mmap.restype = ctypes.c_void_p
+    _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _without_reservation(fd: int) -> str | None:
+    """Return the name of the file system of a file if it cannot reserve space."""
+    found = ctypes.create_string_buffer(1024)  # a struct statfs, which begins with the type
+    if _libc.fstatfs(fd, found):
+        return None
+    return _WITHOUT_RESERVATION.get(ctypes.c_uint32.from_buffer(found).value)
+
+
+@cache
+def _build() -> int:
+    """Return 64 bits that tell whether another build may lay out structures in another way."""
+    digest = xxh64(f"{sys.byteorder} {sys.version} {np.__version__} {pa.__version__}".encode())
+    for directory in map(os.path.dirname, (_heap.__file__, __file__)):
+        for name in sorted(os.listdir(directory)):
+            if name.endswith((".py", ".so")):
+                with open(os.path.join(directory, name), "rb") as file:
+                    digest = xxh64(file.read(), digest)
+    return digest
 
 
 def _rounded(nbytes: int, unit: int) -> int:

@@ -136,7 +136,9 @@ class LiveGroups:
             group = KeyGroup(self._layout, file, head)
         except Exception as e:  # whatever is wrong with a file, the state store has the same contents
             file.discard()
-            self._mail.warn([f"live state was damaged, and is loaded from the checkpoint: {e!r}"])
+            self._mail.warn(
+                [f"live state was damaged or is of another version, and is loaded from the checkpoint: {e!r}"]
+            )
             return None
         self._count(Counts(handed_over=1))
         return group, Stored(manifest)

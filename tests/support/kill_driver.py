@@ -116,7 +116,8 @@ class Child:
 
     def failure(self) -> str:
         """Return the end of what an ended child has written to its log; nothing if it was a success."""
-        return "" if self.process.returncode == 0 else self.log.read_text(errors="replace")[-200_000:]
+        code = self.process.returncode
+        return f"exit code {code}\n{self.log.read_text(errors='replace')[-200_000:]}" if code else ""
 
 
 @dataclass

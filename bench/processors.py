@@ -27,7 +27,7 @@ from figures import write_json
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
-from timerheap._demo.replay import spark_session
+from timerheap._demo.flights import spark_session
 from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 
 _SCHEMA = "key string, at timestamp"

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from session_job import Job, expected
 from session_timeout import SETTINGS, Run, expect, run
 
-from timerheap._demo.replay import spark_session
+from timerheap._demo.flights import spark_session
 
 VARIANTS = ("no-op", "columns", "columns-arrival", "rows", "rows-arrival")
 

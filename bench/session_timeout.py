@@ -29,7 +29,7 @@ from session_job import Job, difference, expected
 from session_variants import UNCHECKED, VARIANTS
 from usage import Cpu, cpu
 
-from timerheap._demo.replay import spark_session
+from timerheap._demo.flights import spark_session
 
 SETTINGS = {  # of all variants
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,

@@ -23,11 +23,10 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._exchange.frames import rows_of
+from timerheap.spark._exchange.frames import OBSERVATION, PACKED, Packer, rows_of
 from timerheap.spark._exchange.observed import OBSERVED
-from timerheap.spark._exchange.pack import OBSERVATION, PACKED, Packer
-from timerheap.spark._plan.observation import output_type
-from timerheap.spark._worker.result_frames import RESULTS, result_frames
+from timerheap.spark._plan.progress import output_type
+from timerheap.spark._worker.output import RESULTS, result_frames
 
 
 class Columns(BatchProcessFunction):

@@ -28,17 +28,16 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap.spark._exchange.frames import HashedRows
 from timerheap.spark._exchange.observed import OBSERVED, merged
-from timerheap.spark._exchange.unpack import HashedRows
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
 from timerheap.spark._worker.batch_runner import BatchRunner
-from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import run_key_group
 from timerheap.spark._worker.row_runner import RowRunner
 
 ROWS = StructType().add("k", "string").add("at", "long")

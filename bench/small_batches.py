@@ -32,7 +32,7 @@ from usage import cpu
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap._demo.replay import spark_session
+from timerheap._demo.flights import spark_session
 
 _WARM_UP = 5  # micro-batches: workers start, the JVM compiles
 

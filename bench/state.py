@@ -35,7 +35,7 @@ from usage import cpu, memory
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap._demo.replay import spark_session
+from timerheap._demo.flights import spark_session
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._worker.driver_mail import Counts
 

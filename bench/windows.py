@@ -25,7 +25,7 @@ from usage import cpu
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap._demo.replay import spark_session
+from timerheap._demo.flights import spark_session
 
 KEYS, SPAN = 100, 2 * 3_600_000  # event time over all batches, ms
 MINUTE = 60_000

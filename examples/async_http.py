@@ -27,8 +27,15 @@ from aiohttp import web
 from pyspark.sql.types import StringType, StructField, StructType
 
 import timerheap.spark
-from timerheap._demo.flights import data_file, departures, read_flights, read_replay, write_replay
-from timerheap._demo.replay import micro_batches, spark_session
+from timerheap._demo.flights import (
+    data_file,
+    departures,
+    micro_batches,
+    read_flights,
+    read_replay,
+    spark_session,
+    write_replay,
+)
 from timerheap.async_io import AsyncFunction, AsyncRetryStrategy
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from timerheap._demo.replay import spark_session
+    from timerheap._demo.flights import spark_session
 
     rows = reports(read_flights())
     with tempfile.TemporaryDirectory() as directory:

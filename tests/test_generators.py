@@ -12,7 +12,7 @@ from output_recorder import Recorder
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.flink import ManualProcessingTimeService
-from timerheap.flink.watermarks.ingestion import IngestionTime
+from timerheap.flink.watermark_operator import IngestionTime
 from timerheap.watermarks import (
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,

@@ -19,16 +19,16 @@ import timerheap.spark
 
 PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 
-# For each package its rooms, the deepest first: a room may import the lines above its own, and no other.
-# A room is a module or a subpackage; "__init__" is the package's own face.
+# The rooms of the package and of its largest part, the deepest first: a room may import the lines above its
+# own, and no other. A room is a module or a subpackage; "__init__" is the package's own face. How the modules
+# of a room import each other is left to the room.
 LAYERS = {
     "": [
-        "_intervals",
-        "_arguments _murmur _subscripts metrics row time types",
-        "_state_contents state_ttl timer",
-        "_expiring _returned output_tag _values state",
+        "_arguments metrics row time types",
+        "state_ttl timer",
+        "output_tag _values state",
         "_native functions",
-        "_state_handles broadcast hashing interval_join tvf watermarks",
+        "_states broadcast hashing interval_join tvf watermarks",
         "windows",
         "__init__ flink",
         "async_io",
@@ -38,132 +38,17 @@ LAYERS = {
         "_demo",
         "__main__",
     ],
-    "_native": [
-        "__init__ _heap",
-    ],
-    "watermarks": [
-        "combine output",
-        "explanation generators",
-        "strategy valve",
-        "__init__",
-    ],
-    "flink": [
-        "elements internal_timer key_groups processing_time serializers snapshot",
-        "manual_processing_time owned_key_groups timer_bytes watermarks",
-        "rocksdb timer_queue",
-        "backends internal_timer_service",
-        "simple_timer_service timer_service_manager",
-        "operators",
-        "__init__",
-    ],
-    "flink.rocksdb": [
-        "journal",
-        "store",
-        "head",
-        "queue",
-        "__init__",
-    ],
-    "flink.operators": [
-        "function_context memory_state",
-        "keyed",
-        "co_process process",
-        "__init__",
-    ],
-    "flink.watermarks": [
-        "broadcasting ingestion multiplexer",
-        "timestamps_operator",
-        "__init__",
-    ],
-    "windows": [
-        "evictors window window_results",
-        "merging states window_timers",
-        "triggers window_functions",
-        "assigners contents continuous delta timeout",
-        "contexts counting",
-        "evicting",
-        "operator",
-        "__init__",
-    ],
-    "tvf": [
-        "arithmetic columns grid",
-        "aggregate zone",
-        "aggregates python_aggregate slices variance",
-        "layout multiset partials",
-        "local_aggregate results sketch",
-        "global_aggregate session",
-        "__init__",
-    ],
-    "async_io": [
-        "function queue retry",
-        "operator",
-        "__init__",
-    ],
     "spark": [
-        "_compat java",
-        "_group _stored_timers",
+        "_arrow _compat _java",
+        "_slices",
+        "_group",
         "_query",
-        "_exchange group_timers processor_timers",
+        "_exchange _stateful_timers",
         "_worker",
         "_plan",
-        "_async_map _process _process_two _progress _side_outputs _transform_with_state inspect windows",
-        "_named _process_broadcast _sql _window_operator",
+        "_async_map _process _processors _windows",
+        "_sql _window_operator",
         "__init__",
-    ],
-    "_inspect": [
-        "__init__ plot report",
-        "command",
-    ],
-    "testing": [
-        "contents input_rows snapshots",
-        "inputs",
-        "process_tester",
-        "__init__",
-    ],
-    "spark._group": [
-        "__init__ clock_bytes free_space map_log memory merging offsets standing tiers",
-        "array_views batch_log buffers chunks live_file manifest timer_journal",
-        "content_order timers_of_keys value_columns",
-        "array_layouts channels journalled_timers python_values",
-        "column",
-        "slab",
-        "id_table",
-        "checkpoint key_table row_buffer segments state_table watermark window_slices",
-        "growing_state live_store staged_timers windows_part",
-        "list_state map_state",
-        "user_states",
-        "key_group stored_group",
-        "resplit",
-    ],
-    "spark._exchange": [
-        "__init__ garbage observed placement",
-        "frames",
-        "pack",
-        "broadcast slicing unpack",
-    ],
-    "spark._worker": [
-        "result_frames row_classes side_buffer task_metrics user_errors",
-        "__init__ visible_rows frame_slices live_cache output processor_errors",
-        "processor_records processor_values row_context rows spark_store unsafe_order window_columns",
-        "deferred driver_mail expiry_clock processor_frames processor_rows",
-        "rows_ahead",
-        "assigned_times group_state live_groups processor_states runner two_inputs waves window_runner",
-        "batch_runner checkpoint_tables initial_state processor_handle rehearsal row_runner",
-        "broadcast_runner",
-        "key_group_batch",
-        "partition_batch processor_runner",
-        "processor_batch stateful_operator",
-        "processor_operator",
-    ],
-    "spark._plan": [
-        "__init__ arguments checkpoint_source checkpoint_survey checkpoint_watermarks described_state",
-        "expressions flink_nodes settings stages",
-        "checkpoint_state time_column",
-        "columns starting_state",
-        "aggregates flink_grouping flink_ranks marks observation side_tags window_source",
-        "build flink_sql",
-        "processors window_plan",
-        "grouped_windows",
-        "ranking",
     ],
 }
 
@@ -323,7 +208,7 @@ OPERATOR = """
 from pyspark.sql.types import StructType
 from timerheap import KeyedProcessFunction, WatermarkStrategy
 from timerheap.spark._query import Query
-from timerheap.spark._worker.stateful_operator import StreamingOperator
+from timerheap.spark._worker.operator import StreamingOperator
 
 class Counts(KeyedProcessFunction):
     def process_element(self, value, ctx):
@@ -338,9 +223,9 @@ query = Query(
 it = StreamingOperator(query, None)
 """
 PROCESSOR = OPERATOR.replace("StreamingOperator", "StreamingProcessorOperator").replace(
-    "stateful", "processor"
+    "_worker.operator", "_worker.processor"
 )
-PACKER = "from timerheap.spark._exchange.pack import Packer; it = Packer('k', [], None, None)"
+PACKER = "from timerheap.spark._exchange.frames import Packer; it = Packer('k', [], None, None)"
 WINDOWS = "from timerheap.spark._window_operator import _Windows as it"
 CALLS = "from timerheap.spark._async_map import Mapper as it"
 OF_THE_DRIVER = (

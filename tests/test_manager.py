@@ -14,7 +14,7 @@ from timerheap.flink import (
     assign_to_key_group,
     create_timer_queue,
 )
-from timerheap.flink.snapshot import KeyGroupSnapshot
+from timerheap.flink.timer_service_manager import KeyGroupSnapshot
 
 
 def test_services_advance_in_order_of_creation_before_the_watermark_is_emitted():

@@ -17,8 +17,8 @@ from timerheap.flink import (
     assign_to_key_group,
     create_timer_queue,
 )
-from timerheap.flink.serializers import TypeSerializer
-from timerheap.flink.snapshot import KeyGroupSnapshot, ServiceSnapshot
+from timerheap.flink.timer_bytes import TypeSerializer
+from timerheap.flink.timer_service_manager import KeyGroupSnapshot, ServiceSnapshot
 
 keys = st.integers(-5, 5) | st.sampled_from(["", "a", "Zoë", (1, "a"), 2.5])
 

@@ -28,8 +28,10 @@ from timerheap.flink import (
     create_timer_queue,
     java_hash_code,
 )
-from timerheap.flink.rocksdb import head, journal, store
-from timerheap.flink.serializers import SERIALIZERS
+from timerheap.flink import rocksdb_queue as head
+from timerheap.flink import rocksdb_store as journal
+from timerheap.flink import rocksdb_store as store
+from timerheap.flink.timer_bytes import SERIALIZERS
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 

@@ -20,7 +20,7 @@ from timerheap._native._heap import (
     RecordColumns,
     RowSource,
 )
-from timerheap._returned import detached
+from timerheap._values import detached
 
 
 def bits(flags: list[bool]) -> bytes:

@@ -18,8 +18,7 @@ from timerheap.flink import (
     assign_to_key_group,
     java_hash_code,
 )
-from timerheap.flink.key_groups import KeyGroupRange
-from timerheap.flink.owned_key_groups import OwnedKeyGroups
+from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(), max_size=20) | st.text("ab\0\x7f\x80\ud800\U0001f600", max_size=200)

@@ -24,12 +24,12 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap._expiring import ExpiringValue, ExpiryClock
+from timerheap._states import ExpiringValue, ExpiryClock
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.growing_state import GrowingState
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._plan.build import rehearse
 from timerheap.spark._query import Query
-from timerheap.spark._worker.rehearsal import rehearse
 from timerheap.testing import PendingTimer, ProcessTester
 
 EVENT_TIME = StateTtlConfig.TtlTimeCharacteristic.EventTime

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from timerheap._subscripts import Subscripted
 from timerheap.functions import Function, KeyedProcessFunction
+from timerheap.types import Subscripted
 
 if TYPE_CHECKING:
     from timerheap.output_tag import OutputTag

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from timerheap._subscripts import Subscripted
+from timerheap.types import Subscripted
 
 if TYPE_CHECKING:
     import numpy as np

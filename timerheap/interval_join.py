@@ -8,13 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 from timerheap._arguments import milliseconds
-from timerheap._returned import records
-from timerheap._subscripts import Subscripted
+from timerheap._values import records
 from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.types import TypeInformation, Types, arrow_type
+from timerheap.types import Subscripted, TypeInformation, Types, arrow_type
 
 __all__ = ["IntervalJoin", "ProcessJoinFunction"]
 

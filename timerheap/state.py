@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from timerheap._subscripts import Subscripted
 from timerheap.state_ttl import StateTtlConfig
+from timerheap.types import Subscripted
 
 if TYPE_CHECKING:
     import numpy.typing as npt

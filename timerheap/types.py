@@ -1,15 +1,24 @@
-"""Types of state and keys: Flink's ``Types``, Spark DDL, and the corresponding Arrow types."""
+"""Subscripts of PyFlink's generic classes, as in ``WindowFunction[tuple, tuple, str, CountWindow]``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TypeInformation", "Types", "arrow_columns", "arrow_type"]
+__all__ = ["Subscripted", "TypeInformation", "Types", "arrow_columns", "arrow_type"]
+
+
+class Subscripted:
+    """A class that can be subscripted in annotations and in the bases of a class; the types are not used."""
+
+    def __class_getitem__(cls, types: object) -> GenericAlias:
+        return GenericAlias(cls, types)
+
 
 # Spark's type names, and factories of the Arrow types that represent their values exactly.
 _PRIMITIVES: dict[str, Callable[[Any], Any]] = {

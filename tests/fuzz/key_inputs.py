@@ -22,7 +22,7 @@ from memories import Arena
 
 from timerheap._native._heap import seal, unseal
 from timerheap.spark._group.chunks import KEYS, pieces, read_chunk, write_chunk
-from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.keys import KeyTable
 
 TYPES = ([pa.int64()], [pa.string()], [pa.float64()], [pa.int16(), pa.binary()], [pa.bool_(), pa.string()])
 VALUES: dict[pa.DataType, list[Any]] = {

@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from timerheap.spark._group.array_views import clear_unequal, is_flat
-from timerheap.spark._group.offsets import wide
-from timerheap.spark._group.python_values import python_values
+from timerheap.spark._arrow import clear_unequal, is_flat, wide
+from timerheap.spark._group.columns import python_values
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.null(), [None, None]),

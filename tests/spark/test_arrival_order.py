@@ -18,11 +18,11 @@ from queries import opened, query_of
 
 import timerheap.spark
 from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark._exchange.unpack import HashedRows
+from timerheap.spark._exchange.frames import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._worker.driver_mail import Letter, Opener
-from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import run_key_group
 
 ROWS = StructType().add("k", "long").add("at", "long").add("add", "long").add("drop", "long")
 RESULT = StructType().add("k", "long").add("at", "long")

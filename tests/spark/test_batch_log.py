@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 from memories import Arena
 
-from timerheap.spark._group.batch_log import BatchLog
 from timerheap.spark._group.memory import PROCESS
-from timerheap.spark._group.window_slices import WindowSpec
-from timerheap.spark._group.windows_part import SessionsPart, SlicesPart
+from timerheap.spark._group.windows import BatchLog, SessionsPart, SlicesPart
+from timerheap.spark._slices import WindowSpec
 from timerheap.tvf import CountDistinct, HoppingSliceAssigner, SessionUnsliceAssigner, Sum
 
 SCHEMA = pa.schema([("n", pa.int64())])

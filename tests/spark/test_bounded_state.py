@@ -22,7 +22,7 @@ from timerheap import (
 )
 from timerheap._native._heap import from_text
 from timerheap.spark._group.chunks import KEYS, read_chunk
-from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.keys import KeyTable
 
 pytestmark = pytest.mark.spark
 

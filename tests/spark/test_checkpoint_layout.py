@@ -12,19 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap._native._heap import TimerHeap, seal
+from timerheap.spark._arrow import size_of
 from timerheap.spark._group import chunks
-from timerheap.spark._group.checkpoint import Stored, read_clock
+from timerheap.spark._group.checkpoint import (
+    FORMAT,
+    INLINE_CLOCK,
+    Manifest,
+    Run,
+    Segment,
+    Standing,
+    Stored,
+    Tiers,
+    read_clock,
+)
 from timerheap.spark._group.chunks import CLOCK, EVENT_TIMERS, USER_STATE
-from timerheap.spark._group.clock_bytes import InputClock, StoredClock, encode_clock
-from timerheap.spark._group.journalled_timers import JournalledTimers
-from timerheap.spark._group.list_state import ListTable
-from timerheap.spark._group.manifest import FORMAT, INLINE_CLOCK, Manifest, Run, Segment
-from timerheap.spark._group.map_state import MapTable
+from timerheap.spark._group.growing_state import ListTable, MapTable
 from timerheap.spark._group.memory import PROCESS, Block, ProcessMemory
-from timerheap.spark._group.offsets import size_of
-from timerheap.spark._group.standing import Standing
-from timerheap.spark._group.state_table import StateTable
-from timerheap.spark._group.tiers import Tiers
+from timerheap.spark._group.timers import JournalledTimers
+from timerheap.spark._group.value_state import StateTable
+from timerheap.spark._group.watermark import InputClock, StoredClock, encode_clock
 
 SMALL_CLOCK = bytes(50)
 

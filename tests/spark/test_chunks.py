@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerheap._native._heap import seal, unseal
+from timerheap.spark._arrow import widen
 from timerheap.spark._group.chunks import (
     KEYS,
     ROWS,
@@ -21,7 +22,6 @@ from timerheap.spark._group.chunks import (
     write_chunk,
     write_schema,
 )
-from timerheap.spark._group.offsets import widen
 
 BATCH = pa.record_batch(
     {

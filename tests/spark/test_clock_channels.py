@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from timerheap import MIN_WATERMARK, WatermarkStrategy
 from timerheap.spark._exchange.observed import OBSERVED, merged
 from timerheap.spark._exchange.observed import observed as observed_rows
-from timerheap.spark._group.clock_bytes import decode_clock
-from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks
 
 DELAY, TIMEOUT = 5, 30

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memories import Arena
 
-from timerheap.spark._group.column import Column
-from timerheap.spark._group.offsets import wide
+from timerheap.spark._arrow import wide
+from timerheap.spark._group.columns import Column
 
 TEXT = st.text(max_size=4)
 MOMENTS = st.integers(-(10**16), 10**16)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap.spark._group.content_order import content_order
+from timerheap.spark._group.row_buffer import content_order
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 1), st.none() | st.integers(-2, 2), st.sampled_from("abc")),

@@ -13,10 +13,9 @@ from pyspark import TaskContext
 from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from timerheap.spark._exchange import garbage
-from timerheap.spark._worker.deferred import deferred
+from timerheap.spark._exchange import frames as garbage
+from timerheap.spark._worker.operator import StreamingOperator, deferred
 from timerheap.spark._worker.spark_store import CHUNKS
-from timerheap.spark._worker.stateful_operator import StreamingOperator
 
 ON_THE_DRIVER = """
 import sys

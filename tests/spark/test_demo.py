@@ -15,10 +15,16 @@ from local_spark import JAVA_OPTIONS
 from rich.console import Console
 
 from timerheap._demo.demo import compare
-from timerheap._demo.flights import SCHEMA, departures, read_flights, write_replay
+from timerheap._demo.flights import (
+    SCHEMA,
+    departures,
+    micro_batches,
+    read_flights,
+    start_replay,
+    write_replay,
+)
 from timerheap._demo.overdue import DELAY, overdue
 from timerheap._demo.overdue_pandas import departed, final_watermark, overdue_planes
-from timerheap._demo.replay import micro_batches, start_replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from timerheap.spark._plan.flink_ranks import Order
-from timerheap.spark._plan.flink_sql import Call, parsed
+from timerheap.spark._plan.flink_sql import Call, Order, parsed
 
 MINUTE = 60_000
 FROM = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"

@@ -13,9 +13,9 @@ import pytest
 import xxhash
 
 from timerheap._native._heap import FIXED, ArrayView, Packing
+from timerheap.spark._arrow import wide, widen
 from timerheap.spark._exchange.frames import frames_of, hashes_of, rows_of
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.offsets import wide, widen
 
 STRUCT = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
 TYPES: list[tuple[pa.DataType, list[Any]]] = [

@@ -17,16 +17,16 @@ from memories import Arena
 
 from timerheap.spark._group import growing_state
 from timerheap.spark._group.chunks import pieces, read_chunk, write_chunk
-from timerheap.spark._group.id_table import IdTable
-from timerheap.spark._group.list_state import ListTable
-from timerheap.spark._group.map_state import MapTable
-from timerheap.spark._group.user_states import (
+from timerheap.spark._group.growing_state import (
+    ListTable,
+    MapTable,
     UserState,
     attached_state,
     head_of,
     new_state,
     restored_state,
 )
+from timerheap.spark._group.tables import IdTable
 
 KEYS = st.integers(0, 3)
 ENTRIES = st.sampled_from([math.nan, 0.5, *(float(i) for i in range(20))])

@@ -14,14 +14,14 @@ from queries import opened, query_of
 
 from timerheap import BatchProcessFunction, Duration, KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap import WatermarkStrategy as Strategy
+from timerheap.spark._arrow import widen
+from timerheap.spark._exchange.frames import HashedRows
 from timerheap.spark._exchange.observed import OBSERVED
-from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
-from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import run_key_group
 
 BOUND, SPAN = 5_000, 3_600_000
 DELAYED = Strategy.for_bounded_out_of_orderness(BOUND)

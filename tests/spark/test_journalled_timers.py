@@ -14,10 +14,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from timerheap import TimerHeap
 from timerheap._native._heap import CurrentKey, KnownKeys, RecordColumns, RowContext, RowLoop
-from timerheap.spark._group.journalled_timers import JournalledTimers, KeyTimers
-from timerheap.spark._group.timer_journal import POP_DUE, PUSH, REMOVE
-from timerheap.spark._group.timers_of_keys import TimersOfKeys, due_keys
-from timerheap.spark._worker.row_context import KeyTimerService
+from timerheap.spark._group.timers import (
+    POP_DUE,
+    PUSH,
+    REMOVE,
+    JournalledTimers,
+    KeyTimers,
+    TimersOfKeys,
+    due_keys,
+)
+from timerheap.spark._worker.states import KeyTimerService
 
 timestamps = st.integers(-2, 12)
 key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])

@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from made_keys import colliding_pairs, colliding_texts
 from memories import Arena
 
+from timerheap.spark._arrow import narrow, widen
 from timerheap.spark._group.chunks import KEYS, read_chunk, write_chunk
-from timerheap.spark._group.id_table import IdTable
-from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.offsets import narrow, widen
+from timerheap.spark._group.keys import KeyTable
+from timerheap.spark._group.tables import IdTable
 
 NAN = math.nan
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)

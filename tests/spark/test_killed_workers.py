@@ -21,17 +21,16 @@ from queries import query_of
 from test_live_groups import GroupStore
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._exchange.frames import HashedRows
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
-from timerheap.spark._worker.key_group_batch import run_key_group
-from timerheap.spark._worker.live_cache import Cache
-from timerheap.spark._worker.live_groups import LiveGroups, Owner
+from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
+from timerheap.spark._worker.operator import runner_of
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.stateful_operator import runner_of
+from timerheap.spark._worker.partition import run_key_group
 
 BATCHES, ROWS, KEYS = 30, 15, 12
 LABEL = 7

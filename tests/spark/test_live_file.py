@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from timerheap.spark._group import live_file
-from timerheap.spark._group.free_space import FreeSpace
-from timerheap.spark._group.live_file import LiveFile
+from timerheap.spark._group.live_file import FreeSpace, LiveFile
 from timerheap.spark._group.memory import Block
 
 FORK = get_context("fork")

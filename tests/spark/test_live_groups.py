@@ -22,8 +22,7 @@ from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._query import Query
 from timerheap.spark._worker import live_groups
 from timerheap.spark._worker.driver_mail import Counts
-from timerheap.spark._worker.live_cache import Cache
-from timerheap.spark._worker.live_groups import LiveGroups, Owner
+from timerheap.spark._worker.live_groups import Cache, LiveGroups, Owner
 
 OWNER = Owner("query", "operator")
 NEW, CONTINUED, HANDED_OVER, LOADED = Counts(1), Counts(0, 1), Counts(0, 0, 1), Counts(0, 0, 0, 1)

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.live_store import LiveStore
+from timerheap.spark._group.live_file import LiveFile, LiveStore
 
 FORK = get_context("fork")
 GROUP, OTHER = b"group-01", b"group-02"

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from timerheap.spark._group import offsets
-from timerheap.spark._group.key_table import KeyTable
-from timerheap.spark._group.offsets import (
+from timerheap.spark import _arrow as offsets
+from timerheap.spark._arrow import (
     FITS,
     concatenated,
     fitting,
@@ -18,8 +17,9 @@ from timerheap.spark._group.offsets import (
     wide_rows,
     widen,
 )
+from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.row_buffer import RowBuffer
-from timerheap.spark._group.state_table import StateTable
+from timerheap.spark._group.value_state import StateTable
 
 TEXT = pa.field("element", pa.string())
 TYPES = {

@@ -11,9 +11,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from timerheap import OutputTag, Types
 from timerheap.spark._compat import to_record_batch
-from timerheap.spark._plan.observation import output_type
-from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.result_frames import METRICS, RESULTS, result_frames
+from timerheap.spark._plan.progress import output_type
+from timerheap.spark._worker.output import METRICS, RESULTS, ResultBuffer, result_frames
 from timerheap.types import arrow_type
 
 SCHEMA = pa.schema(

@@ -26,16 +26,14 @@ from timerheap import (
 )
 from timerheap.spark import process_broadcast
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.resplit import restore, split
+from timerheap.spark._group.key_group import KeyGroup, restore, split
 from timerheap.spark._query import nullable_arrow_schema
-from timerheap.spark._worker.broadcast_runner import _ID
-from timerheap.spark._worker.key_group_batch import run_key_group
+from timerheap.spark._worker.operator import runner_of
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.stateful_operator import runner_of
+from timerheap.spark._worker.partition import run_key_group
+from timerheap.spark._worker.wrapped_runners import _ID
 from timerheap.testing import PendingTimer, ProcessTester
-from timerheap.testing.input_rows import columns_type
-from timerheap.testing.inputs import Inputs
+from timerheap.testing.inputs import Inputs, columns_type
 from timerheap.testing.snapshots import load_group, save_group
 
 READINGS = "sensor string, room string, degrees bigint, at bigint"

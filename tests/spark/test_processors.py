@@ -20,8 +20,7 @@ from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._query import DeclaredState
-from timerheap.spark._worker.processor_handle import ProcessorHandle
-from timerheap.spark._worker.processor_states import Scope
+from timerheap.spark._worker.processor_states import ProcessorHandle, Scope
 from timerheap.spark._worker.processor_values import StructCodec
 
 ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())

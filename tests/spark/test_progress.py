@@ -21,10 +21,8 @@ from timerheap.metrics import Metrics
 from timerheap.spark import Progress, named, progress, side_output
 from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.manifest import Manifest, Run, Segment
-from timerheap.spark._group.standing import Standing
-from timerheap.spark._worker.partition_batch import PartitionBatch
-from timerheap.spark._worker.task_metrics import TASK_METRICS, TaskMetrics
+from timerheap.spark._group.checkpoint import Manifest, Run, Segment, Standing
+from timerheap.spark._worker.partition import TASK_METRICS, PartitionBatch, TaskMetrics
 from timerheap.timer import MIN_WATERMARK
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])

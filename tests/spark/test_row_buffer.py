@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
-from timerheap.spark._group.offsets import narrow, widen
+from timerheap.spark._arrow import narrow, widen
 from timerheap.spark._group.row_buffer import KeyedRows, RowBuffer
 
 TEXTS = pa.schema([("order", pa.int64()), ("text", pa.string())])

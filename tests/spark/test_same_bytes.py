@@ -26,16 +26,15 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._arrow import widen
+from timerheap.spark._group.checkpoint import Manifest, Stored
+from timerheap.spark._group.growing_state import MapTable
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.map_state import MapTable
-from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.window_slices import WindowSpec
-from timerheap.spark._group.windows_part import SessionsPart, SlicesPart
+from timerheap.spark._group.windows import SessionsPart, SlicesPart
 from timerheap.spark._query import Query
-from timerheap.spark._worker.group_state import GroupRuntimeContext
+from timerheap.spark._slices import WindowSpec
+from timerheap.spark._worker.states import GroupRuntimeContext
 from timerheap.tvf import CountDistinct, HoppingSliceAssigner, Max, SessionUnsliceAssigner, Sum
 
 

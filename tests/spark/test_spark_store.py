@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from timerheap._native._heap import to_text
-from timerheap.spark._group.manifest import MANIFEST, Manifest
+from timerheap.spark._group.checkpoint import MANIFEST, Manifest
 from timerheap.spark._worker.spark_store import SparkStore
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import AggregateFunction, BatchProcessFunction, KeyedProcessFunction, Types, WatermarkStrategy
-from timerheap._intervals import interval_micros
+from timerheap._arguments import interval_micros
 from timerheap.functions import KeyedCoProcessFunction
 from timerheap.windows import TumblingEventTimeWindows
 

@@ -28,20 +28,23 @@ from timerheap import (
 )
 from timerheap._native._heap import CurrentKey, to_text
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._arrow import widen
+from timerheap.spark._group.checkpoint import MANIFEST, Manifest, Stored, Tiers
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
-from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
-from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.key_group import (
+    KeyGroup,
+    ReadChunks,
+    StoredGroup,
+    expiry_namespace,
+    restore,
+    split,
+)
+from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.manifest import MANIFEST, Manifest
-from timerheap.spark._group.offsets import widen
-from timerheap.spark._group.resplit import restore, split
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.stored_group import ReadChunks, StoredGroup
-from timerheap.spark._group.tiers import Tiers
 from timerheap.spark._query import Query
-from timerheap.spark._worker.group_state import GroupRuntimeContext, RowRuntimeContext
-from timerheap.spark._worker.live_cache import Cache, Owner
+from timerheap.spark._worker.live_groups import Cache, Owner
+from timerheap.spark._worker.states import GroupRuntimeContext, RowRuntimeContext
 
 
 class Silent(KeyedProcessFunction):

@@ -21,7 +21,7 @@ from timerheap import (
 )
 from timerheap.flink import KeyContext, MemoryRuntimeContext
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._worker.group_state import GroupRuntimeContext
+from timerheap.spark._worker.states import GroupRuntimeContext
 
 
 class Silent(KeyedProcessFunction):

@@ -13,11 +13,10 @@ from pyspark.sql.types import StructType
 from queries import query_of
 
 from timerheap import KeyedProcessFunction
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._arrow import widen
+from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import Manifest
-from timerheap.spark._group.offsets import widen
 from timerheap.spark._group.row_buffer import KeyedRows, RowOrder
 
 FIELDS = [

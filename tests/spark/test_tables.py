@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
-from timerheap.spark._group.id_table import IdTable, members
-from timerheap.spark._group.offsets import wide
-from timerheap.spark._group.slab import Slab
+from timerheap.spark._arrow import wide
+from timerheap.spark._group.tables import IdTable, Slab, members
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 IDS = st.one_of(st.integers(0, 30), st.sampled_from([-(2**63), -1, 2**63 - 1]))

@@ -19,13 +19,12 @@ from queries import opened, query_of
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor
 from timerheap._native._heap import PlaceNumbers, wave_order
-from timerheap.spark._exchange.unpack import HashedRows
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._exchange.frames import HashedRows
+from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import Manifest
 from timerheap.spark._worker import batch_runner
-from timerheap.spark._worker.key_group_batch import run_key_group
 from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import run_key_group
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 ROWS, RESULT = StructType(), StructType()

@@ -28,7 +28,7 @@ from timerheap import (
 from timerheap.flink import KeyContext, StreamRecord
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._worker.group_state import GroupRuntimeContext
+from timerheap.spark._worker.states import GroupRuntimeContext
 from timerheap.windows import (
     AggregateFunction,
     ContinuousEventTimeTrigger,

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from timerheap import spark_xxhash64
 from timerheap.spark._exchange.frames import hashes_of
-from timerheap.spark._plan.marks import hashed_when_packed
+from timerheap.spark._plan.build import hashed_when_packed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

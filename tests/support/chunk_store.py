@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import Manifest
 
 
 class MemoryStore:

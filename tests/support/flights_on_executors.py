@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from timerheap._demo.replay import micro_batches, start_replay
+from timerheap._demo.flights import micro_batches, start_replay
 
 
 def imported(batches):

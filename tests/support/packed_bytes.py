@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import xxh64
-from timerheap.spark._exchange.broadcast import Broadcaster
-from timerheap.spark._exchange.pack import AHEAD, CHANNEL, INPUT, KEPT, Packer
+from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, Broadcaster, Packer
 from timerheap.spark._exchange.slicing import LocalStage
-from timerheap.spark._group.window_slices import WindowSpec
+from timerheap.spark._slices import WindowSpec
 from timerheap.tvf import CountDistinct, Max, Sum, TumblingSliceAssigner
 
 ROWS = 500

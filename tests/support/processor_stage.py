@@ -10,12 +10,11 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 from pyspark.sql.types import StructType
 
-from timerheap.spark._exchange.frames import hashes_of
-from timerheap.spark._exchange.unpack import HashedRows
+from timerheap.spark._exchange.frames import HashedRows, hashes_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import DeclaredState, FrameSettings, ProcessorWork, Query, TimeMode
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.processor_runner import ProcessorRunner
+from timerheap.spark._worker.processor import ProcessorRunner
 
 _FRAMES = FrameSettings(rows=3, nbytes=1 << 20)
 

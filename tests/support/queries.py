@@ -9,8 +9,8 @@ from pyspark.sql.types import StructType
 from timerheap import WatermarkStrategy
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._query import Query
-from timerheap.spark._worker.runner import Runner
-from timerheap.spark._worker.stateful_operator import runner_of
+from timerheap.spark._worker.operator import runner_of
+from timerheap.spark._worker.partition import Runner
 
 
 def query_of(function: Any, rows: StructType, result: StructType, **options: Any) -> Query:

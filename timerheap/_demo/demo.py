@@ -18,10 +18,16 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from timerheap._demo.flights import read_flights, write_replay
+from timerheap._demo.flights import (
+    TIMERS,
+    micro_batches,
+    read_flights,
+    spark_session,
+    start_replay,
+    write_replay,
+)
 from timerheap._demo.overdue import DELAY
 from timerheap._demo.overdue_pandas import final_watermark, overdue_planes
-from timerheap._demo.replay import TIMERS, micro_batches, spark_session, start_replay
 from timerheap._inspect.report import report
 from timerheap.spark import read_checkpoint
 

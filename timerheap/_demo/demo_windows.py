@@ -15,9 +15,15 @@ from rich.table import Table
 from timerheap._demo import departures_pandas
 from timerheap._demo.demo import SHOWN, local, shown
 from timerheap._demo.departures import DELAY, TIME_ZONE, departures_so_far
-from timerheap._demo.flights import departures, read_flights, read_replay, write_replay
+from timerheap._demo.flights import (
+    departures,
+    micro_batches,
+    read_flights,
+    read_replay,
+    spark_session,
+    write_replay,
+)
 from timerheap._demo.overdue_pandas import final_watermark
-from timerheap._demo.replay import micro_batches, spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path

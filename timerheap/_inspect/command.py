@@ -11,7 +11,7 @@ from rich.text import Text
 from timerheap._inspect.report import report
 from timerheap._local_spark import CORES, local_spark
 from timerheap.spark import read_checkpoint
-from timerheap.spark._plan.checkpoint_source import find_operators
+from timerheap.spark._plan.checkpoint_reader import find_operators
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,7 +52,7 @@ def inspect(
                 state = read_checkpoint(spark, checkpoint, number, batch_id=batch)
                 report(state, console)
                 if picture is not None:
-                    from timerheap._inspect.plot import plot  # which needs matplotlib
+                    from timerheap._inspect.report import plot  # which needs matplotlib
 
                     plot(state, picture)
                     console.print("Pending timers:", Text(str(picture), "bold"), soft_wrap=True)

@@ -155,7 +155,7 @@ cdef class RowValue:
     Parameters
     ----------
     keys : CurrentKey
-    codec : timerheap._state_handles.Codec
+    codec : timerheap._states.Codec
         Checks and copies values.
     exact : type or None
         Values of exactly this class are kept as they are, without the codec, unless they are NaN.
@@ -179,7 +179,7 @@ cdef class RowValue:
 
         Parameters
         ----------
-        table : timerheap._state_handles.ValueContents
+        table : timerheap._states.ValueContents
         loaded, stored : dict of int to object
             The values that the table has loaded, and those that it has stored since, which count first. The table
             may change them.

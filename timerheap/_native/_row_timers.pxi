@@ -1,7 +1,7 @@
 # The timers of a function that is called with one row or timer at a time, and their journal.
 
 cdef enum:
-    _PUSH = 0  # the operations of timerheap/spark/_group/timer_journal.py
+    _PUSH = 0  # the operations of timerheap/spark/_group/timers.py
     _REMOVE = 1
     _VOID = -1  # a push that has been undone; `take` leaves it out
 

@@ -1,8 +1,9 @@
 """Asynchronous functions on streams: concurrent calls, ordered or not, with timeouts and retries."""
 
 from timerheap.async_io.function import AsyncFunction
-from timerheap.async_io.operator import AsyncInput, AsyncWaitOperator
-from timerheap.async_io.queue import (
+from timerheap.async_io.operator import (
+    AsyncInput,
+    AsyncWaitOperator,
     OrderedStreamElementQueue,
     QueueElement,
     ResultFuture,

@@ -22,7 +22,6 @@ from timerheap.flink.key_groups import (
     compute_key_group_range_for_operator_index,
     compute_operator_index_for_key_group,
 )
-from timerheap.flink.manual_processing_time import ManualProcessingTimeService
 from timerheap.flink.operators import (
     KeyedCoProcessOperator,
     KeyedProcessOperator,
@@ -30,28 +29,26 @@ from timerheap.flink.operators import (
     StreamElement,
 )
 from timerheap.flink.processing_time import (
+    ManualProcessingTimeService,
     ProcessingTimeService,
     SystemProcessingTimeService,
 )
-from timerheap.flink.rocksdb import RocksDBTimerQueue
-from timerheap.flink.serializers import TypeSerializer
+from timerheap.flink.rocksdb_queue import RocksDBTimerQueue
 from timerheap.flink.simple_timer_service import SimpleTimerService
-from timerheap.flink.timer_bytes import TimerSerializer
+from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.flink.timer_service_manager import InternalTimeServiceManager
-from timerheap.flink.watermarks import (
-    BroadcastingOutput,
+from timerheap.flink.watermark_operator import TimeCharacteristic, TimestampsAndWatermarksOperator
+from timerheap.flink.watermark_outputs import BroadcastingOutput, WatermarkOutputMultiplexer
+from timerheap.hashing import java_hash_code
+from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
+from timerheap.watermarks.valve import (
     ChannelExplanation,
     ChannelState,
     Explanation,
-    IndexedCombinedWatermarkStatus,
     StatusWatermarkValve,
-    TimeCharacteristic,
-    TimestampsAndWatermarksOperator,
     ValveState,
-    WatermarkOutputMultiplexer,
 )
-from timerheap.hashing import java_hash_code
 
 __all__ = [
     "BroadcastingOutput",

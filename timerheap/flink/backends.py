@@ -7,8 +7,8 @@ from os import PathLike
 from typing import Any, Literal, overload
 
 from timerheap.flink.key_groups import KeyGroupRange
-from timerheap.flink.rocksdb import RocksDBTimerQueue
-from timerheap.flink.serializers import TypeSerializer
+from timerheap.flink.rocksdb_queue import RocksDBTimerQueue
+from timerheap.flink.timer_bytes import TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.hashing import java_hash_code
 

@@ -1,8 +1,9 @@
-"""Flink's ``TimerSerializer``: timers as bytes that sort by timestamp."""
+"""Serializers for keys and namespaces, in Flink's byte formats."""
 
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -11,12 +12,393 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from timerheap._arguments import int64
+from timerheap._arguments import int64, sized_integer
 from timerheap.flink.internal_timer import InternalTimer
-from timerheap.flink.serializers import SERIALIZERS, Rows, TypeSerializer
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["TimerSerializer", "timestamp_bytes"]
+__all__ = ["SERIALIZERS", "TimerSerializer", "TypeSerializer", "timestamp_bytes"]
+
+Rows = npt.NDArray[np.uint8]  # shape (timers, bytes of each)
+
+_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_DOUBLE = struct.Struct(">d")
+_WINDOW = struct.Struct(">qq")
+
+
+class TypeSerializer(ABC):
+    """Converts values of one type to bytes and back; subclass it for your own keys or namespaces.
+
+    The bytes must mark their own end, and equal values must have equal bytes. Flink: ``TypeSerializer``.
+
+    Attributes
+    ----------
+    name : str
+        The name that a stored queue records; a queue cannot be opened with a serializer of another name.
+    """
+
+    name: str
+
+    @abstractmethod
+    def serialize(self, value: Any, /) -> bytes:
+        """Serialize a value; raise a TypeError, OverflowError or ValueError if it has another type."""
+
+    @abstractmethod
+    def deserialize(self, data: bytes, start: int, /) -> tuple[Any, int]:
+        """Deserialize the value that starts at `start`; return the value and its end.
+
+        Raise a ValueError, IndexError or struct.error if the data is invalid.
+        """
+
+    def serialize_many(self, values: Sequence[Any], /) -> Iterable[bytes]:
+        """Serialize many values; see `serialize`."""
+        return [self.serialize(value) for value in values]
+
+    def serialize_column(self, values: Sequence[Any], /) -> Rows | None:
+        """Serialize many values, one per row; return None for values of different forms.
+
+        The caller then uses `serialize_many`.
+        """
+        return None
+
+    def deserialize_column(self, rows: Rows, start: int, /) -> tuple[list[Any], int] | None:
+        """Deserialize the values that start at `start` in each row; return the values and their common end.
+
+        Return None if their forms or lengths differ. The caller then uses `deserialize` for each.
+        """
+        return None
+
+
+_byte = partial(sized_integer, "value", bits=8)
+_short = partial(sized_integer, "value", bits=16)
+_int = partial(sized_integer, "value", bits=32)
+_long = partial(sized_integer, "value", bits=64)
+
+
+class _Fixed(TypeSerializer):
+    """Serializes values with a `struct.Struct`, always in the same number of bytes."""
+
+    def __init__(self, name: str, form: struct.Struct, check: Callable[[Any], Any]) -> None:
+        self.name = name
+        self._form = form
+        self._check = check
+
+    def serialize(self, value: Any) -> bytes:
+        return self._form.pack(self._check(value))
+
+    def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
+        return self._form.unpack_from(data, start)[0], start + self._form.size
+
+
+class _Long(_Fixed):
+    def __init__(self) -> None:
+        super().__init__("long", _LONG, _long)
+
+    def serialize(self, value: Any) -> bytes:
+        try:
+            return _LONG.pack(value) if type(value) is int else super().serialize(value)
+        except struct.error:
+            return super().serialize(value)  # raises the appropriate error
+
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        if set(map(type, values)) != {int}:
+            return None
+        try:
+            return np.array(values, ">i8").view(np.uint8).reshape(-1, 8)
+        except OverflowError:
+            return None  # serialize_many then raises an error that names the value
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        if start + 8 > rows.shape[1]:
+            return None
+        column = np.ascontiguousarray(rows[:, start : start + 8])
+        return column.view(">i8").ravel().tolist(), start + 8
+
+
+class _Boolean(TypeSerializer):
+    name = "boolean"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, bool):
+            raise TypeError(f"value must be a bool, got {value!r}")
+        return b"\1" if value else b"\0"
+
+    def deserialize(self, data: bytes, start: int) -> tuple[bool, int]:
+        if data[start] > 1:
+            raise ValueError(f"a boolean must be 0 or 1, got {data[start]}")
+        return data[start] == 1, start + 1
+
+
+class _Void(TypeSerializer):
+    """Serializes None, Flink's ``VoidNamespace``, as a zero byte."""
+
+    name = "void"
+
+    def serialize(self, value: Any) -> bytes:
+        if value is not None:
+            raise TypeError(f"value must be None, got {value!r}")
+        return b"\0"
+
+    def deserialize(self, data: bytes, start: int) -> tuple[None, int]:
+        if data[start]:
+            raise ValueError(f"a void must be 0, got {data[start]}")
+        return None, start + 1
+
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        return np.zeros((len(values), 1), np.uint8) if set(map(type, values)) == {type(None)} else None
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        if start >= rows.shape[1] or rows[:, start].any():
+            return None
+        return [None] * len(rows), start + 1
+
+
+class _TimeWindow(TypeSerializer):
+    """Serializes a window ``(start, end)`` like Flink's ``TimeWindow.Serializer``."""
+
+    name = "time_window"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise TypeError(f"value must be a window (start, end), got {value!r}")
+        return _WINDOW.pack(*map(_long, value))
+
+    def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
+        return _WINDOW.unpack_from(data, start), start + 16
+
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        return _fields_column(_Long(), values) if _sizes(values) == {2} else None
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        return _read_fields(_Long(), 2, rows, start)
+
+
+class _Bytes(TypeSerializer):
+    """Serializes bytes with their length, like Flink's ``BytePrimitiveArraySerializer``."""
+
+    name = "bytes"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, bytes):
+            raise TypeError(f"value must be bytes, got {value!r}")
+        return _INT.pack(len(value)) + value
+
+    def deserialize(self, data: bytes, start: int) -> tuple[bytes, int]:
+        (length,) = _INT.unpack_from(data, start)
+        begin, left = start + 4, len(data) - start - 4
+        if not 0 <= length <= left:
+            raise ValueError(f"the length of bytes must be from 0 to {left}, the bytes left, got {length}")
+        return data[begin : begin + length], begin + length
+
+
+class _String(TypeSerializer):
+    """Serializes a str like Flink's ``StringValue``: length plus 1 and UTF-16 units, in 7-bit groups."""
+
+    name = "string"
+
+    def serialize(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise TypeError(f"value must be a str, got {value!r}")
+        if len(value) < 127 and value.isascii():
+            return b"%c%b" % (len(value) + 1, value.encode())
+        units = memoryview(value.encode("utf-16-le", "surrogatepass"))
+        return _in_sevens(len(units) // 2 + 1) + b"".join(
+            _in_sevens(low | high << 8) for low, high in zip(units[::2], units[1::2], strict=True)
+        )
+
+    def deserialize(self, data: bytes, start: int) -> tuple[str, int]:
+        size = data[start]
+        text = data[start + 1 : start + size]
+        if len(text) == size - 1 and size < 128 and text.isascii():
+            return text.decode(), start + size
+        size, at = _read_sevens(data, start)
+        if size == 0:
+            raise ValueError("a string must not be null, got length 0")
+        units = bytearray()
+        for _ in range(size - 1):
+            unit, at = _read_sevens(data, at)
+            units += unit.to_bytes(2, "little")
+        return units.decode("utf-16-le", "surrogatepass"), at
+
+    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
+        if set(map(type, values)) == {str} and max(map(len, values)) < 127 and all(map(str.isascii, values)):
+            return [b"%c%b" % (len(value) + 1, value.encode()) for value in values]
+        return super().serialize_many(values)
+
+
+def _in_sevens(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+def _read_sevens(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while data[at] > 0x7F:
+        number |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if shift > 28:
+            raise ValueError("a variable-length number must fit into 32 bits, got more than 5 groups")
+    if shift and not data[at]:
+        raise ValueError("a variable-length number must end with a nonzero group, got 0")
+    return number | data[at] << shift, at + 1
+
+
+class _Any(TypeSerializer):
+    """Serializes values of several types, and tuples of them, each after a byte that names its type."""
+
+    name = "any"
+
+    def __init__(self) -> None:
+        self._parts: dict[type, tuple[bytes, TypeSerializer]] = {
+            type(None): (b"n", _Void()),
+            bool: (b"b", _Boolean()),  # before int, which it derives from
+            int: (b"i", _Long()),
+            str: (b"s", _String()),
+            float: (b"d", _Fixed("double", _DOUBLE, float)),
+            bytes: (b"y", _Bytes()),
+            tuple: (b"t", _Tuple(self)),
+        }
+        self._by_tag = {tag[0]: part for tag, part in self._parts.values()}
+
+    def serialize(self, value: Any) -> bytes:
+        if value is None:
+            return b"n\0"  # the general case below returns the same
+        tag, part = self._parts.get(type(value)) or self._part_of(value)
+        return tag + part.serialize(value)
+
+    def deserialize(self, data: bytes, start: int) -> tuple[Any, int]:
+        part = self._by_tag.get(data[start])
+        if part is None:
+            raise ValueError(
+                f"a type tag must be one of {bytes(self._by_tag)!r}, got {data[start : start + 1]!r}"
+            )
+        return part.deserialize(data, start + 1)
+
+    def serialize_many(self, values: Sequence[Any]) -> Iterable[bytes]:
+        tag, part = self._part_of_all(values)
+        if part is None:
+            return super().serialize_many(values)
+        return [tag + written for written in part.serialize_many(values)]
+
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        tag, part = self._part_of_all(values)
+        column = None if part is None else part.serialize_column(values)
+        return None if column is None else np.insert(column, 0, tag[0], axis=1)
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        if start >= rows.shape[1] or (rows[:, start] != rows[0, start]).any():
+            return None
+        part = self._by_tag.get(int(rows[0, start]))
+        return None if part is None else part.deserialize_column(rows, start + 1)
+
+    def _part_of_all(self, values: Sequence[Any]) -> tuple[bytes, TypeSerializer | None]:
+        kinds = set(map(type, values))
+        return self._parts.get(kinds.pop(), (b"", None)) if len(kinds) == 1 else (b"", None)
+
+    def _part_of(self, value: Any) -> tuple[bytes, TypeSerializer]:
+        """Return the part for subclasses such as named tuples and enums, and for NumPy integers."""
+        for kind, part in self._parts.items():
+            if isinstance(value, kind):
+                return part
+        if hasattr(value, "__index__"):
+            return self._parts[int]
+        raise TypeError(
+            "value must be None, a bool, int, float, str, bytes or a tuple of these, or have a "
+            f"serializer of its own; got {value!r} of type {type(value).__name__}"
+        )
+
+
+class _Tuple(TypeSerializer):
+    """Serializes a tuple as its number of fields and the fields."""
+
+    name = "tuple"
+
+    def __init__(self, field: TypeSerializer) -> None:
+        self._field = field
+
+    def serialize(self, value: Any) -> bytes:
+        return _INT.pack(len(value)) + b"".join(map(self._field.serialize, value))
+
+    def deserialize(self, data: bytes, start: int) -> tuple[tuple[Any, ...], int]:
+        (size,) = _INT.unpack_from(data, start)
+        if size < 0:
+            raise ValueError(f"a tuple must have 0 or more fields, got {size}")
+        at, fields = start + 4, []
+        for _ in range(size):
+            field, at = self._field.deserialize(data, at)
+            fields.append(field)
+        return tuple(fields), at
+
+    def serialize_column(self, values: Sequence[Any]) -> Rows | None:
+        sizes = _sizes(values)
+        column = _fields_column(self._field, values) if len(sizes) == 1 else None
+        if column is None:
+            return None
+        size = np.frombuffer(_INT.pack(sizes.pop()), np.uint8)
+        return np.hstack((np.tile(size, (len(values), 1)), column))
+
+    def deserialize_column(self, rows: Rows, start: int) -> tuple[list[Any], int] | None:
+        sizes = rows[:, start : start + 4]
+        if sizes.shape[1] < 4 or (sizes != sizes[0]).any():
+            return None
+        size = _INT.unpack(sizes[0].tobytes())[0]
+        return _read_fields(self._field, size, rows, start + 4) if size > 0 else None
+
+
+def _double(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"value must be a float, got {value!r}")
+    return float(value)
+
+
+def _sizes(values: Sequence[Any]) -> set[int]:
+    """Return the sizes of the values if all are tuples; otherwise an empty set."""
+    return set(map(len, values)) if set(map(type, values)) == {tuple} else set()
+
+
+def _fields_column(field: TypeSerializer, values: Sequence[Any]) -> Rows | None:
+    """Serialize tuples of one size, field by field."""
+    columns = []
+    for fields in zip(*values, strict=True):
+        column = field.serialize_column(fields)
+        if column is None:
+            return None
+        columns.append(column)
+    return np.hstack(columns) if columns else None
+
+
+def _read_fields(field: TypeSerializer, size: int, rows: Rows, at: int) -> tuple[list[Any], int] | None:
+    """Deserialize tuples of one size, field by field."""
+    columns = []
+    for _ in range(size):
+        column = field.deserialize_column(rows, at)
+        if column is None:
+            return None
+        values, at = column
+        columns.append(values)
+    return list(zip(*columns, strict=True)), at
+
+
+SERIALIZERS: dict[str, TypeSerializer] = {
+    serializer.name: serializer
+    for serializer in [
+        _Any(),
+        _Boolean(),
+        _Fixed("byte", struct.Struct(">b"), _byte),
+        _Fixed("short", struct.Struct(">h"), _short),
+        _Fixed("int", _INT, _int),
+        _Long(),
+        _Fixed("double", _DOUBLE, _double),
+        _String(),
+        _Bytes(),
+        _Void(),
+        _TimeWindow(),
+    ]
+}
+
 
 _SIGN = 1 << 63
 _TIMESTAMP = struct.Struct(">Q")

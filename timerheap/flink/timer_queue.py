@@ -12,8 +12,7 @@ import numpy.typing as npt
 from timerheap._arguments import int64
 from timerheap._native._heap import TimerHeap
 from timerheap.flink.internal_timer import InternalTimer
-from timerheap.flink.key_groups import KeyGroupRange
-from timerheap.flink.owned_key_groups import OwnedKeyGroups
+from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.hashing import java_hash_code
 
 __all__ = [

@@ -12,21 +12,16 @@ if not all(map(find_spec, ("pandas", "pyarrow", "pyspark"))):
 
 if TYPE_CHECKING:
     from timerheap.spark._async_map import async_map
-    from timerheap.spark._named import named
     from timerheap.spark._plan.aggregates import aggregate
-    from timerheap.spark._plan.checkpoint_state import CheckpointState, read_checkpoint
-    from timerheap.spark._process import process
-    from timerheap.spark._process_broadcast import process_broadcast
-    from timerheap.spark._process_two import process_two
-    from timerheap.spark._progress import Progress, progress
-    from timerheap.spark._side_outputs import side_output, with_side_outputs
+    from timerheap.spark._plan.checkpoint_reader import CheckpointState, explain_watermark, read_checkpoint
+    from timerheap.spark._plan.outputs import side_output, with_side_outputs
+    from timerheap.spark._plan.progress import Progress, named, progress
+    from timerheap.spark._process import process, process_broadcast, process_two
+    from timerheap.spark._processors import transform_with_state, transform_with_state_in_pandas
     from timerheap.spark._sql import sql
-    from timerheap.spark._transform_with_state import transform_with_state, transform_with_state_in_pandas
+    from timerheap.spark._stateful_timers import GroupTimers, ProcessorTimers
     from timerheap.spark._window_operator import window_operator
-    from timerheap.spark.group_timers import GroupTimers
-    from timerheap.spark.inspect import explain_watermark
-    from timerheap.spark.processor_timers import ProcessorTimers
-    from timerheap.spark.windows import cumulate, hop, session, tumble
+    from timerheap.spark._windows import cumulate, hop, session, tumble
 
 __all__ = [
     "CheckpointState",
@@ -56,21 +51,16 @@ __all__ = [
 
 _HOMES = {
     "_async_map": "async_map",
-    "_named": "named",
     "_plan.aggregates": "aggregate",
-    "_plan.checkpoint_state": "CheckpointState read_checkpoint",
-    "_process": "process",
-    "_process_broadcast": "process_broadcast",
-    "_process_two": "process_two",
-    "_progress": "Progress progress",
-    "_side_outputs": "side_output with_side_outputs",
+    "_plan.checkpoint_reader": "CheckpointState explain_watermark read_checkpoint",
+    "_plan.outputs": "side_output with_side_outputs",
+    "_plan.progress": "Progress named progress",
+    "_process": "process process_broadcast process_two",
+    "_processors": "transform_with_state transform_with_state_in_pandas",
     "_sql": "sql",
-    "_transform_with_state": "transform_with_state transform_with_state_in_pandas",
+    "_stateful_timers": "GroupTimers ProcessorTimers",
     "_window_operator": "window_operator",
-    "group_timers": "GroupTimers",
-    "inspect": "explain_watermark",
-    "processor_timers": "ProcessorTimers",
-    "windows": "cumulate hop session tumble",
+    "_windows": "cumulate hop session tumble",
 }
 
 

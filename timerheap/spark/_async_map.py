@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.types import StructType
 
-from timerheap._returned import detached
+from timerheap._values import detached
 from timerheap.async_io import (
     AsyncFunction,
     AsyncRetryStrategy,
@@ -114,7 +114,7 @@ def async_map(
     """
     # Here, since workers import this module for `Mapper`.
     from timerheap.spark._plan.arguments import arrow_schema, data_frame, parsed_schema, sendable
-    from timerheap.spark._plan.stages import map_batches
+    from timerheap.spark._plan.named_columns import map_batches
 
     data_frame("df", df)
     arrow_schema("df", df.schema)

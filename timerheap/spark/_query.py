@@ -21,7 +21,7 @@ from timerheap.watermarks import WatermarkStrategy
 if TYPE_CHECKING:  # a worker that packs rows has no key groups
     from timerheap.spark._group.key_group import GroupLayout
     from timerheap.spark._group.row_buffer import RowOrder
-    from timerheap.spark._group.window_slices import WindowSpec
+    from timerheap.spark._slices import WindowSpec
 
 __all__ = [
     "TIME",
@@ -244,7 +244,7 @@ class Query:
         """Arrow schema of the rows that reach a key group: input rows, or the slices made of them."""
         schema = nullable_arrow_schema(self.rows)
         if isinstance(self.work, WindowWork) and self.work.local == "arrow":
-            from timerheap.spark._group.window_slices import PartialColumns  # with timerheap.tvf
+            from timerheap.spark._slices import PartialColumns  # with timerheap.tvf
 
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself
             return pa.schema([*(schema.field(name) for name in self.key), *slices])
@@ -254,7 +254,7 @@ class Query:
     def layout(self) -> GroupLayout:
         """What the key groups hold; the fields of key columns that are the user's have the user's names."""
         from timerheap.spark._group.key_group import GroupLayout
-        from timerheap.spark._group.key_table import NAME
+        from timerheap.spark._group.keys import NAME
 
         names = self.key if self.key_names is None else self.key_names
         metadata = [{NAME: name.encode()} for name in names] + [None] * (len(self.key) - len(names))

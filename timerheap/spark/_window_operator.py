@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from timerheap._arguments import not_negative
-from timerheap._returned import records
+from timerheap._values import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
@@ -32,11 +32,11 @@ from timerheap.windows import (
     WindowFunction,
     WindowOperator,
 )
-from timerheap.windows.counting import CountWindowAssigner
+from timerheap.windows.assigners import CountWindowAssigner
 from timerheap.windows.window_functions import as_window_function
 
 if TYPE_CHECKING:
-    from timerheap.spark._plan.columns import ColumnOrName
+    from timerheap.spark._plan.named_columns import ColumnOrName
 
 __all__ = ["window_operator"]
 
@@ -165,8 +165,8 @@ def window_operator(
         row_order,
         sendable,
     )
-    from timerheap.spark._plan.columns import Columns, ungrouped
-    from timerheap.spark._plan.side_tags import side_tags
+    from timerheap.spark._plan.named_columns import Columns, ungrouped
+    from timerheap.spark._plan.outputs import side_tags
     from timerheap.spark._process import process
 
     rows, grouping = ungrouped("df", df, "key", key)

@@ -1,28 +1,297 @@
-"""The inputs of a function under test: one, or the two of a KeyedCoProcessFunction as one."""
+"""The rows that a test pushes: checked against their schema, and hashed as Spark hashes them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.types import ByteType, StructField, StructType
+from pyspark.sql.conversion import ArrowTableToRowsConversion
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
+from timerheap._values import ArrowTypes, Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
-from timerheap.spark._exchange.pack import INPUT
-from timerheap.spark._exchange.unpack import HashedRows
+from timerheap.hashing import spark_xxhash64
+from timerheap.spark._arrow import narrow_column
+from timerheap.spark._exchange.frames import INPUT, HashedRows, event_millis
+from timerheap.spark._group.growing_state import UserState
+from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
 from timerheap.spark._plan.arguments import arrow_schema, expect_event_time, key_columns
-from timerheap.spark._plan.columns import strategy_of
-from timerheap.spark._plan.time_column import assigns_time
-from timerheap.spark._query import TIME, Query
-from timerheap.spark._worker.broadcast_runner import Broadcasting
-from timerheap.spark._worker.two_inputs import KEY, SIDES, Tagged
-from timerheap.testing.input_rows import PushedRows, columns_type
-from timerheap.watermarks import WatermarkStrategy
+from timerheap.spark._plan.build import NULL_MARK
+from timerheap.spark._plan.named_columns import assigns_time, strategy_of
+from timerheap.spark._query import TIME, Query, nullable_arrow_schema
+from timerheap.spark._worker.output import cast as cast_column
+from timerheap.spark._worker.output import column_of
+from timerheap.spark._worker.rows import AssignedTimes, row_source
+from timerheap.spark._worker.wrapped_runners import KEY, SIDES, Broadcasting, Tagged
+from timerheap.time import TimeDomain
+from timerheap.types import arrow_columns
+from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
-__all__ = ["Function", "Inputs"]
+__all__ = ["Function", "GroupContents", "Inputs", "PendingTimer", "PushedRows", "columns_type", "rows_of"]
+
+
+def columns_type(argument: str, schema: object) -> StructType:
+    """Return the type of the columns of a DataFrame, given as DDL or as a StructType."""
+    if isinstance(schema, str):
+        return from_arrow_schema(arrow_columns(schema, argument), prefer_timestamp_ntz=True)
+    if not isinstance(schema, StructType):
+        raise TypeError(
+            f"{argument} must be a DDL string such as 'plane string, at bigint', or a StructType, got "
+            f"{schema!r}"
+        )
+    return schema
+
+
+@dataclass(frozen=True)
+class PushedRows:
+    """The rows of one input.
+
+    Parameters
+    ----------
+    type : pyspark.sql.types.StructType
+        The columns of the rows that a test pushes.
+    key : list of str
+    event_time : str or None
+        `TIME` with a timestamp assigner.
+    assigner : TimestampAssigner, optional
+    """
+
+    type: StructType
+    key: list[str]
+    event_time: str | None
+    assigner: TimestampAssigner | None = None
+
+    # What the argument checks of `timerheap.spark._plan.arguments` read of a DataFrame:
+    isStreaming = False
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
+
+    @property
+    def schema(self) -> StructType:
+        """The type of the rows with the column of assigned times."""
+        if self.assigner is None:
+            return self.type
+        return StructType([*self.type, StructField(TIME, LongType())])
+
+    def table(self, rows: object) -> pa.RecordBatch:
+        """Return rows as columns, those of `schema`; raise TypeError or ValueError if one does not fit."""
+        schema = nullable_arrow_schema(self.type)
+        if isinstance(rows, (pa.RecordBatch, pa.Table)):
+            if sorted(rows.schema.names) != sorted(schema.names):
+                raise ValueError(f"rows must have the columns {schema.names}, got {rows.schema.names}")
+            parts = (rows.column(field.name) for field in schema)
+            columns = [cast_column(part, field.type) for part, field in zip(parts, schema, strict=True)]
+            whole = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
+            batch = pa.RecordBatch.from_arrays(whole, schema=schema)
+        else:
+            values = list(zip(*map(self._values, _listed(rows)), strict=True)) or [()] * len(schema)
+            batch = pa.RecordBatch.from_arrays(
+                [_column(each, field) for each, field in zip(values, schema, strict=True)], schema=schema
+            )
+        self._check(batch)
+        return batch if self.assigner is None else AssignedTimes(self.assigner, self.type).timed(batch)
+
+    def _values(self, row: object) -> tuple[Any, ...]:
+        names = self.type.names
+        if isinstance(row, Mapping):
+            if not row.keys() <= set(names):
+                raise ValueError(f"rows must have the columns {names}, got {sorted(row.keys() - set(names))}")
+            return tuple(row.get(name) for name in names)
+        if isinstance(row, Sequence) and not isinstance(row, (str, bytes)) and len(row) == len(names):
+            return tuple(row)
+        raise ValueError(f"rows must be dicts, tuples or Rows with the columns {names}, got {row!r}")
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        for field, column in zip(self.type, batch.columns, strict=True):
+            timed = field.name == self.event_time
+            if column.null_count and (timed or not field.nullable):
+                why = "the event time" if timed else "not null in the schema"
+                raise ValueError(f"rows must have a value in column {field.name!r}, which is {why}, got None")
+
+    def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> HashedRows:
+        """Return rows with the hashes of their keys and their event times.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch
+            Of `table`.
+        rows : pyarrow.RecordBatch
+            What the query sees of them.
+        """
+        keys = [_hashable(batch.column(name)) for name in self.key]
+        timestamps = np.zeros(batch.num_rows, np.int64)
+        if self.event_time is not None:
+            timestamps = event_millis(batch.column(self.event_time))
+        return HashedRows(rows, np.array(self._key_hashes(keys), np.int64), timestamps)
+
+    def _key_hashes(self, columns: list[list[Any]]) -> list[int]:
+        """Hash keys like `timerheap.spark._plan.build`."""
+        types = [self.schema[name].dataType.simpleString() for name in self.key]
+        keys = zip(*columns, strict=True)
+        if len(types) == 1:
+            return [spark_xxhash64(key, types) for key in keys]
+        marked = [type_ for each in types for type_ in (each, "bigint")]
+        return [
+            spark_xxhash64(
+                [
+                    part
+                    for value, mark in zip(key, count(NULL_MARK), strict=False)
+                    for part in (value, mark if value is None else None)
+                ],
+                marked,
+            )
+            for key in keys
+        ]
+
+
+def _listed(rows: object) -> list[Any]:
+    if isinstance(rows, (Mapping, str, bytes)) or not isinstance(rows, Iterable) or hasattr(rows, "asDict"):
+        raise TypeError(f"rows must be a list of rows, or a pyarrow table, got {rows!r}; pass [row] for one")
+    return list(rows)
+
+
+def _column(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    try:
+        return column_of(values, field.type).cast(field.type)
+    except (Misfit, pa.ArrowException, OverflowError) as e:
+        raise ValueError(f"rows must fit the schema: column {field.name!r}: {e}") from None
+
+
+def _hashable(column: pa.Array) -> list[Any]:
+    """Return the values as `spark_xxhash64` takes them: times as numbers, structs as tuples."""
+    if pa.types.is_timestamp(column.type):
+        return cast(list[Any], column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64()).to_pylist())
+    if pa.types.is_date32(column.type):
+        return cast(list[Any], column.view(pa.int32()).to_pylist())
+    return [_tuples(value) for value in column.to_pylist()]
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(map(_tuples, value.values()))
+    return list(map(_tuples, value)) if isinstance(value, list) else value
+
+
+class PendingTimer(NamedTuple):
+    """A timer that has not fired.
+
+    Parameters
+    ----------
+    key : object
+        As ``ctx.get_current_key()`` returns it: a value, or a Row of several key columns.
+    timestamp : int
+        Epoch ms.
+    namespace : int
+        0 for functions on rows.
+    time_domain : TimeDomain
+    """
+
+    key: Any
+    timestamp: int
+    namespace: int = 0
+    time_domain: TimeDomain = TimeDomain.EVENT_TIME
+
+
+class GroupContents:
+    """The timers, states and waiting rows of a key group.
+
+    Parameters
+    ----------
+    query : Query
+    group : KeyGroup
+    """
+
+    def __init__(self, query: Query, group: KeyGroup) -> None:
+        self._query = query
+        self._group = group
+
+    def timers(self) -> list[PendingTimer]:
+        """Return the pending timers in the order in which they fire, those of event time first."""
+        found = []
+        for domain, timers in (
+            (TimeDomain.EVENT_TIME, self._group.event_timers),
+            (TimeDomain.PROCESSING_TIME, self._group.processing_timers),
+        ):
+            ids = timers.heap.key_hashes
+            columns = (timers.heap.timestamps.tolist(), ids.tolist(), timers.heap.namespaces.tolist())
+            pending = list(zip(*columns, self._keys(ids), strict=True))
+            pending = sorted(pending, key=lambda timer: timer[:3])
+            found += [PendingTimer(key, at, namespace, domain) for at, _, namespace, key in pending]
+        return found
+
+    def state(self, name: str) -> dict[Any, Any]:
+        """Return the contents of a state by key."""
+        keyed = sorted(each for each in self._group.states if not each.startswith(BROADCAST_STATE))
+        if name not in keyed:
+            raise ValueError(f"name must be one of {keyed}, got {name!r}")
+        ids, contents = _contents(self._group.states[name])
+        return dict(zip(self._keys(ids), contents, strict=True))
+
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """Return the entries of a broadcast state; before the function has asked for any, there are none."""
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, got {name!r}")
+        states = {
+            each.removeprefix(BROADCAST_STATE): table
+            for each, table in self._group.states.items()
+            if each.startswith(BROADCAST_STATE)
+        }
+        if not states:
+            return {}
+        if name not in states:
+            raise ValueError(
+                "name must be one of the broadcast states that the function has asked for so far, "
+                f"{sorted(states)}, got {name!r}"
+            )
+        _, contents = _contents(states[name])
+        return contents[0] if contents else {}
+
+    def waiting_rows(self) -> list[Row]:
+        """Return the rows that wait for the watermark, by event time, in the columns of the query."""
+        waiting = self._group.rows.waiting()
+        waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))
+        seen = self._query.seen_rows
+        return rows_of(pa.Table.from_batches([waiting.rows]).select(seen.names), seen)
+
+    def _keys(self, ids: np.ndarray) -> list[Any]:
+        key = self._query.key
+        type_ = StructType([self._query.rows[name] for name in key])
+        return list(row_source(pa.Table.from_batches([self._group.keys.keys(ids)]), type_, key).keys())
+
+
+def rows_of(table: pa.Table, type_: StructType) -> list[Row]:
+    """Return the rows of a table of this type."""
+    return ArrowTableToRowsConversion.convert(table, type_)
+
+
+def _contents(table: UserState) -> tuple[np.ndarray, list[Any]]:
+    """Return the ids of the keys that have a state, and their contents as its handle returns them."""
+    ids = np.sort(table.ids())
+    contents = narrow_column(table.get_many(ids), table.type).to_pylist()
+    return ids, list(map(_decoder(table.type, table.shape), contents))
+
+
+def _decoder(type_: pa.DataType, shape: str) -> Callable[[Any], Any]:
+    """Return the function that makes what a handle returns of Arrow's contents of a key."""
+    types = ArrowTypes(Row)
+    if shape == "map":
+        key, value = (types.codec(each, "").decode for each in (type_.key_type, type_.item_type))
+        return lambda pairs: {key(k): value(v) for k, v in pairs}
+    if shape == "list":
+        element = types.codec(type_.value_type, "").decode
+        return lambda elements: list(map(element, elements))
+    return types.codec(type_, "").decode
+
 
 Function = (
     KeyedProcessFunction | BatchProcessFunction | KeyedCoProcessFunction | KeyedBroadcastProcessFunction

@@ -17,8 +17,8 @@ from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
+from timerheap.spark._exchange.frames import HashedRows
 from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._exchange.unpack import HashedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import (
     arrow_schema,
@@ -29,19 +29,22 @@ from timerheap.spark._plan.arguments import (
     state_names,
 )
 from timerheap.spark._plan.build import with_late_columns
-from timerheap.spark._plan.side_tags import side_tags, with_side_column
-from timerheap.spark._plan.time_column import assigns_time
+from timerheap.spark._plan.named_columns import assigns_time
+from timerheap.spark._plan.outputs import side_tags, with_side_column
 from timerheap.spark._query import Query
-from timerheap.spark._worker.broadcast_runner import Broadcasting
-from timerheap.spark._worker.key_group_batch import run_key_group
-from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.runner import Runner
-from timerheap.spark._worker.side_buffer import SIDE_OUTPUT
-from timerheap.spark._worker.stateful_operator import runner_of
-from timerheap.spark._worker.two_inputs import Tagged
-from timerheap.testing.contents import GroupContents, PendingTimer, rows_of
-from timerheap.testing.input_rows import PushedRows, columns_type
-from timerheap.testing.inputs import Function, Inputs
+from timerheap.spark._worker.operator import runner_of
+from timerheap.spark._worker.output import SIDE_OUTPUT, ResultBuffer
+from timerheap.spark._worker.partition import Runner, run_key_group
+from timerheap.spark._worker.wrapped_runners import Broadcasting, Tagged
+from timerheap.testing.inputs import (
+    Function,
+    GroupContents,
+    Inputs,
+    PendingTimer,
+    PushedRows,
+    columns_type,
+    rows_of,
+)
 from timerheap.testing.snapshots import load_group, save_group
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from timerheap.spark._group.checkpoint import Stored
+from timerheap.spark._group.checkpoint import MANIFEST, Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.manifest import MANIFEST, Manifest
 from timerheap.spark._query import Query
 
 __all__ = ["load_group", "save_group"]

@@ -34,16 +34,12 @@ rows; `MinWithRetract` and `MaxWithRetract`, which keep every value, can:
 """
 
 from timerheap.tvf.aggregate import Aggregate
-from timerheap.tvf.aggregates import Avg, Count, Max, Min, Sum
+from timerheap.tvf.aggregates import Avg, Count, Max, Min, StddevPop, StddevSamp, Sum, VarPop, VarSamp
 from timerheap.tvf.columns import Multisets
-from timerheap.tvf.global_aggregate import GlobalWindowAggregate
-from timerheap.tvf.local_aggregate import LocalWindowAggregate
 from timerheap.tvf.multiset import CountDistinct, MaxWithRetract, MinWithRetract
 from timerheap.tvf.partials import Aggregation, Partials
-from timerheap.tvf.python_aggregate import PythonAggregate
-from timerheap.tvf.results import LateRows, WindowResults
+from timerheap.tvf.python_aggregate import ApproxCountDistinct, PythonAggregate
 from timerheap.tvf.session import SessionUnsliceAssigner, SessionWindowAggregate
-from timerheap.tvf.sketch import ApproxCountDistinct
 from timerheap.tvf.slices import (
     CumulativeSliceAssigner,
     HoppingSliceAssigner,
@@ -51,7 +47,12 @@ from timerheap.tvf.slices import (
     TumblingSliceAssigner,
     WindowedSliceAssigner,
 )
-from timerheap.tvf.variance import StddevPop, StddevSamp, VarPop, VarSamp
+from timerheap.tvf.window_aggregate import (
+    GlobalWindowAggregate,
+    LateRows,
+    LocalWindowAggregate,
+    WindowResults,
+)
 from timerheap.tvf.zone import TimeZone
 
 __all__ = [

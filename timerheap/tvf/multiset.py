@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate, Signs
+from timerheap.tvf.aggregate import Accumulators, Aggregate, Grid, Signs
 from timerheap.tvf.aggregates import extreme
 from timerheap.tvf.columns import Groups, Multisets, Nullable, concatenate, group_by
-from timerheap.tvf.grid import Grid
 
 __all__ = ["CountDistinct", "MaxWithRetract", "MinWithRetract"]
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from timerheap.tvf.aggregate import Accumulators, Aggregate, FieldAggregate, Signs
 from timerheap.tvf.aggregates import Count
-from timerheap.tvf.arithmetic import Int64s, column
 from timerheap.tvf.columns import (
     Accumulator,
     Groups,
@@ -22,6 +21,7 @@ from timerheap.tvf.columns import (
     nbytes,
     nullable,
 )
+from timerheap.tvf.zone import Int64s, column
 
 __all__ = ["Aggregation", "Partials"]
 

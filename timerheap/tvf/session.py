@@ -12,11 +12,10 @@ from timerheap._arguments import Length, int64, window_length
 from timerheap._native._heap import TimerHeap
 from timerheap.timer import MIN_WATERMARK, lateness
 from timerheap.tvf.aggregate import Aggregate
-from timerheap.tvf.arithmetic import Int64s, add, column
 from timerheap.tvf.columns import group_by
 from timerheap.tvf.partials import Aggregation, Partials
-from timerheap.tvf.results import LateRows, WindowResults
-from timerheap.tvf.zone import TimeZone
+from timerheap.tvf.window_aggregate import LateRows, WindowResults
+from timerheap.tvf.zone import Int64s, TimeZone, add, column
 
 __all__ = ["SessionUnsliceAssigner", "SessionWindowAggregate"]
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from timerheap._arguments import Length, int64, milliseconds, multiple, window_length
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.tvf.arithmetic import Int64s, add, column, floor_to
-from timerheap.tvf.zone import TimeZone
+from timerheap.tvf.zone import Int64s, TimeZone, add, column, floor_to
 
 __all__ = [
     "CumulativeSliceAssigner",

@@ -1,6 +1,8 @@
 """Flink's DataStream windows: assigners, triggers, window functions, and the operator that runs them."""
 
 from timerheap.windows.assigners import (
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
     DynamicEventTimeSessionWindows,
     DynamicProcessingTimeSessionWindows,
     EventTimeSessionWindows,
@@ -13,18 +15,19 @@ from timerheap.windows.assigners import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
+    count_window,
 )
-from timerheap.windows.continuous import ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger
-from timerheap.windows.counting import CountSlidingWindowAssigner, CountTumblingWindowAssigner, count_window
 from timerheap.windows.delta import DeltaEvictor, DeltaFunction, DeltaTrigger
 from timerheap.windows.evictors import CountEvictor, Evictor, TimeEvictor, TimestampedValue
 from timerheap.windows.operator import WindowOperator
-from timerheap.windows.timeout import ProcessingTimeoutTrigger
 from timerheap.windows.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
     CountTrigger,
     EndOfStreamTrigger,
     EventTimeTrigger,
     NeverTrigger,
+    ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
     Trigger,

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from timerheap._arguments import not_negative, positive_int
-from timerheap._subscripts import Subscripted
+from timerheap.types import Subscripted
 
 __all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "TimestampedValue"]
 

@@ -7,15 +7,20 @@ from datetime import timedelta
 from typing import Any
 
 from timerheap._arguments import not_negative
-from timerheap._returned import records
+from timerheap._values import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.state import MapStateDescriptor
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.windows.assigners import MergingWindowAssigner, WindowAssigner
-from timerheap.windows.contents import AccumulatorContents, ElementContents, WindowContents
-from timerheap.windows.contexts import AssignerContext, EvictorContext, TriggerContext, WindowContext
-from timerheap.windows.evicting import EvictableElements
+from timerheap.windows.contents import AccumulatorContents, ElementContents, EvictableElements, WindowContents
+from timerheap.windows.contexts import (
+    AssignerContext,
+    EvictorContext,
+    TriggerContext,
+    WindowContext,
+    WindowTimers,
+)
 from timerheap.windows.evictors import Evictor
 from timerheap.windows.merging import MergingWindowSet
 from timerheap.windows.states import WindowStates
@@ -25,11 +30,10 @@ from timerheap.windows.window_functions import (
     AggregateFunction,
     ProcessWindowFunction,
     ReduceFunction,
+    Results,
     WindowFunction,
     as_window_function,
 )
-from timerheap.windows.window_results import Results
-from timerheap.windows.window_timers import WindowTimers
 
 __all__ = ["WindowOperator"]
 

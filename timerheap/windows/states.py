@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from timerheap._state_handles import (
+from timerheap._states import (
     AggregatingHandle,
     Handle,
     ListHandle,

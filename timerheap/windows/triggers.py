@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from datetime import timedelta
 from enum import Enum
 from operator import add
 from typing import Any
 
-from timerheap._arguments import positive_int
-from timerheap._subscripts import Subscripted
-from timerheap.state import ReducingStateDescriptor, StateDescriptor
-from timerheap.types import Types
+from timerheap._arguments import not_negative, positive, positive_int
+from timerheap.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from timerheap.types import Subscripted, Types
 
 __all__ = [
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
     "CountTrigger",
     "EndOfStreamTrigger",
     "EventTimeTrigger",
     "NeverTrigger",
     "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
     "PurgingTrigger",
     "QuietTrigger",
     "Trigger",
@@ -348,3 +351,232 @@ class PurgingTrigger(Trigger):
 
 def _purging(result: TriggerResult) -> TriggerResult:
     return TriggerResult.FIRE_AND_PURGE if result.is_fire() else result
+
+
+class _Continuous(QuietTrigger):
+    """Base of the continuous triggers: keeps the next time to fire in state and registers its timer."""
+
+    _fire_time = ReducingStateDescriptor("fire-time", min, Types.LONG())
+
+    def __init__(self, interval: int | timedelta | str) -> None:
+        self.interval = positive("interval", interval)
+
+    @abstractmethod
+    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        """Register a timer in the trigger's time domain."""
+
+    @abstractmethod
+    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        """Delete a timer in the trigger's time domain."""
+
+    def can_merge(self) -> bool:
+        """See `Trigger.can_merge`."""
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
+        """See `Trigger.on_merge`."""
+        ctx.merge_partitioned_state(self._fire_time)
+        next_time = ctx.get_partitioned_state(self._fire_time).get()
+        if next_time is not None:
+            self._register(next_time, ctx)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        """See `Trigger.clear`."""
+        state = ctx.get_partitioned_state(self._fire_time)
+        next_time = state.get()
+        if next_time is not None:
+            self._delete(next_time, ctx)
+            state.clear()
+
+    def _start(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
+        """Schedule a firing at the next multiple of the interval, unless one is already scheduled."""
+        if ctx.get_partitioned_state(self._fire_time).get() is None:
+            # Java's % rounds toward zero, so the previous multiple is the one nearer to 1970.
+            before = time - (time % self.interval if time >= 0 else -(-time % self.interval))
+            self._next(before, window, ctx)
+
+    def _next(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> None:
+        next_time = min(time + self.interval, window.max_timestamp())
+        ctx.get_partitioned_state(self._fire_time).add(next_time)
+        self._register(next_time, ctx)
+
+    def _on_timer(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        state = ctx.get_partitioned_state(self._fire_time)
+        if state.get() != time:
+            return TriggerResult.CONTINUE
+        state.clear()
+        self._next(time, window, ctx)
+        return TriggerResult.FIRE
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.interval})"
+
+
+class ContinuousEventTimeTrigger(_Continuous):
+    """Fires early results each time the watermark passes an interval, and the result at the window's end.
+
+    If one watermark passes several multiples of the interval, the trigger fires once for each of them.
+
+    Parameters
+    ----------
+    interval : int, timedelta or str
+        In ms, more than 0.
+    """
+
+    @staticmethod
+    def of(interval: int | timedelta | str) -> ContinuousEventTimeTrigger:
+        """Return a new trigger."""
+        return ContinuousEventTimeTrigger(interval)
+
+    def on_element(
+        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
+        """See `Trigger.on_element`."""
+        if window.max_timestamp() <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(window.max_timestamp())
+        self._start(timestamp, window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """See `Trigger.on_event_time`."""
+        return self._on_timer(time, window, ctx)
+
+    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.register_event_time_timer(time)
+
+    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.delete_event_time_timer(time)
+
+
+class ContinuousProcessingTimeTrigger(_Continuous):
+    """Fires early results at every interval of processing time, and the result at the window's end.
+
+    Parameters
+    ----------
+    interval : int, timedelta or str
+        In ms, more than 0.
+    """
+
+    @staticmethod
+    def of(interval: int | timedelta | str) -> ContinuousProcessingTimeTrigger:
+        """Return a new trigger."""
+        return ContinuousProcessingTimeTrigger(interval)
+
+    def on_element(
+        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
+        """See `Trigger.on_element`."""
+        self._start(ctx.get_current_processing_time(), window, ctx)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """See `Trigger.on_processing_time`."""
+        return self._on_timer(time, window, ctx)
+
+    def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.register_processing_time_timer(time)
+
+    def _delete(self, time: int, ctx: Trigger.TriggerContext) -> None:
+        ctx.delete_processing_time_timer(time)
+
+
+class ProcessingTimeoutTrigger(Trigger):
+    """Fires when another trigger fires, or when a timeout after the first element expires before that.
+
+    As in Flink, the trigger fires at any timer of the window, including those of the nested trigger.
+
+    Parameters
+    ----------
+    nested_trigger : Trigger
+    timeout : int, timedelta or str
+        In ms of processing time.
+    reset_timer_on_new_record : bool, default False
+        Whether each element restarts the timeout.
+    should_clear_on_timeout : bool, default True
+        Whether the state of the nested trigger is cleared when the timeout expires.
+
+    Examples
+    --------
+    Batches of three rows, or of the rows that arrive within a minute of the first:
+
+    >>> from timerheap.windows import CountTrigger, GlobalWindows, PurgingTrigger
+    >>> batches = dict(
+    ...     assigner=GlobalWindows.create(),
+    ...     trigger=PurgingTrigger.of(ProcessingTimeoutTrigger.of(CountTrigger.of(3), 60_000)),
+    ... )
+    """
+
+    _timeout = ValueStateDescriptor("timeout", Types.LONG())
+
+    def __init__(
+        self,
+        nested_trigger: Trigger,
+        timeout: int | timedelta | str,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ) -> None:
+        if not isinstance(nested_trigger, Trigger):
+            raise TypeError(f"nested_trigger must be a Trigger, got {nested_trigger!r}")
+        self.nested_trigger = nested_trigger
+        self.timeout = not_negative("timeout", timeout)
+        self.reset_timer_on_new_record = reset_timer_on_new_record
+        self.should_clear_on_timeout = should_clear_on_timeout
+
+    @staticmethod
+    def of(
+        nested_trigger: Trigger,
+        timeout: int | timedelta | str,
+        reset_timer_on_new_record: bool = False,
+        should_clear_on_timeout: bool = True,
+    ) -> ProcessingTimeoutTrigger:
+        """Return a new trigger."""
+        return ProcessingTimeoutTrigger(
+            nested_trigger, timeout, reset_timer_on_new_record, should_clear_on_timeout
+        )
+
+    def on_element(
+        self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
+        """See `Trigger.on_element`."""
+        result = self.nested_trigger.on_element(element, timestamp, window, ctx)
+        if result.is_fire():
+            self.clear(window, ctx)
+            return result
+        state = ctx.get_partitioned_state(self._timeout)
+        waits_until = state.value()
+        if waits_until is not None and self.reset_timer_on_new_record:
+            ctx.delete_processing_time_timer(waits_until)
+            waits_until = None
+        if waits_until is None:
+            waits_until = ctx.get_current_processing_time() + self.timeout
+            state.update(waits_until)
+            ctx.register_processing_time_timer(waits_until)
+        return result
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """See `Trigger.on_processing_time`."""
+        return self._fire(self.nested_trigger.on_processing_time(time, window, ctx), window, ctx)
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """See `Trigger.on_event_time`."""
+        return self._fire(self.nested_trigger.on_event_time(time, window, ctx), window, ctx)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        """See `Trigger.clear`."""
+        state = ctx.get_partitioned_state(self._timeout)
+        waits_until = state.value()
+        if waits_until is not None:
+            ctx.delete_processing_time_timer(waits_until)
+            state.clear()
+        self.nested_trigger.clear(window, ctx)
+
+    def _fire(self, nested: TriggerResult, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        if self.should_clear_on_timeout:
+            self.clear(window, ctx)
+        return TriggerResult.FIRE_AND_PURGE if nested.is_purge() else TriggerResult.FIRE
+
+    def __repr__(self) -> str:
+        return f"ProcessingTimeoutTrigger({self.nested_trigger!r}, {self.timeout})"

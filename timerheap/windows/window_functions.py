@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
-from timerheap._subscripts import Subscripted
-from timerheap.functions import AggregateFunction, Function, RuntimeContext
+from timerheap.functions import AggregateFunction, Function, KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
+from timerheap.types import Subscripted
 from timerheap.windows.states import WindowStateStore
 
 __all__ = [
     "AggregateFunction",
     "ProcessWindowFunction",
     "ReduceFunction",
+    "Results",
     "WindowFunction",
     "as_window_function",
 ]
@@ -100,3 +101,36 @@ class ProcessWindowFunction(Function, ABC):
 
     def clear(self, context: ProcessWindowFunction.Context) -> None:
         """Clear the states in ``context.window_state()``; called when the window ends."""
+
+
+class Results(list[Any]):
+    """A list of results whose iterator sets the output timestamp to the timestamp of each result.
+
+    Parameters
+    ----------
+    ctx : KeyedProcessFunction.Context
+        The context of the call.
+    timestamp : int or None
+        The output timestamp after the last result, for the records that the function itself yields.
+
+    Notes
+    -----
+    Flink: the ``TimestampedCollector`` of ``WindowOperator``.
+    """
+
+    def __init__(self, ctx: KeyedProcessFunction.Context, timestamp: int | None) -> None:
+        super().__init__()
+        self._ctx = ctx
+        self._timestamp = timestamp
+        self._timestamps: list[int | None] = []
+
+    def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
+        """Add results with the same timestamp."""
+        self.extend(results)
+        self._timestamps += [timestamp] * (len(self) - len(self._timestamps))
+
+    def __iter__(self) -> Iterator[Any]:
+        for result, timestamp in zip(super().__iter__(), self._timestamps, strict=True):
+            self._ctx.set_output_timestamp(timestamp)
+            yield result
+        self._ctx.set_output_timestamp(self._timestamp)

@@ -1,19 +1,54 @@
-"""Rows in frames, the bytes that go from a task to a shuffle partition."""
+"""Keeps the modules of a Python worker out of its garbage collections."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import StructType
 
 from timerheap._native._heap import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
-from timerheap.spark._exchange.placement import Placement
-from timerheap.spark._group.array_views import is_flat, view_of
-from timerheap.spark._group.offsets import FITS
+from timerheap.spark._arrow import FITS, concatenated, is_flat, narrow_column, view_of
+from timerheap.spark._exchange.observed import merged, observed
+from timerheap.spark._exchange.placement import Placement, labels_of
+from timerheap.spark._query import Query, nullable_arrow_schema, shown_name
 
-__all__ = ["blobs_of", "frames_of", "hashes_of", "rows_of"]
+_done = 0  # 1: by a task that packs rows; 2: by an operator, which imports more
+
+
+def freeze_modules(load: Callable[[], object] | None = None) -> None:
+    """Exempt the modules of the worker from garbage collection; call it before a task makes its objects.
+
+    Spark collects garbage after each task. With pandas and PyArrow imported, a collection visits 90,000
+    objects, and takes several times as long as a task of few rows. The objects of modules live as long as the
+    worker anyway. Only the first task of a worker does this, and the first with an operator, since later ones
+    find live state as well.
+
+    Parameters
+    ----------
+    load : callable, optional
+        Imports the modules of an operator. What it returns is dropped before: a user's function that is
+        exempt and refers to itself would live as long as the worker, with all that it has made.
+    """
+    global _done
+    level = 1 if load is None else 2
+    if _done < level and TaskContext.get() is not None:
+        if load is not None:
+            gc.disable()  # so that all it makes is in the youngest generation, which is quickly searched
+            try:
+                load()
+            finally:
+                gc.enable()
+            gc.collect(0)
+        gc.freeze()
+        _done = level
+
 
 _SHORT = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
@@ -133,3 +168,296 @@ def _nested_columns(column: tuple[Any, ...], n: int, schema: pa.Schema) -> list[
     if batch.num_rows != n:
         raise ValueError(f"its nested columns have {batch.num_rows} of {n} rows")
     return cast(list[pa.Array], batch.columns)
+
+
+HASH = "__timerheap_hash"
+"""Name of the column with Spark's xxhash64 of the key; present if the key is not hashed in the pack stage."""
+
+CHANNEL = "__timerheap_channel"
+"""Name of the column with a row's channel, a string; present if watermarks are generated per channel."""
+
+AHEAD = "__timerheap_ahead"
+"""Name of the column that is true if the event time is too far ahead; present if the query checks this."""
+
+KEPT = "__timerheap_kept"
+"""Name of the column that is false if a row only advances the watermark; present if rows are filtered."""
+
+INPUT = "__timerheap_input"
+"""Name of the column with the number of a row's input, 0 or 1; present if there are two inputs."""
+
+PACKED = "label int, sequence bigint, blob binary"
+"""The stage's output: blobs of rows, each with its position in the input; at `OBSERVATION`, event times.
+
+The label of a partition is that of its first key group. Rows are in frames, ordered by key group.
+"""
+
+BROADCAST = -(1 << 62)
+"""The first position of rows that go to all partitions, all of which are below `OBSERVATION`."""
+
+OBSERVATION = -1
+"""The position of event times, a table of `timerheap.spark._exchange.observed.OBSERVED`."""
+
+AT = "at"
+"""Name of the column beside `PACKED` with the time of the micro-batch, or of a batch DataFrame, in epoch ms.
+
+The driver fixes it, so that it is the same in all tasks and in all of their attempts.
+"""
+
+_SCHEMA = pa.schema([("label", pa.int32()), ("sequence", pa.int64()), ("blob", pa.binary())])
+_ROWS = 1 << 19
+_BYTES = 64 << 20
+
+
+def event_millis(column: pa.Array) -> np.ndarray:
+    """Return a column of timestamp[us], or int64 in ms, as epoch ms, rounded down: int64, shape (n,)."""
+    if pa.types.is_int64(column.type):
+        return cast(np.ndarray, column.to_numpy(zero_copy_only=False))
+    return cast(np.ndarray, column.view(pa.int64()).to_numpy(zero_copy_only=False)) // 1000
+
+
+class Reducer(Protocol):
+    """Aggregates rows into fewer."""
+
+    def add(self, rows: pa.RecordBatch, hashes: np.ndarray) -> None:
+        """Add rows, with the hashes of their keys."""
+
+    def drain(self) -> pa.RecordBatch:
+        """Remove all rows, and return those they have become, with `HASH`."""
+
+
+@dataclass(frozen=True)
+class Packer:
+    """The function of the stage (``mapInArrow``).
+
+    Parameters
+    ----------
+    key : str
+        The key column, if the rows come without `HASH`.
+    columns : list of (argument, column)
+        The columns that must not be null, each with the argument that named it in the user's call.
+    event_time : str or None
+        The event time's column.
+    max_parallelism : int or None
+        Number of key groups; None: the default for the number of partitions.
+    announces : bool, default False
+        Whether the first micro-batch calls every partition even if it has no rows.
+    reduce : callable, optional
+        Returns a `Reducer`, whose rows are sent instead.
+    """
+
+    key: str
+    columns: list[tuple[str, str]]
+    event_time: str | None
+    max_parallelism: int | None
+    announces: bool = False
+    reduce: Callable[[], Reducer] | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack the rows of a task."""
+        freeze_modules()
+        task = TaskContext.get()
+        sequence = (task.partitionId() if task is not None else 0) << 32
+        placement = Placement.running(self.max_parallelism)
+        seen: list[pa.Table] = []
+        reducer = None if self.reduce is None else self.reduce()
+        held: list[pa.RecordBatch] = []
+        rows = nbytes = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            self._check(batch)
+            seen.append(self._observe(batch))
+            names = batch.schema.names
+            if KEPT in names:
+                batch = batch.filter(batch.column(KEPT))
+            if batch.num_rows:
+                batch = batch.drop_columns([name for name in (CHANNEL, AHEAD, KEPT) if name in names])
+                rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
+                if reducer is None:
+                    held.append(batch)
+                else:
+                    reducer.add(batch, key_hashes(batch, self.key))
+            if rows >= _ROWS or nbytes >= _BYTES:
+                yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
+                held, sequence, rows, nbytes = [], sequence + 1, 0, 0
+        if rows:
+            yield self._split(held if reducer is None else [reducer.drain()], sequence, placement)
+        if seen or (self.announces and task is not None and _is_first(task)):
+            everywhere = np.arange(placement.used)
+            yield packed_copies(everywhere, OBSERVATION, merged(seen))
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        for argument, name in self.columns:
+            nulls = batch.column(name).null_count
+            if nulls:
+                shown = shown_name(name)
+                raise ValueError(
+                    f"{argument} must not be null, got {nulls} of {batch.num_rows} rows with null in column "
+                    f"{shown!r}; filter them out (df.where(df[{shown!r}].isNotNull())) or fill in a value"
+                )
+
+    def _observe(self, batch: pa.RecordBatch) -> pa.Table:
+        names = batch.schema.names
+        return observed(
+            batch.num_rows,
+            None if self.event_time is None else event_millis(batch.column(self.event_time)),
+            ~batch.column(AHEAD).to_numpy(zero_copy_only=False) if AHEAD in names else None,
+            batch.column(INPUT).to_numpy() if INPUT in names else None,
+            batch.column(CHANNEL) if CHANNEL in names else None,
+        )
+
+    def _split(self, batches: list[pa.RecordBatch], sequence: int, placement: Placement) -> pa.RecordBatch:
+        hashes = [key_hashes(batch, self.key) for batch in batches]
+        present, blobs = frames_of(batches, hashes, placement)
+        return _packed(present, sequence, blobs)
+
+
+def _is_first(task: TaskContext) -> bool:
+    """Return whether a task is of the first micro-batch of a query."""
+    return task.getLocalProperty("streaming.sql.batchId") == "0"
+
+
+def key_hashes(rows: pa.RecordBatch, key: str) -> np.ndarray:
+    """Return the hash of each row's key, from `HASH` or from the key itself: int64, shape (n,)."""
+    if HASH in rows.schema.names:
+        return cast(np.ndarray, rows.column(HASH).to_numpy())
+    return hashes_of(rows.column(key))
+
+
+def _packed(partitions: np.ndarray, sequence: int, blobs: pa.Array) -> pa.RecordBatch:
+    """Return a row of `PACKED` for each partition; its first key group has its number."""
+    columns = [pa.array(labels_of(partitions)), pa.array(np.full(len(partitions), sequence)), blobs]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+def packed_copies(partitions: np.ndarray, sequence: int, table: pa.Table) -> pa.RecordBatch:
+    """Return a row of `PACKED` for each partition, with a table as an Arrow stream."""
+    times = len(partitions)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    stream = np.frombuffer(sink.getvalue(), np.uint8)
+    blobs = blobs_of(np.tile(stream, times), np.arange(1, times + 1) * len(stream))
+    return _packed(partitions, sequence, blobs)
+
+
+@dataclass(frozen=True)
+class Broadcaster:
+    """The function of the stage that copies rows (``mapInArrow``); its output is `PACKED`.
+
+    Parameters
+    ----------
+    max_parallelism : int or None
+        Number of key groups; None: the default for the number of partitions.
+    """
+
+    max_parallelism: int | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task, once for each partition that has key groups."""
+        freeze_modules()
+        task = TaskContext.get()
+        sequence = BROADCAST + ((task.partitionId() if task is not None else 0) << 32)
+        everywhere = np.arange(Placement.running(self.max_parallelism).used)
+        for batch in batches:
+            if batch.num_rows:
+                yield packed_copies(everywhere, sequence, pa.Table.from_batches([batch]))
+                sequence += 1
+
+
+def broadcast_rows(type_: StructType, packed: Iterable[tuple[int, bytes]]) -> pa.Table | None:
+    """Return the rows of a type that were packed for a partition, in input order; None if there are none."""
+    schema = nullable_arrow_schema(type_)
+    blobs = sorted((int(sequence), blob) for sequence, blob in packed if sequence < OBSERVATION)
+    if not blobs:
+        return None
+    return pa.concat_tables([pa.ipc.open_stream(blob).read_all().cast(schema) for _, blob in blobs])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HashedRows:
+    """Rows with the hashes of their keys and their event times.
+
+    Parameters
+    ----------
+    rows : pyarrow.RecordBatch, n rows
+        By the `schema` of the query; with 64-bit offsets if they need them.
+    hashes : ndarray of int64, shape (n,)
+    timestamps : ndarray of int64, shape (n,)
+        Epoch ms; zeros in a query without event time.
+    """
+
+    rows: pa.RecordBatch
+    hashes: np.ndarray
+    timestamps: np.ndarray
+
+    def slice(self, start: int, stop: int) -> HashedRows:
+        """Return the rows from `start` up to but not including `stop`, without copying."""
+        rows = self.rows.slice(start, stop - start)
+        return HashedRows(rows, self.hashes[start:stop], self.timestamps[start:stop])
+
+    @staticmethod
+    def concatenated(parts: list[HashedRows]) -> HashedRows:
+        """Return the rows of all parts, one or more."""
+        if len(parts) == 1:
+            return parts[0]
+        return HashedRows(
+            concatenated([part.rows for part in parts]),
+            np.concatenate([part.hashes for part in parts]),
+            np.concatenate([part.timestamps for part in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The rows of one frame.
+
+    Parameters
+    ----------
+    rows : HashedRows
+    key_groups, counts : list of int
+        The key groups in the order of their rows, and the number of rows of each.
+    """
+
+    rows: HashedRows
+    key_groups: list[int]
+    counts: list[int]
+
+
+def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part], pa.Table]:
+    """Return a partition's rows in input order, in parts, and the event times that all tasks have observed.
+
+    Parameters
+    ----------
+    query : Query
+    packed : iterable of (sequence, blob)
+        Output of the pack stage, in any order.
+    """
+    parts, seen = [], []
+    for sequence, blob in sorted(packed, key=lambda pair: int(pair[0])):
+        if sequence == OBSERVATION:
+            seen.append(pa.ipc.open_stream(blob).read_all())
+        elif sequence > OBSERVATION:
+            batch, key_groups, counts = rows_of(blob)
+            parts.append(Part(_fitted(query, batch), key_groups.tolist(), counts.tolist()))
+    return parts, merged(seen)
+
+
+def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:
+    columns = [narrow_column(batch.column(field.name), field.type) for field in query.schema]
+    rows = pa.RecordBatch.from_arrays(columns, schema=query.schema)
+    timestamps = np.zeros(batch.num_rows, np.int64)
+    if query.event_time in rows.schema.names:
+        timestamps = event_millis(rows.column(query.event_time))
+    return HashedRows(rows, key_hashes(batch, query.key[0]), timestamps)
+
+
+def by_key_group(parts: list[Part]) -> dict[int, HashedRows]:
+    """Return the rows of each key group that has some."""
+    found: dict[int, list[HashedRows]] = {}
+    for part in parts:
+        start = 0
+        for key_group, count in zip(part.key_groups, part.counts, strict=True):
+            found.setdefault(key_group, []).append(part.rows.slice(start, start + count))
+            start += count
+    return {key_group: HashedRows.concatenated(slices) for key_group, slices in found.items()}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from pyspark import TaskContext
 
-from timerheap._murmur import spark_hashes, spark_preimages
+from timerheap.hashing import spark_hashes, spark_preimages
 
 __all__ = [
     "DEFAULT_PARTITIONS",

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import SliceGroups
-from timerheap.spark._exchange.pack import HASH, event_millis
-from timerheap.spark._group.array_views import view_of
-from timerheap.spark._group.window_slices import PartialColumns, WindowSpec, input_column
+from timerheap.spark._arrow import view_of
+from timerheap.spark._exchange.frames import HASH, event_millis
+from timerheap.spark._slices import PartialColumns, WindowSpec, input_column
 from timerheap.tvf import Partials, SliceAssigner
 from timerheap.tvf.columns import Groups
 

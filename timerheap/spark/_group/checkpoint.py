@@ -1,39 +1,17 @@
-"""The contents of a key group in the state store.
-
-A group consists of parts: its timers, keys, buffered rows, windows and each user state. The store holds a
-part as a run: a stack of segments, each a few chunks, whose batches rebuild the part when they are replayed
-in order. The manifest says how many there are.
-
-A save pushes the changes of a part as a new segment; nothing is written for a part that has not changed.
-Segments have levels by their size, each level of 8 times the size of the one below. Once about 8 segments of
-a level are on top of the stack, they are merged into one (`Tiers`). So a part of n bytes has O(log n)
-segments, and a byte is written again a few times per level: O(log n) times. A merge reads only the segments
-that it merges, and none of the small ones that this process has written itself.
-
-A part is written anew from memory where that is less: if the changes are as large as the part, if a merge
-would take in the whole stack, or if the stack has grown to about twice the size of the part. The last costs
-O(1) for each byte written since, and keeps the checkpoint within a constant factor of the live state, as long
-as entries are about as large as they were in the last snapshot. These limits depend a little on the group's
-id, so that not all groups merge in the same micro-batch.
-
-The clock is the same in all groups of a task. A large one is written by the first of them. The others keep
-what they have written when a channel last was new: if Spark repartitions a checkpoint, one of them may become
-the first of its task, and then knows all channels.
-
-What a save writes is a function of the stored state and the input: it does not depend on buffers, orders and
-thresholds of the process that happens to have the group. So all attempts of a task write the same chunks, and
-what Spark puts together from several attempts (speculation, checkpoint format 1) is whole.
-"""
+"""When the segments of a run are merged, and when the run is written anew."""
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from timerheap._native._heap import seal, unseal, xxh64
+from timerheap.spark._arrow import size_of, widen
 from timerheap.spark._group.chunks import (
     CLOCK,
     USER_STATE,
@@ -43,20 +21,345 @@ from timerheap.spark._group.chunks import (
     write_chunk,
     write_schema,
 )
-from timerheap.spark._group.clock_bytes import halves
-from timerheap.spark._group.manifest import INLINE_CLOCK, Manifest, Run, Segment, digest, joint_digest
-from timerheap.spark._group.offsets import size_of, widen
-from timerheap.spark._group.standing import NOTHING, Standing
-from timerheap.spark._group.tiers import Tiers
+from timerheap.spark._group.watermark import halves
 from timerheap.timer import MIN_WATERMARK
 
-__all__ = [
-    "CheckpointedPart",
-    "ChunkStore",
-    "LoadedPart",
-    "Stored",
-    "read_clock",
-]
+_SMALL = 4096
+_SLACK = 16 << 10
+
+
+class Tiers:
+    """The limits of one key group.
+
+    A segment of less than 4 KiB has level 0; each further level has segments of 8 times the size. A smaller
+    segment below a larger one counts as one of the larger one's level, since it cannot be merged without it.
+
+    Parameters
+    ----------
+    id_ : bytes
+        The group's id, which shifts the limits, so that groups do not all merge at the same time.
+    """
+
+    def __init__(self, id_: bytes) -> None:
+        self._fan_in = 6 + id_[0] % 5  # 8 on average
+        self._growth = 1.5 + id_[1] / 256  # 2 on average
+
+    def small(self, nbytes: int) -> bool:
+        """Return whether a chunk is of level 0."""
+        return nbytes < _SMALL
+
+    def overgrown(self, stored: int, changed: int, live: int) -> bool:
+        """Return whether to write a part anew.
+
+        Parameters
+        ----------
+        stored, changed, live : int
+            The size of its run, of its changes, and of the part itself, in bytes.
+        """
+        return 0 < changed >= live or stored > self._growth * live + _SLACK
+
+    def merge_from(self, sizes: list[int]) -> int:
+        """Return the first segment of those to merge into the last one; the last one if there are none.
+
+        Parameters
+        ----------
+        sizes : list of int
+            The sizes of the segments, the oldest first.
+        """
+        sizes = list(sizes)
+        while (start := self._full_level(sizes)) < len(sizes) - 1:
+            sizes[start:] = [sum(sizes[start:])]  # which may complete the next level
+        return len(sizes) - 1
+
+    def _full_level(self, sizes: list[int]) -> int:
+        """Return where the segments of the lowest full level start."""
+        top, count = 0, 0
+        for at in range(len(sizes) - 1, -1, -1):
+            level = _level(sizes[at])
+            if level > top:
+                if count >= self._fan_in:
+                    return at + 1
+                top, count = level, 0
+            count += 1
+        return 0 if count >= self._fan_in else len(sizes) - 1
+
+
+def _level(nbytes: int) -> int:
+    return max(0, (nbytes.bit_length() - 10) // 3)
+
+
+class Standing(NamedTuple):
+    """What a key group held when it was saved.
+
+    Parameters
+    ----------
+    event_time_timers, processing_time_timers : int
+        Its timers; for windows their ends, by key and slice.
+    keys : int
+    waiting_rows : int
+        Its rows that wait for the watermark.
+    next_event_time_timer, next_processing_time_timer : int or None
+        When the next of these is due, epoch ms; None if there is none.
+    """
+
+    event_time_timers: int = 0
+    processing_time_timers: int = 0
+    keys: int = 0
+    waiting_rows: int = 0
+    next_event_time_timer: int | None = None
+    next_processing_time_timer: int | None = None
+
+
+NOTHING = Standing()
+"""What an empty group holds."""
+
+
+FORMAT = 10
+"""The version of the checkpoints' format."""
+
+INLINE_CLOCK = 4096
+"""The size of a clock, in bytes, up to which it is in every group's manifest: that of some 100 channels."""
+
+MANIFEST = 32
+"""The kind of the manifest among the chunks of a group."""
+
+_HEADER = struct.Struct("<HH8s16siqqqqHH")
+_RUN = struct.Struct("<HIH")
+_TIME = struct.Struct("<q")
+_WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8, 16
+
+
+@dataclass(slots=True)
+class Segment:
+    """The chunks of one save, or of several that have been merged.
+
+    Parameters
+    ----------
+    count : int
+        Number of chunks.
+    nbytes : int
+        Their size.
+    rows : int
+        The number of their rows.
+    digest : int
+        The `joint_digest` of all of them, unsigned, 32 bits.
+    """
+
+    count: int
+    nbytes: int
+    rows: int
+    digest: int
+
+
+@dataclass(slots=True)
+class Run:
+    """The chunks of one part: a stack of segments, the oldest first.
+
+    Chunk 0 has the name and the schema of the part; those of the segments follow, numbered from 1.
+
+    Parameters
+    ----------
+    kind : int
+    schema : int
+        The fingerprint of chunk 0; -1 before it is written.
+    size, entries : int
+        The size in bytes of the last snapshot that was written, and the number of entries of the part then.
+    segments : list of Segment
+    """
+
+    kind: int
+    schema: int = -1
+    size: int = 0
+    entries: int = 0
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """The number of chunks, without chunk 0."""
+        return sum(segment.count for segment in self.segments)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of these chunks."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    @property
+    def rows(self) -> int:
+        """The number of their rows."""
+        return sum(segment.rows for segment in self.segments)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The table of contents of a group.
+
+    Parameters
+    ----------
+    max_parallelism : int
+    id : bytes
+        8 bytes, which the group keeps for life, and which the attempts of its first task agree on.
+    token : bytes
+        16 random bytes, which every save, even a retried one, sets anew.
+    watermark : int
+        The watermark that the group has been run up to.
+    clock : bytes
+        The clock; if it is longer than `INLINE_CLOCK`, it is in chunks, and this is the `digest` of each.
+    clock_apart : bool
+        Whether the clock is in chunks.
+    clock_stale : bool
+        Whether these are of an earlier save, after which the channels may have advanced.
+    late_rows : int
+        The number of late rows so far.
+    losses : int
+        What has gone from the group since its dead keys were last looked for.
+    wake_up : int or None
+        The timestamp of the group's timer in Spark.
+    standing : Standing
+        What the group holds.
+    runs : list of Run
+    """
+
+    max_parallelism: int
+    id: bytes = bytes(8)
+    token: bytes = b""
+    watermark: int = MIN_WATERMARK
+    clock: bytes = b""
+    clock_apart: bool = False
+    clock_stale: bool = False
+    late_rows: int = 0
+    losses: int = 0
+    wake_up: int | None = None
+    standing: Standing = NOTHING
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the chunks, without those of the schemas and of the clock."""
+        return sum(run.nbytes for run in self.runs)
+
+    def check(self, max_parallelism: int) -> None:
+        """Raise ValueError if the query changed a setting that a checkpoint fixes."""
+        if self.max_parallelism != max_parallelism:
+            raise ValueError(
+                f"max_parallelism must be {self.max_parallelism}, as in the checkpoint, got "
+                f"{max_parallelism}; pass max_parallelism={self.max_parallelism}, or start a new checkpoint"
+            )
+
+    def to_bytes(self) -> bytes:
+        """Return the value that the state store holds."""
+        *numbers, next_event, next_processing = self.standing
+        flags = _WAKE_UP * (self.wake_up is not None) | _CLOCK_APART * self.clock_apart
+        flags |= _CLOCK_STALE * self.clock_stale
+        flags |= _NEXT_EVENT * (next_event is not None) | _NEXT_PROCESSING * (next_processing is not None)
+        header = _HEADER.pack(
+            FORMAT,
+            flags,
+            self.id,
+            self.token,
+            self.max_parallelism,
+            self.watermark,
+            self.late_rows,
+            self.losses,
+            self.wake_up or 0,
+            len(self.clock),
+            len(self.runs),
+        )
+        parts = [header, self.clock, *(_leb128(n or 0) for n in numbers)]
+        parts += [_TIME.pack(time) for time in (next_event, next_processing) if time is not None]
+        for run in self.runs:
+            parts.append(_RUN.pack(run.kind, run.schema, len(run.segments)))
+            parts += [_leb128(run.size), _leb128(run.entries)]
+            parts += [_leb128(n) for s in run.segments for n in (s.count, s.nbytes, s.rows, s.digest)]
+        return seal(MANIFEST, *parts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Return the manifest of `to_bytes`; raise ValueError for any other bytes."""
+        payload = unseal(MANIFEST, data)
+        if len(payload) >= 2 and (found := int.from_bytes(payload[:2], "little")) != FORMAT:
+            raise ValueError(
+                f"this checkpoint has timerheap's state format {found}, and this version reads {FORMAT}: "
+                "use the version that wrote it, or start a new checkpoint"
+            )
+        try:
+            return cls._parse(payload)
+        except (struct.error, IndexError) as e:
+            raise ValueError(f"a manifest is cut off: {e}") from None
+
+    @classmethod
+    def _parse(cls, payload: memoryview) -> Manifest:
+        header = _HEADER.unpack_from(payload)
+        _, flags, id_, token, max_parallelism, watermark, late_rows, losses, wake_up, clock, runs = header
+        at = _HEADER.size + clock
+        manifest = cls(
+            max_parallelism,
+            id_,
+            token,
+            watermark,
+            bytes(payload[_HEADER.size : at]),
+            bool(flags & _CLOCK_APART),
+            bool(flags & _CLOCK_STALE),
+            late_rows,
+            losses,
+            wake_up if flags & _WAKE_UP else None,
+        )
+        numbers: list[int] = []
+        for _ in range(4):
+            number, at = _parse_leb128(payload, at)
+            numbers.append(number)
+        times: list[int | None] = []
+        for flag in (_NEXT_EVENT, _NEXT_PROCESSING):
+            times.append(_TIME.unpack_from(payload, at)[0] if flags & flag else None)
+            at += _TIME.size * bool(flags & flag)
+        event, processing, keys, rows = numbers
+        manifest.standing = Standing(event, processing, keys, rows, times[0], times[1])
+        for _ in range(runs):
+            kind, schema, segments = _RUN.unpack_from(payload, at)
+            at += _RUN.size
+            size, at = _parse_leb128(payload, at)
+            entries, at = _parse_leb128(payload, at)
+            run = Run(kind, schema, size, entries)
+            for _ in range(segments):
+                count, at = _parse_leb128(payload, at)
+                nbytes, at = _parse_leb128(payload, at)
+                rows, at = _parse_leb128(payload, at)
+                joint, at = _parse_leb128(payload, at)
+                run.segments.append(Segment(count, nbytes, rows, joint))
+            manifest.runs.append(run)
+        if at != len(payload):
+            raise ValueError(f"a manifest must end after its runs, at byte {at}, got {len(payload)} bytes")
+        return manifest
+
+
+def _leb128(number: int) -> bytes:
+    data = bytearray()
+    while number >= 0x80:
+        data.append(number & 0x7F | 0x80)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
+
+
+def _parse_leb128(data: memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, at
+
+
+def joint_digest(chunk: bytes, before: int = 0) -> int:
+    """Return 32 bits that tell whether a sealed chunk, or one of those `before` it, is another one."""
+    return xxh64(chunk[:24], before) & 0xFFFFFFFF  # the envelope begins with a checksum of the rest
+
+
+def digest(data: bytes) -> bytes:
+    """Return 16 bytes that tell whether `data` changed."""
+    return xxh64(data).to_bytes(8, "little") + xxh64(data, 1).to_bytes(8, "little")
+
 
 _HALVES = (0, 1)  # the ids of the chunks of a clock: times and names
 

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import seal, unseal
-from timerheap.spark._group.column import Column
-from timerheap.spark._group.offsets import fitting, narrow
+from timerheap.spark._arrow import fitting, narrow
+from timerheap.spark._group.columns import Column
 
 __all__ = [
     "CLOCK",
@@ -190,7 +190,7 @@ def _array(type_: pa.DataType, n: int, buffers: Iterator[pa.Buffer | None]) -> p
 def pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Split `batch` into pieces of about 1 MiB, so that the size of a chunk does not grow with the state.
 
-    The pieces have the given schema. `batch` may have 64-bit offsets (`timerheap.spark._group.offsets`).
+    The pieces have the given schema. `batch` may have 64-bit offsets (`timerheap.spark._arrow`).
     """
     for start, stop in fitting(batch, _TARGET_BYTES, 2 * _TARGET_BYTES):
         yield narrow(batch.slice(start, stop - start), schema)

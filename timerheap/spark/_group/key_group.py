@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import xxh64
-from timerheap.spark._group.checkpoint import CheckpointedPart
+from timerheap._native._heap import from_text, xxh64
+from timerheap.spark._group.checkpoint import (
+    MANIFEST,
+    CheckpointedPart,
+    LoadedPart,
+    Manifest,
+    Standing,
+    Stored,
+)
 from timerheap.spark._group.chunks import (
     EVENT_EXPIRIES,
     EVENT_TIMERS,
+    KEYS,
     PROCESSING_EXPIRIES,
     PROCESSING_TIMERS,
+    ROWS,
     SLICES,
     USER_STATE,
+    pieces,
 )
-from timerheap.spark._group.journalled_timers import JournalledTimers
-from timerheap.spark._group.key_table import KeyTable
+from timerheap.spark._group.growing_state import UserState, attached_state, head_of, new_state, restored_state
+from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
-from timerheap.spark._group.standing import Standing
-from timerheap.spark._group.user_states import UserState, attached_state, head_of, new_state, restored_state
+from timerheap.spark._group.timers import JournalledTimers
 from timerheap.timer import MIN_WATERMARK
 
 if TYPE_CHECKING:
-    from timerheap.spark._group.window_slices import WindowSpec
-    from timerheap.spark._group.windows_part import WindowsPart
-
-__all__ = ["BROADCAST_STATE", "GroupLayout", "KeyGroup", "expiry_namespace"]
+    from timerheap.spark._group.windows import StoredWindows, WindowsPart
+    from timerheap.spark._slices import WindowSpec
 
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
@@ -124,7 +131,7 @@ class KeyGroup:
         self.rows: RowBuffer = part(RowBuffer, "rows", layout.rows, layout.order)
         self.slices: WindowsPart | None = None
         if windows is not None:
-            from timerheap.spark._group.windows_part import part_of  # with timerheap.tvf, for windows alone
+            from timerheap.spark._group.windows import part_of  # with timerheap.tvf, for windows alone
 
             self.slices = part(part_of(windows), "slices", windows)
         states = {} if head is None else head["states"]
@@ -360,3 +367,187 @@ def expiry_namespace(name: str) -> int:
     True
     """
     return xxh64(name.encode()) - (1 << 63)
+
+
+_NO_TIMES = np.empty(0, np.int64)
+
+
+class ReadChunks:
+    """The `ChunkStore` of a key group whose chunks have been read; it is not written."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[tuple[int, int], pa.Scalar] = {}
+
+    def add(self, kind: int, id_: int, text: pa.Scalar) -> None:
+        """Add a chunk that was read, as it is stored."""
+        self._chunks[kind, id_] = text
+
+    def read(self, kind: int, id_: int) -> bytes | None:
+        """Return a chunk, or None if there is none."""
+        text = self._chunks.get((kind, id_))
+        return None if text is None else from_text(text.as_py())
+
+    def read_manifest(self) -> Manifest:
+        """Return the manifest; raise ValueError if there is none."""
+        data = self.read(MANIFEST, 0)
+        if data is None:
+            raise ValueError("the checkpoint lacks the manifest of a key group")
+        return Manifest.from_bytes(data)
+
+    def has_all(self, kinds: Collection[int]) -> bool:
+        """Return whether the chunks of these kinds have been read, as far as they exist."""
+        if (MANIFEST, 0) not in self._chunks:
+            return False
+        manifest = self.read_manifest()
+        wanted = {
+            (run.kind, id_) for run in manifest.runs if run.kind in kinds for id_ in range(run.count + 1)
+        }
+        return wanted <= self._chunks.keys()
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
+    def remove(self, kind: int, id_: int) -> None:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
+
+
+class StoredGroup:
+    """The parts of a key group, loaded from its chunks.
+
+    Parameters
+    ----------
+    store : ReadChunks
+        With the manifest and the chunks of the parts to load.
+    kinds : collection of int
+        The kinds of these parts.
+
+    Attributes
+    ----------
+    manifest : Manifest
+    keys : KeyTable or None
+    timers : dict of int to JournalledTimers
+        By kind.
+    rows : RowBuffer or None
+    windows : StoredWindows or None
+    states : dict of str to UserState
+        By name.
+
+    Raises
+    ------
+    ValueError
+        If a chunk is missing or damaged, or belongs to another save than the others.
+    """
+
+    def __init__(self, store: ReadChunks, kinds: Collection[int]) -> None:
+        self.manifest = manifest = store.read_manifest()
+        self.keys: KeyTable | None = None
+        self.timers: dict[int, JournalledTimers] = {}
+        self.rows: RowBuffer | None = None
+        self.windows: StoredWindows | None = None
+        self.states: dict[str, UserState] = {}
+        runs = [run for run in manifest.runs if run.kind in kinds]
+        Stored.load(store, replace(manifest, runs=runs), self._part)
+        if self.rows is not None:
+            self.rows.loaded(manifest.watermark)
+
+    def timers_of(self, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the timestamps, key ids and namespaces of the timers of a kind, each of shape (n,)."""
+        if kind not in self.timers:
+            return _NO_TIMES, _NO_TIMES, _NO_TIMES
+        heap = self.timers[kind].heap
+        return heap.timestamps, heap.key_hashes, heap.namespaces
+
+    def _part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
+        part: LoadedPart
+        if kind >= USER_STATE:
+            part = self.states[name] = restored_state(kind, name, schema)
+        elif kind == KEYS:
+            part = self.keys = KeyTable.restored(schema)
+        elif kind in (EVENT_TIMERS, PROCESSING_TIMERS, EVENT_EXPIRIES, PROCESSING_EXPIRIES):
+            part = self.timers[kind] = JournalledTimers.restored(kind, name)
+        elif kind == ROWS:
+            part = self.rows = RowBuffer.restored(schema)
+        elif kind == SLICES:
+            from timerheap.spark._group.windows import StoredWindows  # with timerheap.tvf
+
+            part = self.windows = StoredWindows(name, schema)
+        else:
+            raise ValueError(f"the checkpoint has chunks of kind {kind}, which this version cannot read")
+        return part
+
+
+_CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])
+
+
+def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator[tuple[int, bytes]]:
+    """Yield the key groups, of `max_parallelism`, that the keys of a group belong to, with their contents.
+
+    O(size of the group). The group has no windows. Its broadcast states are those of every group: the first
+    one yields them for all.
+    """
+    ids = group.keys.snapshot().column("id").to_numpy()
+    key_groups = np.mod(group.keys.hashes(ids), max_parallelism)
+    order = np.argsort(ids)
+    parts: list[tuple[CheckpointedPart, pa.RecordBatch, np.ndarray | None]] = []
+    targets = np.unique(key_groups)
+    for part in group.parts():
+        rows = part.snapshot()
+        if part.name.startswith(BROADCAST_STATE):
+            if first:
+                parts.append((part, rows, None))
+                targets = np.arange(max_parallelism)
+            continue
+        places = np.searchsorted(ids, rows.column(part.id_column).to_numpy(), sorter=order)
+        parts.append((part, rows, key_groups[order[places]]))
+    for key_group in targets.tolist():
+        found: list[tuple[int, str, bytes]] = []
+        for part, rows, of_row in parts:
+            mine = rows if of_row is None else rows.take(pa.array(np.flatnonzero(of_row == key_group)))
+            found += [(part.kind, part.name, _stream(piece)) for piece in pieces(mine, part.schema)]
+        columns = zip(zip(*found, strict=True), _CONTENTS.types, strict=True)
+        arrays = [pa.array(column, type_) for column, type_ in columns]
+        yield key_group, _stream(pa.RecordBatch.from_arrays(arrays, schema=_CONTENTS))
+
+
+def restore(group: KeyGroup, contents: bytes) -> None:
+    """Add what `split` yielded to a group; raise a ValueError if it does not fit the group's query.
+
+    `KeyGroup.loaded` finishes it.
+    """
+    columns = (column.to_pylist() for column in _batch(contents).columns)
+    for kind, name, data in zip(*columns, strict=True):
+        rows = _batch(data)
+        if kind < USER_STATE:
+            _expect_other_keys(group, kind, rows)
+            group.part(kind, name, rows.schema).replay(rows)
+            continue
+        state = group.states.get(name)
+        if state is None:
+            free = max((one.kind + 1 for one in group.states.values()), default=USER_STATE)
+            state = group.states[name] = restored_state(free, name, rows.schema, group.memory)
+        state.replay(rows)
+
+
+def _expect_other_keys(group: KeyGroup, kind: int, rows: pa.RecordBatch) -> None:
+    if kind == KEYS and group.keys.table.find(rows.column("id").to_numpy()).any():
+        raise ValueError(
+            "initial_state must have key groups whose keys have different ids, but the hashes of two keys "
+            "collide; pass the max_parallelism of the checkpoint"
+        )
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _batch(data: bytes) -> pa.RecordBatch:
+    return pa.ipc.open_stream(data).read_next_batch()

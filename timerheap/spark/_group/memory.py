@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-
-__all__ = ["PROCESS", "Block", "Memory", "ProcessMemory"]
+import pyarrow as pa
 
 _ALIGNMENT = 64
 
@@ -64,3 +63,105 @@ class ProcessMemory:
 
 
 PROCESS = ProcessMemory()
+
+
+_SMALLEST = 64
+_NOTHING = np.empty(0, np.uint8)
+
+
+class Buffer:
+    """Bytes in one block, which is replaced by a larger one when it is full.
+
+    Parameters
+    ----------
+    memory : Memory
+
+    Attributes
+    ----------
+    used : int
+        Number of bytes in use, at the front of the block.
+    """
+
+    __slots__ = ("_block", "_bytes", "_memory", "used")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._block: Block | None = None
+        self._bytes = _NOTHING
+        self.used = 0
+
+    @classmethod
+    def attach(cls, memory: Memory, head: list[Any]) -> Buffer:
+        """Return the buffer that `head` describes; O(1)."""
+        buffer = cls(memory)
+        if head:
+            at, nbytes, used = head
+            block = memory.attach(at, nbytes)
+            if not 0 <= used <= nbytes:
+                raise ValueError(f"a buffer of {nbytes} bytes cannot have {used} in use")
+            buffer._block, buffer._bytes, buffer.used = block, block.bytes, used
+        return buffer
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs."""
+        return [] if self._block is None else [self._block.at, len(self._bytes), self.used]
+
+    def reserve(self, more: int) -> None:
+        """Make room for `more` bytes; amortised O(more). A MemoryError leaves the buffer as it was."""
+        wanted = self.used + more
+        if wanted > len(self._bytes):
+            nbytes = max(wanted, len(self._bytes) + (len(self._bytes) >> 1), _SMALLEST)
+            block = self._memory.allocate(-(-nbytes // _SMALLEST) * _SMALLEST)
+            block.bytes[: self.used] = self._bytes[: self.used]
+            if self._block is not None:
+                self._memory.release(self._block)
+            self._block, self._bytes = block, block.bytes
+
+    def append(self, values: np.ndarray) -> None:
+        """Append the bytes of a contiguous array, for which there is room."""
+        end = self.used + values.nbytes
+        self._bytes[self.used : end].view(values.dtype)[:] = values
+        self.used = end
+
+    def view(self, dtype: Any = np.uint8) -> np.ndarray:
+        """Return the bytes in use, without copying."""
+        return self._bytes[: self.used].view(dtype)
+
+    def as_arrow(self) -> pa.Buffer:
+        """Return the bytes in use as a buffer of Arrow, without copying."""
+        return pa.py_buffer(self._bytes[: self.used])
+
+    def clear(self) -> None:
+        """Release the block."""
+        if self._block is not None:
+            self._memory.release(self._block)
+        self._block, self._bytes, self.used = None, _NOTHING, 0
+
+
+def nbytes_of_bits(n: int) -> int:
+    """Return how many bytes `n` bits take."""
+    return (n + 7) >> 3
+
+
+def bits_of(bitmap: pa.Buffer, start: int, n: int) -> np.ndarray:
+    """Return `n` bits of an Arrow bitmap from bit `start`: shape (n,), uint8."""
+    touched = np.frombuffer(bitmap, np.uint8)[start >> 3 : nbytes_of_bits(start + n)]
+    return np.unpackbits(touched, bitorder="little")[start & 7 : (start & 7) + n]
+
+
+def append_bits(buffer: Buffer, n: int, bits: np.ndarray) -> None:
+    """Append bits to a bitmap of `n` bits, which has room for them."""
+    if n & 7:
+        buffer.used -= 1
+        last = buffer._bytes[buffer.used : buffer.used + 1]
+        bits = np.concatenate([np.unpackbits(last, bitorder="little")[: n & 7], bits])
+    buffer.append(np.packbits(bits, bitorder="little"))
+
+
+def set_bits(buffer: Buffer, places: np.ndarray, bits: np.ndarray) -> None:
+    """Overwrite the bits at distinct `places`."""
+    bitmap = buffer.view()
+    at, masks = places >> 3, np.left_shift(1, places & 7).astype(np.uint8)
+    np.bitwise_and.at(bitmap, at, ~masks)
+    ones = bits.astype(bool)
+    np.bitwise_or.at(bitmap, at[ones], masks[ones])

@@ -1,18 +1,405 @@
-"""The watermark of a key group, combined from the channels of its inputs."""
+"""The bytes of a key group's clock: its watermark and the channels that it is made of.
+
+Little-endian, in two halves: the times, which most micro-batches change, and the names of the channels.
+
+The times begin with the version u8, the number of inputs u8, the watermark i64, the size of this half u32 and
+the run of the query. Each input has its watermark i64, the number of channels u32, the begin of the run i64
+and whether it is idle u8; then, for all channels, the watermarks, the largest timestamps, the times of
+activity, and whether they are active u8.
+
+The names are, for each input, its channel column, the lengths of the names i32, and the names.
+
+A text is its length i32 and its UTF-8; the length -1 stands for None. Times are stored as differences, so
+that large clocks compress well: from the input's watermark, and the largest timestamps from the channel's.
+They are in 8 planes: the first bytes of all numbers, then the second, and so on.
+"""
 
 from __future__ import annotations
 
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from timerheap.spark._group.channels import InputChannels
-from timerheap.spark._group.clock_bytes import StoredClock, decode_clock, encode_clock
 from timerheap.timer import MIN_WATERMARK
-from timerheap.watermarks import WatermarkStatus, WatermarkStrategy
+from timerheap.watermarks import WatermarkGenerator, WatermarkStatus, WatermarkStrategy
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
-from timerheap.watermarks.explanation import Explanation
+from timerheap.watermarks.valve import Explanation, StatusWatermarkValve
 
-__all__ = ["WatermarkState"]
+_VERSION = 1
+_HEADER = struct.Struct("<BBqI")
+_LENGTH = struct.Struct("<i")
+_INPUT = struct.Struct("<qIqB")
+
+
+@dataclass(slots=True)
+class InputClock:
+    """The channels of one input, n of them.
+
+    Parameters
+    ----------
+    column : str or None
+        The channel column; None: a single channel for all rows.
+    watermark : int
+    names : list of (str or None)
+    watermarks, max_timestamps : ndarray of int64, shape (n,)
+    active : ndarray of bool, shape (n,)
+    active_at : ndarray of int64, shape (n,)
+        When a channel had its last row by the clock, epoch ms, or MIN_WATERMARK if that is not known. If
+        micro-batches have a time, it is one of those, and at least that of the first of the run.
+    begun_at : int
+        The time of the first micro-batch of the run, epoch ms, or MIN_WATERMARK if micro-batches have none.
+    idle : bool
+        Whether it is idle.
+    """
+
+    column: str | None
+    watermark: int
+    names: list[str | None]
+    watermarks: np.ndarray
+    max_timestamps: np.ndarray
+    active: np.ndarray
+    active_at: np.ndarray
+    begun_at: int = MIN_WATERMARK
+    idle: bool = False
+
+
+@dataclass(slots=True)
+class StoredClock:
+    """The watermark of a key group and the channels of its inputs.
+
+    Parameters
+    ----------
+    watermark : int
+    run : str or None
+        The run of the query that the times of activity belong to.
+    inputs : list of InputClock
+    """
+
+    watermark: int
+    run: str | None
+    inputs: list[InputClock] = field(default_factory=list)
+
+
+def encode_clock(clock: StoredClock) -> bytes:
+    """Return the bytes of a clock; equal clocks have equal bytes."""
+    times, names = _text(clock.run), []
+    for input_ in clock.inputs:
+        times.append(_INPUT.pack(input_.watermark, len(input_.names), input_.begun_at, input_.idle))
+        base = np.int64(input_.watermark)
+        times += [_planes(input_.watermarks - base), _planes(input_.max_timestamps - input_.watermarks)]
+        times.append(_planes(input_.active_at - base))
+        times.append(input_.active.astype(np.uint8).tobytes())
+        lengths = pc.binary_length(pa.array(input_.names, pa.string())).fill_null(-1).to_numpy()
+        text = "".join(filter(None, input_.names))
+        names += [*_text(input_.column), lengths.astype("<i4").tobytes(), text.encode()]
+    size = _HEADER.size + sum(map(len, times))
+    return b"".join([_HEADER.pack(_VERSION, len(clock.inputs), clock.watermark, size), *times, *names])
+
+
+def halves(data: bytes) -> tuple[bytes, bytes]:
+    """Return the times and the names in the bytes of a clock."""
+    size = _HEADER.unpack_from(data)[-1]
+    return data[:size], data[size:]
+
+
+def _planes(numbers: np.ndarray) -> bytes:
+    return numbers.astype("<i8").view(np.uint8).reshape(-1, 8).T.tobytes()
+
+
+def _text(text: str | None) -> list[bytes]:
+    data = b"" if text is None else text.encode()
+    return [_LENGTH.pack(-1 if text is None else len(data)), data]
+
+
+def decode_clock(data: bytes) -> StoredClock:
+    """Return the clock of `encode_clock`; raise ValueError for any other bytes."""
+    reader = _Reader(data)
+    version, inputs, watermark, size = reader.struct(_HEADER)
+    if version != _VERSION:
+        raise ValueError(f"the watermark's state has version {version}, and this version reads {_VERSION}")
+    run = reader.text()
+    times = [reader.times() for _ in range(inputs)]
+    if reader.at != size:
+        raise ValueError(f"the times of a watermark's state must have {size} bytes, got {reader.at}")
+    clock = StoredClock(watermark, run, [reader.named(input_) for input_ in times])
+    if reader.left():
+        raise ValueError(f"the watermark's state must end after its inputs, got {reader.left()} bytes more")
+    return clock
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.at = 0
+
+    def left(self) -> int:
+        return len(self._data) - self.at
+
+    def bytes(self, n: int) -> memoryview:
+        if not 0 <= n <= self.left():
+            raise ValueError(f"the watermark's state is cut off: {n} bytes wanted, {self.left()} left")
+        self.at += n
+        return self._data[self.at - n : self.at]
+
+    def struct(self, layout: struct.Struct) -> tuple[Any, ...]:
+        return layout.unpack(self.bytes(layout.size))
+
+    def array(self, dtype: npt.DTypeLike, n: int) -> np.ndarray:
+        return np.frombuffer(self.bytes(np.dtype(dtype).itemsize * n), dtype)
+
+    def planes(self, n: int) -> np.ndarray:
+        return np.ascontiguousarray(self.array(np.uint8, 8 * n).reshape(8, n).T).view("<i8").reshape(n)
+
+    def text(self) -> str | None:
+        (length,) = self.struct(_LENGTH)
+        return None if length == -1 else str(self.bytes(length), "utf-8")
+
+    def times(self) -> InputClock:
+        """Return an input whose channels have no names yet."""
+        watermark, n, begun_at, idle = self.struct(_INPUT)
+        base = np.int64(watermark)
+        watermarks = self.planes(n) + base
+        max_timestamps = self.planes(n) + watermarks
+        active_at = self.planes(n) + base
+        active = self.array(np.uint8, n)
+        if active.max(initial=idle) > 1:
+            raise ValueError("the watermark's state has an invalid flag")
+        columns = watermarks, max_timestamps, active.view(bool), active_at
+        return InputClock(None, watermark, [], *columns, begun_at, bool(idle))
+
+    def named(self, input_: InputClock) -> InputClock:
+        """Return an input with the names of its channels."""
+        column, n = self.text(), len(input_.watermarks)
+        lengths = self.array("<i4", n)
+        if lengths.min(initial=0) < -1:
+            raise ValueError("the watermark's state has an invalid length")
+        offsets = np.zeros(n + 1, np.int64)
+        np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
+        named, text = pa.array(lengths >= 0).buffers()[1], pa.py_buffer(self.bytes(int(offsets[-1])))
+        texts = pa.Array.from_buffers(pa.large_string(), n, [named, pa.py_buffer(offsets), text])
+        texts.validate(full=True)
+        return replace(input_, column=column, names=texts.to_pylist())
+
+
+_NEVER = MIN_WATERMARK  # the time of activity of a channel without a clock
+
+
+class InputChannels:
+    """The channels of one input in a watermark valve, by number; channels are the values of `column`.
+
+    Parameters
+    ----------
+    strategy : WatermarkStrategy
+    column : str or None
+        The query's channel column; the attribute `column` may be that of the checkpoint.
+    """
+
+    def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
+        self._strategy = strategy
+        self._column = column
+        self._begun_at = _NEVER
+        self._forget()
+
+    def _forget(self) -> None:
+        self.column = self._column
+        self.valve = StatusWatermarkValve()
+        self._numbers: dict[str | None, int] = {}
+        self._generators = _Generators(self._strategy)
+        self._max_timestamps = np.empty(0, np.int64)
+        self._active_at = np.empty(0, np.int64)
+        self.has_new = False
+
+    @property
+    def _quiet_since(self) -> np.ndarray:
+        """Since when each channel has had no rows, or the input, if it has no channel yet; or `_NEVER`."""
+        return self._active_at if self._numbers else np.array([self._begun_at])
+
+    def switch(self) -> str | None:
+        """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
+
+        Returns
+        -------
+        str or None
+            A notice for the user; None if nothing was dropped.
+        """
+        if self.column == self._column:
+            return None
+        was, now = _describe(self.column), _describe(self._column)
+        self._forget()
+        return f"the checkpoint's watermark was made {was}, and the query's is made {now}"
+
+    def activate(self, names: list[str | None], at: int | None) -> np.ndarray:
+        """Record that these channels have rows `at` a time, add new ones, and return the numbers of all."""
+        numbers = self._numbers
+        channels = np.fromiter((numbers.get(name, -1) for name in names), np.int64, len(names))
+        unknown = channels < 0
+        if new := [names[row] for row in np.flatnonzero(unknown).tolist()]:
+            channels[unknown] = np.arange(len(numbers), len(numbers) + len(new))
+            numbers.update(zip(new, range(len(numbers), len(numbers) + len(new)), strict=True))
+            self.valve._add_channels(new)
+            self.has_new = True
+            self._max_timestamps = np.append(self._max_timestamps, np.full(len(new), MIN_WATERMARK))
+            self._active_at = np.append(self._active_at, np.full(len(new), _NEVER))
+        self._active_at[channels] = _NEVER if at is None else at
+        self.valve._activate_many(channels)
+        return channels
+
+    def observe(
+        self, channels: np.ndarray, max_timestamps: np.ndarray, counts: np.ndarray, now: int | None
+    ) -> None:
+        """Advance the watermarks of active channels by the rows of a micro-batch.
+
+        The lowest watermark counts first, so that a channel that has to catch up is compared with the
+        watermark before the micro-batch.
+
+        Parameters
+        ----------
+        channels, max_timestamps, counts : ndarray of int64, shape (n,)
+            Distinct channels, and their largest timestamps and numbers of rows in the micro-batch.
+        now : int or None
+        """
+        before = self._max_timestamps[channels]
+        watermarks = self._generators.watermarks(channels, before, max_timestamps, counts, now)
+        self._max_timestamps[channels] = np.maximum(before, max_timestamps)
+        self.valve._input_watermarks(watermarks, channels)
+
+    def begin_run(self, now: int | None) -> None:
+        """Begin the time without rows of all channels at `now`."""
+        if now is not None:
+            self._begun_at = now
+            self._active_at[:] = now
+
+    def mark_idle(self, now: int) -> None:
+        """Mark channels, or an input without channels, as idle after the idle timeout without rows."""
+        timeout = self._strategy.idle_timeout
+        if timeout is None:
+            return
+        for channel in np.flatnonzero(self._may_idle & (self._quiet_since < now - timeout)).tolist():
+            if self._numbers:
+                self.valve.input_watermark_status(WatermarkStatus.IDLE, channel)
+            else:
+                self.valve.status = WatermarkStatus.IDLE
+
+    @property
+    def _may_idle(self) -> np.ndarray:
+        _, active = self.valve._columns()
+        if not self._numbers:
+            active = np.array([self.valve.status is WatermarkStatus.ACTIVE])
+        found: np.ndarray = active & (self._quiet_since != _NEVER)
+        return found
+
+    def follow_clock(self, now: int) -> None:
+        """Advance the watermarks of quiet channels by the clock."""
+        if self._strategy.wall_clock is None:
+            return
+        after, lag = self._strategy.wall_clock
+        quiet = (self._quiet_since != _NEVER) & (self._quiet_since <= now - after)
+        if self._numbers:
+            channels = np.flatnonzero(quiet)
+            self.valve._input_watermarks(np.full(len(channels), now - lag), channels)
+        if quiet.all() and (not self._numbers or self.valve.status is WatermarkStatus.IDLE):
+            self.valve._emit(now - lag)
+
+    def next_change(self) -> int | None:
+        """Return the time after which the clock alone changes a channel; None: never."""
+        times = []
+        if self._strategy.idle_timeout is not None:
+            times.append((self._quiet_since[self._may_idle], self._strategy.idle_timeout))
+        if self._strategy.wall_clock is not None:
+            after, _ = self._strategy.wall_clock
+            times.append((self._quiet_since[self._quiet_since != _NEVER], after - 1))
+        return min((int(since.min()) + wait for since, wait in times if len(since)), default=None)
+
+    def newest(self) -> int:
+        """Return the largest timestamp of all channels, MIN_WATERMARK if there is none."""
+        return int(self._max_timestamps.max(initial=MIN_WATERMARK))
+
+    @property
+    def timed(self) -> bool:
+        """Whether a load needs the times of activity."""
+        return (self._strategy.idle_timeout, self._strategy.wall_clock) != (None, None)
+
+    def clock(self) -> InputClock:
+        """Return what a load needs."""
+        watermarks, active = self.valve._columns()
+        return InputClock(
+            self.column,
+            self.valve.watermark,
+            list(self._numbers),
+            watermarks.copy(),
+            self._max_timestamps.copy(),
+            active.copy(),
+            self._active_at.copy(),
+            self._begun_at,
+            self.valve.status is WatermarkStatus.IDLE,
+        )
+
+    def restore(self, clock: InputClock) -> None:
+        """Restore the channels of `clock`."""
+        n = len(clock.names)
+        self.column = clock.column if n else self._column
+        self._begun_at = clock.begun_at
+        self._numbers = dict(zip(clock.names, range(n), strict=True))
+        if len(self._numbers) != n:
+            raise ValueError("the watermark's state has two channels of one name")
+        self._generators = _Generators(self._strategy)
+        self._max_timestamps = clock.max_timestamps.copy()
+        self._active_at = clock.active_at.copy()
+        self.valve = StatusWatermarkValve._of_columns(
+            clock.watermark, clock.names, clock.watermarks, clock.active
+        )
+        if not n and clock.idle:
+            self.valve.status = WatermarkStatus.IDLE
+
+
+class _Generators:
+    """The generators of channels: a delay for all of them, or one for each, made when it is first used."""
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._strategy = strategy
+        self._of_channels: dict[int, WatermarkGenerator] = {}
+
+    def watermarks(
+        self,
+        channels: np.ndarray,
+        before: np.ndarray,
+        max_timestamps: np.ndarray,
+        counts: np.ndarray,
+        now: int | None,
+    ) -> np.ndarray:
+        """Return the watermarks of channels, shape (n,); `before` are their largest timestamps until now."""
+        delay = self._strategy._delay
+        watermarks: np.ndarray
+        if delay is not None:
+            furthest = np.maximum(np.maximum(before, max_timestamps), MIN_WATERMARK + delay + 1)
+            watermarks = furthest - delay - 1
+            return watermarks
+        rows = zip(*(c.tolist() for c in (channels, before, max_timestamps, counts)), strict=True)
+        watermarks = np.array(
+            [
+                self._generator(channel, first).on_batch(most, count, now)
+                for channel, first, most, count in rows
+            ],
+            np.int64,
+        )
+        return watermarks
+
+    def _generator(self, channel: int, before: int) -> WatermarkGenerator:
+        generator = self._of_channels.get(channel)
+        if generator is None:
+            generator = self._of_channels[channel] = self._strategy.create_watermark_generator()
+            if before > MIN_WATERMARK:
+                generator.on_batch(before, 1, None)
+        return generator
+
+
+def _describe(column: str | None) -> str:
+    return "over all rows" if column is None else f"by column {column!r}"
 
 
 class WatermarkState:
@@ -121,7 +508,7 @@ class WatermarkState:
         return self.watermark
 
     def to_bytes(self) -> bytes:
-        """Return what a load needs (see `timerheap.spark._group.clock_bytes`); equal states, equal bytes."""
+        """Return what a load needs (see `timerheap.spark._group.watermark`); equal states, equal bytes."""
         run = self._run if any(input_.timed for input_ in self._inputs) else None
         return encode_clock(StoredClock(self.watermark, run, [input_.clock() for input_ in self._inputs]))
 

@@ -1,37 +1,278 @@
-"""Builds the DataFrame of a query: hashes and packs rows, groups them by partition, runs the operator."""
+"""Spark's settings, checked before a query starts: what a query needs, and what makes it slow.
+
+No setting is changed here, since a setting holds for all queries of a session.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, cast
 
-from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.cloudpickle import dumps, loads
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from timerheap.spark._compat import analyzed_plan
-from timerheap.spark._exchange.broadcast import Broadcaster
-from timerheap.spark._exchange.pack import AT, PACKED, Packer
+from timerheap.flink.internal_timer_service import KeyContext
+from timerheap.functions import BatchProcessFunction, Function
+from timerheap.spark._compat import analyzed_plan, on_connect, with_columns
+from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, PACKED, Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._plan.arguments import arrow_schema, named_column
-from timerheap.spark._plan.checkpoint_state import CheckpointState
-from timerheap.spark._plan.columns import Columns
-from timerheap.spark._plan.marks import hashed
-from timerheap.spark._plan.observation import observed, output_type
-from timerheap.spark._plan.settings import check_settings, is_encrypted
-from timerheap.spark._plan.side_tags import results_of, with_outputs, with_side_column
-from timerheap.spark._plan.stages import map_batches
-from timerheap.spark._plan.starting_state import starting_group, starting_partitions
-from timerheap.spark._query import ProcessorWork, Query, TimeMode, WindowWork
-from timerheap.spark._worker.deferred import deferred
+from timerheap.spark._plan.arguments import arrow_schema, named_column, quoted
+from timerheap.spark._plan.checkpoint_reader import CheckpointState, starting_group, starting_partitions
+from timerheap.spark._plan.named_columns import Columns, map_batches
+from timerheap.spark._plan.outputs import results_of, with_outputs, with_side_column
+from timerheap.spark._plan.progress import observed, output_type
+from timerheap.spark._query import FrameSettings, ProcessorWork, Query, TimeMode, WindowWork, shown_name
 from timerheap.spark._worker.driver_mail import Mail, Telling, mail
+from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, deferred
 from timerheap.spark._worker.output import LATE_BY, LATE_ROW
-from timerheap.spark._worker.rehearsal import rehearse
-from timerheap.spark._worker.stateful_operator import BatchOperator, StreamingOperator
+from timerheap.spark._worker.states import BatchGroupRuntimeContext, GroupRuntimeContext
+from timerheap.state_ttl import StateTtlConfig
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["build", "has_spark_watermark", "packed", "planned", "time_mode", "with_late_columns"]
+_log = logging.getLogger("timerheap")
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ENCRYPTION = "spark.io.encryption.enabled"
+_REUSE = "spark.python.worker.reuse"
+_TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+_SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
+_BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+
+_FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
+_NO_BYTES = (1 << 31) - 1  # no limit
+
+
+def check_settings(df: DataFrame) -> None:
+    """Check the settings of the session of `df`, and log those that make a query slow in one line.
+
+    Raises
+    ------
+    ValueError
+        If a stream would not use the RocksDB state store, which state variables need.
+    """
+    spark = df.sparkSession
+    if df.isStreaming:
+        provider = spark.conf.get(_PROVIDER)
+        if provider is None or "RocksDB" not in provider:
+            raise ValueError(
+                f"{_PROVIDER} must be the RocksDB state store's provider, since process() keeps state "
+                f'variables, got {provider}; set it before the query starts: spark.conf.set("{_PROVIDER}", '
+                f'"{_ROCKSDB}")'
+            )
+    if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
+        _log.warning("settings of Spark make this query slow: %s", "; ".join(slow))
+
+
+def frame_settings(spark: SparkSession) -> FrameSettings:
+    """Return the settings of a session for the DataFrames of a processor; on Spark Connect of any size."""
+    rows = int(spark.conf.get(_RECORDS) or 0)
+    return FrameSettings(
+        rows=rows if rows > 0 else _NO_BYTES,
+        nbytes=_NO_BYTES if on_connect(spark) else _batch_bytes(spark),
+        ints_to_decimals=_is_set(spark, _TO_DECIMAL),
+        safe=_is_set(spark, _SAFELY),
+        by_name=_is_set(spark, _BY_NAME),
+    )
+
+
+def is_encrypted(spark: SparkSession) -> bool:
+    """Return whether Spark encrypts what it writes to local disks."""
+    return _is_set(spark, _ENCRYPTION, "false")
+
+
+def _batch_bytes(spark: SparkSession) -> int:
+    jvm: Any = spark._jvm
+    return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(spark.conf.get(_BYTES)))
+
+
+def _is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
+    """Return whether a setting is true; `unknown` is for one that Spark may not know.
+
+    A default that is passed to Spark replaces Spark's own default also for a setting that it knows.
+    """
+    return str(spark.conf.get(name, *unknown)).lower() == "true"
+
+
+def _slow_exchange(spark: SparkSession) -> Iterator[str]:
+    records = int(spark.conf.get(_RECORDS) or 0)
+    if 0 < records < _FEWEST_RECORDS:
+        yield f"{_RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
+    if on_connect(spark):
+        return
+    if _batch_bytes(spark) < _NO_BYTES:
+        yield (
+            f"{_BYTES} is {spark.conf.get(_BYTES)}, so Spark computes the size of an Arrow batch after each "
+            f"row, set it to {_NO_BYTES}, which is no limit, unless {max(records, _FEWEST_RECORDS)} rows may "
+            "exceed it"
+        )
+
+
+def _slow_state(spark: SparkSession) -> Iterator[str]:
+    if not _is_set(spark, _CHANGELOG, "false"):
+        yield f"{_CHANGELOG} is false, so each micro-batch writes all state, set it to true"
+    if not on_connect(spark) and spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
+        yield f"{_REUSE} is false, so each task starts a Python worker, set it to true for the application"
+
+
+_AHEAD_METRIC = "timerheap_ahead"
+_HASHED_WHEN_PACKED = (StringType, BinaryType, ByteType, ShortType, IntegerType, LongType)
+NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a value of a key
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of a query, whose arguments have been checked.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+    event_time : str or None
+        Event-time column.
+    strategy : WatermarkStrategy
+    channel : str or None
+        Column whose values have a watermark each.
+    """
+
+    df: DataFrame
+    event_time: str | None
+    strategy: WatermarkStrategy
+    channel: str | None
+
+
+def marked(input: Input, *others: Input) -> DataFrame:
+    """Return the rows of `input` with the columns that the query needs, computed in the JVM.
+
+    Parameters
+    ----------
+    input : Input
+    *others : Input
+        The other inputs of the query; a column that one input needs is added to all.
+    """
+    df, inputs = input.df, [input, *others]
+    marks: dict[str, Column] = {}
+    if any(one.channel is not None for one in inputs):
+        no_channel = F.lit(None).cast("string")
+        marks[CHANNEL] = no_channel if input.channel is None else _channel(df, input.channel)
+    if any(one.strategy.max_ahead is not None for one in inputs):
+        marks[AHEAD] = F.lit(False)
+        if input.strategy.max_ahead is not None and input.event_time is not None:
+            millis = _millis(named_column(df, "event_time", input.event_time), input.event_time)
+            now = F.unix_millis(F.current_timestamp())  # the micro-batch's time, the same in every attempt
+            marks[AHEAD] = millis > now + F.lit(input.strategy.max_ahead)
+    return with_columns(df, marks)
+
+
+def hashed(df: DataFrame, key: list[str]) -> DataFrame:
+    """Return marked rows with the hash of their key if Spark has to compute it; counts rows too far ahead."""
+    types = [named_column(df, "key", name) for name in key]
+    rows = df if hashed_when_packed(types) else df.withColumn(HASH, _key_hash(key))
+    if AHEAD in rows.columns:
+        rows = rows.observe(_AHEAD_METRIC, F.count_if(AHEAD).alias("rows"))
+    return rows
+
+
+def hashed_when_packed(types: list[DataType]) -> bool:
+    """Return whether the pack stage computes the hash of a key of these types, rather than the JVM."""
+    return len(types) == 1 and type(types[0]) in _HASHED_WHEN_PACKED
+
+
+def _channel(df: DataFrame, name: str) -> Column:
+    binary = named_column(df, "channel", name).simpleString() == "binary"
+    text = F.hex(quoted(name)) if binary else quoted(name).cast("string")
+    null = (
+        f"channel: a row has null in column {shown_name(name)!r}; filter such rows out, or give them a value"
+    )
+    return F.coalesce(text, F.raise_error(F.lit(null)))
+
+
+def _millis(type_: DataType, name: str) -> Column:
+    if isinstance(type_, LongType):
+        return quoted(name)
+    if isinstance(type_, TimestampType):
+        return F.unix_millis(quoted(name))
+    return F.timestamp_diff("MILLISECOND", F.lit("1970-01-01").cast("timestamp_ntz"), quoted(name))
+
+
+def _key_hash(key: list[str]) -> Column:
+    """Hash keys with Spark's xxhash64, which skips nulls, and a mark for each null among several columns.
+
+    Without the marks (null, 'a') and ('a', null) would have the same hash.
+    """
+    if len(key) == 1:
+        return F.xxhash64(quoted(key[0]))
+    parts = []
+    for name, mark in zip(key, count(NULL_MARK), strict=False):
+        parts += [quoted(name), F.when(quoted(name).isNull(), F.lit(mark))]
+    return F.xxhash64(*parts)
+
+
+def rehearse(
+    function: Function, query: Query, max_parallelism: int, group: KeyGroup, streaming: bool
+) -> bool:
+    """Open a copy of the query's function on a key group without keys, as a worker does, and close it.
+
+    What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
+    that says where it happened.
+
+    Returns
+    -------
+    bool
+        Whether the function has metrics of its own.
+    """
+    class_ = BatchGroupRuntimeContext if isinstance(function, BatchProcessFunction) else GroupRuntimeContext
+    context = class_(KeyContext(), max_parallelism)
+    copy = cast(Function, loads(dumps(function)))  # type: ignore[no-untyped-call]
+    try:
+        copy.open(context)
+        context.bind(group)
+        _expect_clocks(query, context.times_to_live(), streaming)
+        copy.close()
+    except Exception as e:
+        e.add_note(
+            "timerheap: in open() or close() on the driver, which opens and closes a copy of the function to "
+            "check its states before the query starts. Put what only workers can reach behind "
+            "`if pyspark.TaskContext.get() is not None`."
+        )
+        raise
+    return context.metrics is not None
+
+
+def _expect_clocks(query: Query, times_to_live: dict[str, StateTtlConfig], streaming: bool) -> None:
+    """Raise ValueError if a state has a time to live of a clock that the query has not."""
+    for name, ttl in times_to_live.items():
+        if ttl.get_ttl_time_characteristic() is ttl.TtlTimeCharacteristic.EventTime:
+            if query.event_time is None:
+                raise ValueError(
+                    f"event_time must name the event-time column, since the time to live of state {name!r} "
+                    "is of event time, got None"
+                )
+        elif streaming and query.time_mode != "ProcessingTime":
+            raise ValueError(
+                f"processing_time must be True, since the time to live of state {name!r} is of processing "
+                "time, got False"
+            )
 
 
 def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrategy) -> TimeMode:
@@ -59,7 +300,7 @@ def build(
     ----------
     query : Query
     df : pyspark.sql.DataFrame
-        The input rows with their marks; see `timerheap.spark._plan.marks.marked`.
+        The input rows with their marks; see `timerheap.spark._plan.build.marked`.
     output_event_time : str or Column, optional
         Column of the result that becomes Spark's event time.
     initial_state : CheckpointState, optional

@@ -1,4 +1,4 @@
-"""Parses a window query in Flink's SQL with sqlglot; works without Spark."""
+"""Helpers of the parser of Flink's SQL: the text and the columns of a node, and errors."""
 
 from __future__ import annotations
 
@@ -6,26 +6,318 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain, combinations, product
+from typing import NoReturn
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import ErrorLevel, ParseError, SqlglotError, UnsupportedError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]
 
-from timerheap.spark._plan.flink_grouping import grouping_sets, grouping_value
-from timerheap.spark._plan.flink_nodes import (
-    BOUNDS,
-    expect_known_queries,
-    expect_only,
-    name_of,
-    parts_of,
-    refuse,
-    text_of,
-)
-from timerheap.spark._plan.flink_ranks import Rank, rank_of
-from timerheap.spark._worker.window_columns import GROUPING_SET
+from timerheap.spark._worker.window_runner import GROUPING_SET
 
-__all__ = ["Call", "Ranked", "WindowSelect", "parsed"]
+BOUNDS = ("window_start", "window_end", "window_time")
+
+_WINDOWS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
+
+_INSTEAD = {
+    "distinct": ("SELECT DISTINCT", "a group has one row; use distinct() on the result of a batch"),
+    "hint": ("a hint", "leave it out"),
+    "joins": ("JOIN", "join DataFrames in Spark, before the windows or after them"),
+    "laterals": ("LATERAL", "write the same in Spark, as a view"),
+    "limit": ("LIMIT", "use limit() on the result of a batch"),
+    "offset": ("OFFSET", "use offset() on the result of a batch"),
+    "order": ("ORDER BY", "use orderBy() on the result of a batch; a stream returns windows as they end"),
+    "pivots": ("PIVOT", "use pivot() on the result of a batch"),
+    "sample": ("TABLESAMPLE", "make a view with sample()"),
+    "version": ("FOR SYSTEM_TIME AS OF", "join the versions in Spark and make a view of the result"),
+    "with": ("WITH", "make a view of it: createOrReplaceTempView()"),
+}
+
+
+def refuse(what: str, instead: str) -> NoReturn:
+    """Raise a ValueError that names the unsupported feature and an alternative."""
+    raise ValueError(f"query: {what} is not supported; {instead}")
+
+
+def text_of(node: exp.Expr) -> str:
+    """Return a node in Spark's SQL; raise if Spark has no such function, argument or type."""
+    if node.find(exp.ArraySlice) or any(type_.is_type("time") for type_ in node.find_all(exp.DataType)):
+        _refuse_expression(node)  # sqlglot would write SLICE with a length, and TIMESTAMP
+    try:
+        return node.sql(dialect=Spark, comments=False, unsupported_level=ErrorLevel.RAISE)
+    except UnsupportedError:
+        _refuse_expression(node)
+
+
+def _refuse_expression(node: exp.Expr) -> NoReturn:
+    refuse(node.sql(), "compute it in a view of the table, in Spark's SQL")
+
+
+def expect_only(node: exp.Expr, read: set[str]) -> None:
+    """Raise for a clause of a node that is not in `read`."""
+    for name, value in node.args.items():
+        clause = name.removesuffix("_")
+        if value and clause not in read:
+            refuse(*_INSTEAD.get(clause, (clause.upper().replace("_", " "), "leave it out")))
+
+
+def expect_known_queries(select: exp.Select) -> None:
+    """Raise for nested queries, by their names in Flink's documentation; a window Top-N is allowed."""
+    if select.args.get("with_"):
+        refuse(*_INSTEAD["with"])
+    where = select.args.get("where")
+    names = [call.name.upper() for call in select.find_all(exp.Anonymous)]
+    joined = any(one.args.get("joins") for one in select.find_all(exp.Select))
+    if joined and sum(name in _WINDOWS for name in names) > 1:
+        refuse(
+            "a window join (JOIN)",
+            "join the rows in timerheap.spark.process_two(), with a timer at the window's end; of batches, "
+            "the results of two queries with DataFrame.join()",
+        )
+    if where is not None and where.find(exp.Query) is not None:
+        refuse(
+            "a window join by IN or EXISTS (SEMI JOIN, ANTI JOIN)",
+            "join the rows in timerheap.spark.process_two(), with a timer at the window's end; of batches, "
+            "the results of two queries with DataFrame.join(how='left_semi')",
+        )
+    if _is_grouped(select) and any(one.args.get("group") for one in _within(select)):
+        refuse(
+            "a window aggregation of a window aggregation",
+            "make a view of the inner query's result with window_time AS rowtime, and aggregate "
+            "TABLE(TUMBLE(TABLE view, DESCRIPTOR(rowtime), ...))",
+        )
+    if list(_within(select)) and select.find(exp.Window) is None:
+        refuse("a nested query", "make a view of the inner query: createOrReplaceTempView()")
+
+
+def _is_grouped(select: exp.Select) -> bool:
+    return select.args.get("group") is not None
+
+
+def _within(select: exp.Select) -> Iterator[exp.Select]:
+    return (one for one in select.find_all(exp.Select) if one is not select)
+
+
+def parts_of(node: exp.Expr) -> list[exp.Expr]:
+    """Return the elements of a tuple or of parentheses; any other node as the only element."""
+    if isinstance(node, exp.Tuple):
+        return list(node.expressions)
+    return [node.this if isinstance(node, exp.Paren) else node]
+
+
+def name_of(node: exp.Expr, clause: str) -> str:
+    """Return the name of a column; raise for any other node."""
+    if not isinstance(node, exp.Column) or node.table:
+        refuse(f"{clause} {text_of(node)}", "use columns of the table; make a view that has it as a column")
+    return node.name
+
+
+_MAX_SETS = 64
+
+Keys = tuple[str, ...]
+
+
+def grouping_sets(select: exp.Select) -> list[Keys]:
+    """Return the keys of each grouping set, without the window's bounds; a plain GROUP BY has one set.
+
+    Raises
+    ------
+    ValueError
+        If a set lacks window_start or window_end, or contains anything but columns.
+    """
+    group = select.args.get("group")
+    if group is None:
+        refuse("a query without GROUP BY", "group by window_start, window_end and the keys")
+    expect_only(group, {"expressions"})
+    choices = [_choices(node) for node in group.expressions]
+    sets = [tuple(dict.fromkeys(chain.from_iterable(chosen))) for chosen in product(*choices)]
+    if len(sets) > _MAX_SETS:
+        refuse(f"GROUP BY of {len(sets)} grouping sets", f"write at most {_MAX_SETS} with GROUPING SETS")
+    for bound in BOUNDS[:2]:
+        if not all(bound in names for names in sets):
+            raise ValueError(
+                f"query: GROUP BY must have window_start and window_end, in or beside each grouping set; "
+                f"{bound} is missing"
+            )
+    return [tuple(name for name in names if name not in BOUNDS) for names in sets]
+
+
+def _choices(node: exp.Expr) -> list[Keys]:
+    """Return the columns that an element of GROUP BY contributes, for each of its grouping sets."""
+    if isinstance(node, exp.GroupingSets):
+        return [keys for element in node.expressions for keys in _choices(element)]
+    if isinstance(node, (exp.Cube, exp.Rollup)):
+        parts = [_columns(element) for element in node.expressions]
+        if isinstance(node, exp.Cube):
+            chosen = [some for n in range(len(parts), -1, -1) for some in combinations(parts, n)]
+        else:
+            chosen = [tuple(parts[:n]) for n in range(len(parts), -1, -1)]
+        return [tuple(chain.from_iterable(some)) for some in chosen]
+    return [_columns(node)]
+
+
+def _columns(node: exp.Expr) -> Keys:
+    return tuple(name_of(part, "GROUP BY") for part in parts_of(node))
+
+
+def grouping_value(node: exp.Grouping | exp.GroupingId, sets: list[Keys]) -> exp.Expr:
+    """Return the value of GROUPING or GROUPING_ID: one bit per column, set if its grouping set lacks it."""
+    names = [name_of(column, text_of(node)) for column in node.expressions]
+    keys = list(dict.fromkeys(chain.from_iterable(sets)))
+    for name in names:
+        if name not in keys:
+            refuse(text_of(node), f"use columns of GROUP BY: {', '.join(keys) or 'none'}")
+    if not names or (isinstance(node, exp.Grouping) and len(names) > 1):
+        refuse(text_of(node), "write GROUPING(k) or GROUPING_ID(k, ...) with columns of GROUP BY")
+    values = [sum((name not in keys) << at for at, name in enumerate(reversed(names))) for keys in sets]
+    if len(sets) == 1:
+        return exp.cast(exp.Literal.number(values[0]), "bigint")
+    case = exp.Case(this=exp.column(GROUPING_SET, quoted=True))
+    for number, value in enumerate(values):
+        case = case.when(exp.Literal.number(number), exp.Literal.number(value))
+    return exp.cast(case, "bigint")
+
+
+_PATTERN = (
+    "write SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end [, k] "
+    "ORDER BY x) AS rownum FROM ...) WHERE rownum <= 3"
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One ORDER BY expression, in Spark's SQL."""
+
+    text: str
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A parsed Top-N: the first rows of each window and key.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column with the row number.
+    keys : tuple of str
+        The PARTITION BY columns, without those of the window.
+    order : tuple of Order
+    limit : int
+        Number of rows to keep.
+    items : tuple of (str, str)
+        Expression and name of each column of the inner query; ``("*", "*")`` for all columns, and
+        ``(name, name)`` for the row number.
+    where : str or None
+        Further conditions on the ranked rows.
+    columns : tuple of (str, str)
+        Expression and name of each column of the outer query; ``("*", "*")`` for all columns.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    order: tuple[Order, ...]
+    limit: int
+    items: tuple[tuple[str, str], ...]
+    where: str | None
+    columns: tuple[tuple[str, str], ...]
+
+
+def rank_of(select: exp.Select) -> tuple[Rank, exp.Select] | None:
+    """Return the rank of a query and the inner query with ROW_NUMBER(); None without OVER."""
+    overs = list(select.find_all(exp.Window))
+    if not overs:
+        return None
+    middle = _subquery(select)
+    over = overs[0]
+    if len(overs) > 1 or not isinstance(over.this, exp.RowNumber):
+        refuse(f"{text_of(overs[-1])} (OVER)", f"only the ROW_NUMBER() of a window Top-N is: {_PATTERN}")
+    if middle is None or over.find_ancestor(exp.Select) is not middle:
+        refuse(f"{text_of(over)} (Top-N, deduplication) in this place", _PATTERN)
+    expect_only(select, {"expressions", "from", "where"})
+    _strip_names(select)
+    alias = over.parent
+    if not isinstance(alias, exp.Alias):
+        refuse(f"{text_of(over)} without a name", _PATTERN)
+    expect_only(over, {"this", "partition_by", "order", "over"})
+    partition = [name_of(node, "PARTITION BY") for node in over.args.get("partition_by") or []]
+    if not set(BOUNDS[:2]) <= set(partition):
+        refuse(f"{text_of(over)} (a Top-N of all rows, not of windows)", _PATTERN)
+    if over.args.get("order") is None:
+        refuse(f"{text_of(over)} without ORDER BY", _PATTERN)
+    order = [
+        Order(text_of(one.this), bool(one.args.get("desc")), bool(one.args.get("nulls_first")))
+        for one in over.args["order"].expressions
+    ]
+    rank = alias.alias
+    limit, where = _limit(select, rank)
+    found = Rank(
+        name=rank,
+        keys=tuple(name for name in partition if name not in BOUNDS),
+        order=tuple(order),
+        limit=limit,
+        items=tuple((rank, rank) if item is alias else _item(item) for item in middle.expressions),
+        where=where,
+        columns=tuple(map(_item, select.expressions)),
+    )
+    return found, middle
+
+
+def _subquery(select: exp.Select) -> exp.Select | None:
+    source = select.args.get("from_")
+    inner = None if source is None else source.this
+    return inner.this if isinstance(inner, exp.Subquery) and isinstance(inner.this, exp.Select) else None
+
+
+def _strip_names(select: exp.Select) -> None:
+    """Remove table names from columns, since each level has only one table."""
+    names = {source.alias for source in select.find_all(exp.Subquery, exp.Table)} - {""}
+    for column in select.find_all(exp.Column):
+        if column.table in names:
+            column.set("table", None)
+
+
+def _item(node: exp.Expr) -> tuple[str, str]:
+    if isinstance(node, exp.Star):
+        expect_only(node, set())
+        return "*", "*"
+    if isinstance(node, exp.Alias):
+        return text_of(node.this), node.alias
+    return text_of(node), node.name if isinstance(node, exp.Column) else text_of(node)
+
+
+def _limit(select: exp.Select, name: str) -> tuple[int, str | None]:
+    """Return the number of rows to keep and the other conditions."""
+    where = select.args.get("where")
+    conditions: list[exp.Expr] = []
+    if where is not None:
+        conditions = list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this]
+    limits = [n for n in (_at_most(one, name) for one in conditions) if n is not None]
+    others = [one for one in conditions if _at_most(one, name) is None]
+    if len(limits) != 1 or limits[0] < 1:
+        refuse(f"a Top-N without exactly one limit of {name}", f"write WHERE {name} <= 3, or {name} = 1")
+    return limits[0], text_of(exp.and_(*others)) if others else None
+
+
+def _at_most(condition: exp.Expr, name: str) -> int | None:
+    """Return n of ``rownum <= n``, ``rownum < n + 1``, ``rownum = 1`` or the flipped forms; else None."""
+    flipped = {exp.GTE: exp.LTE, exp.GT: exp.LT, exp.EQ: exp.EQ}
+    if not isinstance(condition, exp.Binary):
+        return None
+    kind, left, right = type(condition), condition.left, condition.right
+    if isinstance(left, exp.Literal):
+        kind, left, right = flipped.get(kind, exp.Binary), right, left
+    if not isinstance(left, exp.Column) or left.name != name:
+        return None
+    if not isinstance(right, exp.Literal) or not right.is_int:
+        return None
+    n = int(right.name)
+    if kind is exp.LTE or (kind is exp.EQ and n == 1):
+        return n
+    return n - 1 if kind is exp.LT else None
+
 
 _EXAMPLE = "FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '10' MINUTES))"
 

@@ -1,4 +1,4 @@
-"""The tables of a checkpoint: what its key groups hold, as columns, in the tasks that read it."""
+"""The state of another query: split by key group of this one, in the tasks that read its checkpoint."""
 
 from __future__ import annotations
 
@@ -8,29 +8,70 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from timerheap.spark._exchange.placement import key_group_of
+from timerheap.spark._arrow import fitting, narrow, wide_rows, widen
+from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
+from timerheap.spark._group.checkpoint import MANIFEST, Stored, read_clock
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
-from timerheap.spark._group.key_group import BROADCAST_STATE
-from timerheap.spark._group.key_table import shown_keys
-from timerheap.spark._group.manifest import MANIFEST
-from timerheap.spark._group.offsets import fitting, narrow, wide_rows, widen
-from timerheap.spark._group.stored_group import ReadChunks, StoredGroup
-from timerheap.spark._group.window_slices import KEY_HASH, SLICE_END
-from timerheap.spark._group.windows_part import SESSION_START
+from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, ReadChunks, StoredGroup, split
+from timerheap.spark._group.keys import shown_keys
+from timerheap.spark._group.windows import SESSION_START
+from timerheap.spark._query import Query
+from timerheap.spark._slices import KEY_HASH, SLICE_END
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = [
-    "EVENT_TIME",
-    "PROCESSING_TIME",
-    "TIMESTAMP",
-    "GroupReader",
-    "groups",
-    "readable",
-    "state",
-    "timers",
-    "waiting_rows",
-    "windows",
-]
+INITIAL = "label int, key_group int, clock binary, contents binary"
+"""What one key group of the checkpoint gives to one of the new query; the clock only once for each.
+
+The label is that of the partition that has the key group; see `timerheap.spark._exchange.frames.PACKED`.
+"""
+
+_SCHEMA = pa.schema(
+    [("label", pa.int32()), ("key_group", pa.int32()), ("clock", pa.binary()), ("contents", pa.binary())]
+)
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`.
+
+    Its input has the columns label, kind, id and text, and a row for each chunk, also for the manifest.
+
+    Parameters
+    ----------
+    query : Query
+        The new query.
+    """
+
+    query: Query
+
+    def __call__(self, values: pa.Table) -> pa.Table:
+        """Split the key group whose values these are."""
+        placement = Placement.running(self.query.max_parallelism)
+        store = ReadChunks()
+        kinds, ids = (values.column(name).to_pylist() for name in ("kind", "id"))
+        for chunk in zip(kinds, ids, values.column("text"), strict=True):
+            store.add(*chunk)
+        manifest = store.read_manifest()
+        group = KeyGroup(self.query.layout)
+        Stored.load(store, manifest, group.part, self.query.drop_state)
+        group.watermark = manifest.watermark
+        clocked = key_group_of(values.column("label")[0].as_py()) == 0  # its clock is that of all groups
+        found = dict(split(group.loaded(), placement.max_parallelism, clocked))
+        clock = read_clock(manifest, store.read) if clocked else None
+        key_groups = range(placement.max_parallelism) if clocked else found
+        rows = [
+            (
+                label_of(key_group % placement.partitions),
+                key_group,
+                clock,
+                found.get(key_group),
+            )
+            for key_group in key_groups
+        ]
+        columns = zip(*rows, strict=True) if rows else ([] for _ in _SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=_SCHEMA)
+
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"

@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import StackSummary, TracebackException
 from typing import Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import pyarrow as pa
+import pyspark
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import SparkSession
 
+import timerheap
 from timerheap.spark._compat import on_connect
-
-__all__ = ["Counts", "Letter", "Mail", "Opener", "QueryRun", "Telling", "mail"]
 
 _log = logging.getLogger("timerheap")
 
@@ -268,7 +271,7 @@ def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) ->
 
 def _states(plan: Any) -> Iterator[Any]:
     """Return a StatefulOperatorStateInfo of Java's for each of timerheap's operators in a plan."""
-    from timerheap.spark._worker.result_frames import METRICS
+    from timerheap.spark._worker.output import METRICS
 
     if plan.nodeName().startswith(_OPERATOR) and METRICS in _names(plan.output()):
         yield plan.stateInfo().get()
@@ -309,3 +312,32 @@ def _is_ours(spark: SparkSession, files: Any, path: Any) -> bool:
     finally:
         stream.close()
     return len(name).to_bytes(2, "big") + name in found or b'\\"' + name + b'\\"' in found
+
+
+_NOTE = "timerheap: "
+_NOT_THE_USERS = tuple(str(Path(str(module.__file__)).parent) for module in (pyspark, timerheap))
+_COMPILED = "timerheap/_native/"  # the sources of the compiled module, which are not where it is
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Raise an error of a function again, with what it was called for first and the user's frames alone.
+
+    An error that no function of the user's has to do with, neither by a frame nor by a note, stays as it is.
+    """
+    try:
+        yield
+    except Exception as e:
+        found = TracebackException.from_exception(e)
+        found.stack = StackSummary.from_list([frame for frame in found.stack if _is_users(frame.filename)])
+        notes = found.__notes__ or []
+        where = [note.removeprefix(_NOTE) for note in notes if note.startswith(_NOTE)]
+        found.__notes__ = [note for note in notes if not note.startswith(_NOTE)]
+        if not where and not found.stack:
+            raise
+        where = where or [f"in {found.stack[0].name}"]
+        raise RuntimeError("\n".join([*where, "".join(found.format()).rstrip()])) from None
+
+
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_NOT_THE_USERS, _COMPILED))

@@ -1,21 +1,120 @@
-"""The live key groups of an operator: from the last worker that had them, or from the state store."""
+"""The live key groups that a worker keeps between micro-batches."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from typing import NamedTuple
 
 from timerheap._native._heap import xxh64
-from timerheap.spark._group.checkpoint import ChunkStore, Stored
+from timerheap.spark._group.checkpoint import ChunkStore, Manifest, Stored
 from timerheap.spark._group.key_group import GroupLayout, KeyGroup
-from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.live_store import LiveStore
-from timerheap.spark._group.manifest import Manifest
+from timerheap.spark._group.live_file import LiveFile, LiveStore
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._worker.driver_mail import Counts, Mail
-from timerheap.spark._worker.live_cache import Cache, Held, Owner
 
-__all__ = ["LiveGroups", "Owner"]
+_MOST = 128  # groups in files, since each keeps a few file descriptors
+
+
+class Owner(NamedTuple):
+    """The operator, within its query, that owns a live group."""
+
+    query: str | None
+    operator: str
+
+
+class Held(NamedTuple):
+    """A live group, as it was saved under a token in a micro-batch."""
+
+    token: bytes
+    batch: int
+    group: KeyGroup
+    stored: Stored
+
+
+class Turn(NamedTuple):
+    """The last micro-batch of an operator on this worker.
+
+    Parameters
+    ----------
+    run : str or None
+        The run of the query.
+    batch : int
+    began : float
+        When it began, in seconds.
+    files : LiveStore or None
+        The files of the query; None if the executor has told no local directory.
+    layout : GroupLayout
+        That of the first micro-batch, so that a worker keeps one copy of it, and of aggregates in Python.
+    """
+
+    run: str | None
+    batch: int
+    began: float
+    files: LiveStore | None
+    layout: GroupLayout
+
+
+class Cache:
+    """The live groups of this worker, each valid only while its token matches the one in the store.
+
+    A group is taken out before it is modified, so a group whose batch failed is never reused. A group that
+    was not requested in the last `_KEEP` micro-batches has moved to another worker and is dropped. The
+    groups of a query that has not run here for `_IDLE` seconds are dropped too. When a query is restarted,
+    the groups of its earlier runs are dropped, so each query has the groups of at most one run.
+    """
+
+    _KEEP = 8
+    _IDLE = 600.0
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Owner, int], Held] = {}
+        self._turns: dict[Owner, Turn] = {}
+
+    def begin(self, owner: Owner, layout: GroupLayout, run: str | None, batch: int) -> Turn:
+        """Record that a micro-batch of an operator begins, and drop the groups that are out of date."""
+        before = self._turns.get(owner)
+        if before is not None and (before.run, before.batch) == (run, batch):
+            return before
+        now = time.monotonic()
+        kept = layout if before is None else before.layout
+        self._turns[owner] = turn = Turn(
+            run, batch, now, None if layout.encrypted else _files_of(owner.query), kept
+        )
+        self._turns = {
+            other: turn
+            for other, turn in self._turns.items()
+            if turn.began > now - self._IDLE and (other.query != owner.query or turn.run == run)
+        }
+        self._groups = {
+            at: held
+            for at, held in self._groups.items()
+            if at[0] in self._turns and held.batch >= self._turns[at[0]].batch - self._KEEP
+        }
+        return turn
+
+    def take(self, owner: Owner, label: int) -> Held | None:
+        """Remove the group of `label` and return it, whatever its token."""
+        return self._groups.pop((owner, label), None)
+
+    def put(self, owner: Owner, label: int, group: KeyGroup, stored: Stored) -> None:
+        """Store a group that has just been saved."""
+        self._groups[owner, label] = Held(stored.manifest.token, self._turns[owner].batch, group, stored)
+        if len(self._groups) > _MOST:
+            mapped = [at for at, held in self._groups.items() if isinstance(held.group.memory, LiveFile)]
+            for at in mapped[:-_MOST]:
+                del self._groups[at]
+
+
+def _files_of(query: str | None) -> LiveStore | None:
+    directories = os.environ.get("SPARK_LOCAL_DIRS")
+    if not directories or query is None:
+        return None
+    files = LiveStore(directories.split(","), query)
+    files.sweep()
+    return files
+
 
 _cache = Cache()
 

@@ -1,23 +1,296 @@
-"""Checks what a function yields, and collects it in columns of the output schema."""
+"""Columns of values: built from checked Python values, or cast to the declared type."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from timerheap._native._heap import RecordColumns
-from timerheap._returned import records
-from timerheap._values import checker
+from timerheap._values import checker, records
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
-from timerheap.spark._group.offsets import FITS, fitting, narrow, wide
-from timerheap.spark._group.value_columns import cast
-from timerheap.spark._worker.side_buffer import SIDE_OUTPUT, SideBuffer, undeclared
+from timerheap.spark._arrow import FITS, fitting, narrow, wide, wide_rows
 
-__all__ = ["LATE_BY", "LATE_ROW", "ResultBuffer"]
+_EXACT: dict[pa.DataType, set[type]] = {
+    pa.string(): {str, type(None)},
+    pa.binary(): {bytes, type(None)},
+    pa.bool_(): {bool, type(None)},
+    pa.float64(): {float, type(None)},
+} | {type_: {int, type(None)} for type_ in (pa.int8(), pa.int16(), pa.int32(), pa.int64())}
+
+
+def column_of(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Build a column of shape (n,) from values; raise ValueError if one does not pass `checker`.
+
+    The column has 64-bit offsets (`timerheap.spark._arrow`).
+    """
+    # Where all values have the class that Arrow expects, its own checks are enough; `checker` words errors.
+    if set(map(type, values)) <= _EXACT.get(type_, set()):
+        with suppress(pa.ArrowException, OverflowError):
+            return pa.array(values, wide(type_))
+    return pa.array(list(map(checker(type_), values)), wide(type_))
+
+
+def cast(column: Any, type_: pa.DataType) -> Any:
+    """Cast an Array or ChunkedArray; integers are epoch ms where `type_` has timestamps.
+
+    The fields of structs are matched by name, and a missing one is null, as in a dict.
+
+    Raises
+    ------
+    TypeError, pyarrow.ArrowException
+        If a value does not fit, or the cast would change what values say, as from text to numbers.
+    """
+    if column.null_count == len(column):
+        return pa.nulls(len(column), type_)
+    for way in (_numbers, _moments):
+        column = column.cast(_replaced(column.type, type_, way))
+    return column.cast(type_)
+
+
+def _numbers(_: pa.TimestampType) -> pa.DataType:
+    return pa.int64()
+
+
+def _moments(wanted: pa.TimestampType) -> pa.DataType:
+    return pa.timestamp("ms", wanted.tz)
+
+
+def _replaced(
+    type_: pa.DataType, wanted: pa.DataType, by: Callable[[pa.TimestampType], pa.DataType]
+) -> pa.DataType:
+    """Return `type_` with other integers where `wanted` has timestamps, at every depth."""
+    if pa.types.is_integer(type_) and pa.types.is_timestamp(wanted):
+        return by(wanted)
+    if pa.types.is_struct(type_) and pa.types.is_struct(wanted):
+        return pa.struct([_replaced_field(field, wanted, by) for field in type_])
+    if pa.types.is_map(type_) and pa.types.is_map(wanted):
+        key = _replaced(type_.key_type, wanted.key_type, by)
+        return pa.map_(key, _replaced(type_.item_type, wanted.item_type, by))
+    if _is_list(type_) and _is_list(wanted):
+        element = type_.value_field.with_type(_replaced(type_.value_type, wanted.value_type, by))
+        return pa.list_(element) if pa.types.is_list(type_) else pa.large_list(element)
+    _expect_same_sense(type_, wanted)
+    return type_
+
+
+def _replaced_field(
+    field: pa.Field, wanted: pa.StructType, by: Callable[[pa.TimestampType], pa.DataType]
+) -> pa.Field:
+    at = wanted.get_field_index(field.name)
+    if at < 0:
+        raise TypeError(f"its fields must be of {[other.name for other in wanted]}, got {field.name!r}")
+    return field.with_type(_replaced(field.type, wanted.field(at).type, by))
+
+
+def _expect_same_sense(type_: pa.DataType, wanted: pa.DataType) -> None:
+    """Raise TypeError for casts that Arrow knows and that change what a value says."""
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    if pa.types.is_null(type_):
+        return
+    if any(is_one(type_) != is_one(wanted) for is_one in (_is_text, pa.types.is_boolean)):
+        raise TypeError(f"pass values of {wanted}")
+    if pa.types.is_floating(type_) and pa.types.is_decimal(wanted):  # which rounds
+        raise TypeError("pass decimals")
+    if pa.types.is_timestamp(type_) and pa.types.is_date(wanted):  # which drops the time
+        raise TypeError("pass dates")
+    if pa.types.is_timestamp(type_) and type_.tz and pa.types.is_timestamp(wanted) and not wanted.tz:
+        raise TypeError("pass timestamps without a time zone")
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+    )
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
+
+
+SIDE_OUTPUT = "side_output"
+"""Name of the result column with the value of a side output: a struct with one field for each tag."""
+
+
+class SideBuffer:
+    """Collects the values of side outputs during one call of the operator.
+
+    Parameters
+    ----------
+    tags : list of pyarrow.Field
+        The id and the type of each tag.
+    """
+
+    most = 1 << 16  # values that become columns at once
+
+    def __init__(self, tags: list[pa.Field]) -> None:
+        self._fields = {field.name: field for field in tags}
+        self._checks = {field.name: checker(field.type) for field in tags}
+        self._values: dict[str, list[Any]] = {field.name: [] for field in tags}
+        self._tables: list[pa.Table] = []
+        self.field = pa.field(SIDE_OUTPUT, pa.struct(tags))
+
+    def add(self, tag: OutputTag, value: Any) -> None:
+        """Add a value as it is now; None raises ValueError."""
+        tag_id = self._field(tag).name
+        if value is None:
+            raise ValueError(f"a value of the side output {tag_id!r} must not be None")
+        values = self._values[tag_id]
+        try:
+            values.append(self._checks[tag_id](value))
+        except (ValueError, OverflowError) as e:
+            raise ValueError(f"a value does not fit the type of the side output {tag_id!r}: {e}") from None
+        if len(values) >= self.most:
+            self._gather(tag.tag_id)
+
+    def add_batch(self, tag: OutputTag, batch: pa.RecordBatch) -> None:
+        """Add the rows of a batch with the fields of the tag's type."""
+        field = self._field(tag)
+        if not pa.types.is_struct(field.type):
+            raise TypeError(
+                f"a record batch of the side output {tag.tag_id!r} needs a tag of rows, got {field.type}; "
+                "give the tag a type such as Types.ROW_NAMED([...], [...])"
+            )
+        names = [child.name for child in field.type]
+        if sorted(batch.schema.names) != sorted(names):
+            raise ValueError(
+                f"a record batch of the side output {tag.tag_id!r} must have the columns {names}, got "
+                f"{batch.schema.names}"
+            )
+        columns = [_fitting_sides(batch.column(child.name), child, tag) for child in field.type]
+        self._append(field, pa.StructArray.from_arrays(columns, fields=list(field.type)))
+
+    def gathered(self) -> list[pa.Table]:
+        """Return all values: tables of the column `SIDE_OUTPUT`."""
+        for tag_id in self._values:
+            self._gather(tag_id)
+        return self._tables
+
+    def _field(self, tag: object) -> pa.Field:
+        if not isinstance(tag, OutputTag):
+            raise TypeError(f"tag must be an OutputTag, got {tag!r}")
+        field = self._fields.get(tag.tag_id)
+        if field is None:
+            raise ValueError(undeclared(tag))
+        return field
+
+    def _gather(self, tag_id: str) -> None:
+        values, field = self._values[tag_id], self._fields[tag_id]
+        if not values:
+            return
+        column = pa.array(values, wide(field.type))
+        values.clear()
+        rows = pa.RecordBatch.from_arrays([column], schema=wide_rows(pa.schema([field])))
+        for start, stop in fitting(rows):
+            part = narrow(rows.slice(start, stop - start), pa.schema([field]))
+            self._append(field, part.column(0))
+
+    def _append(self, field: pa.Field, column: pa.Array) -> None:
+        fields = list(self._fields.values())
+        children = [column if each is field else pa.nulls(len(column), each.type) for each in fields]
+        struct = pa.StructArray.from_arrays(children, fields=fields)
+        self._tables.append(pa.table([struct], [SIDE_OUTPUT]))
+
+
+def _fitting_sides(column: pa.Array, field: pa.Field, tag: OutputTag) -> pa.Array:
+    try:
+        return cast(column, field.type)
+    except (pa.ArrowException, TypeError) as e:
+        raise ValueError(
+            f"a record batch of the side output {tag.tag_id!r} has the column {field.name!r} as "
+            f"{column.type}, which does not fit {field.type}: {e}"
+        ) from None
+
+
+def undeclared(tag: OutputTag) -> str:
+    """Return the error for a tag that the query does not know."""
+    return (
+        f"side_outputs must have the tag {tag.tag_id!r}, to which the function sends values; pass "
+        f"side_outputs=[OutputTag({tag.tag_id!r}, ...)]"
+    )
+
+
+RESULTS = "__timerheap_results"
+"""Name of the column of the operator's output with results: an array of structs in each row, or null."""
+
+METRICS = "__timerheap_metrics"
+"""Name of the column of the operator's output with the metrics of a task; null in all rows but one."""
+
+_ROWS = 1 << 12  # results in an array, which Spark copies as a whole
+_AIM, _MOST_IN_FRAME = 1 << 20, 1 << 22  # bytes of an array
+
+
+def result_frames(results: pa.Table, metrics: str | None = None) -> Iterator[pd.DataFrame]:
+    """Yield DataFrames of the columns `RESULTS` and `METRICS`, which may be set in the last row.
+
+    Observing the metrics has a cost for each row that passes, so a row has many results.
+    """
+    *before, last = [_arrays(batch) for batch in results.to_batches()] or [pa.nulls(1)]
+    for arrays in before:
+        yield _frame([arrays, pa.nulls(len(arrays), pa.string())])
+    yield _frame([last, pa.array([*[None] * (len(last) - 1), metrics], pa.string())])
+
+
+def flat_frames(results: pa.Table, metrics: str) -> Iterator[pd.DataFrame]:
+    """Yield DataFrames of the columns of results and `METRICS`, which is set in the last row only.
+
+    In that row the other columns are null, also those that must not be null in results.
+    """
+    for batch in results.to_batches():
+        yield _frame([*batch.columns, pa.nulls(batch.num_rows, pa.string())])
+    yield _frame([*(pa.nulls(1, type_) for type_ in results.schema.types), pa.array([metrics])])
+
+
+def _arrays(batch: pa.RecordBatch) -> pa.ListArray:
+    """Return the rows of a batch in arrays of a limited size."""
+    rows = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+    starts = [
+        start + first
+        for start in range(0, batch.num_rows, _ROWS)
+        for first, _ in fitting(batch.slice(start, _ROWS), _AIM, _MOST_IN_FRAME)
+    ]
+    type_ = pa.list_(pa.field("element", rows.type, nullable=False))
+    return pa.ListArray.from_arrays(pa.array([*starts, batch.num_rows], pa.int32()), rows, type=type_)
+
+
+def _frame(columns: list[pa.Array]) -> pd.DataFrame:
+    # Spark reads numbered columns by position, which is faster than by name.
+    return _Frame({number: _ArrowColumn(column) for number, column in enumerate(columns)}, copy=False)
+
+
+class _ArrowColumn(pd.arrays.ArrowExtensionArray):
+    """A column of Arrow that Spark receives as it is.
+
+    Plain pandas would lose large ints beside nulls, and years outside 1677-2262; Python objects, which Spark
+    makes of nested columns, take far longer.
+    """
+
+    def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:
+        column = super().__arrow_array__()
+        return column if type is None else column.cast(type)
+
+
+class _Series(pd.Series):
+    """A column for Spark, which converts its values by `apply`: values of Arrow need no conversion."""
+
+    @property
+    def _constructor(self) -> type[_Series]:
+        return _Series
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the column itself."""
+        return self
+
+
+class _Frame(pd.DataFrame):
+    _constructor_sliced = _Series
+
 
 LATE_BY = "late_by"
 """Name of the result column that says by how many ms a row is late."""

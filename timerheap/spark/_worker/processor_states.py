@@ -1,27 +1,111 @@
-"""The states of a StatefulProcessor, over the tables of the key group that is being processed."""
+"""The order of Spark's state store: that of the bytes of its rows."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import (
+    ListState,
+    MapState,
+    StatefulProcessorHandle,
+    ValueState,
+)
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from timerheap._native._heap import CurrentKey
-from timerheap.spark._group.user_states import UserState
-from timerheap.spark._query import DeclaredState
-from timerheap.spark._worker.processor_errors import refusal
-from timerheap.spark._worker.processor_values import StructCodec, stored_type
-from timerheap.spark._worker.row_context import KeyTimerService
-from timerheap.spark._worker.unsafe_order import UnsafeOrder
+from timerheap.spark._group.growing_state import UserState
+from timerheap.spark._query import DeclaredState, TimeMode
+from timerheap.spark._worker.processor_values import StructCodec, refusal, stored_type
+from timerheap.spark._worker.states import KeyTimerService
 from timerheap.timer import MAX_WATERMARK
 
-__all__ = ["STATES", "Group", "ProcessorState", "Scope"]
+_LONG = struct.Struct("<q")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_FIXED: dict[type[T.DataType], str] = {
+    T.ByteType: "<b7x",
+    T.ShortType: "<h6x",
+    T.IntegerType: "<i4x",
+    T.LongType: "<q",
+    T.FloatType: "<f4x",
+    T.DoubleType: "<d",
+}
+
+
+def timer_order(timestamp: int) -> bytes:
+    """Return a sort key of the timers of one key, as Spark lists them."""
+    return _LONG.pack(timestamp)
+
+
+class UnsafeOrder:
+    """Sorts the keys of a map as Spark's ``UnsafeRow`` does, whose bytes are compared.
+
+    The row is nested in another one, so its size comes first. Then there is a word for the nulls, and one for
+    each field, all little-endian, then text and bytes, padded to words. The word of a text begins with its
+    length.
+
+    Parameters
+    ----------
+    schema : pyspark.sql.types.StructType
+    """
+
+    def __init__(self, schema: T.StructType) -> None:
+        self._types = [field.dataType for field in schema]
+
+    def bytes_of(self, values: tuple[Any, ...]) -> bytes:
+        """Return the bytes of a key, in the form that states keep."""
+        words = -(-len(self._types) // 64)
+        nulls, at = 0, 8 * (words + len(self._types))
+        fixed, variable = [], []
+        for number, (type_, value) in enumerate(zip(self._types, values, strict=True)):
+            if value is None:
+                nulls |= 1 << number
+                fixed.append(bytes(8))
+                continue
+            data = _fixed(type_, value)
+            if data is None:
+                text = _variable(value)
+                data = _LONG.pack(at << 32 | len(text))
+                variable.append(text + bytes(-len(text) % 8))
+                at += len(variable[-1])
+            fixed.append(data)
+        row = nulls.to_bytes(8 * words, "little") + b"".join(fixed + variable)
+        return len(row).to_bytes(4, "little") + row
+
+
+def _fixed(type_: T.DataType, value: Any) -> bytes | None:
+    """Return the word of a value, or None for one of variable length."""
+    if type(type_) in _FIXED:
+        return struct.pack(_FIXED[type(type_)], value)
+    if isinstance(type_, T.BooleanType):
+        return _LONG.pack(value)
+    if isinstance(type_, T.DateType):
+        return struct.pack("<i4x", value.toordinal() - _EPOCH.toordinal())
+    if isinstance(value, datetime.datetime):
+        since = value.replace(tzinfo=datetime.UTC) - _EPOCH
+        return _LONG.pack(since // datetime.timedelta(microseconds=1))
+    if isinstance(type_, T.DecimalType) and type_.precision <= 18:
+        return _LONG.pack(int(value.scaleb(type_.scale)))
+    return None
+
+
+def _variable(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, decimal.Decimal):
+        unscaled = int(value.scaleb(-int(value.as_tuple().exponent)))
+        return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+    return repr(value).encode()  # of types such as intervals
 
 
 class Group(Protocol):
@@ -295,3 +379,135 @@ class _Map(ProcessorState, MapState):
 
 STATES: dict[str, type[ProcessorState]] = {state.shape: state for state in (_Value, _List, _Map)}
 """The classes of states by shape."""
+
+
+Schema = StructType | str
+Declare = Callable[[str, str, tuple[Schema, ...], int | None], DeclaredState]
+"""Takes a state's name, shape, schemas as they were passed, and time to live."""
+
+_MODES: dict[TimeMode, str] = {"None": "NoTime", "ProcessingTime": "ProcessingTime", "EventTime": "EventTime"}
+
+
+class ProcessorHandle(StatefulProcessorHandle):
+    """What ``init`` of a processor receives, on the driver and in a task.
+
+    Parameters
+    ----------
+    time_mode : {"None", "ProcessingTime", "EventTime"}
+    scope : Scope
+    declare : callable
+        Returns the declaration of a state.
+
+    Attributes
+    ----------
+    stage : str
+        Spark's name for how far a task has come.
+    states : dict of str to ProcessorState
+        The states, without those that ``deleteIfExists`` has deleted.
+    deleted : set of str
+        The names of deleted states.
+    """
+
+    def __init__(self, time_mode: TimeMode, scope: Scope, declare: Declare) -> None:
+        self.stage = "CREATED"
+        self.states: dict[str, ProcessorState] = {}
+        self.deleted: set[str] = set()
+        self._mode = time_mode
+        self._scope = scope
+        self._declare = declare
+
+    def getValueState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ValueState:
+        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
+        state: ValueState = self._state("value", stateName, (schema,), ttlDurationMs)
+        return state
+
+    def getListState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ListState:
+        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
+        state: ListState = self._state("list", stateName, (schema,), ttlDurationMs)
+        return state
+
+    def getMapState(
+        self, stateName: str, userKeySchema: Schema, valueSchema: Schema, ttlDurationMs: int | None = None
+    ) -> MapState:
+        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
+        state: MapState = self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
+        return state
+
+    def _state(self, shape: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
+        doing = f"initializing {shape} state"
+        if self.stage != "CREATED":
+            raise refusal(
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+                doing,
+                operation=f"get_{shape}_state",
+                state=self.stage,
+            )
+        if ttl and self._mode != "ProcessingTime":
+            mode = _MODES[self._mode]
+            raise refusal("STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL", doing, name=name, mode=mode)
+        if ttl and ttl < 0:
+            raise refusal(
+                "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE", doing, operation="update", name=name
+            )
+        if name in self.states:
+            raise refusal("STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED", doing, name=name)
+        if name in ("", "default") or name != name.strip():
+            raise refusal("STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME", doing, name=name)
+        if name.startswith("$"):
+            raise refusal("STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS", doing, name=name)
+        declared = self._declare(name, shape, schemas, ttl or None)
+        state = self.states[name] = STATES[shape](name, declared, self._scope)
+        return state
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
+        if self.stage != "CREATED":
+            raise refusal(
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+                "deleting state",
+                operation="delete_if_exists",
+                state=self.stage,
+            )
+        self.deleted.add(stateName)
+        if (state := self.states.pop(stateName, None)) is not None:
+            state.deleted = True
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
+        timers = self._timers("register_timer", "register timer")
+        if self._mode == "EventTime":
+            timers.register_event_time_timer(expiryTimestampMs)
+        else:
+            timers.register_processing_time_timer(expiryTimestampMs)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
+        timers = self._timers("delete_timer", "deleting timer")
+        if self._mode == "EventTime":
+            timers.delete_event_time_timer(expiryTimestampMs)
+        else:
+            timers.delete_processing_time_timer(expiryTimestampMs)
+
+    def listTimers(self) -> Iterator[int]:
+        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
+        timers = self._timers("list_timers", "")
+        event = self._mode == "EventTime"
+        found = timers.event_time_timers() if event else timers.processing_time_timers()
+        yield from sorted(found, key=timer_order)
+
+    def _timers(self, operation: str, doing: str) -> KeyTimerService:
+        if self._mode == "None":
+            raise refusal(
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE",
+                doing,
+                operation=operation,
+                mode=_MODES[self._mode],
+            )
+        if self._scope.keys.current_key is None:
+            raise refusal(
+                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
+                doing,
+                operation=operation,
+                state=self.stage,
+            )
+        return self._scope.group.service

@@ -1,40 +1,137 @@
-"""Runs a KeyedProcessFunction on key groups, row by row."""
+"""Rows without their computed columns, which are the last."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from heapq import heappop
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from timerheap._native._heap import CurrentKey, KnownKeys, RowLoop, RowSource
+from timerheap._native._heap import CurrentKey, IdIndex, KnownKeys, RowLoop, RowSource
 from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
-from timerheap.spark._group.journalled_timers import KeyTimers
+from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.timers_of_keys import due_keys
-from timerheap.spark._group.user_states import UserState
+from timerheap.spark._group.timers import KeyTimers, due_keys
 from timerheap.spark._query import Query
-from timerheap.spark._worker.expiry_clock import GroupExpiryClock
-from timerheap.spark._worker.group_state import RowRuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.row_context import KeyTimerService, RowFunctionContext, no_processing_time
-from timerheap.spark._worker.rows import row_source
-from timerheap.spark._worker.rows_ahead import RowsAhead
-from timerheap.spark._worker.visible_rows import VisibleRows
+from timerheap.spark._worker.rows import row_class, row_source
+from timerheap.spark._worker.states import (
+    GroupExpiryClock,
+    KeyTimerService,
+    RowFunctionContext,
+    RowRuntimeContext,
+    no_processing_time,
+)
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["RowRunner"]
+
+class VisibleRows:
+    """Calls a function with the first columns of the rows.
+
+    Parameters
+    ----------
+    function : KeyedProcessFunction
+    names : list of str
+        The names of these columns.
+    """
+
+    def __init__(self, function: KeyedProcessFunction, names: list[str]) -> None:
+        self._process_element = function.process_element
+        self._names, self._class = names, row_class(tuple(names))
+        self.on_timer = function.on_timer
+
+    def process_element(self, value: Row, ctx: Any) -> Iterable[Any] | None:
+        """Process one row."""
+        row = tuple.__new__(self._class, value[: len(self._names)])
+        row.__fields__ = self._names
+        return self._process_element(row, ctx)
+
+
+class RowsAhead:
+    """Counts the rows that were processed ahead of a due timer of their key, and describes the first.
+
+    In event-time order the timer would have fired first. A timer is due if its timestamp is at most the
+    watermark that follows on the rows.
+
+    Attributes
+    ----------
+    count : int
+        The number of such rows so far.
+    first : str or None
+        A message about the first of them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: str | None = None
+        self._timers: dict[int, list[int]] = {}
+
+    def begin(self, group: KeyGroup, watermark: int) -> None:
+        """Begin the rows of a key group, on which `watermark` follows."""
+        self._group, self._watermark = group, watermark
+
+    def due(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the key ids and the timestamps of the due timers, both of shape (n,)."""
+        heap = self._group.event_timers.heap
+        rows = heap._due_rows(self._watermark)
+        return heap.key_hashes[rows], heap.timestamps[rows]
+
+    def due_by_key(self) -> dict[int, list[int]]:
+        """Return a heap of the timestamps of the due timers of each key, to which more may be pushed."""
+        ids, timestamps = self.due()
+        order = np.argsort(timestamps)  # a sorted list is a heap
+        self._timers = {}
+        for id_, timestamp in zip(ids[order].tolist(), timestamps[order].tolist(), strict=True):
+            self._timers.setdefault(id_, []).append(timestamp)
+        return self._timers
+
+    def check(self, id_: int, timestamp: int) -> None:
+        """Check a row of a key in `due_by_key` that is about to be processed."""
+        timers, heap = self._timers[id_], self._group.event_timers.heap
+        while (timers[0], id_, 0) not in heap:  # deleted
+            heappop(timers)
+            if not timers:
+                del self._timers[id_]
+                return
+        if timers[0] < timestamp:
+            self._add(1, timestamp, timers[0])
+
+    def check_many(self, rows: KeyedRows, before: tuple[np.ndarray, np.ndarray]) -> None:
+        """Check rows that were processed in one call; `before` is what `due` returned before the call."""
+        ids, timestamps = (np.concatenate(pair) for pair in zip(before, self.due(), strict=True))
+        if not len(ids):
+            return
+        latest_first = np.argsort(timestamps)[::-1]
+        earliest = IdIndex()
+        earliest.put_many(ids[latest_first], timestamps[latest_first])  # of an id the last value stays
+        timers, found = earliest.find_many(rows.ids)
+        ahead = np.flatnonzero(found & (timers < rows.timestamps))
+        if len(ahead):
+            row = ahead[0]
+            self._add(len(ahead), int(rows.timestamps[row]), int(timers[row]))
+
+    def _add(self, count: int, timestamp: int, timer: int) -> None:
+        self.count += count
+        if self.first is None:
+            self.first = (
+                f"in order of arrival, a row with timestamp {timestamp} was processed before a timer of its "
+                f'key at {timer}, which was due; order="event_time" fires the timer first'
+            )
+
 
 _AHEAD = 1 << 16  # timers whose keys are looked up at once
 
 
 class RowRunner:
-    """Runs one copy of a function; see `timerheap.spark._worker.runner.Runner`.
+    """Runs one copy of a function; see `timerheap.spark._worker.partition.Runner`.
 
     Parameters
     ----------

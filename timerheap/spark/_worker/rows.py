@@ -1,21 +1,81 @@
-"""Converts Arrow rows to Python rows; errors name the column and the key of the value."""
+"""The classes of rows whose fields are found without Python code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Row
 from pyspark.sql.types import DataType, StructField, StructType, UserDefinedType
 
-from timerheap._native._heap import ColumnReader, RowSource
+from timerheap._native._heap import ColumnReader, RowField, RowSource, row_getter
 from timerheap.spark._compat import to_tuples
-from timerheap.spark._group.python_values import column_reader
-from timerheap.spark._worker.row_classes import row_class
+from timerheap.spark._group.columns import column_reader
+from timerheap.spark._query import TIME, visible
+from timerheap.timer import MIN_WATERMARK
+from timerheap.watermarks import TimestampAssigner
 
-__all__ = ["row_source"]
+
+@cache
+def row_class(names: tuple[str, ...]) -> type[Row]:
+    """Return the class of rows with these fields, a ``Row`` like any other but for the time of an access.
+
+    ``Row`` is Python code that searches the names at each access, which takes longer than everything else
+    that is done for a row. A row that is copied or pickled becomes a plain ``Row``.
+
+    Examples
+    --------
+    >>> class_ = row_class(("key", "at"))
+    >>> row = tuple.__new__(class_, ["a", 5])
+    >>> row.at, row["key"], row[-1], isinstance(row, Row)
+    (5, 'a', 5, True)
+    """
+    places = {name: names.index(name) for name in names}
+    attributes = {name for name in names if not hasattr(Row, name) and not name.startswith("__")}
+    members: dict[str, Any] = {name: RowField(places[name]) for name in attributes}
+    members |= {"__getitem__": row_getter(places, Row.__getitem__)}
+    members |= {name: getattr(Row, name) for name in ("__doc__", "__module__", "__qualname__")}
+    return type("Row", (Row,), members)
+
+
+@dataclass(frozen=True)
+class AssignedTimes:
+    """Appends the column `TIME` to the rows of a task.
+
+    Parameters
+    ----------
+    assigner : TimestampAssigner
+    rows : pyspark.sql.types.StructType
+        Type of the rows; the assigner does not see computed columns.
+    """
+
+    assigner: TimestampAssigner
+    rows: StructType
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with the column."""
+        return map(self.timed, batches)
+
+    def timed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows with the column."""
+        seen = StructType([self.rows[name] for name in visible(self.rows.names)])
+        rows = pa.Table.from_batches([batch]).select(seen.names)
+        times = [self._time(row) for row in row_source(rows, seen).tolist()]
+        return batch.append_column(TIME, pa.array(times, pa.int64()))
+
+    def _time(self, row: object) -> int:
+        time: object = self.assigner.extract_timestamp(row, MIN_WATERMARK)
+        if type(time) is not int or not MIN_WATERMARK <= time < 1 << 63:
+            raise ValueError(
+                f"extract_timestamp must return epoch milliseconds, an int64, got {time!r} for {row!r}"
+            )
+        return time
+
 
 _RESERVED = "__timerheap_"
 _OUT_OF_RANGE = OverflowError, ValueError, OSError  # raised by Python's datetime

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from timerheap._native._heap import from_text, to_text
-from timerheap.spark._group.manifest import FORMAT, MANIFEST, Manifest
+from timerheap.spark._group.checkpoint import FORMAT, MANIFEST, Manifest
 
 __all__ = ["CHUNKS", "SparkStore"]
 

@@ -1,4 +1,4 @@
-"""Runs windows on key groups: adds rows to slices or sessions, and emits windows that end."""
+"""The columns of a result that identify its window."""
 
 from __future__ import annotations
 
@@ -6,29 +6,47 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from timerheap._values import Misfit
-from timerheap.spark._exchange.pack import event_millis
+from timerheap.spark._arrow import narrow_column
+from timerheap.spark._exchange.frames import event_millis
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.offsets import narrow_column
 from timerheap.spark._group.row_buffer import KeyedRows
-from timerheap.spark._group.value_columns import column_of
-from timerheap.spark._group.window_slices import KEY_HASH, SLICE_END, input_column
 from timerheap.spark._query import Query, WindowWork, shown_name
-from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.rows_ahead import RowsAhead
-from timerheap.spark._worker.window_columns import EARLY, WINDOW_COLUMNS
+from timerheap.spark._slices import KEY_HASH, SLICE_END, input_column
+from timerheap.spark._worker.output import ResultBuffer, column_of
+from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.timer import MAX_WATERMARK
 from timerheap.tvf import GlobalWindowAggregate, Partials, WindowResults
 from timerheap.tvf.aggregate import FieldAggregate
 
-__all__ = ["WindowRunner"]
+WINDOW_COLUMNS = ["window_start", "window_end", "window_time"]
+"""Names of the columns with the start, the end and the last ms of the window."""
+
+EARLY = "early"
+"""Name of the column that is true in an early result, before the window has ended."""
+
+WINDOW_TIME = "timerheap.window_time"
+"""Metadata key of a column of window times; windows with the same time are emitted in one micro-batch."""
+
+GROUPING_SET = "number of the grouping set"
+"""Name of the column with the number of a group's grouping set."""
+
+
+def columns_of_window(window: str) -> list[Column]:
+    """Return the columns `WINDOW_COLUMNS` of a Spark window, a struct of start and end."""
+    end = F.col(f"{window}.end")
+    columns = F.col(f"{window}.start"), end, end - F.expr("INTERVAL 1 MILLISECOND")
+    return [column.alias(name) for column, name in zip(columns, WINDOW_COLUMNS, strict=True)]
+
 
 _WINDOWS_AT_ONCE = 4096  # of a key; more would only take memory
 
 
 class WindowRunner:
-    """Runs windows; see `timerheap.spark._worker.runner.Runner`.
+    """Runs windows; see `timerheap.spark._worker.partition.Runner`.
 
     Parameters
     ----------

@@ -1,0 +1,739 @@
+"""Where the handles of keyed state read and write: memory, or a key group on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+
+from timerheap.functions import AggregateFunction, RuntimeContext
+from timerheap.metrics import MetricGroup, Metrics
+from timerheap.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    State,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from timerheap.state_ttl import StateTtlConfig
+from timerheap.timer import MAX_WATERMARK
+
+
+class CurrentKey(Protocol):
+    """Where the current key is: a `timerheap.flink.KeyContext`."""
+
+    @property
+    def current_key(self) -> Any:
+        """The key, or None if there is none."""
+
+
+class ValueContents(Protocol):
+    """The encoded values of one value state, by key; None for a key without state."""
+
+    def load(self, key: Any, /) -> Any:
+        """Return the value of a key."""
+
+    def store(self, key: Any, value: Any, /) -> None:
+        """Set the value of a key; None removes it."""
+
+
+class ListContents(Protocol):
+    """The encoded elements of one list state, by key."""
+
+    def load(self, key: Any, /) -> Sequence[Any]:
+        """Return the elements of a key; `append` may extend the sequence, `replace` leaves it as it is."""
+
+    def is_empty(self, key: Any, /) -> bool:
+        """Return whether a key has no elements, at a cost that does not depend on the length of the list."""
+
+    def append(self, key: Any, elements: list[Any], /) -> None:
+        """Append elements, at a cost that does not depend on the length of the list."""
+
+    def replace(self, key: Any, elements: list[Any], /) -> None:
+        """Set the elements of a key; an empty list removes its state."""
+
+
+class MapContents(Protocol):
+    """The entries of one map state, by key, from the user's keys to encoded values."""
+
+    def load(self, key: Any, /) -> Mapping[Any, Any]:
+        """Return the entries of a key in the order of insertion."""
+
+    def is_empty(self, key: Any, /) -> bool:
+        """Return whether a key has no entries, at a cost that does not depend on the size of the map."""
+
+    def find(self, key: Any, entry: Any, /) -> tuple[bool, Any]:
+        """Return whether a key has an entry, and the value of the entry."""
+
+    def put(self, key: Any, entries: dict[Any, Any], /) -> None:
+        """Set entries, at a cost that does not depend on the size of the map."""
+
+    def remove(self, key: Any, entry: Any, /) -> None:
+        """Remove an entry if there is one, at a cost that does not depend on the size of the map."""
+
+    def remove_all(self, key: Any, /) -> None:
+        """Remove all entries of a key."""
+
+
+class StateBackend(Protocol):
+    """Stores the contents of all states of one function."""
+
+    def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> Any:
+        """Return the contents of one state: `ValueContents`, `ListContents` or `MapContents`.
+
+        Parameters
+        ----------
+        name : str
+        shape : {"value", "list", "map"}
+        types : tuple
+            The type of the value; of an element; of a key and a value. They come from `ValueTypes`.
+        """
+
+
+class Codec(Protocol):
+    """Converts values between the user and a state."""
+
+    def encode(self, value: Any) -> Any:
+        """Return what is kept of `value`, or raise ValueError if it does not fit; None stays None."""
+
+    def decode(self, kept: Any) -> Any:
+        """Return the value of `kept`, an object of the caller's own."""
+
+
+class ValueTypes(Protocol):
+    """Reads the types of descriptors, and knows how their values are kept."""
+
+    def resolve(self, type_info: object, argument: str) -> Any:
+        """Return a type, comparable with ``==``; errors begin with `argument`."""
+
+    def resolve_key(self, type_info: object, argument: str) -> Any:
+        """Return the type of a map's keys."""
+
+    def timed(self, type_: Any) -> Any:
+        """Return the type of values with the time of their last access: ``value`` and ``at``."""
+
+    def codec(self, type_: Any, what: str) -> Codec:
+        """Return the codec of a type; `what` is named in errors."""
+
+    def key_codec(self, type_: Any, what: str) -> Codec:
+        """Return the codec of the type of a map's keys."""
+
+
+class Contents(Protocol):
+    """Where a handle reads and writes: a table of contents, and a key in it."""
+
+    @property
+    def table(self) -> Any:
+        """`ValueContents`, `ListContents` or `MapContents`, as the handle needs it."""
+
+    def key(self) -> Any:
+        """Return the key, such as the current one."""
+
+
+class KeyedContents:
+    """The current key's contents of one state.
+
+    Parameters
+    ----------
+    keys : CurrentKey
+    name, shape, types
+        As in `StateBackend.contents_of`.
+    kind : str
+        The kind of the state, in errors.
+    """
+
+    table: Any
+
+    def __init__(self, keys: CurrentKey, name: str, shape: str, types: tuple[Any, ...], kind: str) -> None:
+        self.keys = keys
+        self.name = name
+        self.shape = shape
+        self.types = types
+        self.kind = kind
+
+    def bind(self, backend: StateBackend) -> Any:
+        """Use this backend from now on; return its contents of the state."""
+        self.table = backend.contents_of(self.name, self.shape, self.types)
+        return self.table
+
+    def key(self) -> Any:
+        """See `Contents`."""
+        key = self.keys.current_key
+        if key is None:
+            raise RuntimeError(
+                f"state {self.name!r}: there is no current key; use state in the calls that process elements "
+                "or timers, not in open()"
+            )
+        return key
+
+    def __str__(self) -> str:
+        types = ", ".join(map(str, self.types))
+        text = {"value": types, "list": f"list<element: {types}>", "map": f"map<{types}>"}[self.shape]
+        return f"{'an' if self.kind[0] == 'a' else 'a'} {self.kind} state of {text}"
+
+
+class ExpiryClock(Protocol):
+    """Tells the time of a state, and has its contents purged."""
+
+    def now(self, event_time: bool, /) -> int:
+        """Return the time, epoch ms."""
+
+    def is_purged(self, time: int, event_time: bool, /) -> bool:
+        """Return whether what expires at `time` counts as removed, although it may still be there."""
+
+    def purge_at(self, time: int, key: Any, table: Any, event_time: bool, /) -> None:
+        """Have the contents of a key purged at a time; `table` holds them."""
+
+
+class Expiring:
+    """What the contents of all shapes have: a table of values with times, and a clock.
+
+    A value is kept as a struct of ``value`` and ``at``. As long as a key has contents, a timer is pending
+    that is not later than the first of them to expire.
+
+    Parameters
+    ----------
+    table
+        The contents that store the structs.
+    config : StateTtlConfig
+    clock : ExpiryClock
+    """
+
+    def __init__(self, table: Any, config: StateTtlConfig, clock: ExpiryClock) -> None:
+        self.table = table
+        self._clock = clock
+        self._ttl = config._ttl
+        self._event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
+        self._renews = config.get_update_type() is config.UpdateType.OnReadAndWrite
+        self._shows = config.get_state_visibility() is config.StateVisibility.ReturnExpiredIfNotCleanedUp
+
+    def _now(self) -> int:
+        return self._clock.now(self._event_time)
+
+    def _keep(self, value: Any, now: int) -> dict[str, Any]:
+        return {"value": value, "at": now}
+
+    def _expired(self, kept: dict[str, Any], now: int) -> bool:
+        expired: bool = kept["at"] + self._ttl <= now
+        return expired
+
+    def _is_shown(self, kept: dict[str, Any], now: int) -> bool:
+        """Return whether a read returns what is kept."""
+        if not self._expired(kept, now):
+            return True
+        return self._shows and not self._clock.is_purged(kept["at"] + self._ttl, self._event_time)
+
+    def _purge_at(self, key: Any, oldest: int) -> None:
+        """Have the contents of a key purged when what was last accessed at `oldest` expires."""
+        self._clock.purge_at(min(oldest + self._ttl, MAX_WATERMARK), key, self.table, self._event_time)
+
+    def purge(self, key: Any) -> None:
+        """Remove what has expired of a key, and have the rest purged later."""
+        raise NotImplementedError
+
+
+class ExpiringValue(Expiring):
+    """`ValueContents` with a time to live."""
+
+    table: ValueContents
+
+    def load(self, key: Any) -> Any:
+        """See `ValueContents`."""
+        kept = self.table.load(key)
+        if kept is None:
+            return None
+        now = self._now()
+        if self._expired(kept, now):
+            self.table.store(key, None)
+            return kept["value"] if self._is_shown(kept, now) else None
+        if self._renews and kept["at"] < now:
+            self.table.store(key, self._keep(kept["value"], now))
+        return kept["value"]
+
+    def store(self, key: Any, value: Any) -> None:
+        """See `ValueContents`."""
+        if value is None:
+            self.table.store(key, None)
+            return
+        now = self._now()
+        if self.table.load(key) is None:
+            self._purge_at(key, now)
+        self.table.store(key, self._keep(value, now))
+
+    def purge(self, key: Any) -> None:
+        """See `Expiring.purge`."""
+        kept = self.table.load(key)
+        if kept is not None and self._expired(kept, self._now()):
+            self.table.store(key, None)
+        elif kept is not None:
+            self._purge_at(key, kept["at"])
+
+
+class ExpiringList(Expiring):
+    """`ListContents` whose elements have a time to live each."""
+
+    table: ListContents
+
+    def load(self, key: Any) -> list[Any]:
+        """See `ListContents`."""
+        kept = list(self.table.load(key))
+        if not kept:
+            return []
+        now = self._now()
+        live = [element for element in kept if not self._expired(element, now)]
+        if self._renews:
+            renewed = [self._keep(element["value"], now) for element in live]
+            if renewed != kept:
+                self.table.replace(key, renewed)
+        elif len(live) < len(kept):
+            self.table.replace(key, live)
+        return [element["value"] for element in kept if self._is_shown(element, now)]
+
+    def is_empty(self, key: Any) -> bool:
+        """See `ListContents`; reads the list, since elements may have expired."""
+        return not self.load(key)
+
+    def append(self, key: Any, elements: list[Any]) -> None:
+        """See `ListContents`."""
+        now = self._now()
+        if self.table.is_empty(key):
+            self._purge_at(key, now)
+        self.table.append(key, [self._keep(element, now) for element in elements])
+
+    def replace(self, key: Any, elements: list[Any]) -> None:
+        """See `ListContents`."""
+        now = self._now() if elements else 0
+        if elements and self.table.is_empty(key):
+            self._purge_at(key, now)
+        self.table.replace(key, [self._keep(element, now) for element in elements])
+
+    def purge(self, key: Any) -> None:
+        """See `Expiring.purge`."""
+        now = self._now()
+        kept = list(self.table.load(key))
+        live = [element for element in kept if not self._expired(element, now)]
+        if len(live) < len(kept):
+            self.table.replace(key, live)
+        if live:
+            self._purge_at(key, min(element["at"] for element in live))
+
+
+class ExpiringMap(Expiring):
+    """`MapContents` whose entries have a time to live each."""
+
+    table: MapContents
+
+    def load(self, key: Any) -> dict[Any, Any]:
+        """See `MapContents`."""
+        return dict(self.visited(key))
+
+    def visited(self, key: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield the entries of now, each with its value at its turn; what is not reached is not renewed."""
+        for entry in list(self.table.load(key)):
+            is_there, value = self.find(key, entry)
+            if is_there:
+                yield entry, value
+
+    def is_empty(self, key: Any) -> bool:
+        """See `MapContents`; reads the map, since entries may have expired, and renews none."""
+        now = self._now()
+        return not any(self._is_shown(kept, now) for kept in self.table.load(key).values())
+
+    def find(self, key: Any, entry: Any) -> tuple[bool, Any]:
+        """See `MapContents`."""
+        found, kept = self.table.find(key, entry)
+        return self._visit(key, entry, kept, self._now()) if found else (False, None)
+
+    def put(self, key: Any, entries: dict[Any, Any]) -> None:
+        """See `MapContents`."""
+        now = self._now()
+        if self.table.is_empty(key):
+            self._purge_at(key, now)
+        self.table.put(key, {entry: self._keep(value, now) for entry, value in entries.items()})
+
+    def remove(self, key: Any, entry: Any) -> None:
+        """See `MapContents`."""
+        self.table.remove(key, entry)
+
+    def remove_all(self, key: Any) -> None:
+        """See `MapContents`."""
+        self.table.remove_all(key)
+
+    def purge(self, key: Any) -> None:
+        """See `Expiring.purge`."""
+        now = self._now()
+        live = []
+        for entry, kept in list(self.table.load(key).items()):
+            if self._expired(kept, now):
+                self.table.remove(key, entry)
+            else:
+                live.append(kept["at"])
+        if live:
+            self._purge_at(key, min(live))
+
+    def _visit(self, key: Any, entry: Any, kept: dict[str, Any], now: int) -> tuple[bool, Any]:
+        """Return whether an entry is there, and its value; remove or renew it."""
+        if self._expired(kept, now):
+            self.table.remove(key, entry)
+            return (True, kept["value"]) if self._is_shown(kept, now) else (False, None)
+        if self._renews and kept["at"] < now:
+            self.table.put(key, {entry: self._keep(kept["value"], now)})
+        return True, kept["value"]
+
+
+EXPIRING: dict[str, type[Expiring]] = {"value": ExpiringValue, "list": ExpiringList, "map": ExpiringMap}
+
+
+class Handle(State):
+    """What all handles have: contents, and the codecs of what is in them.
+
+    Parameters
+    ----------
+    contents : Contents
+    name : str
+        The name of the state.
+    codecs : sequence of Codec
+        One for each of `parts`.
+    """
+
+    shape: ClassVar[str]
+    kind: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]]
+
+    def __init__(self, contents: Contents, name: str, codecs: Sequence[Codec]) -> None:
+        self._contents = contents
+        self._name = name
+        *_, self._codec = codecs
+
+
+class ValueHandle(Handle, ValueState):
+    """A `ValueState` over `ValueContents`."""
+
+    shape = kind = "value"
+    parts = ("",)
+
+    def value(self) -> Any:
+        """See `timerheap.ValueState`."""
+        return self._codec.decode(self._contents.table.load(self._contents.key()))
+
+    def update(self, value: Any) -> None:
+        """See `timerheap.ValueState`."""
+        self._contents.table.store(self._contents.key(), self._codec.encode(value))
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.store(self._contents.key(), None)
+
+
+class _AddingHandle(Handle):
+    """One value for each key, to which values are added; a subclass sets what combines them."""
+
+    shape = "value"
+    parts = ("",)
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.store(self._contents.key(), None)
+
+    def _load(self) -> Any:
+        return self._codec.decode(self._contents.table.load(self._contents.key()))
+
+    def _store(self, value: Any) -> None:
+        if value is None:
+            raise ValueError(f"state {self._name!r}: a value that is added or combined must not be None")
+        self._contents.table.store(self._contents.key(), self._codec.encode(value))
+
+
+class ReducingHandle(_AddingHandle, ReducingState):
+    """A `ReducingState` over `ValueContents`."""
+
+    kind = "reducing"
+    function: Callable[[Any, Any], Any]
+
+    def get(self) -> Any:
+        """See `timerheap.ReducingState`."""
+        return self._load()
+
+    def add(self, value: Any) -> None:
+        """See `timerheap.ReducingState`."""
+        kept = None if value is None else self._load()
+        self._store(value if kept is None else self.function(kept, value))
+
+    def absorb(self, other: ReducingHandle) -> None:
+        """Move the value of another key to this one."""
+        kept = other._load()
+        if kept is not None:
+            other.clear()
+            self.add(kept)
+
+
+class AggregatingHandle(_AddingHandle, AggregatingState):
+    """An `AggregatingState` over `ValueContents`."""
+
+    kind = "aggregating"
+    function: AggregateFunction
+
+    def get(self) -> Any:
+        """See `timerheap.AggregatingState`."""
+        kept = self._load()
+        return None if kept is None else self.function.get_result(kept)
+
+    def add(self, value: Any) -> None:
+        """See `timerheap.AggregatingState`."""
+        kept = self._load()
+        self._store(self.function.add(value, self.function.create_accumulator() if kept is None else kept))
+
+    def absorb(self, other: AggregatingHandle) -> None:
+        """Move the accumulator of another key to this one."""
+        kept = other._load()
+        if kept is not None:
+            other.clear()
+            mine = self._load()
+            self._store(kept if mine is None else self.function.merge(mine, kept))
+
+
+class ListHandle(Handle, ListState):
+    """A `ListState` over `ListContents`."""
+
+    shape = kind = "list"
+    parts = (", an element",)
+
+    def get(self) -> Iterator[Any]:
+        """See `timerheap.ListState`."""
+        elements = self._contents.table.load(self._contents.key())
+        # add() extends this list, update() and clear() replace it: the elements of now need no copy
+        return map(self._codec.decode, islice(elements, len(elements)))
+
+    def add(self, value: Any) -> None:
+        """See `timerheap.ListState`."""
+        encoded = self._codec.encode(value)
+        if encoded is None:
+            self._no_none()
+        self._contents.table.append(self._contents.key(), [encoded])
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """See `timerheap.ListState`."""
+        encoded = self._encode(values)
+        if encoded:
+            self._contents.table.append(self._contents.key(), encoded)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """See `timerheap.ListState`."""
+        self._contents.table.replace(self._contents.key(), self._encode(values))
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.replace(self._contents.key(), [])
+
+    def absorb(self, other: ListState) -> None:
+        """Move the elements of another key to this one."""
+        elements = list(other.get())
+        other.clear()
+        self.add_all(elements)
+
+    def _encode(self, values: Iterable[Any]) -> list[Any]:
+        encoded = [self._codec.encode(value) for value in values]
+        if any(value is None for value in encoded):
+            self._no_none()
+        return encoded
+
+    def _no_none(self) -> NoReturn:
+        raise ValueError(f"state {self._name!r}: an element of a list state must not be None")
+
+
+class MapHandle(Handle, MapState):
+    """A `MapState` over `MapContents`."""
+
+    shape = kind = "map"
+    parts = (", a key", ", a value")
+
+    def __init__(self, contents: Contents, name: str, codecs: Sequence[Codec]) -> None:
+        super().__init__(contents, name, codecs)
+        self._key_codec = codecs[0]
+
+    def get(self, key: Any) -> Any:
+        """See `timerheap.MapState`."""
+        contents = self._contents
+        return self._codec.decode(contents.table.find(contents.key(), self._encode_key(key))[1])
+
+    def put(self, key: Any, value: Any) -> None:
+        """See `timerheap.MapState`."""
+        encoded = {self._encode_key(key): self._codec.encode(value)}
+        self._contents.table.put(self._contents.key(), encoded)
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        """See `timerheap.MapState`."""
+        encoded = {self._encode_key(k): self._codec.encode(v) for k, v in dict_value.items()}
+        if encoded:
+            self._contents.table.put(self._contents.key(), encoded)
+
+    def remove(self, key: Any) -> None:
+        """See `timerheap.MapState`."""
+        self._contents.table.remove(self._contents.key(), self._encode_key(key))
+
+    def contains(self, key: Any) -> bool:
+        """See `timerheap.MapState`."""
+        found: bool = self._contents.table.find(self._contents.key(), self._encode_key(key))[0]
+        return found
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """See `timerheap.MapState`."""
+        return ((k, self._codec.decode(v)) for k, v in self._entries())
+
+    def keys(self) -> Iterator[Any]:
+        """See `timerheap.MapState`."""
+        return (k for k, _ in self._entries())
+
+    def values(self) -> Iterator[Any]:
+        """See `timerheap.MapState`."""
+        return (self._codec.decode(v) for _, v in self._entries())
+
+    def is_empty(self) -> bool:
+        """See `timerheap.MapState`."""
+        empty: bool = self._contents.table.is_empty(self._contents.key())
+        return empty
+
+    def clear(self) -> None:
+        """See `timerheap.state.State.clear`."""
+        self._contents.table.remove_all(self._contents.key())
+
+    def _entries(self) -> Iterator[tuple[Any, Any]]:
+        """Return the entries of now: changes during the iteration do not show, unless they have expired."""
+        table, key = self._contents.table, self._contents.key()
+        return table.visited(key) if isinstance(table, ExpiringMap) else iter(list(table.load(key).items()))
+
+    def _encode_key(self, key: Any) -> Any:
+        encoded = self._key_codec.decode(self._key_codec.encode(key))
+        if encoded is None:
+            raise ValueError(f"state {self._name!r}: a key of a map state must not be None")
+        return encoded
+
+
+H = TypeVar("H", bound=Handle)
+
+
+class KeyedRuntimeContext(RuntimeContext):
+    """Returns the handles of a function's states, and binds them to a backend.
+
+    Parameters
+    ----------
+    keys : CurrentKey
+    types : ValueTypes
+    max_parallelism : int
+        The number of key groups, 1 to 32768.
+
+    Attributes
+    ----------
+    metrics : Metrics or None
+        The metrics of the function; None if it has not asked for a group that makes them.
+    """
+
+    def __init__(self, keys: CurrentKey, types: ValueTypes, max_parallelism: int) -> None:
+        self._keys = keys
+        self._types = types
+        self._max_parallelism = max_parallelism
+        self._handles: dict[str, tuple[Handle, KeyedContents]] = {}
+        self._ttls: dict[str, StateTtlConfig] = {}
+        self._backend: StateBackend | None = None
+        self.clock: ExpiryClock | None = None
+        self.metrics: Metrics | None = None  # until the function asks for them
+
+    def bind_backend(self, backend: StateBackend) -> list[Any]:
+        """Bind all handles to this backend; return their contents there."""
+        self._backend = backend
+        return [self._bind(contents, backend) for _, contents in self._handles.values()]
+
+    def times_to_live(self) -> dict[str, StateTtlConfig]:
+        """Return the times to live of the states that have one, by the names of the states."""
+        return self._ttls
+
+    def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
+        table = contents.bind(backend)
+        ttl = self._ttls.get(contents.name)
+        if ttl is not None and self.clock is not None:
+            contents.table = EXPIRING[contents.shape](table, ttl, self.clock)
+        return table
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """See `timerheap.RuntimeContext`."""
+        return self._max_parallelism
+
+    def get_metrics_group(self) -> MetricGroup:
+        """See `timerheap.RuntimeContext`."""
+        if self.metrics is None:
+            self.metrics = Metrics()
+        return MetricGroup(self.metrics)
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
+        """See `timerheap.RuntimeContext`."""
+        return self._value_state(ValueHandle, state_descriptor)
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
+        """See `timerheap.RuntimeContext`."""
+        _expect(state_descriptor, ListStateDescriptor)
+        type_ = self._types.resolve(state_descriptor.type_info, f"state {state_descriptor.name!r}")
+        return self._handle(ListHandle, state_descriptor, (type_,))
+
+    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
+        """See `timerheap.RuntimeContext`."""
+        _expect(state_descriptor, MapStateDescriptor)
+        argument = f"state {state_descriptor.name!r}"
+        key, value = state_descriptor.key_and_value
+        types = self._types.resolve_key(key, argument), self._types.resolve(value, argument)
+        return self._handle(MapHandle, state_descriptor, types)
+
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
+        """See `timerheap.RuntimeContext`."""
+        _expect(state_descriptor, ReducingStateDescriptor)
+        handle = self._handle_of_value(ReducingHandle, state_descriptor)
+        handle.function = state_descriptor.reduce_function
+        return handle
+
+    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """See `timerheap.RuntimeContext`."""
+        _expect(state_descriptor, AggregatingStateDescriptor)
+        handle = self._handle_of_value(AggregatingHandle, state_descriptor)
+        handle.function = state_descriptor.agg_function
+        return handle
+
+    def _value_state(self, class_: type[H], descriptor: ValueStateDescriptor) -> H:
+        _expect(descriptor, ValueStateDescriptor)
+        return self._handle_of_value(class_, descriptor)
+
+    def _handle_of_value(self, class_: type[H], descriptor: StateDescriptor) -> H:
+        type_ = self._types.resolve(descriptor.type_info, f"state {descriptor.name!r}")
+        return self._handle(class_, descriptor, (type_,))
+
+    def _handle(self, class_: type[H], descriptor: StateDescriptor, types: tuple[Any, ...]) -> H:
+        name, ttl, stored = descriptor.name, descriptor.ttl_config, types
+        if ttl is not None:
+            stored = (*types[:-1], self._types.timed(types[-1]))
+        asked = KeyedContents(self._keys, name, class_.shape, stored, class_.kind)
+        if name in self._handles:
+            handle, contents = self._handles[name]
+            if not isinstance(handle, class_) or contents.types != stored:
+                raise ValueError(f"state {name!r} is already in use as {contents}; it cannot also be {asked}")
+            return handle
+        if ttl is not None:
+            self._ttls[name] = ttl
+        if self._backend is not None:
+            self._bind(asked, self._backend)
+        whats = (f"state {name!r}{part}" for part in class_.parts)
+        makers = (self._types.key_codec, self._types.codec)[-len(types) :]
+        codecs = [make(type_, what) for make, type_, what in zip(makers, types, whats, strict=True)]
+        handle = class_(asked, name, codecs)
+        self._handles[name] = handle, asked
+        return handle
+
+
+def _expect(descriptor: object, class_: type[StateDescriptor]) -> None:
+    if not isinstance(descriptor, class_):
+        article = "an" if class_.__name__[0] == "A" else "a"
+        raise TypeError(f"state_descriptor must be {article} {class_.__name__}, got {descriptor!r}")

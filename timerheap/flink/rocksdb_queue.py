@@ -1,0 +1,486 @@
+"""A sorted set of byte strings on disk, with its first entries cached in memory."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import chain, compress, islice
+from operator import index
+from os import PathLike
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import numpy as np
+
+from timerheap._arguments import int64
+from timerheap.flink.internal_timer import InternalTimer
+from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
+from timerheap.flink.rocksdb_store import FIRST, Store
+from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer, timestamp_bytes
+from timerheap.hashing import java_hash_code
+from timerheap.timer import MAX_WATERMARK
+
+__all__ = ["CachedHead", "RocksDBTimerQueue"]
+
+_CACHED = 1_024  # entries to read at a time
+_MOST_CACHED = 2 * _CACHED
+_RANGE = 1_000  # remove at least this many as one range; many small ranges would slow RocksDB down
+
+
+class CachedHead:
+    """A cache of the first entries of a store.
+
+    The cache holds every entry up to `_through`, or all entries if `_through` is None. Flink:
+    ``RocksDBCachingPriorityQueueSet`` and its ``TreeOrderedSetCache``.
+
+    A failing write leaves the store unchanged and empties the cache, which is then read again.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the cache."""
+        self._cache: list[bytes] = []
+        self._through: bytes | None = FIRST
+        self._beyond: int | None = None  # the number of entries that are not cached, or None if unknown
+
+    def first(self) -> bytes | None:
+        """Return the first entry, or None."""
+        if not self._cache and self._through is not None:
+            # Continue where the last read ended; RocksDB would iterate over everything removed since.
+            self._cache = next(self.store.scan(self._through, size=_CACHED), [])
+            if len(self._cache) < _CACHED:
+                self._through, self._beyond = None, 0
+            else:
+                self._through = self._cache[-1]
+                if self._beyond is not None:
+                    self._beyond -= _CACHED
+        return self._cache[0] if self._cache else None
+
+    def add(self, entry: bytes) -> bytes | None:
+        """Add an entry unless it is present; return the previous first entry."""
+        first = self._cache[0] if self._cache else self.first()
+        if self._through is not None and entry > self._through:
+            self.store.add(entry)
+            self._beyond = None  # whether the entry was present is unknown
+            return first
+        at = bisect_left(self._cache, entry)
+        if self._cache[at : at + 1] == [entry]:
+            return first
+        try:
+            self._cache.insert(at, entry)
+            self.store.add(entry)
+        except BaseException:
+            self.forget()
+            raise
+        self._shorten()
+        return first
+
+    def add_many(self, entries: Sequence[bytes]) -> None:
+        """Add the entries that are not present; on an error, add none."""
+        entries = sorted(entries)
+        self.first()
+        near = len(entries) if self._through is None else bisect_right(entries, self._through)
+        try:
+            self.store.add_many(entries)
+            self._add_to_cache(entries[:near])
+            if near < len(entries):
+                self._beyond = None
+        except BaseException:
+            self.forget()
+            raise
+
+    def remove(self, entry: bytes) -> bytes | None:
+        """Remove an entry if it is present; return the previous first entry."""
+        first = self._cache[0] if self._cache else self.first()
+        if self._through is not None and entry > self._through:
+            self.store.remove(entry)
+            self._beyond = None
+            return first
+        at = bisect_left(self._cache, entry)
+        if self._cache[at : at + 1] == [entry]:
+            try:
+                del self._cache[at]
+                self.store.remove(entry)
+            except BaseException:
+                self.forget()
+                raise
+        return first
+
+    def remove_first(self, entries: Sequence[bytes]) -> None:
+        """Remove `entries`, which must be the first entries; on an error, remove none."""
+        try:
+            if len(entries) == 1:
+                self.store.remove(entries[0])
+            elif len(entries) < _RANGE:
+                self.store.remove_many(entries)
+            else:
+                self.store.remove_range(entries[0], entries[-1])
+            if self._through is not None and entries[-1] > self._through:
+                if self._beyond is not None:
+                    self._beyond -= len(entries) - len(self._cache)
+                self._cache, self._through = [], entries[-1]
+            else:
+                del self._cache[: len(entries)]
+        except BaseException:
+            self.forget()
+            raise
+
+    def before(self, stop: bytes | None, most: int) -> list[bytes]:
+        """Return at most `most` entries before `stop`, or of all entries if `stop` is None."""
+        first = self.first()
+        if first is None or (stop is not None and first >= stop):
+            return []
+        near = len(self._cache) if stop is None else bisect_left(self._cache, stop)
+        if most <= near or self._through is None or (stop is not None and stop <= self._through):
+            return self._cache[: min(near, most)]
+        found: list[bytes] = []
+        for chunk in self.store.scan(first, stop):
+            found += chunk[: most - len(found)]
+            if len(found) == most:
+                break
+        return found
+
+    def scan(self) -> Iterator[list[bytes]]:
+        """Return an iterator over chunks of the current entries, in order."""
+        self.first()
+        return iter([self._cache[:]]) if self._through is None else self.store.scan(FIRST)
+
+    def __contains__(self, entry: bytes) -> bool:
+        self.first()
+        if self._through is not None and entry > self._through:
+            return entry in self.store
+        at = bisect_left(self._cache, entry)
+        return self._cache[at : at + 1] == [entry]
+
+    def __len__(self) -> int:
+        self.first()
+        if self._beyond is None:
+            self._beyond = sum(map(len, self.store.scan((self._through or b"") + b"\0")))
+        return len(self._cache) + self._beyond
+
+    def _add_to_cache(self, near: list[bytes]) -> None:
+        """Add sorted new entries to the cache, as many as fit."""
+        taken = near[:_MOST_CACHED]
+        self._cache = sorted({*self._cache, *taken})
+        if len(taken) < len(near):
+            self._through, self._beyond = taken[-1], None
+            del self._cache[bisect_right(self._cache, self._through) :]
+        self._shorten()
+
+    def _shorten(self) -> None:
+        if len(self._cache) > _MOST_CACHED:
+            if self._beyond is not None:
+                self._beyond += len(self._cache) - _CACHED
+            del self._cache[_CACHED:]
+            self._through = self._cache[-1]
+
+
+K = TypeVar("K", bound=Hashable)
+N = TypeVar("N", bound=Hashable)
+
+_BATCH = 8_192  # timers to serialize at a time
+_KEY = 12  # the offset of the key, after the timestamp and the hash code
+
+
+class RocksDBTimerQueue(Generic[K, N]):
+    """A timer queue in a RocksDB directory, with the interface of `TimerQueue`.
+
+    Parameters
+    ----------
+    path : path, optional
+        The directory: a new one is created, an existing one holds the timers of an earlier queue. Only one
+        queue at a time may open it. By default a temporary directory, which is removed with the queue.
+    max_parallelism, key_group_range, hash_code
+        As in `TimerQueue`.
+    key_serializer, namespace_serializer : str or TypeSerializer, default "any"
+        As in `TimerSerializer`. ``"any"`` serializes None, bools, ints of 64 bits, floats, strings, bytes and
+        tuples of these; ``"long"``, ``"string"``, ``"void"``, ``"time_window"`` and others are Flink's
+        formats and need fewer bytes.
+    sync : bool, default False
+        Whether each call waits until its changes are on disk, which takes milliseconds.
+
+    Raises
+    ------
+    ImportError
+        If rocksdict is not installed: ``pip install 'timerheap[rocksdb]'``.
+    TypeError, ValueError
+        If an argument is invalid, the directory was created with another `max_parallelism`,
+        `key_group_range` or serializer, or the directory holds other data.
+    OSError
+        If the directory cannot be opened because another queue has opened it or it is damaged.
+
+    Notes
+    -----
+    **Durability.** When a call has returned, its changes survive the end of the process; with ``sync=True``
+    they also survive a crash of the machine. `add_many`, `poll_many` and `remove_keys` are atomic. ``close``
+    only makes the next opening faster. The queue is a context manager.
+
+    **Order.** A timer is stored as its timestamp, its key's hash code, its key and its namespace, as
+    `TimerSerializer` writes them, and timers are ordered by these bytes. In Flink's
+    ``RocksDBCachingPriorityQueueSet`` the key group comes first, and a heap holds the first timers of all key
+    groups. Here one scan serves all key groups; to find the timers of one key group, all timers are scanned
+    and their key groups are computed from the stored hash codes.
+
+    **Identity.** Timers are compared by these bytes: 1, 1.0 and True are three keys. The queue returns keys
+    as their serializer reads them.
+
+    **Cost.** Up to 2048 of the first timers are kept in memory. `add`, `remove`, `peek` and `poll` cost O(log
+    n), plus one read of the disk per 1024 polls. ``len`` is O(1), except after a timer beyond those in memory
+    has been added or removed: whether it was present is unknown, so the next ``len`` counts all timers, O(n).
+    Flink always counts. `add_many` and `poll_many` cost what they add and return, `clear` is O(1), and all
+    else is O(n). The process needs 200 MB of memory for 20 million timers. A queue must be used by one thread
+    at a time. An operation that raises leaves the queue unchanged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> with RocksDBTimerQueue(path) as queue:
+    ...     queue.add(InternalTimer(2_000, "N14228", None)), queue.add(InternalTimer(1_000, "N14228", None))
+    (True, True)
+    >>> with RocksDBTimerQueue(path) as queue:
+    ...     queue.poll_many(5_000)
+    [InternalTimer(timestamp=1000, key='N14228', namespace=None),
+     InternalTimer(timestamp=2000, key='N14228', namespace=None)]
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str] | None = None,
+        max_parallelism: int = 128,
+        key_group_range: KeyGroupRange | None = None,
+        hash_code: Callable[[K], int] = java_hash_code,
+        *,
+        key_serializer: str | TypeSerializer = "any",
+        namespace_serializer: str | TypeSerializer = "any",
+        sync: bool = False,
+    ) -> None:
+        self._key_groups = OwnedKeyGroups(max_parallelism, key_group_range, hash_code)
+        self._serializer = TimerSerializer(key_serializer, namespace_serializer)
+        owned = self._key_groups.range
+        properties = {
+            "max_parallelism": max_parallelism,
+            "key_group_range": [owned.start_key_group, owned.end_key_group],
+            "key_serializer": self._serializer.key_serializer.name,
+            "namespace_serializer": self._serializer.namespace_serializer.name,
+        }
+        self._timers = CachedHead(Store(path, properties, sync))
+        try:
+            self._check_hash_code()
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, timer: tuple[int, K, N], /) -> bool:
+        """Add a timer unless it is present; return True if the lowest timestamp changed.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If the timestamp is not an int64, a serializer cannot write the key or the namespace, the key has
+            no hash code, or the key belongs to a key group outside `key_group_range`.
+        OSError
+            If the disk cannot be read or written.
+        """
+        data = self._bytes_of(timer)
+        head = self._timers.add(data)
+        return head is None or data[:8] < head[:8]
+
+    def remove(self, timer: tuple[int, K, N], /) -> bool:
+        """Remove a timer if it is present; return True if it was the head, which `peek` returns.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
+        """
+        data = self._bytes_of(timer)
+        return data == self._timers.remove(data)
+
+    def peek(self) -> InternalTimer[K, N] | None:
+        """Return the head, a timer with the lowest timestamp, or None."""
+        head = self._timers.first()
+        return None if head is None else self._serializer.deserialize(head, _KEY)
+
+    def poll(self) -> InternalTimer[K, N] | None:
+        """Remove and return the head, which `peek` returns, or return None."""
+        head = self._timers.first()
+        if head is None:
+            return None
+        timer = self._serializer.deserialize(head, _KEY)
+        self._timers.remove(head)
+        return timer
+
+    def add_many(self, timers: Iterable[tuple[int, K, N]], /) -> None:
+        """Add every timer that is not present, in bulk; on an error, add none.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
+        """
+        self._timers.add_many(self._all_bytes_of(timers))
+
+    def poll_many(self, time: int, limit: int | None = None) -> list[InternalTimer[K, N]]:
+        """Remove and return the timers with timestamp <= `time`, earliest first, in bulk.
+
+        Parameters
+        ----------
+        time : int
+            Epoch milliseconds, int64.
+        limit : int, optional
+            The maximum number of timers to remove, 0 or more; by default all.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError
+            If `time` is not an int64, or `limit` is not an int64 of 0 or more.
+        OSError
+            If the disk cannot be read or written.
+        """
+        time = int64("time", time)
+        most = sys.maxsize if limit is None else int64("limit", limit)
+        if most < 0:
+            raise ValueError(f"limit must be 0 or more, got {limit!r}")
+        due = self._timers.before(None if time == MAX_WATERMARK else timestamp_bytes(time + 1), most)
+        timers: list[InternalTimer[K, N]] = self._serializer.deserialize_many(due, _KEY)
+        if due:
+            self._timers.remove_first(due)
+        return timers
+
+    def remove_keys(self, keys: Iterable[K], /) -> int:
+        """Remove all timers of many keys in one scan; return their number.
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`; no timer is then removed.
+        """
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"keys must be an iterable of keys, got the single key {keys!r}")
+        wanted = {self._bytes_of_key(key) for key in keys}
+        lengths = {len(key) for key in wanted}
+        gone = [data for data in self._scan() if any(data[8 : 8 + length] in wanted for length in lengths)]
+        if gone:
+            self._timers.forget()
+            self._timers.store.remove_many(gone)
+        return len(gone)
+
+    def timers_of_key(self, key: K, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key in firing order. A scan, O(n).
+
+        Raises
+        ------
+        TypeError, OverflowError, ValueError, OSError
+            As for `add`.
+        """
+        part = self._bytes_of_key(key)
+        return self._serializer.deserialize_many(
+            [data for data in self._scan() if data.startswith(part, 8)], _KEY
+        )
+
+    def get_subset_for_key_group(self, key_group: int, /) -> list[InternalTimer[K, N]]:
+        """Return the timers of one key group in firing order. A scan, O(n).
+
+        Raises
+        ------
+        ValueError
+            If the queue does not own the key group.
+        """
+        if key_group not in self._key_groups.range:
+            raise ValueError(f"key_group must be in {self._key_groups.range}, got {key_group!r}")
+        found: list[bytes] = []
+        for data in self._timers.scan():
+            codes = b"".join([one[8:_KEY] for one in data])
+            if len(codes) != 4 * len(data):
+                self._serializer.deserialize_many(data, _KEY)  # raises an error for the invalid timer
+            hash_codes = np.frombuffer(codes, ">u4").astype(np.uint32)
+            here = self._key_groups.of_hash_codes(hash_codes) == index(key_group)
+            found += compress(data, here.tolist())
+        return self._serializer.deserialize_many(found, _KEY)
+
+    def clear(self) -> None:
+        """Remove all timers."""
+        self._timers.forget()
+        self._timers.store.clear()
+
+    def is_empty(self) -> bool:
+        """Return whether the queue has no timers, as ``not queue`` does, without counting them."""
+        return self._timers.first() is None
+
+    def close(self) -> None:
+        """Close the queue, for another to open its directory; a temporary directory is removed.
+
+        Closing a closed queue has no effect.
+        """
+        self._timers.store.close()
+        self._timers.forget()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[InternalTimer[K, N]]:
+        chunks = self._timers.scan()  # start the scan now, not at the first timer
+        return chain.from_iterable(self._serializer.deserialize_many(chunk, _KEY) for chunk in chunks)
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def __bool__(self) -> bool:
+        return not self.is_empty()
+
+    def __contains__(self, timer: tuple[int, K, N]) -> bool:
+        try:
+            data = self._bytes_of(timer)
+        except ValueError:  # the key belongs to a key group outside the range
+            return False
+        return data in self._timers
+
+    def __repr__(self) -> str:
+        store = self._timers.store
+        if store.is_closed:
+            return f"<RocksDBTimerQueue in {store.path}, closed>"
+        return f"<RocksDBTimerQueue in {store.path}, head {self.peek()}, {self._key_groups.range}>"
+
+    # ---- The stored bytes of a timer: timestamp, hash code, key, namespace. ----
+
+    def _bytes_of(self, timer: tuple[int, K, N]) -> bytes:
+        return self._serializer.serialize(timer, self._key_groups.hash_code)
+
+    def _all_bytes_of(self, timers: Iterable[tuple[int, K, N]]) -> list[bytes]:
+        remaining = iter(timers)
+        data: list[bytes] = []
+        while batch := list(islice(remaining, _BATCH)):
+            try:
+                timestamps = [timestamp for timestamp, _, _ in batch]
+                keys = [key for _, key, _ in batch]
+                namespaces = [namespace for _, _, namespace in batch]
+            except (TypeError, ValueError):
+                data += map(self._bytes_of, batch)  # raises an error for the invalid timer
+                continue
+            hash_codes = self._key_groups.hash_codes(keys)
+            data += self._serializer.serialize_many(timestamps, keys, namespaces, hash_codes)
+        return data
+
+    def _bytes_of_key(self, key: K) -> bytes:
+        return self._key_groups.hash_code(key).to_bytes(4, "big") + self._serializer.serialize_key(key)
+
+    def _scan(self) -> Iterator[bytes]:
+        return chain.from_iterable(self._timers.scan())
+
+    def _check_hash_code(self) -> None:
+        """Check that the first timer was stored with the same hash code function."""
+        head = self.peek()
+        if head is not None and self._bytes_of(head) != self._timers.first():
+            raise ValueError(
+                f"hash_code must be the one that the timers were stored with, got another hash of {head!r}"
+            )

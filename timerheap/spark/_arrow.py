@@ -1,0 +1,177 @@
+"""Conversion of columns between the declared types and types with 64-bit offsets, used in memory.
+
+Arrow's default types for text, bytes and lists have 32-bit offsets, which limit an array to 2 GiB. A key
+group may hold more, and so may the new rows of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timerheap._native._heap import BITS, FIXED, FLOAT, TEXT, ArrayView
+
+FITS = (1 << 31) - 1
+"""A number of bytes that always fits 32-bit offsets."""
+
+
+@lru_cache(maxsize=256)
+def wide(type_: pa.DataType) -> pa.DataType:
+    """Return the type with 64-bit offsets at every depth."""
+    if pa.types.is_string(type_):
+        return pa.large_string()
+    if pa.types.is_binary(type_):
+        return pa.large_binary()
+    if pa.types.is_list(type_):
+        return pa.large_list(_wide_field(type_.value_field))
+    if pa.types.is_map(type_):  # Arrow has no large map; the map's own offsets count entries
+        return pa.map_(wide(type_.key_type), _wide_field(type_.item_field))
+    if pa.types.is_struct(type_):
+        return pa.struct([_wide_field(field) for field in type_])
+    return type_
+
+
+def _wide_field(field: pa.Field) -> pa.Field:
+    return field.with_type(wide(field.type))
+
+
+def wide_rows(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with all columns `wide`."""
+    return pa.schema([_wide_field(field) for field in schema])
+
+
+def widen(rows: pa.RecordBatch, schema: pa.Schema | None = None) -> pa.RecordBatch:
+    """Convert rows to a schema of `wide_rows`, by default their own; text and bytes are not copied."""
+    schema = wide_rows(rows.schema) if schema is None else schema
+    columns = []
+    for field in schema:
+        column = rows.column(field.name)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of one or more batches, with 64-bit offsets if one has them or the rows need them."""
+    schema = parts[0].schema
+    if any(part.schema != schema for part in parts) or sum(part.nbytes for part in parts) > FITS:
+        parts = [widen(part) for part in parts]
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+def narrow(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Convert rows of `wide_rows` to `schema`; raise OverflowError if a column is too large."""
+    if rows.schema == schema:
+        return rows
+    columns = [narrow_column(c, field.type) for c, field in zip(rows.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def narrow_column(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Convert a column of a `wide` type to `type_`; raise OverflowError if it is too large."""
+    if column.type == type_:
+        return column
+    try:
+        if not pa.types.is_nested(type_):
+            with suppress(pa.ArrowInvalid):
+                return column.cast(type_)  # without copying
+        # A slice may start beyond 32 bits, and a cast would convert its parent as a whole: copy it first.
+        return pa.concat_arrays([column]).cast(type_)
+    except pa.ArrowInvalid:
+        raise OverflowError(
+            f"a column must fit {type_}, got {column.nbytes} bytes; process fewer rows at a time"
+        ) from None
+
+
+def size_of(rows: pa.RecordBatch) -> int:
+    """Return a size in bytes that depends on the values alone, at most ``rows.nbytes``."""
+    return sum(map(_size, rows.columns))
+
+
+def _size(column: pa.Array) -> int:
+    type_, n = column.type, len(column)
+    if pa.types.is_struct(type_):
+        return sum(map(_size, column.flatten()))
+    if pa.types.is_map(type_):  # which Arrow flattens only as a list
+        entries = pa.struct([type_.key_field, type_.item_field])
+        return 4 * n + _size(column.cast(pa.list_(entries)).flatten())
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return 4 * n + _size(column.flatten())
+    if pa.types.is_null(type_):
+        return 0
+    if pa.types.is_boolean(type_):
+        return -(-n // 8)
+    if pa.types.is_primitive(type_) or pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_):
+        return n * int(type_.bit_width) // 8
+    return 4 * n + (pc.sum(pc.binary_length(column)).as_py() or 0)
+
+
+def fitting(rows: pa.RecordBatch, aim: int = FITS >> 2, most: int = FITS) -> Iterator[tuple[int, int]]:
+    """Split rows larger than `most` bytes into spans of about `aim` bytes, of at least one row.
+
+    Yields the start and stop of each span.
+    """
+    yield from _cut(rows, 0, aim, most)
+
+
+def _cut(rows: pa.RecordBatch, at: int, aim: int, most: int) -> Iterator[tuple[int, int]]:
+    n = rows.num_rows
+    if n <= 1 or rows.nbytes <= most or (nbytes := size_of(rows)) <= most:
+        if n:
+            yield at, at + n
+        return
+    step = -(-n // -(-nbytes // aim))
+    for start in range(0, n, step):
+        yield from _cut(rows.slice(start, step), at + start, aim, most)
+
+
+def is_flat(type_: pa.DataType) -> bool:
+    """Return whether `view_of` takes arrays of a type: all types but null and nested ones."""
+    return bool(
+        pa.types.is_primitive(type_)
+        or pa.types.is_decimal(type_)
+        or pa.types.is_fixed_size_binary(type_)
+        or _offset_width(type_)
+    )
+
+
+def view_of(array: pa.Array) -> ArrayView:
+    """Return a view of an array, without copying."""
+    type_ = array.type
+    validity, *buffers = array.buffers()
+    validity = validity if array.null_count else None
+    if width := _offset_width(type_):
+        return ArrayView(TEXT, width, array.offset, len(array), validity, *buffers)
+    if pa.types.is_boolean(type_):
+        return ArrayView(BITS, 0, array.offset, len(array), validity, None, *buffers)
+    kind = FLOAT if pa.types.is_float32(type_) or pa.types.is_float64(type_) else FIXED
+    return ArrayView(kind, type_.bit_width // 8, array.offset, len(array), validity, None, *buffers)
+
+
+def clear_unequal(stored: pa.Array, places: np.ndarray, values: pa.Array, same: np.ndarray) -> None:
+    """Clear `same` where a value differs from the stored one; NaN equals NaN, and null equals null.
+
+    Parameters
+    ----------
+    stored : pyarrow.Array
+        Of the type of `values`; offsets may have another size.
+    places : ndarray of int64, shape (n,)
+        The position of each stored value.
+    values : pyarrow.Array, shape (n,)
+        Null or of a flat type.
+    same : ndarray of bool, shape (n,)
+        Changed in place; rows with False are not compared.
+    """
+    if not pa.types.is_null(values.type):
+        view_of(values).compare(view_of(stored), places, same)
+
+
+def _offset_width(type_: pa.DataType) -> int:
+    """Return the size of the offsets of text or bytes, 0 for other types."""
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return 4
+    return 8 if pa.types.is_large_string(type_) or pa.types.is_large_binary(type_) else 0

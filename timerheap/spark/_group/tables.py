@@ -1,0 +1,393 @@
+"""Merging the batches of several saves into one, for parts that are checkpointed row by row."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap._native._heap import IdIndex
+from timerheap.spark._arrow import clear_unequal
+from timerheap.spark._group.columns import Column
+from timerheap.spark._group.memory import PROCESS, Buffer, Memory
+
+
+def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the last row for each value of the first column, which is int64; O(rows), without sorting."""
+    rows = pa.concat_batches(batches)
+    ids, numbers = rows.column(0).to_numpy(), np.arange(rows.num_rows)
+    last = IdIndex()
+    if last.put_many(ids, numbers).all():
+        return rows
+    return rows.filter(pa.array(last.find_many(ids)[0] == numbers))
+
+
+def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> pa.RecordBatch:
+    """Return the rows that later batches have not deleted, after the deletions.
+
+    Parameters
+    ----------
+    batches : list of pyarrow.RecordBatch
+        In each, the rows without a `version` delete the rows of earlier batches with the same `group`, which
+        is int64.
+    group, version : str
+        Names of columns.
+    """
+    kept: list[pa.RecordBatch] = []
+    deleted = IdIndex()
+    for batch in reversed(batches):
+        deletions = batch.column(version).is_null()
+        rows = with_version(batch, version)
+        if len(deleted):
+            rows = rows.filter(pa.array(~deleted.find_many(rows.column(group).to_numpy())[1]))
+        kept.append(rows)
+        deleted.put_many(batch.column(group).filter(deletions).to_numpy(), 0)
+    gone, schema = np.sort(deleted.ids()), batches[0].schema
+    columns = [pa.array(gone) if f.name == group else pa.nulls(len(gone), f.type) for f in schema]
+    return pa.concat_batches([pa.RecordBatch.from_arrays(columns, schema=schema), *reversed(kept)])
+
+
+def with_version(batch: pa.RecordBatch, version: str) -> pa.RecordBatch:
+    """Return the rows that have a version; without a copy if the others come first, as they usually do."""
+    column = batch.column(version)
+    nulls = column.null_count
+    if column.slice(0, nulls).null_count == nulls:
+        return batch.slice(nulls)
+    return batch.filter(column.is_valid())
+
+
+_FEW = 64  # dead values that are never worth a compaction
+_SMALL = 64 << 10  # bytes that are never worth one
+_PIECE = 1 << 16
+
+
+class Slab:
+    """Values of one Arrow type, each at a place: a number that its owner keeps.
+
+    Values of fixed width are overwritten, and places of dropped ones are used again. Others are appended, and
+    what they replace is dead until a compaction, which moves the live values to new places.
+
+    Parameters
+    ----------
+    type_ : pyarrow.DataType
+    memory : Memory
+
+    Attributes
+    ----------
+    type : pyarrow.DataType
+        `type_` with 64-bit offsets: the type of what is returned.
+    """
+
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+        self._memory = memory
+        self._column = Column(type_, memory)
+        self._free = Buffer(memory)  # int64: dropped places of a column of fixed width
+        # Key groups fill up alike: with one threshold, all would be compacted in the same micro-batch.
+        self._patience = random.uniform(0.75, 1.25)
+        self._kept = 0  # bytes after the last compaction
+        self._most = 0  # live values since then
+        self.type = self._column.type
+        self.fixed_width = self._column.fixed_width
+
+    @classmethod
+    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> Slab:
+        """Return the slab that `head` describes; O(1)."""
+        slab = cls.__new__(cls)
+        column, free, slab._patience, slab._kept, slab._most = head
+        slab._memory = memory
+        slab._column = Column.attach(type_, memory, column)
+        slab._free = Buffer.attach(memory, free)
+        slab.type, slab.fixed_width = slab._column.type, slab._column.fixed_width
+        return slab
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs."""
+        return [self._column.head(), self._free.head(), self._patience, self._kept, self._most]
+
+    def __len__(self) -> int:
+        """Return the number of places, dead ones included."""
+        return len(self._column)
+
+    def reserve(self, times: float) -> None:
+        """Make room for `times` the present values."""
+        self._column.reserve(times)
+
+    def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
+        """Return where `write` will put values, and make room; a MemoryError leaves the slab as it was.
+
+        Parameters
+        ----------
+        values : pyarrow.Array, shape (n,)
+            As `fitting` returns them.
+        places : ndarray of int64, shape (n,)
+            The present places of values that are to be replaced, distinct.
+        held : ndarray of bool, shape (n,)
+            Which values have a present place.
+        """
+        n, end = len(values), len(self._column)
+        if not self.fixed_width:
+            self._column.grow(values)
+            return np.arange(end, end + n)
+        new = np.flatnonzero(~held)
+        free = self._free.view(np.int64)
+        used_again = free[len(free) - min(len(new), len(free)) :]
+        appended = new[len(used_again) :]
+        self._column.allow_nulls(values, len(appended))
+        if len(appended):
+            self._column.grow(values if len(appended) == n else values.take(pa.array(appended)))
+        places = places.copy()
+        places[new[: len(used_again)]] = used_again
+        places[appended] = np.arange(end, end + len(appended))
+        return places
+
+    def write(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> None:
+        """Write values to the places that `plan` has chosen for them; cannot fail."""
+        inside = places < len(self._column)
+        if not inside.any():
+            self._column.append(values)
+            return
+        self._free.used -= 8 * int(np.count_nonzero(inside & ~held))
+        if inside.all():
+            self._column.overwrite(places, values)
+        else:
+            self._column.overwrite(places[inside], values.filter(pa.array(inside)))
+            self._column.append(values.filter(pa.array(~inside)))
+
+    def fitting(self, values: pa.Array) -> pa.Array:
+        """Return `values` as `plan` needs them."""
+        return self._column.fitting(values)
+
+    def take(self, places: np.ndarray | pa.Array) -> pa.Array:
+        """Return a copy of the values at `places`, null where that is null: shape (n,); O(n)."""
+        return self._column.take(places)
+
+    def values(self) -> pa.Array:
+        """Return the values at all places, dead ones included; valid until the next change."""
+        return self._column.slice(0, len(self._column))
+
+    def drop(self, places: np.ndarray) -> None:
+        """Forget the values at distinct `places`; O(len(places))."""
+        if self.fixed_width:
+            with suppress(MemoryError):  # they are then used again after a compaction
+                self._free.reserve(places.nbytes)
+                self._free.append(places)
+
+    def sparse(self, live: int) -> bool:
+        """Return whether so much is dead that a compaction pays, if `live` values are not.
+
+        Values may differ in size, and a compaction copies what is live. So it has to wait until as many bytes
+        have been appended as the last one kept, or as many values have been dropped as are left.
+        """
+        dead, nbytes = len(self._column) - live, self._column.nbytes()
+        if nbytes <= _SMALL:
+            return False
+        if self.fixed_width:
+            return dead > _FEW + self._patience * live
+        self._most = max(self._most, live)
+        grown = nbytes > self._patience * (_SMALL + self._kept) + self._kept
+        return dead > 0 and (grown or self._most - live > _FEW + self._patience * live)
+
+    def compact(self, places: np.ndarray) -> None:
+        """Keep only the values at `places`, and move them to their `new_places`.
+
+        Costs O(places, dead ones included), which amortises if it is done when the slab is `sparse`. A
+        MemoryError leaves the slab as it was.
+        """
+        kept = np.flatnonzero(_mask(places, len(self)))
+        column = Column(self.type, self._memory)
+        try:
+            for start in range(0, len(kept), _PIECE):
+                column.append(self._column.take(kept[start : start + _PIECE]))
+        except MemoryError:
+            column.clear()
+            raise
+        self.clear()
+        self._column = column
+        self._kept, self._most = column.nbytes(), len(kept)
+
+    def new_places(self, places: np.ndarray) -> np.ndarray:
+        """Return where a compaction moves the values at `places`, in their order: shape (n,), int64."""
+        moved: np.ndarray = (np.cumsum(_mask(places, len(self))) - 1)[places]
+        return moved
+
+    def nbytes(self) -> int:
+        """Return the number of bytes in use, those of dead values included."""
+        return self._column.nbytes() + self._free.used
+
+    def clear(self) -> None:
+        """Drop all values and release the memory."""
+        self._column.clear()
+        self._free.clear()
+        self._kept = self._most = 0
+
+
+def _mask(places: np.ndarray, n: int) -> np.ndarray:
+    mask = np.zeros(n, bool)
+    mask[places] = True
+    return mask
+
+
+def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Return which of `ids` are in `among`, shape (n,), bool: like ``np.isin``, but without sorting."""
+    known = IdIndex()
+    known.put_many(among, 0)
+    return known.find_many(ids)[1]
+
+
+class IdTable:
+    """A map from int64 ids to values of one Arrow type, read and written in columns.
+
+    An index maps each id to the place of its value in a slab. Each call costs amortised O(1) per row.
+
+    Parameters
+    ----------
+    type_ : pyarrow.DataType
+        Type of the values, which are never null.
+    memory : Memory
+
+    Attributes
+    ----------
+    type : pyarrow.DataType
+        `type_` with 64-bit offsets, so that a table may hold more than 2 GiB; the type of returned values.
+    """
+
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+        self._slab = Slab(type_, memory)
+        self._index = IdIndex(memory)
+        self.type = self._slab.type
+
+    @classmethod
+    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> IdTable:
+        """Return the table that `head` describes; O(1)."""
+        table = cls.__new__(cls)
+        table._slab = Slab.attach(type_, memory, head[0])
+        table._index = IdIndex._attach(memory, head[1])
+        table.type = table._slab.type
+        return table
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs."""
+        return [self._slab.head(), self._index._head()]
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def ids(self) -> np.ndarray:
+        """Return all ids in arbitrary order, shape (n,), int64."""
+        return self._index.ids()
+
+    def items(self) -> tuple[np.ndarray, pa.Array]:
+        """Return all ids in ascending order and their values, each of shape (n,)."""
+        ids, places = self._index.items()
+        order = np.argsort(ids)
+        return ids[order], self._slab.take(places[order])
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """Return which ids are in the table: shape (n,), bool."""
+        return self._index.find_many(ids)[1]
+
+    def places(self, ids: np.ndarray) -> np.ndarray:
+        """Return the places of `ids`, which are in the table, below `end`: int64, shape (n,).
+
+        They are valid until the next change.
+        """
+        return self._index.find_many(ids)[0]
+
+    @property
+    def end(self) -> int:
+        """All places are below it."""
+        return len(self._slab)
+
+    def match(self, ids: np.ndarray, fields: list[pa.Array]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the places of ids, which are in the table, and which have a value with these fields.
+
+        The values must be structs of flat types. NaN equals NaN, and null equals null.
+
+        Returns
+        -------
+        places : ndarray of int64, shape (n,)
+        found, same : ndarray of bool, shape (n,)
+        """
+        places, found = self._index.find_many(ids)
+        same = found.copy()
+        stored = self._slab.values()
+        for i, field in enumerate(fields):
+            clear_unequal(stored.field(i), places, field, same)
+        return places, found, same
+
+    def get(self, ids: np.ndarray) -> pa.Array:
+        """Return the values of `ids`, null for a missing id: shape (n,)."""
+        places, found = self._index.find_many(ids)
+        return self._slab.take(places if found.all() else pa.array(places, mask=~found))
+
+    def reserve(self, times: float) -> None:
+        """Make room for `times` the present ids and values."""
+        self._index.reserve(ceil(times * len(self._index)))
+        self._slab.reserve(times)
+
+    def put(self, ids: np.ndarray, values: pa.Array) -> bool:
+        """Set the values of distinct `ids`; a null removes the id.
+
+        Returns whether other ids have got new places. A MemoryError leaves the table as it was.
+
+        Parameters
+        ----------
+        ids : ndarray of int64, shape (n,)
+        values : pyarrow.Array of `type_` or `type`, shape (n,)
+        """
+        values, gone = self._slab.fitting(values), None
+        if values.null_count:
+            kept = values.is_valid()
+            mask = kept.to_numpy(zero_copy_only=False)
+            ids, gone, values = ids[mask], ids[~mask], values.filter(kept)
+        if self._slab.fixed_width:
+            places, held = self._index.find_many(ids)
+        else:  # each value gets a new place
+            places, held = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
+        places = self._slab.plan(values, places, held)
+        self._index.put_many(ids[~held], places[~held])
+        self._slab.write(values, places, held)
+        if gone is not None:
+            self._slab.drop(self._taken_out(gone))
+        return self._sweep()
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Remove `ids`; missing ones are ignored."""
+        if len(ids):  # else room that is reserved stays
+            self._slab.drop(self._taken_out(ids))
+            self._sweep()
+
+    def clear(self) -> None:
+        """Remove all ids and release the memory."""
+        self._index.clear()
+        self._slab.clear()
+
+    def unreferenced(self, holders: list[np.ndarray]) -> np.ndarray:
+        """Return the ids that are in none of the arrays `holders`, shape (m,); O(1) per element."""
+        held = np.zeros(len(self._slab), bool)
+        for ids in holders:
+            places, found = self._index.find_many(ids)
+            held[places[found]] = True
+        ids, places = self._index.items()
+        return ids[~held[places]]
+
+    def _taken_out(self, ids: np.ndarray) -> np.ndarray:
+        places, found = self._index.remove_many(ids)
+        return places[found]
+
+    def _sweep(self) -> bool:
+        """Compact the slab if it is sparse; return whether ids have got new places."""
+        if not len(self._index):
+            self.clear()
+        elif self._slab.sparse(len(self._index)):
+            with suppress(MemoryError):  # there is no room to make room: the next change tries again
+                ids, places = self._index.items()
+                moved = self._slab.new_places(places)
+                self._slab.compact(places)
+                self._index.put_many(ids, moved)
+                return True
+        return False

@@ -1,0 +1,442 @@
+"""The journal of a key group's timers: its rows in a checkpoint, and what they come to."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from timerheap._native._heap import CurrentKey, KeyTimerHeap, RowTimers, TimerChanges, TimerHeap, row_order
+from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.timer import TimerBatch
+
+PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark
+SCHEMA = pa.schema(
+    [("op", pa.int8()), ("timestamp", pa.int64()), ("key_hash", pa.int64()), ("namespace", pa.int64())]
+)
+
+
+def in_order(
+    timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return timers by timestamp, in an order that depends on them alone: three arrays, shape (n,)."""
+    order = row_order(timestamps, key_hashes, namespaces)
+    return timestamps[order], key_hashes[order], namespaces[order]
+
+
+class TimerJournal(NamedTuple):
+    """Operations in order, in columns of shape (n,): `SCHEMA` as arrays."""
+
+    ops: np.ndarray
+    timestamps: np.ndarray
+    key_hashes: np.ndarray
+    namespaces: np.ndarray
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> TimerJournal:
+        """Return the columns of a batch of `SCHEMA`."""
+        return cls(*(column.to_numpy() for column in batch.columns))
+
+    def take(self, rows: np.ndarray | slice) -> TimerJournal:
+        """Return the rows of these numbers, of a mask or of a slice."""
+        return TimerJournal(*(column[rows] for column in self))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the columns as a batch of `SCHEMA`."""
+        return pa.RecordBatch.from_arrays([pa.array(column) for column in self], schema=SCHEMA)
+
+
+class NetEffect(NamedTuple):
+    """What a journal comes to: pops up to a watermark, then removals and pushes of different timers.
+
+    Parameters
+    ----------
+    watermark : int or None
+        None: pops nothing.
+    removals, pushes : TimerJournal
+    """
+
+    watermark: int | None
+    removals: TimerJournal
+    pushes: TimerJournal
+
+    def journal(self) -> TimerJournal:
+        """Return a journal with this effect, and no shorter one has it."""
+        parts = [self.removals, self.pushes]
+        if self.watermark is not None:
+            columns = (np.array([value], np.int64) for value in (self.watermark, 0, 0))
+            parts.insert(0, TimerJournal(np.array([POP_DUE], np.int8), *columns))
+        return TimerJournal(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> NetEffect:
+    """Return what a journal comes to, for timers of either identity; O(n).
+
+    Only the last operation on a timer counts, and a timer that is popped after its push is gone. With one
+    timer per key an older one may have had another timestamp, so the timer popped becomes a removal; else the
+    pop at the start removes the older ones of all that the journal popped.
+    """
+    pops = journal.ops == POP_DUE
+    rows = journal
+    watermark = None
+    fired = np.zeros(0, bool)
+    if pops.any():
+        watermark = int(journal.timestamps[pops].max())
+        highest = np.where(pops, journal.timestamps, np.iinfo(np.int64).min)  # in later pops
+        highest = np.maximum.accumulate(highest[::-1])[::-1]
+        last_pop = np.flatnonzero(pops)[-1]
+        fired = (journal.timestamps <= highest) & (np.arange(len(pops)) < last_pop)
+        rows, fired = journal.take(~pops), fired[~pops]
+    last = _last_of_each(rows, one_timer_per_key)
+    rows, fired = rows.take(last), fired[last] if watermark is not None else np.zeros(len(last), bool)
+    pushed = rows.ops == PUSH
+    removed = ~pushed
+    if one_timer_per_key:
+        removed |= fired
+    elif watermark is not None:
+        removed &= rows.timestamps > watermark
+    removals = rows.take(removed)
+    removals.ops[:] = REMOVE
+    return NetEffect(watermark, removals, rows.take(pushed & ~fired))
+
+
+def _last_of_each(journal: TimerJournal, one_timer_per_key: bool) -> np.ndarray:
+    """Return the rows of the last operation on each timer; a heap is used as an exact index."""
+    key = journal.key_hashes, journal.namespaces
+    rows = np.arange(len(journal.ops))
+    last = KeyTimerHeap()
+    last.push_many(rows, *key)
+    if one_timer_per_key:
+        return np.sort(last.timestamps)
+    number, _ = last.timestamps_of(*key)  # of the key and the namespace
+    last = KeyTimerHeap()
+    last.push_many(rows, journal.timestamps, number)
+    return np.sort(last.timestamps)
+
+
+_SCANS = 32
+
+
+def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarray:
+    """Return the key ids of the timers up to `time`, or of the first `limit` to fire; O(due timers)."""
+    rows = heap._due_rows(time)
+    ids: np.ndarray = heap.key_hashes[rows]
+    if len(rows) > limit:  # timers of one timestamp fire in the order of their keys
+        times = heap.timestamps[rows]
+        last = np.partition(times, limit - 1)[limit - 1]
+        before, among = ids[times < last], ids[times == last]
+        ids = np.concatenate([before, np.partition(among, limit - len(before) - 1)[: limit - len(before)]])
+    return ids
+
+
+class TimersOfKeys:
+    """The timers of single keys in a `TimerHeap`.
+
+    The first questions scan the heap. Further ones sort it once, and then cost what they return; timers that
+    were pushed later are remembered.
+
+    Parameters
+    ----------
+    heap : TimerHeap
+    """
+
+    def __init__(self, heap: TimerHeap) -> None:
+        self._heap = heap
+        self._scans = 0
+        self._sorted: tuple[np.ndarray, np.ndarray] | None = None  # key ids and timestamps, by key id
+        self._pushed: dict[int, set[int]] = {}  # timestamps by key id, since then
+
+    def push(self, timestamp: int, key_id: int) -> None:
+        """Record a new timer."""
+        if self._sorted is not None:
+            self._pushed.setdefault(key_id, set()).add(timestamp)
+
+    def timestamps(self, key_id: int) -> list[int]:
+        """Return the timestamps of a key's timers, of namespace 0, in ascending order."""
+        if self._sorted is None and self._scans < _SCANS:
+            self._scans += 1
+            rows = (self._heap.key_hashes == key_id) & (self._heap.namespaces == 0)
+            scanned: list[int] = np.sort(self._heap.timestamps[rows]).tolist()
+            return scanned
+        if self._sorted is None:
+            order = np.argsort(self._heap.key_hashes)
+            self._sorted = self._heap.key_hashes[order], self._heap.timestamps[order]
+        ids, timestamps = self._sorted
+        start, stop = ids.searchsorted(key_id), ids.searchsorted(key_id, "right")
+        found = {*timestamps[start:stop].tolist(), *self._pushed.get(key_id, ())}
+        return sorted(timestamp for timestamp in found if (timestamp, key_id, 0) in self._heap)
+
+
+_MANY_RUNS = 16
+_FEW = 64  # changes that are copied one by one: for so few, keeping their columns takes longer
+
+
+class JournalledTimers:
+    """A `TimerHeap` or `KeyTimerHeap` that records its changes since the last save.
+
+    Parameters
+    ----------
+    kind : int
+        Kind of its chunks.
+    one_timer_per_key : bool
+        Whether the heap is a `KeyTimerHeap`.
+    memory : Memory
+        Where the heap is.
+
+    Attributes
+    ----------
+    single : TimerChanges
+        Receives changes of few timers.
+    """
+
+    schema = SCHEMA
+    id_column = 2
+
+    def __init__(self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS) -> None:
+        self.kind = kind
+        self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
+        self.heap._lend(memory)
+        self.name = type(self.heap).__name__
+        self.single = TimerChanges()
+        self._losses = 0
+        self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
+
+    @classmethod
+    def restored(cls, kind: int, name: str) -> JournalledTimers:
+        """Return no timers, for chunks of this kind and name."""
+        return cls(kind, one_timer_per_key=name == KeyTimerHeap.__name__)
+
+    def head(self) -> list[Any]:
+        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        return [self.losses, self.heap._head()]
+
+    @classmethod
+    def attach(cls, kind: int, one_timer_per_key: bool, memory: Memory, head: list[Any]) -> JournalledTimers:
+        """Return the timers that `head` describes; O(1)."""
+        timers = cls(kind, one_timer_per_key)
+        timers._losses, heap = head
+        timers.heap = type(timers.heap)._attach(memory, heap)
+        return timers
+
+    @property
+    def losses(self) -> int:
+        """How many timers have been removed or have fired, except those that a key has moved."""
+        self._gather()
+        return self._losses
+
+    def push_many(
+        self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> np.ndarray:
+        """Push many timers, like the heap's ``push_many``."""
+        pushed = self.heap.push_many(timestamps, key_hashes, namespaces)
+        if len(pushed) <= _FEW:
+            self.single.push_many(timestamps, key_hashes, namespaces)
+        else:
+            self._record(PUSH, len(pushed), timestamps, key_hashes, namespaces)
+        return pushed
+
+    def pending(self) -> tuple[int, int | None]:
+        """Return the number of timers and when the next is due; O(1)."""
+        head = self.heap.peek()
+        return len(self.heap), None if head is None else head.timestamp
+
+    def remove_many(
+        self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> np.ndarray:
+        """Remove timers, like the heap's ``remove_many``; with one timer per key, `timestamps` is ignored."""
+        if isinstance(self.heap, TimerHeap):
+            removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
+        else:
+            removed = self.heap.remove_many(key_hashes, namespaces)
+        self._losses += int(np.count_nonzero(removed))
+        self._record(REMOVE, len(removed), timestamps, key_hashes, namespaces)
+        return removed
+
+    def pop_due(self, watermark: int, limit: int | None = None) -> TimerBatch:
+        """Pop due timers, like the heap's ``pop_due``."""
+        due = self.heap.pop_due(watermark, limit)
+        self._losses += len(due)
+        if len(due) and len(due) == limit:  # more may be due
+            self._record(REMOVE, len(due), due.timestamps, due.key_hashes, due.namespaces)
+        elif len(due):
+            self._record(POP_DUE, 1, watermark, 0, 0)
+        return due
+
+    def take_many(self, timestamps: np.ndarray, key_hashes: np.ndarray, namespaces: np.ndarray) -> np.ndarray:
+        """Remove timers to fire them, and return a bool array that is True where there was one.
+
+        Nothing is recorded: call `taken` when all timers up to a watermark have been taken.
+        """
+        if isinstance(self.heap, TimerHeap):
+            live = self.heap.remove_many(timestamps, key_hashes, namespaces)
+        else:
+            at, live = self.heap.timestamps_of(key_hashes, namespaces)
+            live &= at == timestamps
+            self.heap.remove_many(key_hashes[live], namespaces[live])
+        self._losses += int(np.count_nonzero(live))
+        return live
+
+    def take(self, timestamp: int, key_hash: int, namespace: int) -> bool:
+        """Do the same for one timer, in a fraction of the time."""
+        heap = self.heap
+        if isinstance(heap, TimerHeap):
+            live = heap.remove(timestamp, key_hash, namespace)
+        else:
+            live = heap.timestamp_of(key_hash, namespace) == timestamp and heap.remove(key_hash, namespace)
+        self._losses += live
+        return live
+
+    def taken(self, watermark: int) -> None:
+        """Record that all timers up to `watermark` have been taken."""
+        self._record(POP_DUE, 1, watermark, 0, 0)
+
+    def remove_keys(self, key_hashes: npt.ArrayLike) -> int:
+        """Remove all timers of keys, like the heap's ``remove_keys``."""
+        heap = self.heap
+        rows = np.flatnonzero(np.isin(heap.key_hashes, key_hashes))
+        gone = in_order(heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows])
+        removed = heap.remove_keys(key_hashes)
+        if removed:
+            self._losses += removed
+            self._record(REMOVE, removed, *gone)
+        return removed
+
+    def _record(
+        self, op: int, n: int, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
+    ) -> None:
+        self._gather()
+        columns = (_kept(column) for column in (timestamps, key_hashes, namespaces))
+        self._journal.append((n, TimerJournal(np.array(op, np.int8), *columns)))
+
+    def _gather(self) -> None:
+        if not len(self.single):
+            return
+        changes, until, gone = self.single.take()
+        removed, ids = changes[:, 0] == REMOVE, changes[:, 2]
+        moved = removed[:-1] & (changes[1:, 0] == PUSH) & (ids[1:] == ids[:-1])  # the key still has a timer
+        self._losses += gone + int(np.count_nonzero(removed) - np.count_nonzero(moved))
+        if until is None:
+            self._append(changes)
+            return
+        self._append(changes[changes[:, 1] > until])
+        self._append(np.array([[POP_DUE, until, 0, 0]]))
+        heap = self.heap
+        if len(left := heap._due_rows(until)):  # registered for a time that was over
+            columns = (column[left] for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
+            self._append(np.column_stack([np.full(len(left), PUSH), *columns]))
+
+    def _append(self, changes: np.ndarray) -> None:
+        if len(changes):
+            ops, *columns = changes.T
+            self._journal.append((len(changes), TimerJournal(ops.astype(np.int8), *columns)))
+
+    # The methods of `timerheap.spark._group.checkpoint.CheckpointedPart`:
+
+    def changes(self) -> pa.RecordBatch | None:
+        """Return the journal since the last call, or None if it is empty."""
+        self._gather()
+        if not self._journal:
+            return None
+        total = sum(n for n, _ in self._journal)
+        dtypes = (np.int8, np.int64, np.int64, np.int64)
+        columns: list[np.ndarray] = [np.empty(total, dtype) for dtype in dtypes]
+        start = 0
+        for n, record in self._journal:
+            for column, part in zip(columns, record, strict=True):
+                column[start : start + n] = part
+            start += n
+        self._journal = []
+        return TimerJournal(*columns).to_arrow()
+
+    def snapshot(self) -> pa.RecordBatch:
+        """Return all timers as a journal of pushes."""
+        heap = self.heap
+        columns = in_order(heap.timestamps, heap.key_hashes, heap.namespaces)
+        return TimerJournal(np.full(len(heap), PUSH, np.int8), *columns).to_arrow()
+
+    def replay(self, batch: pa.RecordBatch) -> None:
+        """Apply a journal of `changes` or `snapshot`."""
+        if batch.schema != SCHEMA or any(column.null_count for column in batch.columns):
+            raise ValueError(
+                f"a chunk of kind {self.kind} must have the columns {SCHEMA} without nulls, got "
+                f"{batch.schema}"
+            )
+        journal = TimerJournal.of(batch)
+        unknown = journal.ops[(journal.ops < PUSH) | (journal.ops > POP_DUE)]
+        if len(unknown):
+            raise ValueError(f"a chunk of kind {self.kind} has the unknown operation {unknown[0]}")
+        cuts = np.flatnonzero(np.diff(journal.ops)) + 1
+        if len(cuts) > _MANY_RUNS:  # of single calls: far faster in bulk
+            journal = self._merged(journal)
+            cuts = np.flatnonzero(np.diff(journal.ops)) + 1
+        for start, stop in pairwise([0, *cuts.tolist(), len(journal.ops)]):
+            if start < stop:
+                self._replay_run(journal.take(np.s_[start:stop]))
+
+    def _replay_run(self, run: TimerJournal) -> None:
+        op, (_, timestamps, key_hashes, namespaces) = run.ops[0], run
+        if op == PUSH:
+            self.heap.push_many(timestamps, key_hashes, namespaces)
+        elif op == POP_DUE:
+            self.heap.pop_due(int(timestamps.max()))
+        elif isinstance(self.heap, TimerHeap):
+            self.heap.remove_many(timestamps, key_hashes, namespaces)
+        else:
+            self.heap.remove_many(key_hashes, namespaces)
+
+    def reserve(self, times: float) -> None:
+        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
+        self.heap.reserve(ceil(times * len(self.heap)))
+
+    def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Merge batches of `changes`."""
+        return self._merged(TimerJournal.of(pa.concat_batches(batches))).to_arrow()
+
+    def _merged(self, journal: TimerJournal) -> TimerJournal:
+        return net_effect(journal, isinstance(self.heap, KeyTimerHeap)).journal()
+
+    def __len__(self) -> int:
+        """Return the number of timers."""
+        return len(self.heap)
+
+
+def _kept(column: npt.ArrayLike) -> np.ndarray:
+    """Return a column as int64: itself if nobody can change it, else a copy."""
+    if isinstance(column, np.ndarray) and column.base is None and not column.flags.writeable:
+        return np.asarray(column, np.int64)
+    return np.array(column, np.int64)
+
+
+class KeyTimers(RowTimers):
+    """The timers of the current key in one time domain, for a function on rows.
+
+    Parameters
+    ----------
+    timers : JournalledTimers
+        Of a `TimerHeap`.
+    keys : CurrentKey
+    """
+
+    def __init__(self, timers: JournalledTimers, keys: CurrentKey) -> None:
+        assert isinstance(timers.heap, TimerHeap)
+        super().__init__(timers.heap, timers.single, keys)
+        self._timers = timers
+        self._heap = timers.heap
+        self._keys = keys
+        self._of_keys: TimersOfKeys | None = None
+
+    def timestamps(self) -> list[int]:
+        """Return the timestamps of the current key's timers, of namespace 0, in ascending order."""
+        if self._of_keys is None:
+            self._of_keys = TimersOfKeys(self._heap)
+            self.on_push(self._of_keys.push)
+        return self._of_keys.timestamps(self._keys.current_key)
+
+    def delete_all(self) -> int:
+        """Delete the current key's timers of namespace 0, and return their number."""
+        removed = self._timers.remove_many(self.timestamps(), self._keys.current_key, 0)
+        return int(np.count_nonzero(removed))

@@ -1,0 +1,222 @@
+"""The side outputs of a function: its tags, and their column in the result of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StructField, StructType
+
+from timerheap.functions import Function
+from timerheap.output_tag import OutputTag
+from timerheap.spark._plan.arguments import data_frame, quoted
+from timerheap.spark._worker.output import SIDE_OUTPUT
+from timerheap.types import arrow_type
+
+_OUTPUTS = "_timerheap_outputs"  # the attribute of a result with the DataFrame that has its side outputs, too
+
+
+def side_tags(side_outputs: object, *functions: object) -> tuple[OutputTag, ...]:
+    """Return the tags of a query, checked; by default those that its functions refer to."""
+    if side_outputs is None:
+        seen: set[int] = set()
+        tags = list(dict.fromkeys(tag for function in functions for tag in _tags_of(function, seen)))
+    elif isinstance(side_outputs, Sequence) and all(isinstance(tag, OutputTag) for tag in side_outputs):
+        tags = list(side_outputs)
+    else:
+        raise TypeError(f"side_outputs must be a list of OutputTag objects, got {side_outputs!r}")
+    ids = [tag.tag_id for tag in tags]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"side_outputs must have different ids, got {ids}")
+    for tag in tags:
+        arrow_type(tag.type_info, f"side output {tag.tag_id!r}")
+    return tuple(tags)
+
+
+def _tags_of(function: object, seen: set[int]) -> Iterator[OutputTag]:
+    """Yield the tags in attributes of a function, and in globals and closures of its methods.
+
+    The functions that it holds are searched, too, also in objects of timerheap, such as an `IntervalJoin`;
+    `seen` has the ids of those that have been.
+    """
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    yield from _tags_of_code(function)
+    attributes = list(getattr(function, "__dict__", {}).values())
+    yield from _among(attributes)
+    for inner in attributes:
+        if isinstance(inner, Function | FunctionType | MethodType) or _is_ours(type(inner)):
+            yield from _tags_of(inner, seen)
+    for class_ in type(function).__mro__:
+        if not _is_ours(class_):
+            for member in vars(class_).values():
+                yield from _among([member])
+                yield from _tags_of_code(member)
+
+
+def _is_ours(class_: type) -> bool:
+    return class_.__module__.partition(".")[0] == "timerheap"
+
+
+def _tags_of_code(member: object) -> Iterator[OutputTag]:
+    plain: Any = getattr(member, "__func__", member)
+    code = getattr(plain, "__code__", None)
+    if isinstance(code, CodeType):
+        names = set(_names(code))
+        values = [value for name, value in plain.__globals__.items() if name in names]
+        modules = [value for value in values if isinstance(value, ModuleType)]
+        yield from _among(values)
+        yield from _among(vars(m)[name] for m in modules for name in names & vars(m).keys())
+        yield from _among(cell.cell_contents for cell in plain.__closure__ or () if _is_set(cell))
+
+
+def _among(values: Iterable[Any]) -> Iterator[OutputTag]:
+    for value in values:
+        if isinstance(value, OutputTag):
+            yield value
+        elif isinstance(value, dict):
+            yield from (tag for tag in value.values() if isinstance(tag, OutputTag))
+        elif isinstance(value, list | tuple | set | frozenset):
+            yield from (tag for tag in value if isinstance(tag, OutputTag))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_set(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def with_side_column(result: StructType, tags: Sequence[OutputTag]) -> StructType:
+    """Return the type of results with the values of side outputs beside them."""
+    if SIDE_OUTPUT in result.names:
+        raise ValueError(
+            f"output_schema must not have a column {SIDE_OUTPUT!r} in a query with side outputs; rename it"
+        )
+    fields = [
+        StructField(
+            tag.tag_id, from_arrow_type(arrow_type(tag.type_info, tag.tag_id), prefer_timestamp_ntz=True)
+        )
+        for tag in tags
+    ]
+    return StructType([*result._as_nullable().fields, StructField(SIDE_OUTPUT, StructType(fields))])
+
+
+def with_outputs(result: DataFrame, outputs: DataFrame) -> DataFrame:
+    """Return `result`, from which `outputs_of` returns the DataFrame with its side outputs."""
+    setattr(result, _OUTPUTS, outputs)
+    return result
+
+
+def has_outputs(df: DataFrame) -> bool:
+    """Return whether `df` is a result of `with_outputs`."""
+    return _OUTPUTS in vars(df)
+
+
+def outputs_of(df: DataFrame) -> DataFrame:
+    """Return the DataFrame that has the side outputs of `df` in the column `SIDE_OUTPUT`."""
+    outputs = vars(df).get(_OUTPUTS, df)
+    assert isinstance(outputs, DataFrame)
+    if SIDE_OUTPUT not in outputs.columns:
+        raise ValueError(
+            "df must be what process(), process_two() or window_operator() returned for a function with side "
+            f"outputs, or what with_side_outputs() returned for it, got {df!r}"
+        )
+    return outputs
+
+
+def results_of(outputs: DataFrame) -> DataFrame:
+    """Return the results without the side outputs."""
+    return outputs.where(F.col(SIDE_OUTPUT).isNull()).drop(SIDE_OUTPUT)
+
+
+def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
+    """Return what a function has sent to a side output.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        The result of `process`, `process_two` or `window_operator`, or of `with_side_outputs`.
+    tag : OutputTag
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The fields of the tag's type as columns, or one column ``value`` if it is not that of a row.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the function has no such side output.
+
+    Notes
+    -----
+    PyFlink: ``DataStream.get_side_output``. A DataFrame is a plan: a result and a side output that are
+    written by two queries run the function twice, each with its own state. `with_side_outputs` has all
+    outputs for one query.
+
+    Examples
+    --------
+    ::
+
+        LATE = OutputTag("late", Types.ROW_NAMED(["user", "at"], [Types.STRING(), Types.LONG()]))
+
+        class Visits(KeyedProcessFunction):
+            def process_element(self, value, ctx):
+                if ctx.timestamp() <= ctx.timer_service().current_watermark():
+                    yield LATE, (value.user, value.at)
+                else:
+                    yield value.user, value.at
+
+        visits = timerheap.spark.process(df, "user", Visits(), "user string, at long", "at", ...)
+        late = timerheap.spark.side_output(visits, LATE)
+    """
+    outputs = outputs_of(data_frame("df", df))
+    if not isinstance(tag, OutputTag):
+        raise TypeError(f"tag must be an OutputTag, got {tag!r}")
+    tags = outputs.schema[SIDE_OUTPUT].dataType
+    assert isinstance(tags, StructType)
+    if tag.tag_id not in tags.names:
+        raise ValueError(f"tag must be one of the function's side outputs, {tags.names}, got {tag.tag_id!r}")
+    value = quoted(SIDE_OUTPUT).getField(tag.tag_id)
+    values = outputs.where(value.isNotNull()).select(value.alias("value"))
+    return values.select("value.*") if isinstance(tags[tag.tag_id].dataType, StructType) else values
+
+
+def with_side_outputs(df: DataFrame) -> DataFrame:
+    """Return the results of a function and its side outputs in one DataFrame, for one query.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        The result of `process`, `process_two` or `window_operator`.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The results, in which the column ``side_output`` is null, and the values of side outputs, in which it
+        is a struct with one field for each tag and all other columns are null.
+
+    Examples
+    --------
+    ::
+
+        def write(batch, batch_id):
+            batch.where("side_output is null").drop("side_output").write.parquet(...)
+            timerheap.spark.side_output(batch, LATE).write.parquet(...)
+
+        timerheap.spark.with_side_outputs(visits).writeStream.foreachBatch(write).start()
+    """
+    return outputs_of(data_frame("df", df))

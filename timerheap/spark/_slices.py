@@ -1,0 +1,159 @@
+"""The windows of a query, and their accumulators by key and slice as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timerheap.tvf import (
+    Aggregate,
+    Aggregation,
+    Multisets,
+    Partials,
+    SessionUnsliceAssigner,
+    SliceAssigner,
+)
+
+KEY_HASH = "__timerheap_key_hash"
+SLICE_END = "__timerheap_slice_end"
+"""Names of the columns with the key and the slice of an accumulator."""
+
+
+@dataclass(frozen=True)
+class WindowSpec:
+    """The windows of a query and their aggregates.
+
+    Parameters
+    ----------
+    assigner : SliceAssigner or SessionUnsliceAssigner
+        The windows.
+    aggregates : list of Aggregate
+        The aggregates to compute for each window.
+    object_types : dict of str to pyarrow.DataType
+        The type in which Python objects in accumulators are stored, by the aggregate's column.
+    name : str
+        A description of the windows and the aggregates; a checkpoint records it.
+    """
+
+    assigner: SliceAssigner | SessionUnsliceAssigner
+    aggregates: list[Aggregate]
+    object_types: dict[str, pa.DataType]
+    name: str
+
+
+class PartialColumns:
+    """Converts `Partials` to Arrow columns and back, to send them and to checkpoint them.
+
+    Parameters
+    ----------
+    spec : WindowSpec
+        The windows and their aggregates.
+
+    Attributes
+    ----------
+    aggregation : Aggregation
+        The aggregates of `spec`.
+    schema : pyarrow.Schema
+        `KEY_HASH`, `SLICE_END` and the fields of the accumulators.
+    """
+
+    def __init__(self, spec: WindowSpec) -> None:
+        self.aggregation = Aggregation(spec.aggregates)
+        fields = self.aggregation.columns(self.aggregation.empty())
+        self._like = {name: fields[name] for name in self.aggregation.names}
+        types = [
+            _arrow_type(self._like[f"{at}.{field}"], spec.object_types.get("".join(aggregate.columns[:1])))
+            for at, aggregate in enumerate(self.aggregation.aggregates)
+            for field in aggregate.fields
+        ]
+        names = [KEY_HASH, SLICE_END, *(f"__timerheap_{name}" for name in self._like)]
+        self.schema = pa.schema(list(zip(names, [pa.int64(), pa.int64(), *types], strict=True)))
+
+    def to_arrow(self, partials: Partials) -> list[pa.Array]:
+        """Return partials as the columns of `schema`."""
+        fields = self.aggregation.columns(partials)
+        columns = [pa.array(partials.key_ids), pa.array(partials.slice_ends)]
+        types = self.schema.types[2:]
+        columns += [
+            self._stored(name, fields[name], type_) for name, type_ in zip(self._like, types, strict=True)
+        ]
+        return columns
+
+    def _stored(self, name: str, column: np.ndarray | Multisets, type_: pa.DataType) -> pa.Array:
+        try:
+            return _to_arrow(column, type_)
+        except pa.ArrowInvalid as error:
+            aggregate = self.aggregation.aggregates[int(name.partition(".")[0])]
+            raise OverflowError(
+                f"{aggregate} must fit into {type_}, got a larger value ({error}); cast its column to a "
+                "smaller type"
+            ) from None
+
+    def from_arrow(self, rows: pa.RecordBatch) -> Partials:
+        """Build partials from the columns of `schema`; raise a ValueError if a column is invalid."""
+        columns: dict[str, Any] = {
+            "key_ids": rows.column(KEY_HASH).to_numpy(),
+            "slice_ends": rows.column(SLICE_END).to_numpy(),
+        }
+        for name, like in self._like.items():
+            columns[name] = _from_arrow(rows.column(f"__timerheap_{name}"), like)
+        return self.aggregation.partials(columns)
+
+
+def _arrow_type(like: np.ndarray | Multisets, object_type: pa.DataType | None) -> pa.DataType:
+    values = like.values if isinstance(like, Multisets) else like
+    type_ = object_type if values.dtype.kind == "O" else pa.from_numpy_dtype(values.dtype)
+    if isinstance(like, Multisets):
+        return pa.list_(pa.struct([pa.field("value", type_), pa.field("count", pa.int64())]))
+    return type_
+
+
+def _to_arrow(column: np.ndarray | Multisets, type_: pa.DataType) -> pa.Array:
+    if isinstance(column, Multisets):
+        values = _values(column.values, type_.value_type.field("value").type)
+        entries = pa.StructArray.from_arrays([values, pa.array(column.counts)], fields=list(type_.value_type))
+        return pa.ListArray.from_arrays(pa.array(column.offsets, pa.int32()), entries, type=type_)
+    return _values(column, type_)
+
+
+def _values(values: np.ndarray, type_: pa.DataType) -> pa.Array:
+    return pa.array(values.tolist() if values.dtype.kind == "O" else values, type_)
+
+
+def _from_arrow(array: pa.Array, like: np.ndarray | Multisets) -> np.ndarray | Multisets:
+    if isinstance(like, Multisets):
+        entries = array.flatten()
+        offsets = np.concatenate([[0], np.cumsum(array.value_lengths().to_numpy())]).astype(np.int64)
+        values = _from_values(entries.field("value"), like.values.dtype)
+        return Multisets(offsets, values, entries.field("count").to_numpy())
+    return _from_values(array, like.dtype)
+
+
+def _from_values(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
+    if dtype.kind != "O":
+        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=True)
+    return objects(array.to_pylist())
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """Return Python objects, lists and tuples among them, as an array of shape (n,)."""
+    column = np.empty(len(values), object)
+    for at, value in enumerate(values):
+        column[at] = value
+    return column
+
+
+def input_column(column: pa.Array, dtype: np.dtype[Any]) -> np.ma.MaskedArray[Any, Any]:
+    """Convert a column of rows to the dtype of an aggregate, with nulls masked and times as numbers."""
+    mask = column.is_null().to_numpy(zero_copy_only=False)
+    if dtype.kind == "O":
+        return np.ma.masked_array(objects(column.to_pylist()), mask)
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    # A float64 is rounded, as in Spark: a checked cast refuses integers beyond 2**53.
+    numbers = column.cast(pa.from_numpy_dtype(dtype), safe=dtype.kind != "f").fill_null(0)
+    return np.ma.masked_array(numbers.to_numpy(zero_copy_only=False), mask)

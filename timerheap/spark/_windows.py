@@ -1,0 +1,662 @@
+"""A DataFrame cut into windows, and the options that all windows have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Literal, NoReturn, TypedDict, Unpack
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
+
+from timerheap._arguments import milliseconds, positive
+from timerheap.spark._compat import to_arrow_schema, with_columns
+from timerheap.spark._exchange.frames import AHEAD, CHANNEL, KEPT
+from timerheap.spark._plan.aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate
+from timerheap.spark._plan.arguments import (
+    arrow_schema,
+    bounded_delay,
+    channel_column,
+    expect_event_time,
+    key_columns,
+    key_groups,
+    late_rows,
+    named_column,
+    quoted,
+)
+from timerheap.spark._plan.build import Input, build, has_spark_watermark, marked, planned, time_mode
+from timerheap.spark._plan.checkpoint_reader import with_description
+from timerheap.spark._plan.named_columns import ColumnOrName, Columns
+from timerheap.spark._query import TIME, Late, Query, TimeMode, WindowWork, shown_name, visible
+from timerheap.spark._slices import SLICE_END, WindowSpec
+from timerheap.spark._worker.window_runner import EARLY, WINDOW_COLUMNS, columns_of_window
+from timerheap.tvf import (
+    CumulativeSliceAssigner,
+    HoppingSliceAssigner,
+    SessionUnsliceAssigner,
+    SliceAssigner,
+    TumblingSliceAssigner,
+)
+from timerheap.watermarks import WatermarkStrategy
+
+
+class WindowOptions(TypedDict, total=False):
+    """Options of `tumble`, `hop`, `cumulate` and `session`, passed by name.
+
+    Parameters
+    ----------
+    watermark : WatermarkStrategy, str or timedelta
+        Required with an event-time column, unless Spark's ``withWatermark`` names it; "5 seconds" is
+        ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``.
+    time_zone : str, optional
+        Time zone whose wall clock cuts the windows, by default the session's. Times without a zone are cut
+        as they are.
+    channel : str or Column, optional
+        Column whose values have a watermark each, as in `timerheap.spark.process`.
+    late : {"drop", "emit"}, default "drop"
+        What becomes of late rows. "emit": they are part of the result, in the columns ``late_by`` (how many
+        ms longer the watermark's delay would have had to be) and ``late_row``. A row is late
+        when its last window is over, or for sessions, when its session and all sessions that it touches are
+        over. A row that is only behind its first windows counts in the others.
+    emit_every : int, timedelta or str, optional
+        Distance between early results, in ms of event time. An early result of each open window has ``early``
+        true; the result at the end of the window has it false.
+    local : {"jvm", "arrow"}, optional
+        Where rows become slices or sessions. "jvm": in Spark's own aggregation, which drops rows that are
+        late by Spark's watermark. "arrow": in Python workers, with Flink's lateness. By default
+        "jvm" where it supports the other arguments; `GroupedWindows.explain` prints which and why. A
+        checkpoint keeps it: pass "arrow" if `channel` may be added or removed later.
+    max_parallelism : int, optional
+        Number of key groups, 1 to 32768, as in `timerheap.spark.process`. A checkpoint keeps it.
+    """
+
+    watermark: WatermarkStrategy | str | timedelta | None
+    time_zone: str | None
+    channel: ColumnOrName | None
+    late: Late
+    emit_every: int | timedelta | str | None
+    local: str | None
+    max_parallelism: int | None
+
+
+_DEFAULTS: WindowOptions = {
+    "watermark": None,
+    "time_zone": None,
+    "channel": None,
+    "late": "drop",
+    "emit_every": None,
+    "local": None,
+    "max_parallelism": None,
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A DataFrame, and how it is cut into windows.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+    time : str or None
+        Event-time column, None for processing time.
+    assigner : SliceAssigner or SessionUnsliceAssigner
+    strategy : WatermarkStrategy
+    channel : str or None
+        Column whose values have a watermark each.
+    options : WindowOptions
+        All of them, as the user has given them.
+    where : pyspark.sql.Column, optional
+        Condition; rows that do not meet it only move the watermark.
+    """
+
+    df: DataFrame
+    time: str | None
+    assigner: SliceAssigner | SessionUnsliceAssigner
+    strategy: WatermarkStrategy
+    channel: str | None
+    options: WindowOptions
+    where: Column | None = None
+
+    @classmethod
+    def checked(
+        cls,
+        function: str,
+        df: DataFrame,
+        time: ColumnOrName | None,
+        make_assigner: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
+        options: WindowOptions,
+    ) -> Source:
+        """Check the arguments of a function that cuts windows; `make_assigner` receives the time zone."""
+        if unknown := options.keys() - _DEFAULTS.keys():
+            raise TypeError(
+                f"{function}() got an unexpected keyword argument {min(unknown)!r}; its options are "
+                f"{', '.join(_DEFAULTS)}"
+            )
+        chosen: WindowOptions = {**_DEFAULTS, **options}
+        columns = Columns("df", df)
+        arrow_schema("df", columns.df.schema)
+        of_time, channel = columns.one("time", time), columns.one("channel", chosen["channel"])
+        watermark = columns.watermark("watermark", chosen["watermark"], of_time)
+        df, every = columns.df, chosen["emit_every"]
+        chosen["late"] = late_rows(chosen["late"])
+        late = None if chosen["late"] == "drop" else "emit"
+        strategy = expect_event_time(df, of_time, watermark, argument="time", channel=channel, late=late)
+        if channel is not None:
+            channel_column(df, "channel", channel)
+        zone = chosen["time_zone"] or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
+        if of_time is not None and not isinstance(named_column(df, "time", of_time), TimestampType):
+            zone = "UTC"
+        key_groups(chosen["max_parallelism"])
+        if every is not None:
+            positive("emit_every", every)
+        if chosen["local"] not in (None, "jvm", "arrow"):
+            raise ValueError(f'local must be "jvm" or "arrow", got {chosen["local"]!r}; or leave it out')
+        return cls(df, of_time, make_assigner(zone), strategy, channel, chosen)
+
+
+_NO_KEY = "__timerheap_key0"
+_ROWS = "__timerheap_rows"
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """Aggregates of the windows of a source; its text explains how they are computed.
+
+    Parameters
+    ----------
+    source : Source
+    keys : list of str
+        Columns that the windows are grouped by, perhaps none.
+    computed : list of ResolvedAggregate
+    """
+
+    source: Source
+    keys: list[str]
+    computed: list[ResolvedAggregate]
+
+    @cached_property
+    def local(self) -> str:
+        """Where rows become slices, "jvm" or "arrow"."""
+        wanted, obstacles = self.source.options["local"], self._obstacles()
+        if wanted == "jvm" and obstacles:
+            raise ValueError(f'local must be "arrow" or left out, got "jvm": {"; ".join(obstacles)}')
+        return wanted or ("arrow" if obstacles else "jvm")
+
+    def _obstacles(self) -> list[str]:
+        """Return why the local stage cannot be Spark's own aggregation."""
+        source, options = self.source, self.source.options
+        if source.time is None:
+            return ["the windows are of processing time"]
+        found = []
+        if not isinstance(named_column(source.df, "time", source.time), TimestampType):
+            found.append("the time has no time zone")
+        if source.assigner.zone.name not in ("UTC", "Etc/UTC", "GMT", "Z"):
+            found.append(f"the windows are cut in {source.assigner.zone.name}")
+        found += [
+            f"Spark computes no parts of {one.field.name}" for one in self.computed if one.parts is None
+        ]
+        chosen = {"emit_every": options["emit_every"], "channel": source.channel}
+        found += ['late is "emit"'] if options["late"] == "emit" else []
+        found += [f"{name} is set" for name, value in chosen.items() if value]
+        if bounded_delay(source.strategy) is None:
+            found.append("the watermark is not only a bounded delay")
+        if has_spark_watermark(source.df):
+            found.append("df has a withWatermark() already")
+        return found
+
+    def result(self) -> DataFrame:
+        """Return the DataFrame."""
+        if self._one_stage:
+            return self._by_spark()
+        return self._by_jvm() if self.local == "jvm" else self._by_arrow()
+
+    def _by_arrow(self) -> DataFrame:
+        """Make slices in the pack stage, or in the operator if it needs whole rows."""
+        source, options, time = self.source, self.source.options, self.source.time
+        rows = marked(Input(self._with_times(), time, source.strategy, source.channel))
+        if source.where is not None:
+            rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
+        marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
+        rows = self._with_inputs(rows)
+        late_columns = visible(source.df.columns) if options["late"] == "emit" else []
+        used = [*self._keys, *([] if time is None else [time]), *late_columns, *self._inputs]
+        used = list(dict.fromkeys(used))
+        mode = time_mode(source.df, time is None, source.strategy)
+        work = self._work("operator" if self._whole_rows else "arrow")
+        return self._built(work, rows.select(*map(quoted, [*used, *marks])), used, time, mode)
+
+    def _with_times(self) -> DataFrame:
+        """Return the rows that meet the condition of the source, and those that have a time to observe."""
+        source = self.source
+        if source.where is None:
+            return source.df
+        timed = F.lit(True)
+        for name in (source.time, source.channel):
+            timed = timed if name is None else timed & quoted(name).isNotNull()
+        return source.df.where(source.where | timed)
+
+    @property
+    def _one_stage(self) -> bool:
+        """Whether Spark's aggregation makes whole windows, so that no operator has to merge slices."""
+        assigner = self.source.assigner
+        one_slice = not isinstance(assigner, SliceAssigner) or assigner.size == assigner.interval
+        return self.local == "jvm" and one_slice
+
+    @property
+    def _whole_rows(self) -> bool:
+        """Whether the operator needs the rows as they are."""
+        source = self.source
+        emits = source.options["late"] == "emit"
+        return source.time is None or emits or not isinstance(source.assigner, SliceAssigner)
+
+    def _by_spark(self) -> DataFrame:
+        """Aggregate windows in Spark."""
+        rows, by = self._sliced(self._with_key(self.source.df))
+        grouped = rows.groupBy(*by).agg(*(one.column for one in self.computed if one.column is not None))
+        results = grouped.columns[len(by) :]
+        keys = [quoted(name).alias(shown_name(name)) for name in self.keys]
+        return grouped.select(*keys, *columns_of_window(SLICE_END), *map(quoted, results))
+
+    def _by_jvm(self) -> DataFrame:
+        """Make slices in Spark, under its watermark, and merge them in the operator."""
+        rows, by = self._sliced(self._with_inputs(self.source.df))
+        parts = {name: column for one in self.computed for name, column in (one.parts or {}).items()}
+        slices = (
+            rows.groupBy(*by)
+            .agg(F.count(F.lit(1)).alias(_ROWS), *(column.alias(name) for name, column in parts.items()))
+            .withColumn(SLICE_END, F.col(f"{SLICE_END}.end"))
+        )
+        used = [*self._keys, SLICE_END, _ROWS, *parts]
+        by_aggregate = [[_ROWS], *(list(one.parts) for one in self.computed if one.parts)]
+        slices = slices.select(*map(quoted, used))
+        return self._built(self._work("jvm", by_aggregate), slices, used, None, "EventTime")
+
+    def _sliced(self, rows: DataFrame) -> tuple[DataFrame, list[Column]]:
+        """Return the rows with Spark's watermark, and what to group them by: the keys and the slice."""
+        by = [*map(quoted, self._keys), self._slice().alias(SLICE_END)]
+        # Sessions would not be cut to ms, and the watermark must stand above the description.
+        rows = rows.withColumn(TIME, F.date_trunc("millisecond", quoted(str(self.source.time))))
+        if not rows.isStreaming:
+            return rows, by
+        description = self._spec().name
+        delay = f"{bounded_delay(self.source.strategy)} milliseconds"
+        return with_description(rows, description).withWatermark(TIME, delay), [*by, quoted(description)]
+
+    def _slice(self) -> Column:
+        """Return a slice as one of Spark's windows."""
+        assigner = self.source.assigner
+        length = f"{assigner.interval} milliseconds"
+        if not isinstance(assigner, SliceAssigner):
+            return F.session_window(TIME, length)
+        return F.window(TIME, length, startTime=f"{assigner.offset % assigner.interval} milliseconds")
+
+    def _with_key(self, rows: DataFrame) -> DataFrame:
+        return rows if self.keys else rows.withColumn(_NO_KEY, F.lit(0))
+
+    def _with_inputs(self, rows: DataFrame) -> DataFrame:
+        inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
+        if KEPT in rows.columns:  # an expression may fail on rows that are dropped
+            inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
+        return with_columns(self._with_key(rows), inputs)
+
+    @property
+    def _keys(self) -> list[str]:
+        return self.keys or [_NO_KEY]
+
+    @property
+    def _dtypes(self) -> dict[str, np.dtype[Any]]:
+        return {name: one.aggregate.dtype for one in self.computed for name in one.inputs}
+
+    @property
+    def _inputs(self) -> list[str]:
+        return [name for one in self.computed for name in one.inputs]
+
+    def _built(
+        self, work: WindowWork, rows: DataFrame, used: list[str], event_time: str | None, mode: TimeMode
+    ) -> DataFrame:
+        source, options = self.source, self.source.options
+        late_columns = visible(source.df.columns)
+        query = Query(
+            work=work,
+            key=self._keys,
+            rows=StructType([rows.schema[name] for name in used]),
+            result=self._result(),
+            event_time=event_time,
+            watermarks=(source.strategy,),
+            channels=(source.channel,),
+            order="arrival",
+            time_mode=mode,
+            max_parallelism=options["max_parallelism"],
+            late=options["late"],
+            late_row=StructType([source.df.schema[name] for name in late_columns])
+            if options["late"] == "emit"
+            else None,
+            late_columns=tuple(late_columns),
+            key_names=[shown_name(name) for name in self.keys],
+        )
+        return build(query, rows)
+
+    def _result(self) -> StructType:
+        source = self.source
+        column = None if source.time is None else source.df.schema[source.time].dataType
+        bound = TimestampNTZType() if isinstance(column, TimestampNTZType) else TimestampType()
+        keys = [source.df.schema[name] for name in self.keys]
+        fields = [StructField(shown_name(key.name), key.dataType, key.nullable, key.metadata) for key in keys]
+        fields += [StructField(name, bound, False) for name in WINDOW_COLUMNS]
+        fields += [one.field for one in self.computed]
+        if source.options["emit_every"] is not None:
+            fields.append(StructField(EARLY, BooleanType(), False))
+        return StructType(fields)
+
+    def _work(
+        self, local: Literal["jvm", "arrow", "operator"], parts: list[list[str]] | None = None
+    ) -> WindowWork:
+        every, result = self.source.options["emit_every"], self._result()
+        arrow = to_arrow_schema(result)
+        first = len(self.keys) + len(WINDOW_COLUMNS)
+        return WindowWork(
+            spec=self._spec(),
+            keys=self.keys,
+            inputs=self._dtypes,
+            local=local,
+            parts=parts or [],
+            results=[arrow.field(first + number) for number in range(len(self.computed))],
+            emit_every=None if every is None else milliseconds("emit_every", every),
+            wall_clock=isinstance(result[WINDOW_COLUMNS[0]].dataType, TimestampNTZType),
+        )
+
+    def _spec(self) -> WindowSpec:
+        types: dict[str, pa.DataType] = {
+            name: one.object_type
+            for one in self.computed
+            for name in one.inputs
+            if one.object_type is not None
+        }
+        name = f"{self._windows()}: {', '.join(repr(one.aggregate) for one in self.computed)}"
+        return WindowSpec(self.source.assigner, [one.aggregate for one in self.computed], types, name)
+
+    def _windows(self) -> str:
+        assigner = self.source.assigner
+        kind = type(assigner).__name__.removesuffix("SliceAssigner").removesuffix("UnsliceAssigner")
+        lengths = f"gap {assigner.interval} ms"
+        if isinstance(assigner, SliceAssigner):
+            lengths = f"size {assigner.size} ms, slice {assigner.interval} ms, offset {assigner.offset} ms"
+        time = "processing time" if self.source.time is None else f"time zone {assigner.zone.name}"
+        return f"{kind} windows, {lengths}, {time}"
+
+    def __str__(self) -> str:
+        source, options = self.source, self.source.options
+        kind = "stream" if source.df.isStreaming else "batch"
+        part = "slice" if isinstance(source.assigner, SliceAssigner) else "session"
+        if self.local == "jvm":
+            local = f"jvm: Spark's own aggregation makes {part}s of the rows"
+            late = f"Spark's, per {part}: a row below Spark's watermark whose {part} is over is dropped; "
+            late += "local='arrow' has Flink's, and sql() takes it on streams"
+        else:
+            why = "; ".join(self._obstacles()) or "local='arrow'"
+            where = "before they are sent"
+            if self._whole_rows:
+                where = "in the operator, where whole rows are needed"
+            local = f"arrow: rows become {part}s in the Python workers, {where} ({why})"
+            over = "the last window of its slice" if part == "slice" else "its session, all it touches,"
+            late = f"Flink's: a row is late when {over} has fired; "
+            late += "it is part of the result" if options["late"] == "emit" else "it is dropped"
+        groups = planned(source.df, options["max_parallelism"]).max_parallelism
+        merged = (
+            f"{groups} key groups of ({', '.join(map(shown_name, self.keys)) or 'no key'}), {part}s in "
+            "Python workers, state in Spark's state store"
+        )
+        time = shown_name(source.time or "of the micro-batch")
+        lines = {
+            "windows": self._windows(),
+            "source": f"{kind}, time {time}, watermark {source.strategy!r}",
+            "local": local,
+            "global": f"none: a window is one {part}" if self._one_stage else merged,
+            "late": late,
+            "sink": f"append: {', '.join(self._result().names)}",
+        }
+        return "\n".join(f"{name:8}{text}" for name, text in lines.items())
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A DataFrame cut into windows, to be grouped."""
+
+    source: Source
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"windows have no {name!r}; group them, also without a key, and aggregate: "
+            f".groupBy('key').agg({_example(name)})"
+        )
+
+    def groupBy(self, *keys: ColumnOrName) -> GroupedWindows:
+        """Group by columns of atomic types and the window, or without columns by the window alone.
+
+        Null is a group of its own, as in SQL.
+        """
+        if not keys:
+            return GroupedWindows(self.source)
+        columns = Columns("df", self.source.df)
+        names = columns.many("keys", keys)
+        return GroupedWindows(replace(self.source, df=columns.df), key_columns(columns.df, "keys", names))
+
+
+@dataclass(frozen=True)
+class GroupedWindows:
+    """A DataFrame cut into windows and grouped, to be aggregated."""
+
+    source: Source
+    keys: list[str] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"grouped windows have no {name!r}; aggregate them: .agg({_example(name)})")
+
+    def count(self) -> DataFrame:
+        """Count the rows of each key and window, in a column ``count``; the rest is as in `agg`."""
+        return self.agg(F.count("*").alias("count"))
+
+    def agg(self, *aggregates: Column | UserAggregate | dict[str, str]) -> DataFrame:
+        """Compute aggregates of each key and window.
+
+        Parameters
+        ----------
+        *aggregates : pyspark.sql.Column or result of `timerheap.spark.aggregate`
+            Spark's ``count``, ``sum``, ``avg``, ``min``, ``max``, ``var_samp``, ``var_pop``, ``stddev``,
+            ``stddev_pop``, ``count_distinct`` of one column and ``approx_count_distinct``, with or without an
+            alias. Or, as in Spark, one dict from columns to names of these functions.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+            The keys, ``window_start``, ``window_end`` (exclusive), ``window_time`` (the window's last ms)
+            and the aggregates; then ``early`` with the option `emit_every`, ``late_by`` and ``late_row``
+            with ``late="emit"``.
+        """
+        return self._plan(aggregates).result()
+
+    def explain(self, *aggregates: Column | UserAggregate | dict[str, str]) -> None:
+        """Print how `agg` computes these aggregates: which stage runs where, and which rows are late."""
+        print(self._plan(aggregates))
+
+    def _plan(self, aggregates: tuple[Column | UserAggregate | dict[str, str], ...]) -> WindowPlan:
+        if len(aggregates) == 1 and isinstance(aggregates[0], dict):
+            aggregates = tuple(
+                F.count("*") if (column, name) == ("*", "count") else F.call_function(name, quoted(column))
+                for column, name in aggregates[0].items()
+            )
+        if not aggregates:
+            raise ValueError(
+                "aggregates must be one or more, got none; pass one such as F.count('*').alias('rows')"
+            )
+        df = self.source.df
+        return WindowPlan(
+            self.source, self.keys, [resolve_aggregate(df, one, at) for at, one in enumerate(aggregates)]
+        )
+
+
+def _example(name: str) -> str:
+    """Return the aggregate that a method of Spark's grouped DataFrames would compute."""
+    known = {"mean": "avg", "avg": "avg", "sum": "sum", "min": "min", "max": "max"}
+    return f"F.{known[name]}('column')" if name in known else "F.count('*').alias('rows')"
+
+
+def tumble(
+    df: DataFrame,
+    time: ColumnOrName | None,
+    size: int | timedelta | str,
+    *,
+    offset: int | timedelta | str = 0,
+    **options: Unpack[WindowOptions],
+) -> Windows:
+    """Cut a DataFrame into adjacent windows of one size: SQL's ``TUMBLE``.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        A stream or a batch. The end of a batch ends all its windows.
+    time : str, Column or None
+        Event-time column: a timestamp (cut to ms), or a bigint of epoch ms. None: the windows are cut from
+        the processing time of micro-batches, on a stream.
+    size : int, timedelta or str
+        Length of a window, in ms.
+    offset : int, timedelta or str
+        Distance of the first window from midnight, in ms; less than `size` either way.
+    **options
+        watermark, time_zone, channel, late, emit_every, local and max_parallelism; see
+        `timerheap.spark._windows.WindowOptions`.
+
+    Returns
+    -------
+    Windows
+        To be grouped: ``.groupBy("key").agg(F.count("*").alias("rows"))``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is wrong, before the query starts.
+
+    Notes
+    -----
+    The semantics are those of Flink's window table functions.
+    """
+
+    def make(zone: str) -> SliceAssigner:
+        return TumblingSliceAssigner(size, offset, zone, event_time=time is not None)
+
+    return Windows(Source.checked("tumble", df, time, make, options))
+
+
+def hop(
+    df: DataFrame,
+    time: ColumnOrName | None,
+    size: int | timedelta | str,
+    slide: int | timedelta | str,
+    *,
+    offset: int | timedelta | str = 0,
+    **options: Unpack[WindowOptions],
+) -> Windows:
+    """Cut a DataFrame into windows of one size that start every `slide`: SQL's ``HOP``.
+
+    Spark's own ``window()`` copies each row into every window that contains it. Here a row is added to one
+    slice, which the windows share.
+
+    Parameters
+    ----------
+    df, time, offset, **options
+        As in `tumble`.
+    size : int, timedelta or str
+        Length of a window, in ms: a multiple of `slide`.
+    slide : int, timedelta or str
+        Distance between the starts of two windows, in ms. The order is that of Spark's ``window()``.
+
+    Returns
+    -------
+    Windows
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `tumble`.
+    """
+
+    def make(zone: str) -> SliceAssigner:
+        return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None)
+
+    return Windows(Source.checked("hop", df, time, make, options))
+
+
+def cumulate(
+    df: DataFrame,
+    time: ColumnOrName | None,
+    max_size: int | timedelta | str,
+    step: int | timedelta | str,
+    *,
+    offset: int | timedelta | str = 0,
+    **options: Unpack[WindowOptions],
+) -> Windows:
+    """Cut a DataFrame into windows that start together and grow by a step: SQL's ``CUMULATE``.
+
+    Parameters
+    ----------
+    df, time, offset, **options
+        As in `tumble`.
+    max_size : int, timedelta or str
+        Length of the longest window, a multiple of `step`. After it the next windows start.
+    step : int, timedelta or str
+        Difference in length between a window and the next, in ms.
+
+    Returns
+    -------
+    Windows
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `tumble`.
+    """
+
+    def make(zone: str) -> SliceAssigner:
+        return CumulativeSliceAssigner(max_size, step, offset, zone, event_time=time is not None)
+
+    return Windows(Source.checked("cumulate", df, time, make, options))
+
+
+def session(
+    df: DataFrame, time: ColumnOrName, gap: int | timedelta | str, **options: Unpack[WindowOptions]
+) -> Windows:
+    """Collect rows of a key that follow each other within `gap` into one window: SQL's ``SESSION``.
+
+    For sessions of processing time, custom triggers and functions over whole sessions, use
+    `timerheap.spark.window_operator` with an assigner such as `EventTimeSessionWindows`.
+
+    Parameters
+    ----------
+    df, **options
+        As in `tumble`. `time_zone` is the zone whose wall clock measures the gap.
+    time : str or Column
+        Event-time column, as in `tumble`.
+    gap : int, timedelta or str
+        Time from the last row of a session to its end, in ms.
+
+    Returns
+    -------
+    Windows
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `tumble`.
+    """
+    if time is None:
+        raise TypeError(
+            "time must be the name of a column, got None; for processing time use window_operator()"
+        )
+    return Windows(
+        Source.checked("session", df, time, lambda zone: SessionUnsliceAssigner(gap, zone), options)
+    )

@@ -1,0 +1,219 @@
+"""The stateful operator as Spark receives it: loaded where there is work, and not on the driver.
+
+Spark starts a Python process on the driver for each start of a query, which calls only ``init()`` to hear of
+the state. To import this package there would take most of its time, and it cannot import modules that were
+sent with ``addPyFile()``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.cloudpickle import dumps, loads
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
+
+from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
+from timerheap.spark._exchange.frames import AT, HashedRows, broadcast_rows, unpack
+from timerheap.spark._exchange.placement import Placement, key_group_of
+from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._query import Query, WindowWork
+from timerheap.spark._worker.batch_runner import BatchRunner
+from timerheap.spark._worker.driver_mail import Mail, reported
+from timerheap.spark._worker.live_groups import LiveGroups, Owner
+from timerheap.spark._worker.output import ResultBuffer
+from timerheap.spark._worker.partition import PartitionBatch, Runner, run_key_group
+from timerheap.spark._worker.row_runner import RowRunner
+from timerheap.spark._worker.spark_store import CHUNKS, SparkStore
+from timerheap.spark._worker.wrapped_runners import Broadcasting, BroadcastRunner
+from timerheap.timer import MAX_WATERMARK
+
+
+def deferred(operator: StatefulProcessor) -> StatefulProcessor:
+    """Return an operator that declares the state on the driver, and elsewhere does what `operator` does."""
+    pickled = dumps(operator)  # type: ignore[no-untyped-call]
+    state = CHUNKS
+
+    class Deferred(StatefulProcessor):  # in a function, so that it is pickled by value
+        _operator: Any = None
+        _reported: Any = None
+
+        def init(self, handle: StatefulProcessorHandle) -> None:
+            if TaskContext.get() is None:
+                handle.getMapState(*state)
+            else:
+                from timerheap.spark._exchange.frames import freeze_modules
+
+                freeze_modules(lambda: loads(pickled))
+                self._operator = loads(pickled)
+                self._operator.init(handle)
+                from timerheap.spark._worker.driver_mail import reported
+
+                self._reported = reported
+
+        def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+            with self._reported():
+                self._operator.handleInitialState(key, initialState, timerValues)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            with self._reported():
+                yield from self._operator.handleInputRows(key, rows, timerValues)
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            with self._reported():
+                yield from self._operator.handleExpiredTimer(key, timerValues, expiredTimerInfo)
+
+        def close(self) -> None:
+            if self._operator is not None:
+                with self._reported():
+                    self._operator.close()
+
+    return Deferred()
+
+
+def runner_of(query: Query, placement: Placement) -> Runner:
+    """Return what runs the work of a query."""
+    if isinstance(query.work, WindowWork):
+        from timerheap.spark._worker.window_runner import (
+            WindowRunner,  # with timerheap.tvf, for windows alone
+        )
+
+        return WindowRunner(query.work, query)
+    if isinstance(query.work, BatchProcessFunction):
+        return BatchRunner(query.work, query, placement.max_parallelism)
+    if isinstance(query.work, Broadcasting):
+        return BroadcastRunner(query.work, query, placement.max_parallelism)
+    assert isinstance(query.work, KeyedProcessFunction)
+    return RowRunner(query.work, query, placement.max_parallelism)
+
+
+class StreamingOperator(StatefulProcessor):
+    """Runs the key groups of a stream, whose state Spark keeps (``transformWithStateInPandas``).
+
+    Parameters
+    ----------
+    query : Query
+    mail : Mail
+    """
+
+    def __init__(self, query: Query, mail: Mail) -> None:
+        self._query = query
+        self._mail = mail
+        self._id = uuid.uuid4().hex
+        self._runner: Runner | None = None
+        self._batch: PartitionBatch | None = None
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Begin a task."""
+        self._store = SparkStore(handle)
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        """Start with what `timerheap.spark._worker.checkpoint_tables.Splitter` has made for a partition."""
+        columns = (initialState[name] for name in ("key_group", "clock", "contents"))
+        self._begun(timerValues).restore(zip(*columns, strict=True))
+
+    def handleInputRows(  # type: ignore[override]  # which allows Rows, too
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Process what the pack stage has sent to a partition, under the label of its first key group."""
+        frames = list(rows)
+        packed = [pair for df in frames for pair in zip(df["sequence"], df["blob"], strict=True)]
+        query, batch = self._query, self._begun(timerValues)
+        parts, observed = unpack(query, packed)
+        at = next((int(df[AT].iloc[0]) for df in frames if len(df)), None)
+        if query.broadcast is None:
+            return batch.run(key_group_of(key[0]), parts, observed, at)
+        rules = broadcast_rows(query.broadcast, packed)
+        return batch.run(key_group_of(key[0]), parts, observed, at, rules)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        """Process a key group whose wake-up, a timer of Spark's, has fired."""
+        return self._begun(timerValues).wake_up(key_group_of(key[0]))
+
+    def close(self) -> None:
+        """End the task."""
+        if self._runner is not None:
+            self._runner.close()
+
+    def _begun(self, timer_values: Any) -> PartitionBatch:
+        """Return the micro-batch of this task; Spark has a new operator in each."""
+        if self._batch is None:
+            query = self._query
+            groups, placement, run = self._task()
+            self._runner = runner = runner_of(query, placement)
+            runner.open()
+            self._batch = PartitionBatch(
+                query, placement, runner, self._store, groups, self._mail, run, timer_values
+            )
+        return self._batch
+
+    def _task(self) -> tuple[LiveGroups, Placement, str | None]:
+        """Begin the work of this task; return the key groups, their placement, and the run."""
+        query = self._query
+        task = cast(TaskContext, TaskContext.get())
+        placement = Placement.running(query.max_parallelism)
+        owner = Owner(task.getLocalProperty("sql.streaming.queryId"), self._id)
+        run = task.getLocalProperty("spark.jobGroup.id")
+        if query.time_mode == "ProcessingTime":
+            self._mail.tell("for an end")
+        groups = LiveGroups(query.layout, self._store, owner, placement.max_parallelism, self._mail)
+        groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
+        return groups, placement, run
+
+
+class BatchOperator:
+    """Runs the keys of one partition of a batch DataFrame as one key group (``applyInArrow``).
+
+    Parameters
+    ----------
+    query : Query
+    result_type : pyspark.sql.types.StructType
+        Type of the result, with the columns of late rows if the query has them.
+    mail : Mail
+    """
+
+    def __init__(self, query: Query, result_type: StructType, mail: Mail) -> None:
+        self._query = query
+        self._mail = mail
+        self._result_type = result_type
+
+    def __call__(self, packed: pa.Table) -> pa.Table:
+        """Process one partition."""
+        with reported():
+            return self._processed(packed)
+
+    def _processed(self, packed: pa.Table) -> pa.Table:
+        query = self._query
+        rows, broadcast = unpacked_rows(query, packed), None
+        if query.broadcast is not None:
+            broadcast = broadcast_rows(query.broadcast, _pairs(packed))
+        runner = runner_of(query, Placement.running(query.max_parallelism))
+        output = ResultBuffer(*query.outputs)
+        runner.open()
+        run_key_group(query, runner, KeyGroup(query.layout), rows, None, MAX_WATERMARK, output, broadcast)
+        runner.close()
+        if runner.rows_ahead.first is not None:
+            self._mail.warn([runner.rows_ahead.first], "rows ahead")
+        return in_types_of_spark(output.table(), self._result_type, packed)
+
+
+def unpacked_rows(query: Query, packed: pa.Table) -> HashedRows | None:
+    """Return the rows of a partition of a batch DataFrame, None if it has none."""
+    parts, _ = unpack(query, _pairs(packed))
+    return HashedRows.concatenated([part.rows for part in parts]) if parts else None
+
+
+def _pairs(packed: pa.Table) -> Iterator[tuple[int, bytes]]:
+    return zip(*(packed.column(name).to_pylist() for name in ("sequence", "blob")), strict=True)
+
+
+def in_types_of_spark(results: pa.Table, result_type: StructType, packed: pa.Table) -> pa.Table:
+    """Return results in the Arrow types that Spark expects of a function whose input was `packed`."""
+    large = pa.types.is_large_binary(packed.schema.field("blob").type)  # spark...arrow.useLargeVarTypes
+    return results.cast(to_arrow_schema(result_type, large=large and LARGE_RESULTS))

@@ -1,0 +1,530 @@
+"""The metrics of a task, which the operator sends among its results."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from timerheap.metrics import Metrics
+from timerheap.spark._exchange.frames import HashedRows, Part, by_key_group
+from timerheap.spark._exchange.observed import merged
+from timerheap.spark._exchange.placement import Placement, label_of
+from timerheap.spark._group.checkpoint import Manifest, read_clock
+from timerheap.spark._group.key_group import KeyGroup, restore
+from timerheap.spark._group.row_buffer import KeyedRows
+from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import Query
+from timerheap.spark._worker.driver_mail import Mail
+from timerheap.spark._worker.live_groups import LiveGroups
+from timerheap.spark._worker.output import ResultBuffer, result_frames
+from timerheap.spark._worker.row_runner import RowsAhead
+from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.spark._worker.wrapped_runners import BroadcastRunner
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
+
+Combine = Literal["sum", "min", "max"]
+
+
+class Metric(NamedTuple):
+    """One number of a task.
+
+    Parameters
+    ----------
+    name : str
+    combine : {"sum", "min", "max"}
+        What makes one number of those of several key groups or tasks.
+    of_all : bool
+        Whether the number says something only if all key groups are in it.
+    """
+
+    name: str
+    combine: Combine
+    of_all: bool = False
+
+
+TASK_METRICS = (
+    Metric("watermark", "max"),
+    Metric("newest_event_time", "max"),
+    Metric("event_time_lag", "max"),
+    Metric("clock_lag", "max"),
+    Metric("pending_event_time_timers", "sum", of_all=True),
+    Metric("pending_processing_time_timers", "sum", of_all=True),
+    Metric("next_event_time_timer", "min", of_all=True),
+    Metric("next_processing_time_timer", "min", of_all=True),
+    Metric("fired_timers", "sum"),
+    Metric("late_rows", "sum"),
+    Metric("dropped_rows", "sum"),
+    Metric("out_of_order_rows", "sum"),
+    Metric("keys", "sum", of_all=True),
+    Metric("waiting_rows", "sum", of_all=True),
+    Metric("state_bytes", "sum", of_all=True),
+    Metric("largest_group_bytes", "max", of_all=True),
+    Metric("groups_handed_over", "sum"),
+    Metric("groups_loaded", "sum"),
+    Metric("groups", "sum"),
+    Metric("max_parallelism", "max"),
+)
+"""The metrics of a task, in the order in which `TaskMetrics.take` writes them."""
+
+_COMBINE: dict[Combine, Callable[[int, int], int]] = {"sum": int.__add__, "min": min, "max": max}
+_COMBINE_BY_NAME = {metric.name: _COMBINE[metric.combine] for metric in TASK_METRICS}
+
+
+class TaskMetrics:
+    """Collects the metrics of one task."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, int] = {}
+        self._totals: dict[str, int] = {}
+
+    def add(self, **values: int | None) -> None:
+        """Combine values with those so far; None adds nothing."""
+        found = self._values
+        for name, value in values.items():
+            if value is not None:
+                before = found.get(name)
+                found[name] = value if before is None else _COMBINE_BY_NAME[name](before, value)
+
+    def add_times(self, watermark: int, newest: int, now: int) -> None:
+        """Add the times of a key group, epoch ms; MIN_WATERMARK is none.
+
+        Parameters
+        ----------
+        watermark, newest : int
+            The watermark, and the largest event time so far.
+        now : int
+            What the clock shows.
+        """
+        known = watermark != MIN_WATERMARK
+        if known:
+            self.add(watermark=watermark, clock_lag=now - watermark)
+        if newest != MIN_WATERMARK:
+            self.add(newest_event_time=newest, event_time_lag=newest - watermark if known else None)
+
+    def add_totals(self, **totals: int) -> None:
+        """Add what has been counted since the last call, given all that the task has counted so far."""
+        self.add(**{name: total - self._totals.get(name, 0) for name, total in totals.items()})
+        self._totals = totals
+
+    def add_group(self, manifest: Manifest) -> None:
+        """Add what a key group holds, as of its last save."""
+        standing, nbytes = manifest.standing, manifest.nbytes
+        self.add(
+            pending_event_time_timers=standing.event_time_timers,
+            pending_processing_time_timers=standing.processing_time_timers,
+            next_event_time_timer=standing.next_event_time_timer,
+            next_processing_time_timer=standing.next_processing_time_timer,
+            keys=standing.keys,
+            waiting_rows=standing.waiting_rows,
+            state_bytes=nbytes,
+            largest_group_bytes=nbytes,
+            groups=1,
+        )
+
+    def take(self, metrics: Metrics | None = None) -> str:
+        """Return the values so far, separated by commas, and begin anew.
+
+        The metrics of a function are a last value: a JSON object in Base64, which has no commas.
+        """
+        values, self._values = self._values, {}
+        texts = [str(values.get(metric.name, "")) for metric in TASK_METRICS]
+        if metrics is not None:
+            distributions = {name: asdict(d) for name, d in metrics.take_distributions().items()}
+            own = {"counters": metrics.take_counters(), "distributions": distributions}
+            texts.append(b64encode(json.dumps(own).encode()).decode())
+        return ",".join(texts)
+
+
+class Runner(Protocol):
+    """Runs the work of a query in one task, on one key group after the other.
+
+    The operator calls `open`, then for each key group of each micro-batch `begin`, `process` and `advance` or
+    `replay` in their place, and `advance_clock`; finally `close`.
+
+    Attributes
+    ----------
+    rows_ahead : RowsAhead
+        The rows that were processed ahead of due timers.
+    """
+
+    rows_ahead: RowsAhead
+
+    @property
+    def fired_timers(self) -> int:
+        """The number of timers that have fired so far, or of windows."""
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """The metrics of the function, None if it has none."""
+
+    def open(self) -> None:
+        """Prepare for the first key group."""
+
+    def close(self) -> None:
+        """End the task."""
+
+    def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
+        """Begin a key group, at its watermark.
+
+        Parameters
+        ----------
+        group : KeyGroup
+        now : int or None
+            Time of the micro-batch in epoch ms, None in a query without processing time.
+        output : ResultBuffer
+            Receives the results.
+        """
+
+    def process(self, rows: KeyedRows, watermark: int) -> None:
+        """Process rows in the order of arrival; `watermark` follows, so that timers up to it are due."""
+
+    def replay(self, rows: KeyedRows, order: np.ndarray, watermark: int) -> None:
+        """Process rows in event-time order, fire timers between them, and advance to `watermark`.
+
+        The watermark is t - 1 while rows of timestamp t are processed.
+
+        Parameters
+        ----------
+        rows : KeyedRows
+        order : ndarray of int64, shape (n,)
+            The positions of the rows to process, in event-time order; there may be other rows.
+        watermark : int
+        """
+
+    def advance(self, watermark: int) -> None:
+        """Advance the watermark, and fire the event-time timers that it passes."""
+
+    def advance_clock(self, now: int) -> None:
+        """Fire the processing-time timers before `now`."""
+
+
+_log = logging.getLogger("timerheap")
+
+
+def run_key_group(
+    query: Query,
+    runner: Runner,
+    group: KeyGroup,
+    rows: HashedRows | None,
+    now: int | None,
+    watermark: int,
+    output: ResultBuffer,
+    broadcast: pa.Table | None = None,
+) -> None:
+    """Run one key group in one micro-batch: rows, then the watermark, then the clock.
+
+    Rows that go to every key group come first.
+    """
+    before = group.watermark
+    runner.begin(group, now, output)
+    if broadcast is not None:
+        assert isinstance(runner, BroadcastRunner)
+        runner.broadcast(broadcast)
+    admitted = _admit(query, group, rows, output) if rows is not None else None
+    group.watermark = watermark
+    if query.order == "event_time":
+        if admitted is not None:
+            group.rows.append(admitted)
+        runner.replay(*group.rows.release(watermark), watermark)
+    else:
+        if admitted is not None:
+            runner.process(admitted, watermark)
+        if query.event_time is not None or watermark > before:
+            runner.advance(watermark)
+    if now is not None:
+        runner.advance_clock(now)
+
+
+def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer) -> KeyedRows:
+    """Return the rows that are not late."""
+    batch, hashes, timestamps = rows.rows, rows.hashes, rows.timestamps
+    timed = query.event_time in query.schema.names
+    if timed and query.windows is None:  # in windows a row is late when its slice is over
+        late = timestamps <= group.watermark
+        group.late_rows += int(np.count_nonzero(late))
+        if late.any() and query.late != "process":
+            _drop_late(query, group, batch.filter(pa.array(late)), timestamps[late], output)
+            batch, hashes, timestamps = batch.filter(pa.array(~late)), hashes[~late], timestamps[~late]
+    ids, places = group.keys.locate(hashes, [batch.column(name) for name in query.key])
+    return KeyedRows(batch, ids, timestamps, places)
+
+
+def _drop_late(
+    query: Query, group: KeyGroup, late: pa.RecordBatch, timestamps: np.ndarray, output: ResultBuffer
+) -> None:
+    if query.late_row is not None:
+        late_by = lateness(group.watermark, timestamps)
+        output.late(late.select(list(query.late_columns)), late_by)
+    else:
+        _log.warning(
+            "dropped %d rows behind the watermark (%d so far in this key group)",
+            len(timestamps),
+            group.late_rows,
+        )
+
+
+_MANY = 1 << 12  # results, for which a DataFrame of their own is worth its cost
+
+
+class _Clock(NamedTuple):
+    """The clock of all key groups of a partition after a micro-batch.
+
+    Parameters
+    ----------
+    watermark, newest : int
+        The watermark, and the largest event time so far.
+    next_change : int or None
+        When it changes without rows.
+    data : bytes
+        What a load needs.
+    has_new_channels : bool
+        Whether the micro-batch has added channels.
+    """
+
+    watermark: int
+    newest: int
+    next_change: int | None
+    data: bytes
+    has_new_channels: bool
+
+    @classmethod
+    def of(cls, state: WatermarkState) -> _Clock:
+        """Return the clock of a state."""
+        data, new = state.to_bytes(), state.has_new_channels
+        return cls(state.watermark, state.newest(), state.next_change(), data, new)
+
+
+class PartitionBatch:
+    """Runs the key groups of one partition in one micro-batch, each at most once.
+
+    Parameters
+    ----------
+    query : Query
+    placement : Placement
+    runner : Runner
+    store : SparkStore
+    groups : LiveGroups
+    mail : Mail
+    run : str or None
+        Run of the query.
+    timer_values : TimerValues
+        The times of the micro-batch.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        placement: Placement,
+        runner: Runner,
+        store: SparkStore,
+        groups: LiveGroups,
+        mail: Mail,
+        run: str | None,
+        timer_values: Any,
+    ) -> None:
+        self._query = query
+        self._placement = placement
+        self._runner = runner
+        self._store = store
+        self._groups = groups
+        self._mail = mail
+        self._run = run
+        self._follows = query.time_mode == "EventTime"
+        clocked = query.time_mode == "ProcessingTime"
+        self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
+        self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
+        # Rows at Spark's watermark may still come; rows at ours may not.
+        self._watermark: int | None = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
+        self._at = self._now
+        self._shared: _Clock | None = None  # by all key groups
+        self._done: set[int] = set()
+        self._metrics = TaskMetrics()
+
+    def run(
+        self,
+        partition: int,
+        parts: list[Part],
+        observed: pa.Table,
+        at: int | None,
+        broadcast: pa.Table | None = None,
+    ) -> Iterator[pd.DataFrame]:
+        """Run the key groups of a partition: all that its rows or the watermark may change.
+
+        Spark's own watermark changes a group only with a timer of Spark's, see `wake_up`. The first group is
+        always run, so that a partition tells the max_parallelism that its groups were made for. Many results
+        are sent before the next group runs, so that Spark writes them meanwhile. The micro-batch is that of
+        the time `at`.
+        """
+        self._at = at
+        by_group = by_key_group(parts)
+        key_groups = self._placement.key_groups(partition)
+        self._store.ask_for_manifests(map(label_of, key_groups))
+        due = sorted({partition, *by_group}) if self._follows else key_groups
+        output = ResultBuffer(*self._query.outputs)
+        for key_group in due:
+            self._run_group(key_group, by_group.get(key_group), observed, output, broadcast)
+            if len(output) >= _MANY:
+                yield from result_frames(output.table())
+                output = ResultBuffer(*self._query.outputs)
+        self._count_others(partition)
+        self._store.select(label_of(partition))  # as Spark had left it
+        self._store.settle()
+        yield from self._frames(output)
+
+    def restore(self, rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
+        """Load the state of another query into key groups: their clocks, and contents of `split`."""
+        by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+        for key_group, data, contents in rows:
+            by_group.setdefault(key_group, []).append((data, contents))
+        for key_group, pairs in sorted(by_group.items()):
+            label = label_of(key_group)
+            self._store.select(label)
+            group, stored = self._groups.load(label)
+            stored_clock = next((data for data, _ in pairs if data), stored.read_clock(self._store))
+            for _, contents in pairs:
+                if contents:
+                    restore(group, contents)
+            clock = _Clock.of(self._clock_state(stored_clock))
+            group.watermark = clock.watermark
+            self._set_wake_up(key_group, group.loaded(), clock)
+            self._groups.save(label, group, stored, clock.data, whole=True)
+        self._store.settle()
+
+    def wake_up(self, key_group: int) -> Iterator[pd.DataFrame]:
+        """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
+        if key_group in self._done:
+            return iter(())
+        output = ResultBuffer(*self._query.outputs)
+        self._run_group(key_group, None, merged([]), output)
+        if self._is_first(key_group):
+            self._count_others(key_group)
+            self._store.select(label_of(key_group))
+        self._store.settle()
+        return self._frames(output)
+
+    def _run_group(
+        self,
+        key_group: int,
+        rows: HashedRows | None,
+        observed: pa.Table,
+        output: ResultBuffer,
+        broadcast: pa.Table | None = None,
+    ) -> None:
+        label = label_of(key_group)
+        self._store.select(label)
+        group, stored = self._groups.load(label)
+        self._done.add(key_group)
+        clock = self._clock_for(key_group, stored.manifest, observed)
+        late_rows, watermark = group.late_rows, max(group.watermark, clock.watermark)
+        run_key_group(self._query, self._runner, group, rows, self._now, watermark, output, broadcast)
+        self._mail.warn(group.notices())
+        if self._runner.rows_ahead.first is not None:
+            self._mail.warn([self._runner.rows_ahead.first], "rows ahead")
+        self._set_wake_up(key_group, group, clock)
+        group.forget_dead_keys()
+        writes_clock = clock.has_new_channels or self._is_first(key_group)
+        self._groups.save(label, group, stored, clock.data, writes_clock=writes_clock)
+        late_rows = group.late_rows - late_rows
+        self._metrics.add_times(watermark, clock.newest, self._wall_clock)
+        self._metrics.add(late_rows=late_rows, dropped_rows=late_rows * (self._query.late == "drop"))
+        self._metrics.add_group(stored.manifest)
+
+    def _is_first(self, key_group: int) -> bool:
+        """Return whether a key group is the first of its partition."""
+        return key_group < self._placement.partitions
+
+    def _count_others(self, partition: int) -> None:
+        """Add to the metrics what those key groups hold that this task does not run."""
+        for key_group in self._placement.key_groups(partition):
+            if key_group in self._done:
+                continue
+            self._store.select(label_of(key_group))
+            manifest = self._store.read_manifest() or Manifest(self._placement.max_parallelism)
+            if manifest.wake_up is None or manifest.wake_up > self._over:
+                self._metrics.add_group(manifest)
+
+    @property
+    def _over(self) -> int:
+        """The time up to which Spark's timers fire in this micro-batch."""
+        if self._now is not None:
+            return self._now
+        return MIN_WATERMARK if self._watermark is None else self._watermark + 1
+
+    def _clock_for(self, key_group: int, manifest: Manifest, observed: pa.Table) -> _Clock:
+        """Return the clock after this micro-batch, given the group that runs now: that of the first group.
+
+        A group that has been in another partition may have a higher watermark.
+        """
+        if self._shared is None:
+            if not self._is_first(key_group):
+                self._store.select(label_of(key_group % self._placement.partitions))
+                manifest = self._store.read_manifest() or manifest
+            self._shared = self._advance(manifest, observed)
+            self._store.select(label_of(key_group))
+        return self._shared
+
+    def _advance(self, manifest: Manifest, observed: pa.Table) -> _Clock:
+        """Return the clock of the selected group after this micro-batch."""
+        state = self._clock_state(read_clock(manifest, self._store.read), manifest.clock_stale)
+        state.follow(manifest.watermark)
+        if self._watermark is not None:
+            state.follow(self._watermark)
+        else:
+            state.observe(observed, self._now, self._run, self._at)
+        self._mail.warn(state.notices)
+        return _Clock.of(state)
+
+    def _clock_state(self, data: bytes, stale: bool = False) -> WatermarkState:
+        query = self._query
+        if data:
+            return WatermarkState.from_bytes(data, query.watermarks, query.channels, stale)
+        return WatermarkState(query.watermarks, query.channels)  # of new groups
+
+    def _set_wake_up(self, key_group: int, group: KeyGroup, clock: _Clock) -> None:
+        """Keep one timer of Spark's after now, at the time when the group has to run, or before it.
+
+        The first group of a partition runs in every micro-batch, so that the metrics are those of all groups.
+        Spark would drop a timer for the time that is firing.
+        """
+        if self._query.time_mode == "None":
+            return
+        now = self._now
+        window = None if group.slices is None else group.slices.windows.next_timer()
+        if now is None:  # Spark fires a timer once its watermark is above it
+            times, after, over = [window], 0, group.watermark + 1
+        else:
+            times = [clock.next_change, group.next_due(event_time=False)]
+            times += [] if self._query.event_time is not None else [window]
+            after, over = 1, now
+        if self._is_first(key_group):
+            times.append(over)
+        next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
+        wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
+        group.wake_up = self._store.keep_timer(group.wake_up, wanted, over)
+
+    def _frames(self, output: ResultBuffer) -> Iterator[pd.DataFrame]:
+        """Yield the results, and the metrics since the last call."""
+        own = self._runner.metrics
+        if own is not None and not self._query.has_metrics:
+            raise RuntimeError(
+                "get_metrics_group() must be called in open(), also on the driver, which then knows that the "
+                "function has metrics; move the call there, before any check of TaskContext.get()"
+            )
+        counts = self._groups.counts
+        self._metrics.add_totals(
+            fired_timers=self._runner.fired_timers,
+            out_of_order_rows=self._runner.rows_ahead.count,
+            groups_handed_over=counts.handed_over,
+            groups_loaded=counts.loaded,
+        )
+        self._metrics.add(max_parallelism=self._placement.max_parallelism)
+        yield from result_frames(output.table(), self._metrics.take(own))

@@ -1,0 +1,607 @@
+"""Runs a StatefulProcessor on key groups: its rows by key, then its timers in order, as Spark does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.types import StructType
+
+from timerheap._native._heap import RowSource
+from timerheap.spark._exchange.frames import AT, HashedRows, Part, by_key_group, unpack
+from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
+from timerheap.spark._group.checkpoint import Manifest, Stored
+from timerheap.spark._group.columns import python_values
+from timerheap.spark._group.growing_state import UserState
+from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
+from timerheap.spark._group.timers import JournalledTimers, KeyTimers
+from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._query import DeclaredState, ProcessorWork, Query
+from timerheap.spark._worker.driver_mail import reported
+from timerheap.spark._worker.live_groups import LiveGroups
+from timerheap.spark._worker.operator import StreamingOperator, in_types_of_spark, unpacked_rows
+from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_frames
+from timerheap.spark._worker.partition import TaskMetrics
+from timerheap.spark._worker.processor_records import FrameRecords, Records, RowRecords
+from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, UnsafeOrder
+from timerheap.spark._worker.processor_values import reader
+from timerheap.spark._worker.rows import row_class
+from timerheap.spark._worker.spark_store import SparkStore
+from timerheap.spark._worker.states import KeyTimerService
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+
+
+@dataclass(eq=False)
+class BoundGroup:
+    """A key group with the tables of the processor's states.
+
+    Parameters
+    ----------
+    group : KeyGroup
+    timers : JournalledTimers
+        Those of the query's time mode.
+    service : KeyTimerService
+    delete_timer : callable
+        Deletes a timer of the current key in the query's time mode.
+    tables : dict of str to UserState
+    expiries : list of (timestamp, key id, name of the state)
+        See `timerheap.spark._worker.processor_states.Scope`.
+    """
+
+    group: KeyGroup
+    timers: JournalledTimers
+    service: KeyTimerService
+    delete_timer: Callable[[int], None]
+    tables: dict[str, UserState]
+    expiries: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def announce(self, ids: np.ndarray) -> None:
+        """Have the states of these keys loaded together."""
+        for table in self.tables.values():
+            table.announce(ids)
+
+
+class ProcessorRunner:
+    """Runs one copy of a processor in one task.
+
+    Parameters
+    ----------
+    work : ProcessorWork
+    query : Query
+    timer_values : TimerValues
+        The times of the micro-batch, as the processor receives them.
+    output : ResultBuffer
+
+    Attributes
+    ----------
+    fired_timers : int
+        How many timers have fired.
+    """
+
+    def __init__(
+        self, work: ProcessorWork, query: Query, timer_values: TimerValues, output: ResultBuffer
+    ) -> None:
+        self._processor = work.processor
+        self._work = work
+        self._query = query
+        self._times = timer_values
+        self.fired_timers = 0
+        self._scope = Scope()
+        self._scope.now = timer_values.getCurrentProcessingTimeInMs()
+        self._handle = ProcessorHandle(query.time_mode, self._scope, self._declared)
+        key_type = StructType([query.rows[name] for name in query.key])
+        self._key_readers = [reader(field.dataType) for field in key_type]
+        self._key_order = UnsafeOrder(key_type)
+        self._records: Records = (
+            RowRecords(query.result_schema, work.zone, output)
+            if work.style == "rows"
+            else FrameRecords(query.result, work.zone, work.frames, output)
+        )
+
+    def _declared(self, name: str, *_: object) -> DeclaredState:
+        declared = self._work.states.get(name)
+        if declared is None:
+            raise ValueError(
+                f"init() must ask for the same states on the driver and in tasks, got {name!r} only in a "
+                "task; ask for all states each time"
+            )
+        return declared
+
+    def open(self) -> None:
+        """Call ``init``."""
+        self._processor.init(self._handle)
+        self._handle.stage = "INITIALIZED"
+
+    def close(self) -> None:
+        """Call ``close``."""
+        self._scope.keys.current_key = None
+        self._processor.close()
+
+    def bind(self, group: KeyGroup) -> BoundGroup:
+        """Return a key group ready for the processor."""
+        tables: dict[str, UserState] = {}
+        for name, state in self._handle.states.items():
+            try:
+                tables[name] = group.state(name, state.shape, state.type)
+            except ValueError as e:
+                raise ValueError(
+                    f"state {name!r} must keep its schema and whether it has a time to live; choose another "
+                    f"name for the new one, and call handle.deleteIfExists({name!r}) for the old one: {e}"
+                ) from None
+        service = KeyTimerService()
+        keys = self._scope.keys
+        event, processing = KeyTimers(group.event_timers, keys), KeyTimers(group.processing_timers, keys)
+        service.bind_group(event, processing, group.watermark, self._scope.now)
+        mine = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
+        in_event_time = mine is group.event_timers
+        delete = service.delete_event_time_timer if in_event_time else service.delete_processing_time_timer
+        return BoundGroup(group, mine, service, delete, tables)
+
+    def process(self, parts: list[tuple[BoundGroup, HashedRows]]) -> None:
+        """Call ``handleInputRows`` for each key, in the order of the keys."""
+        handle, times, emit = self._processor.handleInputRows, self._times, self._records.emit
+        for key, rows in self._by_key(parts, self._query):
+            with _noting("handleInputRows", key):
+                emit(handle(key, rows, times))
+        self._records.flush()
+
+    def initialise(self, parts: list[tuple[BoundGroup, HashedRows]], query: Query) -> None:
+        """Call ``handleInitialState`` for each row, or each frame, of a query's rows."""
+        for key, rows in self._by_key(parts, query):
+            for initial in rows:
+                with _noting("handleInitialState", key):
+                    self._processor.handleInitialState(key, initial, self._times)
+
+    def _by_key(
+        self, parts: list[tuple[BoundGroup, HashedRows]], query: Query
+    ) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
+        """Make each key current and yield it, and its rows."""
+        if not parts:
+            return
+        rows = HashedRows.concatenated([part for _, part in parts])
+        ids, owners = [], np.repeat(np.arange(len(parts)), [len(part.hashes) for _, part in parts])
+        for bound, part in parts:
+            own = bound.group.keys.resolve(part.hashes, [part.rows.column(name) for name in query.key])
+            bound.announce(np.unique(own))
+            ids.append(own)
+        order = _key_order([rows.rows.column(name) for name in query.key])
+        key_ids, owners = np.concatenate(ids)[order], owners[order]
+        starts = np.flatnonzero((np.diff(key_ids, prepend=0) != 0) | (np.diff(owners, prepend=-1) != 0))
+        stops = [*starts[1:].tolist(), len(order)]
+        schema = query.schema
+        table = rows.rows.select(schema.names).take(pa.array(order))
+        inputs = self._records.inputs(table, schema, query.key)
+        scope, current, groups = self._scope, self._scope.keys, [bound for bound, _ in parts]
+        for key, start, stop, id_, owner in zip(
+            inputs.keys(starts.tolist()),
+            starts.tolist(),
+            stops,
+            key_ids[starts].tolist(),
+            owners[starts].tolist(),
+            strict=True,
+        ):
+            scope.group = groups[owner]
+            current.current_key = id_
+            yield key, inputs.slice(start, stop)
+        current.current_key = None
+
+    def fire(self, groups: list[BoundGroup], time: int) -> None:
+        """Call ``handleExpiredTimer`` for the timers that are due now, in their order, then remove them.
+
+        A timer that a call registers waits for the next micro-batch, even if it is due; one that a call
+        deletes fires all the same.
+        """
+        self._handle.stage = "DATA_PROCESSED"
+        handle, times, emit = self._processor.handleExpiredTimer, self._times, self._records.emit
+        scope, current = self._scope, self._scope.keys
+        for timestamp, key, id_, bound in self._due(groups, time):
+            scope.group = bound
+            current.current_key = id_
+            with _noting("handleExpiredTimer", key, f", timestamp {timestamp}"):
+                emit(handle(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
+            bound.delete_timer(timestamp)
+            self.fired_timers += 1
+        current.current_key = None
+        self._records.flush()
+
+    def _due(
+        self, groups: list[BoundGroup], time: int
+    ) -> Iterator[tuple[int, tuple[Any, ...], int, BoundGroup]]:
+        """Yield the timers that are due: by timestamp, those of one timestamp in the order of their keys."""
+        timestamps: list[int] = []
+        ids: list[int] = []
+        keys: list[tuple[Any, ...]] = []
+        owners: list[BoundGroup] = []
+        for bound in groups:
+            heap = bound.timers.heap
+            rows = heap._due_rows(time)
+            if len(rows):
+                own = heap.key_hashes[rows]
+                bound.announce(np.unique(own))
+                columns = [python_values(column) for column in bound.group.keys.keys(own).columns]
+                timestamps += heap.timestamps[rows].tolist()
+                ids += own.tolist()
+                keys += zip(*columns, strict=True)
+                owners += [bound] * len(rows)
+        if owners:
+            order = self._firing_order(timestamps, keys)
+            rows_of_keys = self._key_rows(keys)
+            for at in order:
+                yield timestamps[at], rows_of_keys[at], ids[at], owners[at]
+
+    def _firing_order(self, timestamps: list[int], keys: list[tuple[Any, ...]]) -> list[int]:
+        _, place, count = np.unique(timestamps, return_inverse=True, return_counts=True)
+        tied = (count > 1)[place].tolist()
+        bytes_of = self._key_order.bytes_of
+        marks = [bytes_of(key) if tie else b"" for key, tie in zip(keys, tied, strict=True)]
+        pairs = list(zip(timestamps, marks, strict=True))
+        return sorted(range(len(pairs)), key=pairs.__getitem__)
+
+    def _key_rows(self, keys: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return keys as timers receive them."""
+        columns: list[Any] = [
+            list(map(read, values))
+            for read, values in zip(self._key_readers, zip(*keys, strict=True), strict=True)
+        ]
+        class_ = row_class(tuple(self._query.key))
+        rows: list[tuple[Any, ...]] = RowSource(class_, self._query.key, columns, []).tolist()
+        return rows
+
+    def purge(self, bound: BoundGroup) -> None:
+        """Remove what has expired in a key group, and keep the expiries of what has been written."""
+        group, states = (
+            bound.group,
+            {name: state for name, state in self._handle.states.items() if state.timed},
+        )
+        self._scope.group = bound
+        for name, ids in group.due_expiries(False, self._scope.now, states.keys()):
+            bound.announce(ids)
+            for id_ in ids.tolist():
+                states[name].purge(id_)
+        if bound.expiries:
+            ordered = sorted(each for each in set(bound.expiries) if each[0] < MAX_WATERMARK)
+            bound.expiries.clear()
+            rows = np.array([(at, id_, expiry_namespace(name)) for at, id_, name in ordered], np.int64)
+            group.expiries(event_time=False).push_many(*np.ascontiguousarray(rows.reshape(-1, 3).T))
+
+
+class _noting:
+    """Adds to an error what a method of the processor was called for; costs 0.2 us."""
+
+    def __init__(self, method: str, key: tuple[Any, ...], more: str = "") -> None:
+        self._called = method, key, more
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, type_: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            method, key, more = self._called
+            error.add_note(f"timerheap: in {method}, key {tuple(key)!r}{more}")
+
+
+def _key_order(columns: list[pa.Array]) -> np.ndarray:
+    """Return the rows in the order of their keys, nulls first, those of one key in their own order."""
+    parts: list[pa.Array] = []
+    for column in columns:
+        parts += [column.is_valid(), column] if column.null_count else [column]
+    names = [str(number) for number in range(len(parts))]
+    keys = [(name, "ascending") for name in names]
+    order: np.ndarray = pc.sort_indices(pa.table(parts, names=names), sort_keys=keys).to_numpy()
+    return order
+
+
+_log = logging.getLogger("timerheap")
+
+
+def initial_query(query: Query, work: ProcessorWork) -> Query:
+    """Return the query whose rows are those of the initial state."""
+    assert work.initial is not None
+    return replace(query, rows=work.initial, key=list(work.initial_key))
+
+
+@dataclass(eq=False)
+class _Open:
+    """A key group that has been loaded and is to be saved."""
+
+    label: int
+    bound: BoundGroup
+    stored: Stored
+
+
+class ProcessorBatch:
+    """Runs the key groups of one partition in one micro-batch.
+
+    Spark calls the operator for the rows of a partition, then for its timers of Spark's. Whichever call comes
+    first runs everything that is due in the partition, so that timers fire in the order of their timestamps
+    across its key groups. A key group has one timer of Spark's, at the first of its own or before it. The
+    first key group of a partition has one right after now: it runs in every micro-batch, so that the metrics
+    are those of all groups.
+
+    Rows are late if their event time is not after the watermark of the micro-batch before, which Spark does
+    not tell. So the first key group of a partition, which sees each watermark, keeps the last one.
+
+    Parameters
+    ----------
+    query : Query
+    work : ProcessorWork
+    placement : Placement
+    store : SparkStore
+    groups : LiveGroups
+    timer_values : TimerValues
+        The times of the micro-batch.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        work: ProcessorWork,
+        placement: Placement,
+        store: SparkStore,
+        groups: LiveGroups,
+        timer_values: Any,
+    ) -> None:
+        self._query = query
+        self._work = work
+        self._placement = placement
+        self._store = store
+        self._groups = groups
+        self._watermark: int = timer_values.getCurrentWatermarkInMs()
+        self._follows = query.time_mode == "EventTime"
+        self._now = self._watermark if self._follows else timer_values.getCurrentProcessingTimeInMs()
+        self._timed = query.time_mode != "None"
+        self._output = ResultBuffer(query.result_schema)
+        self._runner = ProcessorRunner(work, query, timer_values, self._output)
+        self._runner.open()
+        self._done: set[int] = set()  # the partitions that have been run
+        self._metrics = TaskMetrics()
+        self._late_rows = 0
+
+    def run(
+        self, partition: int, parts: list[Part], observed: pa.Table, at: int | None
+    ) -> Iterator[pd.DataFrame]:
+        """Process the rows of a partition and fire its due timers."""
+        return self._run(partition, parts, label_of(partition))
+
+    def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
+        """Fire the due timers in the partition of a key group whose timer of Spark's has fired.
+
+        Parameters
+        ----------
+        key_group : int
+        fired : int
+            The timestamp of that timer, which Spark removes afterwards.
+        """
+        partition = key_group % self._placement.partitions
+        if partition not in self._done:
+            return self._run(partition, [], label_of(key_group), fired)
+        self._store.select(label_of(key_group))
+        manifest = self._store.read_manifest()
+        if manifest is not None and self._is_due(manifest):
+            # A timer is due and waits for the next micro-batch. From now on Spark's waits for that, too.
+            self._store.register_timer(self._now if fired != self._now else self._now - 1)
+        self._store.settle()
+        return iter(())
+
+    def restore(self, packed: Iterable[tuple[int, bytes]]) -> None:
+        """Pass the rows of the initial state to the processor."""
+        initial = initial_query(self._query, self._work)
+        parts, _ = unpack(initial, packed)
+        by_group = by_key_group(parts)
+        opened = {group: self._open(group) for group in sorted(by_group)}
+        self._runner.initialise([(opened[group].bound, rows) for group, rows in by_group.items()], initial)
+        for each in opened.values():
+            self._save(each, each.bound.group.watermark, firing=None, first=False)
+        self._store.settle()
+
+    def close(self) -> None:
+        """End the task."""
+        self._runner.close()
+
+    def _run(
+        self, partition: int, parts: list[Part], label: int, fired: int | None = None
+    ) -> Iterator[pd.DataFrame]:
+        """Process rows and fire due timers, then select the label that Spark has called."""
+        self._done.add(partition)
+        by_group = by_key_group(parts)
+        self._store.ask_for_manifests(map(label_of, self._placement.key_groups(partition)))
+        others = self._others(partition, set(by_group))
+        due = {group for group, manifest in others.items() if self._is_due(manifest)}
+        seen = max((manifest.watermark for manifest in others.values()), default=MIN_WATERMARK)
+        opened = {group: self._open(group) for group in sorted({*by_group, *due})}
+        if self._follows:
+            seen = max([seen, *(each.bound.group.watermark for each in opened.values())])
+        if self._timed and partition not in opened:
+            opened[partition] = self._open(partition)
+        bound = {group: each.bound for group, each in opened.items()}
+        rows = [(bound[group], self._timely(rows, seen, bound[group])) for group, rows in by_group.items()]
+        self._runner.process([(group, some) for group, some in rows if len(some.hashes)])
+        if self._timed:
+            self._runner.fire(list(bound.values()), self._now)
+        for group, each in opened.items():
+            self._save(each, max(seen, self._watermark), fired, first=group == partition)
+        held = {group: each.stored.manifest for group, each in opened.items()}
+        for manifest in {**others, **held}.values():
+            self._metrics.add_group(manifest)
+        self._store.select(label)
+        self._store.settle()
+        frames = flat_frames if self._work.has_event_time else result_frames
+        return frames(self._output.table(), self._counted())
+
+    def _others(self, partition: int, known: set[int]) -> dict[int, Manifest]:
+        """Return what is stored of the key groups of a partition that have no rows."""
+        found = {}
+        for key_group in self._placement.key_groups(partition):
+            if key_group not in known:
+                self._store.select(label_of(key_group))
+                found[key_group] = self._store.read_manifest() or Manifest(self._placement.max_parallelism)
+        return found
+
+    def _is_due(self, manifest: Manifest) -> bool:
+        return self._timed and manifest.wake_up is not None and manifest.wake_up <= self._now
+
+    def _counted(self) -> str:
+        """Return the metrics since the last call."""
+        counts = self._groups.counts
+        if self._watermark > 0:  # Spark's begins at 0, and is -1 in other time modes
+            self._metrics.add_times(self._watermark, MIN_WATERMARK, time.time_ns() // 1_000_000)
+        self._metrics.add_totals(
+            fired_timers=self._runner.fired_timers,
+            late_rows=self._late_rows,
+            dropped_rows=self._late_rows,
+            out_of_order_rows=0,
+            groups_handed_over=counts.handed_over,
+            groups_loaded=counts.loaded,
+        )
+        self._metrics.add(max_parallelism=self._placement.max_parallelism)
+        return self._metrics.take()
+
+    def _open(self, key_group: int) -> _Open:
+        label = label_of(key_group)
+        self._store.select(label)
+        group, stored = self._groups.load(label)
+        return _Open(label, self._runner.bind(group), stored)
+
+    def _timely(self, rows: HashedRows, seen: int, bound: BoundGroup) -> HashedRows:
+        """Return the rows that are not late."""
+        if not (self._follows and self._work.event_time):
+            return rows
+        late = late_rows(rows.rows, self._work.event_time, max(seen, 0))  # Spark's watermark begins at 0
+        if not late.any():
+            return rows
+        count = int(late.sum())
+        bound.group.late_rows += count
+        self._late_rows += count
+        _log.warning("dropped %d late rows", count)
+        return HashedRows(rows.rows.filter(pa.array(~late)), rows.hashes[~late], rows.timestamps[~late])
+
+    def _save(self, each: _Open, watermark: int, firing: int | None, first: bool) -> None:
+        """Save a key group.
+
+        Parameters
+        ----------
+        each : _Open
+        watermark : int
+            The last watermark that the partition has seen.
+        firing : int or None
+            The timestamp of the timer of Spark's that fires now; None in the row phase.
+        first : bool
+            Whether the group has to see the next watermark.
+        """
+        self._store.select(each.label)
+        self._runner.purge(each.bound)
+        group = each.bound.group
+        group.watermark = watermark
+        if self._timed:
+            self._set_wake_up(each.bound, firing, first)
+        group.forget_dead_keys()
+        clock = WatermarkState((), ())
+        clock.follow(watermark)
+        self._groups.save(each.label, group, each.stored, clock.to_bytes())
+
+    def _set_wake_up(self, bound: BoundGroup, firing: int | None, first: bool) -> None:
+        """Keep one timer of Spark's at the next timer of the group, or before it.
+
+        A timer that is due already waits for the next micro-batch. In the row phase, Spark's timer for it
+        would fire at once: `wake_up` then sets it again.
+        """
+        now, group = self._now, bound.group
+        wanted = group.next_due(self._query.time_mode == "EventTime")
+        if first:
+            wanted = now + 1 if wanted is None else min(wanted, now + 1)
+        if wanted is not None and wanted <= now:
+            wanted = now if firing != now else now - 1
+        group.wake_up = self._store.keep_timer(group.wake_up, wanted, now)
+
+
+def late_rows(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark: int) -> np.ndarray:
+    """Return which rows have an event time up to a watermark in ms, shape (n,); null is not late."""
+    name, *fields = event_time
+    column = rows.column(name)
+    for inner in fields:
+        column = pc.struct_field(column, inner)
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    late: np.ndarray = pc.less_equal(micros, watermark * 1000).fill_null(False).to_numpy(zero_copy_only=False)
+    return late
+
+
+class StreamingProcessorOperator(StreamingOperator):
+    """Runs a processor on a stream; see `StreamingOperator`."""
+
+    _processors: ProcessorBatch | None = None
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        """Pass the packed rows of the initial state to the processor."""
+        packed = zip(initialState["sequence"], initialState["blob"], strict=True)
+        self._begun(timerValues).restore(packed)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        """Fire the due timers in a partition."""
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        return self._begun(timerValues).wake_up(key_group_of(key[0]), fired)
+
+    def close(self) -> None:
+        """End the task."""
+        if self._processors is not None:
+            self._processors.close()
+
+    def _begun(self, timer_values: Any) -> ProcessorBatch:  # type: ignore[override]
+        if self._processors is None:
+            query = self._query
+            groups, placement, _ = self._task()
+            assert isinstance(query.work, ProcessorWork)
+            self._processors = ProcessorBatch(query, query.work, placement, self._store, groups, timer_values)
+        return self._processors
+
+
+class BatchProcessorOperator:
+    """Runs a processor on one partition of a batch DataFrame, as one key group (``applyInArrow``).
+
+    Parameters
+    ----------
+    query : Query
+    """
+
+    def __init__(self, query: Query) -> None:
+        assert isinstance(query.work, ProcessorWork)
+        self._query = query
+        self._work = query.work
+
+    def __call__(self, packed: pa.Table, initial: pa.Table | None = None) -> pa.Table:
+        """Run the partition of some packed rows; `initial` are those of the initial state."""
+        with reported():
+            return self._processed(packed, initial)
+
+    def _processed(self, packed: pa.Table, initial: pa.Table | None) -> pa.Table:
+        query = self._query
+        rows = unpacked_rows(query, packed)
+        of_initial, first = query, None
+        if initial is not None:
+            of_initial = initial_query(query, self._work)
+            first = unpacked_rows(of_initial, initial)
+        now = (packed if packed.num_rows or initial is None else initial).column(AT)[0].as_py()
+        times = TimerValues() if query.time_mode == "None" else TimerValues(now, -1)
+        output = ResultBuffer(query.result_schema)
+        runner = ProcessorRunner(self._work, query, times, output)
+        runner.open()
+        bound = runner.bind(KeyGroup(query.layout))
+        runner.initialise(_of(bound, first), of_initial)
+        runner.process(_of(bound, rows))
+        if query.time_mode == "ProcessingTime":
+            runner.fire([bound], times.getCurrentProcessingTimeInMs())
+        elif query.time_mode == "EventTime":
+            runner.fire([bound], times.getCurrentWatermarkInMs())
+        runner.close()
+        return in_types_of_spark(output.table(), StructType(query.result.fields), packed)
+
+
+def _of(bound: BoundGroup, rows: HashedRows | None) -> list[tuple[BoundGroup, HashedRows]]:
+    return [] if rows is None else [(bound, rows)]

@@ -1,0 +1,308 @@
+"""What a KeyedProcessFunction is handed on Spark: its context, its timer service and its value states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Row
+
+from timerheap._arguments import int64
+from timerheap._native._heap import CurrentKey as NativeKey
+from timerheap._native._heap import RowContext, RowTimerService, RowValue
+from timerheap._states import (
+    Codec,
+    CurrentKey,
+    Expiring,
+    H,
+    KeyedContents,
+    KeyedRuntimeContext,
+    StateBackend,
+    ValueHandle,
+)
+from timerheap._values import ArrowCodec, ArrowTypes
+from timerheap.functions import BatchRuntimeContext, KeyedCoProcessFunction, TimerService
+from timerheap.output_tag import OutputTag
+from timerheap.spark._arrow import narrow_column, wide
+from timerheap.spark._group.growing_state import UserState
+from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
+from timerheap.spark._group.timers import KeyTimers
+from timerheap.spark._group.value_state import StateTable
+from timerheap.spark._worker.output import cast as cast_column
+from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueStateDescriptor
+from timerheap.time import TimeDomain
+from timerheap.timer import MAX_WATERMARK
+
+
+def no_processing_time() -> NoReturn:
+    """Raise the error for processing time in a query without it."""
+    raise RuntimeError(
+        "processing_time must be True for a function that uses it, got False; processing-time timers need "
+        "process(..., processing_time=True)"
+    )
+
+
+class RowFunctionContext(RowContext, KeyedCoProcessFunction.OnTimerContext):
+    """One object for all calls, as in PyFlink; the loop sets it for each row and timer.
+
+    Attributes
+    ----------
+    send : callable
+        Receives the values of side outputs.
+    """
+
+    send: Callable[[OutputTag, Any], None]
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        """See `timerheap.KeyedProcessFunction.Context`."""
+        self.send(tag, value)
+
+    def set_output_timestamp(self, timestamp: int | None) -> None:
+        """See `timerheap.KeyedProcessFunction.Context`."""
+        if timestamp is not None:
+            int64("timestamp", timestamp)
+
+
+class KeyTimerService(RowTimerService, TimerService):
+    """The timer service of the current key of a key group."""
+
+    _domains: tuple[KeyTimers, KeyTimers]
+
+    def bind_group(self, event: KeyTimers, processing: KeyTimers, watermark: int, now: int | None) -> None:
+        """Use these timers from now on; `now` is the processing time, or None in a query without it."""
+        self._domains = event, processing
+        self.bind(event, processing, watermark, now)
+
+    def event_time_timers(self) -> list[int]:
+        """See `timerheap.TimerService`."""
+        return self._domains[0].timestamps()
+
+    def processing_time_timers(self) -> list[int]:
+        """See `timerheap.TimerService`."""
+        return self._domains[1].timestamps()
+
+    def next_event_time_timer(self) -> int | None:
+        """See `timerheap.TimerService`."""
+        return next(iter(self.event_time_timers()), None)
+
+    def next_processing_time_timer(self) -> int | None:
+        """See `timerheap.TimerService`."""
+        return next(iter(self.processing_time_timers()), None)
+
+    def delete_all_timers(self) -> int:
+        """See `timerheap.TimerService`."""
+        return sum(timers.delete_all() for timers in self._domains)
+
+    def _no_processing_time(self) -> NoReturn:
+        no_processing_time()
+
+
+class KeyValueState(RowValue, ValueHandle):
+    """The `ValueState` of the current key of a key group."""
+
+    _codec: ArrowCodec
+    _contents: KeyedContents
+
+    def __init__(self, contents: KeyedContents, name: str, codecs: Sequence[Codec]) -> None:
+        ValueHandle.__init__(self, contents, name, codecs)
+        assert isinstance(contents.keys, NativeKey)
+        RowValue.__init__(self, contents.keys, self._codec, *self._codec.exact, contents.key)
+
+    def bind_table(self) -> StateTable | None:
+        """Use the table of the contents from now on; return it if its values are in native cells."""
+        table: StateTable = self._contents.table
+        cells = table.cells(cast(NativeKey, self._contents.keys).numbers)
+        self.bind(table, *table.at_hand(), cells)
+        return None if cells is None else table
+
+
+class GroupExpiryClock:
+    """The times of a function on rows; see `timerheap._states.ExpiryClock`.
+
+    Parameters
+    ----------
+    context : RowFunctionContext
+    service : KeyTimerService
+    """
+
+    def __init__(self, context: RowFunctionContext, service: KeyTimerService) -> None:
+        self._context = context
+        self._service = service
+        self._purging: int | None = None  # the time of a purge, while there is one
+
+    def begin(self, group: KeyGroup, now: int | None) -> None:
+        """Begin a key group; without processing time the clock stands still."""
+        self._group = group
+        self._now = now
+        self._expiring: dict[str, Expiring] = {}
+
+    def add(self, table: Expiring) -> None:
+        """Purge these contents when they expire."""
+        self._expiring[table.table.name] = table
+
+    def now(self, event_time: bool) -> int:
+        """Return the micro-batch's time, or the time of the row or timer, but at least the watermark."""
+        if self._purging is not None:
+            return self._purging
+        if not event_time:
+            return 0 if self._now is None else self._now
+        watermark: int = self._service.current_watermark()
+        if self._context.time_domain() is not TimeDomain.EVENT_TIME or self._context.timestamp() is None:
+            return watermark
+        return max(watermark, self._context.timestamp())
+
+    def is_purged(self, time: int, event_time: bool) -> bool:
+        """Return whether what expires at `time` counts as removed: once the watermark has reached it."""
+        return event_time and time <= self._service.current_watermark()
+
+    def purge_at(self, time: int, key: int, table: Any, event_time: bool) -> None:
+        """Have contents purged at a time, unless the clock stands still."""
+        if (event_time or self._now is not None) and time < MAX_WATERMARK:
+            self._group.expiries(event_time).push_many([time], [key], [expiry_namespace(table.name)])
+
+    def purge(self, event_time: bool, time: int) -> None:
+        """Remove the contents that have expired by `time`."""
+        if not self._expiring:
+            return
+        self._purging = time
+        try:
+            for name, ids in self._group.due_expiries(event_time, time, self._expiring.keys()):
+                expiring = self._expiring[name]
+                expiring.table.announce(ids)
+                for id_ in ids.tolist():
+                    expiring.purge(id_)
+        finally:
+            self._purging = None
+
+
+# The type of a key's contents, by the shape of the state.
+_CONTENTS: dict[str, Callable[..., pa.DataType]] = {
+    "value": lambda type_: type_,
+    "list": lambda element: pa.list_(pa.field("element", element)),
+    "map": pa.map_,
+}
+
+
+class _GroupBackend:
+    """Stores states in a key group."""
+
+    def __init__(self, group: KeyGroup, broadcast: bool) -> None:
+        self._group = group
+        self._broadcast = broadcast
+
+    def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> UserState:
+        return self._group.state(name, shape, _CONTENTS[shape](*types), broadcast=self._broadcast)
+
+
+class GroupRuntimeContext(KeyedRuntimeContext):
+    """Returns handles of states, and binds them all to the group that is being processed.
+
+    Parameters
+    ----------
+    keys : CurrentKey
+        Holds the id of the current key.
+    max_parallelism : int
+    broadcast : bool, default False
+        Whether the states are broadcast states.
+    """
+
+    group: KeyGroup
+
+    def __init__(self, keys: CurrentKey, max_parallelism: int, *, broadcast: bool = False) -> None:
+        super().__init__(keys, ArrowTypes(Row), max_parallelism)
+        self._broadcast = broadcast
+
+    def bind(self, group: KeyGroup) -> list[UserState]:
+        """Bind all handles to this group; return the tables of their states."""
+        self.group = group
+        return self.bind_backend(_GroupBackend(group, self._broadcast))
+
+
+class RowRuntimeContext(GroupRuntimeContext):
+    """A `GroupRuntimeContext` for a `KeyedProcessFunction`, with value states in native code."""
+
+    def bind(self, group: KeyGroup) -> list[UserState]:
+        """Bind all handles to this group; return the tables of their states to which keys are announced."""
+        tables = super().bind(group)
+        handles = [handle for handle, _ in self._handles.values() if isinstance(handle, KeyValueState)]
+        in_cells = [handle.bind_table() for handle in handles]
+        return [table for table in tables if not any(table is other for other in in_cells)]
+
+    def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
+        table = super()._bind(contents, backend)
+        if isinstance(contents.table, Expiring):
+            cast(GroupExpiryClock, self.clock).add(contents.table)
+        return table
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
+        """See `timerheap.RuntimeContext`."""
+        if getattr(state_descriptor, "ttl_config", None) is not None:
+            return self._value_state(ValueHandle, state_descriptor)
+        state = self._value_state(KeyValueState, state_descriptor)
+        if self._backend is not None:
+            state.bind_table()
+        return state
+
+
+class BatchGroupRuntimeContext(GroupRuntimeContext, BatchRuntimeContext):
+    """A `GroupRuntimeContext` whose value states read and write columns, for a `BatchProcessFunction`."""
+
+    def _handle(self, class_: type[H], descriptor: StateDescriptor, types: tuple[Any, ...]) -> H:
+        if descriptor.ttl_config is not None:
+            raise NotImplementedError(
+                f"state {descriptor.name!r} of a BatchProcessFunction must have no time to live; register "
+                "timers, and clear the state in on_timers"
+            )
+        return super()._handle(class_, descriptor, types)
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> BatchValueState:
+        """See `timerheap.BatchRuntimeContext`."""
+        state = self._value_state(_BatchValueHandle, state_descriptor)
+        state.context = self
+        return state
+
+
+class _BatchValueHandle(ValueHandle, BatchValueState):
+    context: GroupRuntimeContext
+    _contents: KeyedContents
+
+    def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
+        return narrow_column(self._table().get_many(_ids(key_hashes)), self._type)
+
+    def update_many(self, key_hashes: npt.ArrayLike, values: object) -> None:
+        ids = _ids(key_hashes)
+        try:
+            column = values if isinstance(values, pa.Array) else pa.array(values)
+            column = cast_column(column, wide(self._type))
+            if isinstance(column, pa.ChunkedArray):  # of more than 2 GiB
+                column = column.combine_chunks()
+        except (pa.ArrowException, TypeError, ValueError) as e:
+            raise ValueError(f"values must fit {self._type}, the type of state {self._name!r}: {e}") from None
+        if len(column) != len(ids):
+            raise ValueError(
+                f"values must have one value for each of the {len(ids)} key_hashes of state {self._name!r}, "
+                f"got {len(column)}"
+            )
+        self.context.group.keys.expect(key_hashes)
+        distinct, last = np.unique(ids[::-1], return_index=True)
+        self._table().put_many(distinct, column.take(pa.array(len(ids) - 1 - last)))
+
+    @property
+    def _type(self) -> pa.DataType:
+        (type_,) = self._contents.types
+        return type_
+
+    def _table(self) -> StateTable:
+        return cast(StateTable, self._contents.table)
+
+
+def _ids(key_hashes: npt.ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
+    ids = np.asarray(key_hashes)
+    if ids.dtype != np.int64 or ids.ndim != 1:
+        raise TypeError(
+            f"key_hashes must be an int64 array of shape (n,), got {ids.dtype} of shape {ids.shape}"
+        )
+    return ids

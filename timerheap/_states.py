@@ -1,4 +1,4 @@
-"""Where the handles of keyed state read and write: memory, or a key group on Spark."""
+"""Keyed state: the handles of a function, the contents behind them, and their time to live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checks of the records that a method of a user-defined function returns."""
+"""Values of functions and states: checked against a type, copied, and compared as they are stored.
+
+pyarrow is imported where a type is looked at, since the core of the package needs NumPy alone.
+"""
 
 from __future__ import annotations
 

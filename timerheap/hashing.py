@@ -1,4 +1,8 @@
-"""Murmur3 of 32-bit integers, of one or of many: Flink's hash of a key's hash code, and Spark's of an int."""
+"""Hashes of keys: Java's hash code and Flink's murmur, and Spark's xxhash64.
+
+Flink derives the key group of a key from its Java ``hashCode``; Spark identifies a key by its ``xxhash64``.
+Both must be equal to the bit; otherwise the timers of a key would not be found.
+"""
 
 from __future__ import annotations
 

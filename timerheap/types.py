@@ -1,4 +1,4 @@
-"""Subscripts of PyFlink's generic classes, as in ``WindowFunction[tuple, tuple, str, CountWindow]``."""
+"""Types of state and output, in PyFlink's words or as DDL text."""
 
 from __future__ import annotations
 

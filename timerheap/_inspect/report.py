@@ -1,4 +1,4 @@
-"""The tables of a checkpoint: who holds the watermark back, the key groups, the timers that fire next."""
+"""What a checkpoint holds, as tables and as a picture of the pending timers."""
 
 from __future__ import annotations
 

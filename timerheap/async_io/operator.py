@@ -1,4 +1,4 @@
-"""Queues of elements with pending results, emitted in arrival order or as they complete."""
+"""Runs an asynchronous function on a stream: its queues, in order or as calls complete."""
 
 from __future__ import annotations
 

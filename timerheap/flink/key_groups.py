@@ -1,4 +1,4 @@
-"""Flink's key groups, which assign keys to parallel instances.
+"""Flink's key groups, which assign keys to parallel instances, and the groups that an instance owns.
 
 Flink splits the keys of an operator into ``max_parallelism`` key groups, ``murmur(key.hashCode()) %
 max_parallelism``, and assigns a range of them to each parallel instance. Snapshots are split by key group,

@@ -1,4 +1,4 @@
-"""The context that a process function is handed, without Spark and on Spark."""
+"""Operators that run process functions in this process, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sorted set of byte strings on disk, with its first entries cached in memory."""
+"""The timer queue on disk: the first timers are cached in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of acknowledged entries not yet written in bulk, which survives the end of the process."""
+"""Sorted byte strings in RocksDB, with a file of entries that are not yet written in bulk."""
 
 from __future__ import annotations
 

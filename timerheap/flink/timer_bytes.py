@@ -1,4 +1,4 @@
-"""Serializers for keys and namespaces, in Flink's byte formats."""
+"""Timers in Flink's byte formats."""
 
 from __future__ import annotations
 

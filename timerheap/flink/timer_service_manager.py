@@ -1,4 +1,4 @@
-"""The timers of one key group, for any number of services, as versioned and checksummed bytes."""
+"""All timer services of an operator, with their snapshots by key group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ingestion time: the event time of a row is its time of arrival, and watermarks follow the clock."""
+"""The operator that assigns timestamps and emits watermarks."""
 
 from __future__ import annotations
 

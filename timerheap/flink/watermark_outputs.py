@@ -1,4 +1,4 @@
-"""The multiplexer that combines the watermark outputs of the splits of a source."""
+"""Outputs of watermarks: combined from the splits of a source, and sent to all receivers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from timerheap.spark._sql import sql
     from timerheap.spark._stateful_timers import GroupTimers, ProcessorTimers
     from timerheap.spark._window_operator import window_operator
-    from timerheap.spark._windows import cumulate, hop, session, tumble
+    from timerheap.spark.windows import cumulate, hop, session, tumble
 
 __all__ = [
     "CheckpointState",
@@ -60,7 +60,7 @@ _HOMES = {
     "_sql": "sql",
     "_stateful_timers": "GroupTimers ProcessorTimers",
     "_window_operator": "window_operator",
-    "_windows": "cumulate hop session tumble",
+    "windows": "cumulate hop session tumble",
 }
 
 

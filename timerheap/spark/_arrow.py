@@ -1,4 +1,4 @@
-"""Conversion of columns between the declared types and types with 64-bit offsets, used in memory.
+"""Arrow columns with 64-bit offsets, which live structures need, and views of their buffers.
 
 Arrow's default types for text, bytes and lists have 32-bit offsets, which limit an array to 2 GiB. A key
 group may hold more, and so may the new rows of one.

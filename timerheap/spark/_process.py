@@ -1,4 +1,4 @@
-"""`process`: Flink's process functions on a Spark DataFrame."""
+"""`process`, `process_two` and `process_broadcast`: Flink's process functions on Spark DataFrames."""
 
 from __future__ import annotations
 

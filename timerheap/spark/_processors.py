@@ -1,4 +1,4 @@
-"""Builds the DataFrame of a StatefulProcessor: checks arguments, collects its states, packs its rows."""
+"""`transform_with_state`: unmodified processors of Spark's on DataFrames, checked and planned."""
 
 from __future__ import annotations
 

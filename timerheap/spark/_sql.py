@@ -1,4 +1,4 @@
-"""Computes window Top-N: the first results, or the first rows, of each window."""
+"""`sql`: Flink's window queries as text, with their Top-N."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from timerheap.spark._compat import on_connect, to_arrow_type, with_columns
 from timerheap.spark._plan.aggregates import UserAggregate
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay
-from timerheap.spark._windows import Windows, cumulate, hop, session, tumble
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
+from timerheap.spark.windows import Windows, cumulate, hop, session, tumble
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:

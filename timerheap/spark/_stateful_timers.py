@@ -1,4 +1,4 @@
-"""A timer heap that a ``with`` block reads from state and writes back: the base of the two adapters."""
+"""`GroupTimers` and `ProcessorTimers`: a timer heap inside a user's own stateful function."""
 
 from __future__ import annotations
 

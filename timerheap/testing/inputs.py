@@ -1,4 +1,4 @@
-"""The rows that a test pushes: checked against their schema, and hashed as Spark hashes them."""
+"""The inputs of a test: rows pushed and checked, and what a key group then holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluates windows that share slices: a grid with one line per key and one cell per slice."""
+"""The base of aggregates: accumulators as columns, evaluated over windows that share slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL's COUNT, SUM, AVG, MIN and MAX."""
+"""SQL's COUNT, SUM, AVG, MIN, MAX, variances and deviations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aggregates written in Python."""
+"""Aggregates written in Python, and approximate distinct counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps slices to windows: places rows of accumulators in the lines of a grid."""
+"""TUMBLE, HOP and CUMULATE over columns: the local and the global stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of int64, converted without silent casts and added without silent overflow."""
+"""Time zones for columns of timestamps, on checked arithmetic of int64."""
 
 from __future__ import annotations
 

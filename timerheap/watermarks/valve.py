@@ -1,4 +1,4 @@
-"""Readable explanations of which channels hold a watermark back."""
+"""The valve of an input with many channels, and explanations of who holds its watermark back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flink's window assigners, which assign elements to windows."""
+"""Flink's window assigners, which assign elements to windows of time, count or session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers of windows, on a timer service with one timer for each key and timestamp."""
+"""The contexts passed to assigners, triggers, evictors and window functions, with the timers of windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Window functions: incremental aggregates, and functions over all elements of a window."""
+"""Window functions and their results."""
 
 from __future__ import annotations
 

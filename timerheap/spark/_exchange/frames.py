@@ -1,4 +1,11 @@
-"""Keeps the modules of a Python worker out of its garbage collections."""
+"""Rows packed into one blob per shuffle partition, and taken apart again by key group.
+
+A stateful operator in Python has a cost per group and per row of its input, so it is fast with few, large
+rows: Spark sees one group per partition. The stage has no state between micro-batches.
+
+What a task sends depends on its rows alone. After a lost executor tasks are run again, and Spark ends a query
+whose tasks then send anything else, since other tasks may have used what the first attempt sent.
+"""
 
 from __future__ import annotations
 

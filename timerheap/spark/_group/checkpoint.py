@@ -1,4 +1,41 @@
-"""When the segments of a run are merged, and when the run is written anew."""
+"""The contents of a key group in the state store.
+
+The manifest of a key group: a small sealed value that says what its chunks mean.
+
+Little-endian, sealed. The format u16, flags u16 (1: a wake-up is registered, 2: the clock is in chunks,
+4: there is an event-time timer, 8: a processing-time timer, 16: the clock is stale), the group's id 8 bytes,
+the token 16 bytes, max_parallelism i32, the watermark i64, late_rows i64, losses i64, the wake-up i64, the
+length of the clock u16 and the number of runs u16; then the clock, or the digests of its halves; then as
+LEB128 the numbers of event-time timers, processing-time timers, keys and waiting rows, and as i64 when the
+next timer of each kind is due; then for each run its kind u16, the fingerprint of its schema u32, the number
+of its segments u16, and as LEB128 the size and the number of entries of its last snapshot; then for each
+segment the number of its chunks, their size in bytes, the number of their rows and their digest, each as
+LEB128.
+
+A group consists of parts: its timers, keys, buffered rows, windows and each user state. The store holds a
+part as a run: a stack of segments, each a few chunks, whose batches rebuild the part when they are replayed
+in order. The manifest says how many there are.
+
+A save pushes the changes of a part as a new segment; nothing is written for a part that has not changed.
+Segments have levels by their size, each level of 8 times the size of the one below. Once about 8 segments of
+a level are on top of the stack, they are merged into one (`Tiers`). So a part of n bytes has O(log n)
+segments, and a byte is written again a few times per level: O(log n) times. A merge reads only the segments
+that it merges, and none of the small ones that this process has written itself.
+
+A part is written anew from memory where that is less: if the changes are as large as the part, if a merge
+would take in the whole stack, or if the stack has grown to about twice the size of the part. The last costs
+O(1) for each byte written since, and keeps the checkpoint within a constant factor of the live state, as long
+as entries are about as large as they were in the last snapshot. These limits depend a little on the group's
+id, so that not all groups merge in the same micro-batch.
+
+The clock is the same in all groups of a task. A large one is written by the first of them. The others keep
+what they have written when a channel last was new: if Spark repartitions a checkpoint, one of them may become
+the first of its task, and then knows all channels.
+
+What a save writes is a function of the stored state and the input: it does not depend on buffers, orders and
+thresholds of the process that happens to have the group. So all attempts of a task write the same chunks, and
+what Spark puts together from several attempts (speculation, checkpoint format 1) is whole.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layouts of Arrow arrays as growable buffers: one class for each way to append and to overwrite."""
+"""Columns of values that grow in a memory: the layouts of Arrow arrays, and Python values of them."""
 
 from __future__ import annotations
 

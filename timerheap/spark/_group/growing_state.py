@@ -1,4 +1,4 @@
-"""Contents that grow: for each key id a chain of segments, so that a change costs its own size."""
+"""List and map states: for each key id a chain of segments, so that a change costs its own size."""
 
 from __future__ import annotations
 

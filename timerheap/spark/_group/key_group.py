@@ -1,4 +1,4 @@
-"""One key group in a worker: its watermark, keys, timers, waiting rows and states."""
+"""One key group in a worker: its watermark, keys, timers, buffered rows and states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The free space of a file."""
+"""Live state in mapped files of an executor, which its workers hand over to each other."""
 
 from __future__ import annotations
 

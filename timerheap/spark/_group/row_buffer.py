@@ -1,4 +1,4 @@
-"""The order of rows of one key and timestamp: by their columns, so that it depends on the data alone."""
+"""Rows that wait for the watermark, so that they reach the function in event-time order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging the batches of several saves into one, for parts that are checkpointed row by row."""
+"""Tables of rows by id, in slabs of columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of a key group's timers: its rows in a checkpoint, and what they come to."""
+"""A key group's timers: a native heap whose changes are journalled for the checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of a key group's clock: its watermark and the channels that it is made of.
+"""The watermark of a key group, with the channels that it is made of.
 
 Little-endian, in two halves: the times, which most micro-batches change, and the names of the channels.
 

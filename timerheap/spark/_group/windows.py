@@ -1,4 +1,4 @@
-"""Record batches in a memory, from which a part is rebuilt by replaying them."""
+"""The open windows of a key group as a part of its checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the call of a function from a Column, of a classic session or of Spark Connect."""
+"""Aggregates of windows: Spark's functions, read off Columns, and aggregates written in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's settings, checked before a query starts: what a query needs, and what makes it slow.
+"""Builds the DataFrame of a query: hashes and packs rows, groups them by partition, runs the operator.
 
 No setting is changed here, since a setting holds for all queries of a session.
 """

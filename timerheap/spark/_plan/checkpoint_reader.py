@@ -1,4 +1,4 @@
-"""Finds the state of timerheap's operators in a checkpoint, by way of Spark's state data source."""
+"""`read_checkpoint`: the state of a query as DataFrames, and for another query to start from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
-from hashlib import sha256
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
@@ -18,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DecimalType, StructField, StructType
 
 from timerheap._arguments import integer
 from timerheap._native._heap import from_text, xxh64
@@ -315,22 +313,6 @@ def watermark_rows(clock: bytes) -> list[dict[str, Any]]:
 def _time(millis: int) -> datetime | None:
     found: datetime | None = readable(np.array([millis]))[0].as_py()
     return found
-
-
-_BYTES = 8  # of a digest
-
-
-def with_description(rows: DataFrame, description: str) -> DataFrame:
-    """Add a column of nulls named after a description, to group a stream by.
-
-    A restarted query ends with an error that shows the names if the types of its state have changed. Spark
-    compares the types alone, so the type of the column is made from the description. Null costs little.
-    The rows must get their watermark afterwards, which keeps the optimizer from removing the column.
-    """
-    digest = sha256(description.encode()).digest()[:_BYTES]
-    types = [DecimalType(20 + byte // 16, byte % 16) for byte in digest]
-    fields = [StructField(f"byte{at}", type_) for at, type_ in enumerate(types)]
-    return rows.withColumn(description, F.lit(None).cast(StructType(fields)))
 
 
 _RESERVED = "__timerheap_"

@@ -1,4 +1,4 @@
-"""Helpers of the parser of Flink's SQL: the text and the columns of a node, and errors."""
+"""Parses the window queries of Flink SQL, or says by name what it refuses."""
 
 from __future__ import annotations
 

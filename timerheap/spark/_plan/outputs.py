@@ -1,4 +1,4 @@
-"""The side outputs of a function: its tags, and their column in the result of a query."""
+"""Side outputs: the tags of a function, and the DataFrame of each tag."""
 
 from __future__ import annotations
 

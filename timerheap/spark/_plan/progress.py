@@ -1,4 +1,4 @@
-"""Takes the metrics of the tasks out of the results, into the progress of the query."""
+"""`progress`: the metrics of a query's micro-batches, taken out of its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timers of each key that fire in a micro-batch, so that many keys can ask for their next one at once."""
+"""Runs a BatchProcessFunction on key groups: rows and timers as columns, in waves over keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of another query: split by key group of this one, in the tasks that read its checkpoint."""
+"""The tables of a checkpoint, read key group by key group in tasks, or split for another query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks tell the driver: messages for the log, runs of queries to look at, where key groups came from.
+"""What tasks tell the driver: warnings, runs of queries, origins of key groups, errors of functions.
 
 There is one accumulator for all queries of a SparkContext, since PySpark keeps each as long as the context.
 What only the driver needs is imported where it is used: workers that pack rows import this module, too.

@@ -1,4 +1,4 @@
-"""The live key groups that a worker keeps between micro-batches."""
+"""The live key groups of a task: kept by the worker, handed over in files, or loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stateful operator as Spark receives it: loaded where there is work, and not on the driver.
+"""The stateful operator as Spark receives it, on a stream or a batch.
 
 Spark starts a Python process on the driver for each start of a query, which calls only ``init()`` to hear of
 the state. To import this package there would take most of its time, and it cannot import modules that were

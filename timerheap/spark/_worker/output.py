@@ -1,4 +1,4 @@
-"""Columns of values: built from checked Python values, or cast to the declared type."""
+"""Checks what a function yields, and collects it in columns of results and side outputs."""
 
 from __future__ import annotations
 

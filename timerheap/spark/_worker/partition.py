@@ -1,4 +1,4 @@
-"""The metrics of a task, which the operator sends among its results."""
+"""One shuffle partition in one micro-batch: its key groups, their clock, their metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of Spark's state store: that of the bytes of its rows."""
+"""The handle of a StatefulProcessor: its states and timers, with Spark's order and errors."""
 
 from __future__ import annotations
 

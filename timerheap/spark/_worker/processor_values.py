@@ -1,4 +1,4 @@
-"""Spark's own errors of stateful processors, with the texts of its JVM."""
+"""Values of a processor's states, coerced as Spark's JVM coerces them, and Spark's own errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows without their computed columns, which are the last."""
+"""Runs a KeyedProcessFunction on key groups, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes of rows whose fields are found without Python code."""
+"""The rows that a function on rows receives."""
 
 from __future__ import annotations
 

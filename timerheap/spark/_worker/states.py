@@ -1,4 +1,4 @@
-"""What a KeyedProcessFunction is handed on Spark: its context, its timer service and its value states."""
+"""What functions are handed on Spark: contexts, timer services, states, the clock of expiring state."""
 
 from __future__ import annotations
 

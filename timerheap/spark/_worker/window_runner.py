@@ -1,4 +1,4 @@
-"""The columns of a result that identify its window."""
+"""Runs windows on key groups: adds rows to slices or sessions, and emits windows that end."""
 
 from __future__ import annotations
 

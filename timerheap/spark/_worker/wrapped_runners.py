@@ -1,4 +1,4 @@
-"""Runs a KeyedBroadcastProcessFunction: rows by key, and the rows that go to every key group."""
+"""Functions with two inputs or broadcast state, run as functions on rows."""
 
 from __future__ import annotations
 

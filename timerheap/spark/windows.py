@@ -1,4 +1,4 @@
-"""A DataFrame cut into windows, and the options that all windows have."""
+"""Windows on Spark DataFrames: `tumble`, `hop` and `cumulate`, which share slices, and `session`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    BooleanType,
+    DecimalType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from timerheap._arguments import milliseconds, positive
 from timerheap.spark._compat import to_arrow_schema, with_columns
@@ -30,7 +38,6 @@ from timerheap.spark._plan.arguments import (
     quoted,
 )
 from timerheap.spark._plan.build import Input, build, has_spark_watermark, marked, planned, time_mode
-from timerheap.spark._plan.checkpoint_reader import with_description
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns
 from timerheap.spark._query import TIME, Late, Query, TimeMode, WindowWork, shown_name, visible
 from timerheap.spark._slices import SLICE_END, WindowSpec
@@ -43,6 +50,8 @@ from timerheap.tvf import (
     TumblingSliceAssigner,
 )
 from timerheap.watermarks import WatermarkStrategy
+
+__all__ = ["GroupedWindows", "WindowOptions", "Windows", "cumulate", "hop", "session", "tumble"]
 
 
 class WindowOptions(TypedDict, total=False):
@@ -529,7 +538,7 @@ def tumble(
         Distance of the first window from midnight, in ms; less than `size` either way.
     **options
         watermark, time_zone, channel, late, emit_every, local and max_parallelism; see
-        `timerheap.spark._windows.WindowOptions`.
+        `timerheap.spark.windows.WindowOptions`.
 
     Returns
     -------
@@ -660,3 +669,19 @@ def session(
     return Windows(
         Source.checked("session", df, time, lambda zone: SessionUnsliceAssigner(gap, zone), options)
     )
+
+
+_BYTES = 8  # of a digest
+
+
+def with_description(rows: DataFrame, description: str) -> DataFrame:
+    """Add a column of nulls named after a description, to group a stream by.
+
+    A restarted query ends with an error that shows the names if the types of its state have changed. Spark
+    compares the types alone, so the type of the column is made from the description. Null costs little.
+    The rows must get their watermark afterwards, which keeps the optimizer from removing the column.
+    """
+    digest = sha256(description.encode()).digest()[:_BYTES]
+    types = [DecimalType(20 + byte // 16, byte % 16) for byte in digest]
+    fields = [StructField(f"byte{at}", type_) for at, type_ in enumerate(types)]
+    return rows.withColumn(description, F.lit(None).cast(StructType(fields)))

@@ -163,6 +163,8 @@ class KeyedProcessFunction(Function, ABC):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
         """Process one row, a ``pyspark.sql.Row``, and yield output rows: tuples, Rows or dicts.
 
+        A row is copied when it is yielded: what the function then does with a list in it changes nothing.
+
         The method may also return a list of output rows, but not a single row. An int stands for a
         timestamp, in epoch ms.
         """
@@ -399,6 +401,8 @@ class BatchProcessFunction(Function, ABC):
         self, batch: pa.RecordBatch, ctx: BatchProcessFunction.Context
     ) -> Iterable[pa.RecordBatch] | None:
         """Process rows of one key group and yield record batches.
+
+        A batch is copied when it is yielded, since its arrays may be NumPy's: about 1 ns a value.
 
         In arrival order these are all its rows in a micro-batch, else at most one of each key. Columns of
         other types than the result's are cast if that loses nothing, and the fields of structs are matched

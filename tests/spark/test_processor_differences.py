@@ -6,13 +6,14 @@ import datetime
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
 import pytest
 from processor_stage import Stage
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.streaming import StatefulProcessor
 
-from timerheap.spark import transform_with_state
+from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 from timerheap.spark._query import DeclaredState
 from timerheap.spark._worker.processor_values import StructCodec
 
@@ -168,3 +169,27 @@ def test_an_object_of_java_in_a_state_of_strings_raises(value: Any) -> None:
     codec = StructCodec(T.StructType().add("s", T.StringType()))
     with pytest.raises(TypeError, match="a state of type string must get a string"):
         codec.encode((value,))
+
+
+class Keys(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            yield pd.DataFrame({"shown": [f"{key[0]!r} {frame['k'].dtype}"]})
+
+
+@pytest.mark.spark
+@pytest.mark.promises(
+    "StatefulProcessor",
+    "different",
+    "grouping columns of integers with nulls, in pandas",
+    note="exact, in the key and in the frames of keys that are not null; in Spark a null among the rows makes them "
+    "floats, so that 2**53 + 1 is rounded",
+)
+def test_a_null_key_does_not_round_the_others(spark: SparkSession) -> None:
+    df = spark.createDataFrame([(None,), (2**53 + 1,)], "k long").coalesce(1)
+    result = transform_with_state_in_pandas(df, "k", Keys(), "shown string", "append", "None")
+    shown = {row.shown for row in result.collect()}
+    assert any(each.startswith(f"{2**53 + 1} ") for each in shown), shown

@@ -185,8 +185,8 @@ class Keys(StatefulProcessor):
     "StatefulProcessor",
     "different",
     "grouping columns of integers with nulls, in pandas",
-    note="exact, in the key and in the frames of keys that are not null; in Spark a null among the rows makes them "
-    "floats, so that 2**53 + 1 is rounded",
+    note="exact, in the key and in the frames of keys that are not null; in Spark a null among the rows "
+    "makes them floats, so that 2**53 + 1 is rounded",
 )
 def test_a_null_key_does_not_round_the_others(spark: SparkSession) -> None:
     df = spark.createDataFrame([(None,), (2**53 + 1,)], "k long").coalesce(1)

@@ -179,9 +179,9 @@ def read_frame(
 
 @final
 class Packing:
-    def __init__(
-        self, hashes: list[NDArray[np.int64]], max_parallelism: SupportsIndex, partitions: SupportsIndex
-    ) -> None: ...
+    def __new__(
+        cls, hashes: list[NDArray[np.int64]], max_parallelism: SupportsIndex, partitions: SupportsIndex
+    ) -> Self: ...
     @property
     def partitions(self) -> NDArray[np.int64]: ...
     @property

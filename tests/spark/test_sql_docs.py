@@ -234,7 +234,9 @@ def test_of_rows_of_one_time_a_deduplication_keeps_the_first_or_the_last_to_arri
     streams.write_batches(tmp_path / "input", map(bids, batches), SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("Bid")
     for order, wanted in (("ASC", {"E", "F"}), ("DESC", {"D", "G"})):
-        query = LAST_BIDS.replace("PARTITION BY", "PARTITION BY supplier_id,").replace("DESC", order)
+        query = LAST_BIDS.replace("PARTITION BY", "PARTITION BY supplier_id,").replace(
+            "bidtime DESC", f"bidtime {order}"
+        )
         work = tmp_path / order
         streams.run(timerheap.spark.sql(spark, query, STRATEGY, max_parallelism=2), work)
         assert {row[2] for row in streams.sink(spark, work)} == wanted

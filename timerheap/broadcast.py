@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from timerheap.functions import Function, KeyedProcessFunction
-from timerheap.types import Subscripted
+from timerheap.types import _Subscripted
 
 if TYPE_CHECKING:
     from timerheap.output_tag import OutputTag
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["BroadcastState", "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState"]
 
 
-class ReadOnlyBroadcastState(Subscripted):
+class ReadOnlyBroadcastState(_Subscripted):
     """A dict that is the same for all keys (``pyflink.datastream.state.ReadOnlyBroadcastState``).
 
     Parameters
@@ -108,7 +108,7 @@ class KeyedBroadcastProcessFunction(Function, ABC):
     ...         ctx.get_broadcast_state(LIMITS).put(value.room, value.limit)
     """
 
-    class Context(Subscripted, ABC):
+    class Context(_Subscripted, ABC):
         """Context of `process_broadcast_element`, which has no key; valid only during the call."""
 
         @abstractmethod

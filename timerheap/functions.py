@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from timerheap.types import Subscripted
+from timerheap.types import _Subscripted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +88,7 @@ class BatchRuntimeContext(RuntimeContext):
         """Return the handle of a value state."""
 
 
-class Function(Subscripted):
+class Function(_Subscripted):
     """Life cycle of a function.
 
     Every task uses a new copy of the function, and Spark runs one task for every partition of every
@@ -124,7 +124,7 @@ class KeyedProcessFunction(Function, ABC):
     ...         yield ctx.get_current_key(), timestamp
     """
 
-    class Context(Subscripted, ABC):
+    class Context(_Subscripted, ABC):
         """Context of `process_element`; valid only during the call."""
 
         @abstractmethod
@@ -416,7 +416,7 @@ class BatchProcessFunction(Function, ABC):
         return None
 
 
-class AggregateFunction(Subscripted, ABC):
+class AggregateFunction(_Subscripted, ABC):
     """Aggregates elements into an accumulator (``pyflink.datastream.AggregateFunction``).
 
     Only the accumulator is kept, not the elements. A method may modify the accumulator and return it. A

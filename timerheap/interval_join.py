@@ -13,7 +13,7 @@ from timerheap.functions import Function, KeyedCoProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
-from timerheap.types import Subscripted, TypeInformation, Types, arrow_type
+from timerheap.types import TypeInformation, Types, _Subscripted, arrow_type
 
 __all__ = ["IntervalJoin", "ProcessJoinFunction"]
 
@@ -30,7 +30,7 @@ class ProcessJoinFunction(Function, ABC):
     ...         yield left["plane"], ctx.get_right_timestamp() - ctx.get_left_timestamp()
     """
 
-    class Context(Subscripted, ABC):
+    class Context(_Subscripted, ABC):
         """The context of one call of `process_element`; invalid after it."""
 
         @abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from timerheap.state_ttl import StateTtlConfig
-from timerheap.types import Subscripted
+from timerheap.types import _Subscripted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -133,7 +133,7 @@ class AggregatingStateDescriptor(StateDescriptor):
         self.agg_function = agg_function
 
 
-class State(Subscripted, ABC):
+class State(_Subscripted, ABC):
     """State of the current key. A value that does not fit the type of the descriptor raises ValueError."""
 
     @abstractmethod

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Subscripted", "TypeInformation", "Types", "arrow_columns", "arrow_type"]
+__all__ = ["TypeInformation", "Types", "arrow_columns", "arrow_type"]
 
 
-class Subscripted:
+class _Subscripted:
     """A class that can be subscripted in annotations and in the bases of a class; the types are not used."""
 
     def __class_getitem__(cls, types: object) -> GenericAlias:

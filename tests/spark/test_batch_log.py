@@ -12,7 +12,7 @@ import pytest
 from memories import Arena
 
 from timerheap.spark._group.memory import PROCESS
-from timerheap.spark._group.windows import BatchLog, SessionsPart, SlicesPart
+from timerheap.spark._group.open_windows import BatchLog, SessionsPart, SlicesPart
 from timerheap.spark._slices import WindowSpec
 from timerheap.tvf import CountDistinct, HoppingSliceAssigner, SessionUnsliceAssigner, Sum
 

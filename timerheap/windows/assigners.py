@@ -11,7 +11,7 @@ from timerheap._arguments import milliseconds, positive, positive_int
 from timerheap.functions import RuntimeContext
 from timerheap.state import ValueStateDescriptor
 from timerheap.timer import MIN_WATERMARK
-from timerheap.types import Subscripted, Types
+from timerheap.types import Types, _Subscripted
 from timerheap.windows.merging import merge_time_windows
 from timerheap.windows.triggers import (
     CountTrigger,
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-class WindowAssigner(Subscripted, ABC):
+class WindowAssigner(_Subscripted, ABC):
     """Assigns an element to windows (``pyflink.datastream.window.WindowAssigner``).
 
     A subclass implements these three methods and keeps no state in ``self``.
@@ -66,7 +66,7 @@ class WindowAssigner(Subscripted, ABC):
     [TimeWindow(start=60000, end=120000)]
     """
 
-    class WindowAssignerContext(Subscripted, ABC):
+    class WindowAssignerContext(_Subscripted, ABC):
         """Context of `assign_windows`."""
 
         @abstractmethod
@@ -103,7 +103,7 @@ class WindowAssigner(Subscripted, ABC):
 class MergingWindowAssigner(WindowAssigner, ABC):
     """An assigner whose windows can merge (``pyflink.datastream.window.MergingWindowAssigner``)."""
 
-    class MergeCallback(Subscripted, ABC):
+    class MergeCallback(_Subscripted, ABC):
         """Receives the merges of `merge_windows`."""
 
         @abstractmethod
@@ -115,7 +115,7 @@ class MergingWindowAssigner(WindowAssigner, ABC):
         """Call ``callback.merge(to_be_merged, merge_result)`` for each set of windows to merge."""
 
 
-class SessionWindowTimeGapExtractor(Subscripted, ABC):
+class SessionWindowTimeGapExtractor(_Subscripted, ABC):
     """Extracts session gaps from elements (``pyflink.datastream.window.SessionWindowTimeGapExtractor``)."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from timerheap._arguments import not_negative, positive_int
-from timerheap.types import Subscripted
+from timerheap.types import _Subscripted
 
 __all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "TimestampedValue"]
 
@@ -26,7 +26,7 @@ class TimestampedValue(NamedTuple):
     timestamp: int | None = None
 
 
-class Evictor(Subscripted, ABC):
+class Evictor(_Subscripted, ABC):
     """Removes elements from a window when it fires, before or after the window function.
 
     Flink: ``Evictor``.
@@ -46,7 +46,7 @@ class Evictor(Subscripted, ABC):
     ...         pass
     """
 
-    class EvictorContext(Subscripted, ABC):
+    class EvictorContext(_Subscripted, ABC):
         """Context of `evict_before` and `evict_after`."""
 
         @abstractmethod

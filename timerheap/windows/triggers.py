@@ -10,7 +10,7 @@ from typing import Any
 
 from timerheap._arguments import not_negative, positive, positive_int
 from timerheap.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
-from timerheap.types import Subscripted, Types
+from timerheap.types import Types, _Subscripted
 
 __all__ = [
     "ContinuousEventTimeTrigger",
@@ -49,7 +49,7 @@ class TriggerResult(Enum):
         return self.value[1]
 
 
-class Trigger(Subscripted, ABC):
+class Trigger(_Subscripted, ABC):
     """Decides for each key and window when it fires (``pyflink.datastream.window.Trigger``).
 
     A subclass keeps its parameters in ``self`` and its state in ``ctx.get_partitioned_state(descriptor)``.
@@ -74,7 +74,7 @@ class Trigger(Subscripted, ABC):
     ...         return False
     """
 
-    class TriggerContext(Subscripted, ABC):
+    class TriggerContext(_Subscripted, ABC):
         """Context of a trigger, with the timers and the state of one key and one window."""
 
         @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any
 
 from timerheap.functions import AggregateFunction, Function, KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
-from timerheap.types import Subscripted
+from timerheap.types import _Subscripted
 from timerheap.windows.states import WindowStateStore
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 
-class ReduceFunction(Subscripted, ABC):
+class ReduceFunction(_Subscripted, ABC):
     """Combines two elements into one; only the result is kept (``pyflink.datastream.ReduceFunction``)."""
 
     @abstractmethod
@@ -63,7 +63,7 @@ class ProcessWindowFunction(Function, ABC):
     ...         yield key, context.window().start, max(elements, key=lambda row: row["seconds"])
     """
 
-    class Context(Subscripted, ABC):
+    class Context(_Subscripted, ABC):
         """Context of `process`; valid only during the call."""
 
         @abstractmethod

@@ -37,7 +37,7 @@ from timerheap.spark._group.timers import JournalledTimers
 from timerheap.timer import MIN_WATERMARK
 
 if TYPE_CHECKING:
-    from timerheap.spark._group.windows import StoredWindows, WindowsPart
+    from timerheap.spark._group.open_windows import StoredWindows, WindowsPart
     from timerheap.spark._slices import WindowSpec
 
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
@@ -131,7 +131,7 @@ class KeyGroup:
         self.rows: RowBuffer = part(RowBuffer, "rows", layout.rows, layout.order)
         self.slices: WindowsPart | None = None
         if windows is not None:
-            from timerheap.spark._group.windows import part_of  # with timerheap.tvf, for windows alone
+            from timerheap.spark._group.open_windows import part_of  # with timerheap.tvf, for windows alone
 
             self.slices = part(part_of(windows), "slices", windows)
         states = {} if head is None else head["states"]
@@ -474,7 +474,7 @@ class StoredGroup:
         elif kind == ROWS:
             part = self.rows = RowBuffer.restored(schema)
         elif kind == SLICES:
-            from timerheap.spark._group.windows import StoredWindows  # with timerheap.tvf
+            from timerheap.spark._group.open_windows import StoredWindows  # with timerheap.tvf
 
             part = self.windows = StoredWindows(name, schema)
         else:

@@ -37,8 +37,8 @@ from timerheap.spark._group.chunks import (
 from timerheap.spark._group.growing_state import restored_state
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import shown_keys
+from timerheap.spark._group.open_windows import SESSION_START
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
-from timerheap.spark._group.windows import SESSION_START
 from timerheap.spark._query import Query
 from timerheap.spark._worker import checkpoint_tables as tables
 from timerheap.spark._worker.checkpoint_tables import INITIAL, TIMESTAMP, Splitter, readable

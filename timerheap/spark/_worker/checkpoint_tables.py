@@ -14,7 +14,7 @@ from timerheap.spark._group.checkpoint import MANIFEST, Stored, read_clock
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, ReadChunks, StoredGroup, split
 from timerheap.spark._group.keys import shown_keys
-from timerheap.spark._group.windows import SESSION_START
+from timerheap.spark._group.open_windows import SESSION_START
 from timerheap.spark._query import Query
 from timerheap.spark._slices import KEY_HASH, SLICE_END
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK

@@ -15,13 +15,14 @@ built := *-cp$(subst .,,$(version))-*.whl
 sources := $(wildcard setup.py pyproject.toml MANIFEST.in README.md LICENSE) \
   $(shell find csrc timerheap -name __pycache__ -prune -o ! -name '*.so' ! -name _heap.c -print)
 
-# Nothing but what is installed can be imported, here and in Spark's Python workers, which start in this folder.
-installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 \
+# Nothing but what is installed, and the folder $(2), can be imported, here and in Spark's Python workers, which start in
+# this folder.
+installed = env -u PYTHONPATH -u SPARK_HOME PYTHONSAFEPATH=1 $(if $(2),PYTHONPATH=$(2)) \
   PYSPARK_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(venv)/$(1)/bin/python \
   $(venv)/$(1)/bin/python
 
 # A benchmark, which imports the others and measures processes as some tests do.
-measured = env -u SPARK_HOME PYTHONPATH=bench:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python
+measured = env -u SPARK_HOME PYTHONPATH=bench:examples:tests/support PYTHONSAFEPATH=1 $(venv)/bench/bin/python
 
 # On the PATH, or among pyenv's, whose shim may be there and yet not run.
 find_python = for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
@@ -44,10 +45,10 @@ help: ## List the targets
 	@echo '  PYTHON=python3.13 chooses the interpreter; ARGS="..." goes to the demo, the bench or pytest.'
 
 demo: $(venv)/demo/.installed ## A year of real flights through a streaming query, checked against pandas
-	$(call installed,demo) -m timerheap demo $(ARGS)
+	$(call installed,demo,examples) examples/demo.py $(ARGS)
 
 demo-windows: $(venv)/demo/.installed ## The same year in windows that grow through each day, drawn into out/departures.png
-	$(call installed,demo) -m timerheap demo-windows --chart out/departures.png $(ARGS)
+	$(call installed,demo,examples) examples/demo_windows.py --chart out/departures.png $(ARGS)
 
 test-fast: $(venv)/test/.installed ## The quick tests that start neither Spark nor RocksDB
 	$(call installed,test) -m pytest -m "not spark and not slow" -k "not rocksdb" --numprocesses=2 --dist=loadfile $(ARGS)
@@ -160,15 +161,14 @@ $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 	$(venv)/build/bin/python -m build >dist/build.log 2>&1 || { cat dist/build.log; exit 1; }
 	touch $@
 
-# The wheel's extras in each environment; the demo is a user's, and has no dependency group.
-extras_demo := [demo]
-extras_test := [demo,rocksdb,sketches,sql]
+# The wheel's extras in each environment.
+extras_demo := [inspect]
+extras_test := [inspect,rocksdb,sketches,sql]
 $(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
 extras_bench := [spark,java,rocksdb]
 extras_fuzz := [spark]
-extras_lint := [demo,rocksdb,sql]
+extras_lint := [inspect,rocksdb,sql]
 extras_docs := [spark]
-group = $(if $(filter-out demo,$(1)),--group $(1))
 
 $(venv)/%/.installed: $(wheel) | $(venv)/%/pyvenv.cfg
 	$(call install,$*,$(built))
@@ -195,6 +195,6 @@ $(venv)/%/pyvenv.cfg:
 # pip leaves a package alone whose version has not changed, so an older timerheap goes first.
 define install
 $(@D)/bin/python -m pip uninstall -qq --yes timerheap
-$(3) $(@D)/bin/python -m pip install --quiet $(group) "$$(ls dist/$(2))$(extras_$(1))"
+$(3) $(@D)/bin/python -m pip install --quiet --group $(1) "$$(ls dist/$(2))$(extras_$(1))"
 touch $@
 endef

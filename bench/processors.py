@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import usage
 from figures import write_json
+from flights import spark_session
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
-from timerheap._demo.flights import spark_session
 from timerheap.spark import transform_with_state, transform_with_state_in_pandas
 
 _SCHEMA = "key string, at timestamp"

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from figures import write_json
+from flights import spark_session
 from pyspark.sql import SparkSession
 from session_job import Job, expected
 from session_timeout import SETTINGS, Run, expect, run
-
-from timerheap._demo.flights import spark_session
 
 VARIANTS = ("no-op", "columns", "columns-arrival", "rows", "rows-arrival")
 

@@ -22,14 +22,13 @@ from typing import Any
 
 import pandas as pd
 from figures import write_json
+from flights import spark_session
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 from session_job import Job, difference, expected
 from session_variants import UNCHECKED, VARIANTS
 from usage import Cpu, cpu
-
-from timerheap._demo.flights import spark_session
 
 SETTINGS = {  # of all variants
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,

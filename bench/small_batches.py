@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from figures import write_json
+from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
@@ -32,7 +33,6 @@ from usage import cpu
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap._demo.flights import spark_session
 
 _WARM_UP = 5  # micro-batches: workers start, the JVM compiles
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import session_variants
 from figures import write_json
+from flights import spark_session
 from processes import kill, python_workers
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
@@ -35,7 +36,6 @@ from usage import cpu, memory
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap._demo.flights import spark_session
 from timerheap.spark._group.checkpoint import Stored
 from timerheap.spark._worker.driver_mail import Counts
 

@@ -19,13 +19,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from figures import write_json
+from flights import spark_session
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from usage import cpu
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap._demo.flights import spark_session
 
 KEYS, SPAN = 100, 2 * 3_600_000  # event time over all batches, ms
 MINUTE = 60_000

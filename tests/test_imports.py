@@ -35,7 +35,6 @@ LAYERS = {
         "spark",
         "_local_spark testing",
         "_inspect",
-        "_demo",
         "__main__",
     ],
     "spark": [
@@ -56,7 +55,7 @@ LEVELS = {
     wing: {room: level for level, line in enumerate(lines) for room in line.split()}
     for wing, lines in LAYERS.items()
 }
-WITH_PYSPARK = {"spark", "_inspect", "_local_spark", "testing", "_demo"}
+WITH_PYSPARK = {"spark", "_inspect", "_local_spark", "testing"}
 CORE = LEVELS[""].keys() - WITH_PYSPARK - {"__main__"}
 
 SOURCES = sorted(
@@ -170,7 +169,7 @@ def test_no_name_of_a_package_hides_one_of_its_modules(face: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=by_name)
-def test_only_spark_and_the_demo_import_pyspark(path: Path) -> None:
+def test_only_spark_and_the_command_line_import_pyspark(path: Path) -> None:
     if path_in_package(path)[0] not in WITH_PYSPARK:
         assert not strangers(path, "ever") & {"pyspark", "py4j"}
 

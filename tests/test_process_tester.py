@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from overdue import GAP, INPUT, Echo, Overdue, made
 from pyspark.sql import Row
+from unseen_planes import GAP, INPUT, Echo, Overdue, made
 
 from timerheap import (
     BatchProcessFunction,

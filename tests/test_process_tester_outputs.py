@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from overdue import GAP, INPUT, Echo, Overdue, made
 from pyspark.sql import Row
+from unseen_planes import GAP, INPUT, Echo, Overdue, made
 
 import timerheap as flink
 from timerheap import (

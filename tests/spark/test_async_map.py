@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 import streams
 from async_http import PlaneServer, read_models
+from flights import departures, read_flights, write_replay
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -24,7 +25,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import timerheap.spark
-from timerheap._demo.flights import departures, read_flights, write_replay
 from timerheap.async_io import AsyncFunction, AsyncRetryStrategy, has_exception_predicate
 from timerheap.spark._async_map import Mapper
 

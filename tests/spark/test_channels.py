@@ -11,11 +11,11 @@ import carriers
 import pyarrow as pa
 import pytest
 import streams
+from flights import read_flights
 from pyspark.sql import Row, SparkSession
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, WatermarkStrategy
-from timerheap._demo.flights import read_flights
 
 pytestmark = pytest.mark.spark
 

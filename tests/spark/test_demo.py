@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
-from local_spark import JAVA_OPTIONS
-from rich.console import Console
-
-from timerheap._demo.demo import compare
-from timerheap._demo.flights import (
+from demo import compare
+from flights import (
     SCHEMA,
     departures,
     micro_batches,
@@ -23,11 +20,15 @@ from timerheap._demo.flights import (
     start_replay,
     write_replay,
 )
-from timerheap._demo.overdue import DELAY, overdue
-from timerheap._demo.overdue_pandas import departed, final_watermark, overdue_planes
+from local_spark import JAVA_OPTIONS
+from overdue import DELAY, overdue
+from overdue_pandas import departed, final_watermark, overdue_planes
+from rich.console import Console
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "demo.py"
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
@@ -106,7 +107,7 @@ def test_a_batch_dataframe_also_gives_the_alerts_after_the_last_watermark(
 def test_the_command_checks_its_alerts(tmp_path: Path) -> None:
     scratch = {name: str(tmp_path) for name in ("TMPDIR", "TEMP", "TMP")}
     done = subprocess.run(
-        [sys.executable, "-m", "timerheap", "demo", "--batches", "3"],
+        [sys.executable, str(PROGRAM), "--batches", "3"],
         cwd=tmp_path,
         env={**os.environ, **scratch, "COLUMNS": "200", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
         capture_output=True,
@@ -124,7 +125,7 @@ def test_the_command_checks_its_alerts(tmp_path: Path) -> None:
 
 def test_the_command_keeps_its_files_in_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    command = [sys.executable, "-m", "timerheap", "demo", "--directory", str(tmp_path)]
+    command = [sys.executable, str(PROGRAM), "--directory", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert f"must be an empty directory, got {tmp_path}" in " ".join(done.stderr.split())

@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import venv_pack
+from flights import read_flights, write_replay
+from overdue import DELAY
+from overdue_pandas import final_watermark, overdue_planes
 from standalone import cluster, running
 
 import timerheap
-from timerheap._demo.flights import read_flights, write_replay
-from timerheap._demo.overdue import DELAY
-from timerheap._demo.overdue_pandas import final_watermark, overdue_planes
 
 pytestmark = pytest.mark.spark
 
@@ -81,6 +81,8 @@ def answer(work: Path, flights: pd.DataFrame) -> dict[str, Any]:
     }
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     script = Path(__file__).parents[1] / "support" / "flights_on_executors.py"
+    modules = [Path(__file__).parents[2] / "examples" / name for name in ("flights.py", "overdue.py")]
+    options += ["--py-files", ",".join(map(str, modules))]
     with cluster(work) as spark:
         submit = running(
             "spark-submit", "--master", spark.url, *options, script, work, directory=work / "driver"

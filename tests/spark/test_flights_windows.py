@@ -15,17 +15,19 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import streams
+from demo_windows import compare, draw
+from flights import read_flights
 from local_spark import JAVA_OPTIONS
 from pyspark.sql import functions as F
 from rich.console import Console
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap._demo.demo_windows import compare, draw
-from timerheap._demo.flights import read_flights
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "demo_windows.py"
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
@@ -265,7 +267,7 @@ def cumulated(rows: pd.DataFrame, zone: str) -> pd.DataFrame:
 def test_the_command_checks_its_windows_and_draws_a_chart(tmp_path: Path) -> None:
     scratch = {name: str(tmp_path) for name in ("TMPDIR", "TEMP", "TMP")}
     done = subprocess.run(
-        [sys.executable, "-m", "timerheap", "demo-windows", "--batches", "3", "--chart", "new/week.png"],
+        [sys.executable, str(PROGRAM), "--batches", "3", "--chart", "new/week.png"],
         cwd=tmp_path,
         env={**os.environ, **scratch, "COLUMNS": "200", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
         capture_output=True,
@@ -282,7 +284,7 @@ def test_the_command_checks_its_windows_and_draws_a_chart(tmp_path: Path) -> Non
 
 
 def test_a_chart_that_is_not_a_png_file_raises(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "timerheap", "demo-windows", "--chart", "week.svg"]
+    command = [sys.executable, str(PROGRAM), "--chart", "week.svg"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 2
     assert "must end in .png, got" in " ".join(done.stderr.split())

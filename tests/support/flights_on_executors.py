@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+from flights import micro_batches, start_replay
 from pyspark.sql import SparkSession
-
-from timerheap._demo.flights import micro_batches, start_replay
 
 
 def imported(batches):

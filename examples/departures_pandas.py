@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-
-from timerheap._demo.overdue_pandas import departed
+from overdue_pandas import departed
 
 NEW_YORK = "America/New_York"
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+import departures_pandas
 import pandas as pd
-from matplotlib.dates import DateFormatter, DayLocator
-from matplotlib.figure import Figure
-from pyspark.sql import functions as F
-from rich.table import Table
-
-from timerheap._demo import departures_pandas
-from timerheap._demo.demo import SHOWN, local, shown
-from timerheap._demo.departures import DELAY, TIME_ZONE, departures_so_far
-from timerheap._demo.flights import (
+from demo import SHOWN, local, shown
+from departures import DELAY, TIME_ZONE, departures_so_far
+from flights import (
     departures,
     micro_batches,
     read_flights,
@@ -23,14 +22,16 @@ from timerheap._demo.flights import (
     spark_session,
     write_replay,
 )
-from timerheap._demo.overdue_pandas import final_watermark
+from matplotlib.dates import DateFormatter, DayLocator
+from matplotlib.figure import Figure
+from overdue_pandas import final_watermark
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.table import Table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-    from rich.console import Console
 
 COLUMNS = ["origin", "window_start", "window_end", "departures"]
 WEEK = pd.Timestamp("2013-02-04", tz=TIME_ZONE)  # the night to Saturday brings the year's worst blizzard
@@ -53,7 +54,7 @@ def demo_windows(batches: int, directory: Path, chart: Path, console: Console) -
     Returns
     -------
     bool
-        True if the windows equal those of `timerheap._demo.departures_pandas`.
+        True if the windows equal those of `departures_pandas`.
     """
     console.print("[bold]How many flights have left each airport so far today, at every full hour?[/]")
     milliseconds = 0
@@ -141,3 +142,31 @@ def week(monday: pd.Timestamp) -> str:
 def wall_clock(time: pd.Timestamp) -> pd.Timestamp:
     """Return a time as New York's clock shows it, without a time zone."""
     return time.tz_convert(TIME_ZONE).tz_localize(None)
+
+
+@click.command()
+@click.option(
+    "--batches", default=24, show_default=True, type=click.IntRange(1, 1000), help="How many micro-batches."
+)
+@click.option(
+    "--chart",
+    default="departures.png",
+    show_default=True,
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Draw a week of it into this PNG file.",
+)
+def main(batches: int, chart: Path) -> None:
+    """Count a year of departures in windows that grow by the hour through each day.
+
+    Exits with 1 if a window differs from an independent computation.
+    """
+    if chart.suffix != ".png":
+        raise click.BadParameter(f"must end in .png, got {chart}", param_hint="--chart")
+    chart.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="timerheap-") as directory:
+        right = demo_windows(batches, Path(directory), chart, Console(highlight=False))
+    sys.exit(0 if right else 1)
+
+
+if __name__ == "__main__":
+    main()

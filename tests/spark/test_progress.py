@@ -22,7 +22,7 @@ from timerheap.spark import Progress, named, progress, side_output
 from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.checkpoint import Manifest, Run, Segment, Standing
-from timerheap.spark._worker.partition import TASK_METRICS, PartitionBatch, TaskMetrics
+from timerheap.spark._worker.partition import TASK_METRICS, FunctionPartition, TaskMetrics
 from timerheap.timer import MIN_WATERMARK
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.int64())])
@@ -329,7 +329,7 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
 def test_metrics_of_a_function_that_the_driver_does_not_know_raise() -> None:
     runner = Mock(metrics=Metrics())
     others = (Mock() for _ in range(3))
-    batch = PartitionBatch(Mock(has_metrics=False), Placement(1, 4), runner, *others, None, Mock())
+    batch = FunctionPartition(Mock(has_metrics=False), Placement(1, 4), runner, *others, None, Mock())
     with pytest.raises(RuntimeError, match=r"get_metrics_group\(\) must be called in open\(\), also on the"):
         next(batch._frames(Mock()))
 

@@ -25,12 +25,8 @@ from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.progress import observed, output_type
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
 from timerheap.spark._worker.driver_mail import mail
-from timerheap.spark._worker.operator import deferred
-from timerheap.spark._worker.processor import (
-    BatchProcessorOperator,
-    StreamingProcessorOperator,
-    initial_query,
-)
+from timerheap.spark._worker.operator import StreamingOperator, deferred
+from timerheap.spark._worker.processor import BatchProcessorOperator, initial_query
 from timerheap.spark._worker.processor_states import ProcessorHandle, Scope
 
 _TIME_MODES: dict[str, TimeMode] = {
@@ -98,7 +94,7 @@ def run_processor(
     groups = packed(query, df, letters)
     first = None if initial is None else packed(_of_initial(query), initial, letters)
     if df.isStreaming:
-        operator = StreamingProcessorOperator(query, letters)
+        operator = StreamingOperator(query, letters)
         output = groups.transformWithStateInPandas(
             deferred(operator),
             output_type(result, flat=has_event_time),

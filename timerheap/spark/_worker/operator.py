@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -23,16 +23,19 @@ from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
 from timerheap.spark._exchange.frames import AT, HashedRows, broadcast_rows, unpack
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._query import Query, WindowWork
+from timerheap.spark._query import ProcessorWork, Query, WindowWork
 from timerheap.spark._worker.batch_runner import BatchRunner
 from timerheap.spark._worker.driver_mail import Mail, reported
 from timerheap.spark._worker.live_groups import LiveGroups, Owner
 from timerheap.spark._worker.output import ResultBuffer
-from timerheap.spark._worker.partition import PartitionBatch, Runner, run_key_group
+from timerheap.spark._worker.partition import FunctionPartition, Runner, run_key_group
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.spark_store import CHUNKS, SparkStore
 from timerheap.spark._worker.wrapped_runners import Broadcasting, BroadcastRunner
 from timerheap.timer import MAX_WATERMARK
+
+if TYPE_CHECKING:
+    from timerheap.spark._worker.processor import ProcessorPartition
 
 
 def deferred(operator: StatefulProcessor) -> StatefulProcessor:
@@ -106,17 +109,15 @@ class StreamingOperator(StatefulProcessor):
         self._query = query
         self._mail = mail
         self._id = uuid.uuid4().hex
-        self._runner: Runner | None = None
-        self._batch: PartitionBatch | None = None
+        self._partition: FunctionPartition | ProcessorPartition | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Begin a task."""
         self._store = SparkStore(handle)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
-        """Start with what `timerheap.spark._worker.checkpoint_tables.Splitter` has made for a partition."""
-        columns = (initialState[name] for name in ("key_group", "clock", "contents"))
-        self._begun(timerValues).restore(zip(*columns, strict=True))
+        """Start with the state of another query, or with rows for a processor."""
+        self._begun(timerValues).restore(initialState)
 
     def handleInputRows(  # type: ignore[override]  # which allows Rows, too
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
@@ -124,34 +125,38 @@ class StreamingOperator(StatefulProcessor):
         """Process what the pack stage has sent to a partition, under the label of its first key group."""
         frames = list(rows)
         packed = [pair for df in frames for pair in zip(df["sequence"], df["blob"], strict=True)]
-        query, batch = self._query, self._begun(timerValues)
+        query, partition = self._query, self._begun(timerValues)
         parts, observed = unpack(query, packed)
         at = next((int(df[AT].iloc[0]) for df in frames if len(df)), None)
-        if query.broadcast is None:
-            return batch.run(key_group_of(key[0]), parts, observed, at)
-        rules = broadcast_rows(query.broadcast, packed)
-        return batch.run(key_group_of(key[0]), parts, observed, at, rules)
+        rules = None if query.broadcast is None else broadcast_rows(query.broadcast, packed)
+        return partition.run(key_group_of(key[0]), parts, observed, at, rules)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         """Process a key group whose wake-up, a timer of Spark's, has fired."""
-        return self._begun(timerValues).wake_up(key_group_of(key[0]))
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        return self._begun(timerValues).wake_up(key_group_of(key[0]), fired)
 
     def close(self) -> None:
         """End the task."""
-        if self._runner is not None:
-            self._runner.close()
+        if self._partition is not None:
+            self._partition.close()
 
-    def _begun(self, timer_values: Any) -> PartitionBatch:
-        """Return the micro-batch of this task; Spark has a new operator in each."""
-        if self._batch is None:
+    def _begun(self, timer_values: Any) -> FunctionPartition | ProcessorPartition:
+        """Return the partition of this task; Spark has a new operator in each."""
+        if self._partition is None:
             query = self._query
             groups, placement, run = self._task()
-            self._runner = runner = runner_of(query, placement)
-            runner.open()
-            self._batch = PartitionBatch(
-                query, placement, runner, self._store, groups, self._mail, run, timer_values
-            )
-        return self._batch
+            if isinstance(query.work, ProcessorWork):
+                from timerheap.spark._worker.processor import ProcessorPartition  # for processors alone
+
+                self._partition = ProcessorPartition(query, placement, self._store, groups, timer_values)
+            else:
+                runner = runner_of(query, placement)
+                runner.open()
+                self._partition = FunctionPartition(
+                    query, placement, runner, self._store, groups, self._mail, run, timer_values
+                )
+        return self._partition
 
     def _task(self) -> tuple[LiveGroups, Placement, str | None]:
         """Begin the work of this task; return the key groups, their placement, and the run."""

@@ -6,9 +6,9 @@ import json
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from timerheap.metrics import Metrics
 from timerheap.spark._exchange.frames import HashedRows, Part, by_key_group
 from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
-from timerheap.spark._group.checkpoint import Manifest, read_clock
+from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.watermark import WatermarkState
@@ -30,6 +30,9 @@ from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.wrapped_runners import BroadcastRunner
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, lateness
+
+if TYPE_CHECKING:
+    from timerheap.spark._worker.processor import ProcessorRunner
 
 Combine = Literal["sum", "min", "max"]
 
@@ -303,21 +306,60 @@ class _Clock(NamedTuple):
         return cls(state.watermark, state.newest(), state.next_change(), data, new)
 
 
-class PartitionBatch:
+class Partition:
+    """The key groups of one partition in one micro-batch, as they are stored, and the metrics of them all."""
+
+    def __init__(
+        self,
+        query: Query,
+        placement: Placement,
+        runner: Runner | ProcessorRunner,
+        store: SparkStore,
+        groups: LiveGroups,
+    ) -> None:
+        self._query = query
+        self._placement = placement
+        self._runner: Any = runner
+        self._store = store
+        self._groups = groups
+        self._metrics = TaskMetrics()
+
+    def close(self) -> None:
+        """End the task."""
+        self._runner.close()
+
+    def _load(self, key_group: int) -> tuple[KeyGroup, Stored]:
+        label = label_of(key_group)
+        self._store.select(label)
+        return self._groups.load(label)
+
+    def _manifest(self, key_group: int) -> Manifest:
+        """Return what is stored of a key group."""
+        self._store.select(label_of(key_group))
+        return self._store.read_manifest() or Manifest(self._placement.max_parallelism)
+
+    def _leave(self, key_group: int) -> None:
+        """Select the key group that Spark has called, and wait until all calls have succeeded."""
+        self._store.select(label_of(key_group))
+        self._store.settle()
+
+    def _counted(self, metrics: Metrics | None = None, **totals: int) -> str:
+        """Return the metrics since the last call, given what the task has counted so far."""
+        counts = self._groups.counts
+        self._metrics.add_totals(
+            fired_timers=self._runner.fired_timers,
+            groups_handed_over=counts.handed_over,
+            groups_loaded=counts.loaded,
+            **totals,
+        )
+        self._metrics.add(max_parallelism=self._placement.max_parallelism)
+        return self._metrics.take(metrics)
+
+
+class FunctionPartition(Partition):
     """Runs the key groups of one partition in one micro-batch, each at most once.
 
-    Parameters
-    ----------
-    query : Query
-    placement : Placement
-    runner : Runner
-    store : SparkStore
-    groups : LiveGroups
-    mail : Mail
-    run : str or None
-        Run of the query.
-    timer_values : TimerValues
-        The times of the micro-batch.
+    `run` is the run of the query, and `timer_values` are the times of the micro-batch.
     """
 
     def __init__(
@@ -331,11 +373,7 @@ class PartitionBatch:
         run: str | None,
         timer_values: Any,
     ) -> None:
-        self._query = query
-        self._placement = placement
-        self._runner = runner
-        self._store = store
-        self._groups = groups
+        super().__init__(query, placement, runner, store, groups)
         self._mail = mail
         self._run = run
         self._follows = query.time_mode == "EventTime"
@@ -347,7 +385,6 @@ class PartitionBatch:
         self._at = self._now
         self._shared: _Clock | None = None  # by all key groups
         self._done: set[int] = set()
-        self._metrics = TaskMetrics()
 
     def run(
         self,
@@ -376,19 +413,20 @@ class PartitionBatch:
                 yield from result_frames(output.table())
                 output = ResultBuffer(*self._query.outputs)
         self._count_others(partition)
-        self._store.select(label_of(partition))  # as Spark had left it
-        self._store.settle()
+        self._leave(partition)
         yield from self._frames(output)
 
-    def restore(self, rows: Iterable[tuple[int, bytes | None, bytes | None]]) -> None:
-        """Load the state of another query into key groups: their clocks, and contents of `split`."""
+    def restore(self, initial: Mapping[str, Iterable[Any]]) -> None:
+        """Load the state of another query into key groups.
+
+        These are the columns of what `timerheap.spark._worker.checkpoint_tables.Splitter` has made.
+        """
         by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-        for key_group, data, contents in rows:
+        columns = (initial[name] for name in ("key_group", "clock", "contents"))
+        for key_group, data, contents in zip(*columns, strict=True):
             by_group.setdefault(key_group, []).append((data, contents))
         for key_group, pairs in sorted(by_group.items()):
-            label = label_of(key_group)
-            self._store.select(label)
-            group, stored = self._groups.load(label)
+            group, stored = self._load(key_group)
             stored_clock = next((data for data, _ in pairs if data), stored.read_clock(self._store))
             for _, contents in pairs:
                 if contents:
@@ -396,10 +434,10 @@ class PartitionBatch:
             clock = _Clock.of(self._clock_state(stored_clock))
             group.watermark = clock.watermark
             self._set_wake_up(key_group, group.loaded(), clock)
-            self._groups.save(label, group, stored, clock.data, whole=True)
+            self._groups.save(label_of(key_group), group, stored, clock.data, whole=True)
         self._store.settle()
 
-    def wake_up(self, key_group: int) -> Iterator[pd.DataFrame]:
+    def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
         """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
         if key_group in self._done:
             return iter(())
@@ -407,8 +445,7 @@ class PartitionBatch:
         self._run_group(key_group, None, merged([]), output)
         if self._is_first(key_group):
             self._count_others(key_group)
-            self._store.select(label_of(key_group))
-        self._store.settle()
+        self._leave(key_group)
         return self._frames(output)
 
     def _run_group(
@@ -419,9 +456,7 @@ class PartitionBatch:
         output: ResultBuffer,
         broadcast: pa.Table | None = None,
     ) -> None:
-        label = label_of(key_group)
-        self._store.select(label)
-        group, stored = self._groups.load(label)
+        group, stored = self._load(key_group)
         self._done.add(key_group)
         clock = self._clock_for(key_group, stored.manifest, observed)
         late_rows, watermark = group.late_rows, max(group.watermark, clock.watermark)
@@ -432,7 +467,7 @@ class PartitionBatch:
         self._set_wake_up(key_group, group, clock)
         group.forget_dead_keys()
         writes_clock = clock.has_new_channels or self._is_first(key_group)
-        self._groups.save(label, group, stored, clock.data, writes_clock=writes_clock)
+        self._groups.save(label_of(key_group), group, stored, clock.data, writes_clock=writes_clock)
         late_rows = group.late_rows - late_rows
         self._metrics.add_times(watermark, clock.newest, self._wall_clock)
         self._metrics.add(late_rows=late_rows, dropped_rows=late_rows * (self._query.late == "drop"))
@@ -447,8 +482,7 @@ class PartitionBatch:
         for key_group in self._placement.key_groups(partition):
             if key_group in self._done:
                 continue
-            self._store.select(label_of(key_group))
-            manifest = self._store.read_manifest() or Manifest(self._placement.max_parallelism)
+            manifest = self._manifest(key_group)
             if manifest.wake_up is None or manifest.wake_up > self._over:
                 self._metrics.add_group(manifest)
 
@@ -519,12 +553,5 @@ class PartitionBatch:
                 "get_metrics_group() must be called in open(), also on the driver, which then knows that the "
                 "function has metrics; move the call there, before any check of TaskContext.get()"
             )
-        counts = self._groups.counts
-        self._metrics.add_totals(
-            fired_timers=self._runner.fired_timers,
-            out_of_order_rows=self._runner.rows_ahead.count,
-            groups_handed_over=counts.handed_over,
-            groups_loaded=counts.loaded,
-        )
-        self._metrics.add(max_parallelism=self._placement.max_parallelism)
-        yield from result_frames(output.table(), self._metrics.take(own))
+        counted = self._counted(own, out_of_order_rows=self._runner.rows_ahead.count)
+        yield from result_frames(output.table(), counted)

@@ -89,145 +89,62 @@ class WindowWork:
 
 @dataclass(frozen=True)
 class DeclaredState:
-    """A state that a processor has asked its handle for.
-
-    Parameters
-    ----------
-    shape : {"value", "list", "map"}
-    schemas : tuple of pyspark.sql.types.StructType
-        Of the values; of a map, of its keys and of its values.
-    ttl : int or None
-        The time to live in ms.
-    """
+    """A state that a processor has asked its handle for."""
 
     shape: Literal["value", "list", "map"]
-    schemas: tuple[StructType, ...]
-    ttl: int | None
+    schemas: tuple[StructType, ...]  # of the values; of a map, of its keys and of its values
+    ttl: int | None  # ms
 
 
 @dataclass(frozen=True)
 class FrameSettings:
-    """Spark's settings that DataFrames depend on.
+    """Spark's settings that DataFrames depend on."""
 
-    Parameters
-    ----------
-    rows, nbytes : int
-        The most rows in one DataFrame, and about how many bytes of Arrow data make it full.
-    ints_to_decimals : bool
-        Whether ints of a result may become decimals.
-    safe : bool
-        Whether a value of a result that does not fit its type is an error.
-    by_name : bool
-        Whether the columns of a result are found by name, else by position.
-    """
-
-    rows: int
-    nbytes: int
-    ints_to_decimals: bool = False
-    safe: bool = True
-    by_name: bool = True
+    rows: int  # the most in one DataFrame
+    nbytes: int  # about how many bytes of Arrow data make a DataFrame full
+    ints_to_decimals: bool = False  # whether ints of a result may become decimals
+    safe: bool = True  # whether a value of a result that does not fit its type is an error
+    by_name: bool = True  # whether the columns of a result are found by name, else by position
 
 
 @dataclass(frozen=True)
 class ProcessorWork:
-    """A StatefulProcessor to run.
-
-    Parameters
-    ----------
-    processor : StatefulProcessor
-    style : {"rows", "frames"}
-        What the processor receives and yields: ``Row`` objects or pandas DataFrames.
-    states : dict of str to DeclaredState
-        The states that its ``init`` declares, by name.
-    event_time : tuple of str
-        The path of the column with a watermark of Spark's, whose late rows are dropped; () for none.
-    initial : pyspark.sql.types.StructType or None
-        The type of the rows of the initial state, if there is one.
-    initial_key : tuple of str
-        Their key columns, whose names may differ from those of the rows.
-    zone : str
-        Time zone of the timestamps that the processor receives.
-    frames : FrameSettings
-    has_event_time : bool
-        Whether a column of the results is the event time of what follows, which Spark must see.
-    """
+    """A StatefulProcessor to run."""
 
     processor: StatefulProcessor
-    style: Literal["rows", "frames"]
-    states: dict[str, DeclaredState]
-    event_time: tuple[str, ...]
-    initial: StructType | None
-    initial_key: tuple[str, ...]
-    zone: str
+    style: Literal["rows", "frames"]  # what it receives and yields: Row objects or pandas DataFrames
+    states: dict[str, DeclaredState]  # that its init declares
+    event_time: tuple[str, ...]  # the path of the column with Spark's watermark, whose late rows are dropped
+    initial: StructType | None  # the type of the rows of the initial state
+    initial_key: tuple[str, ...]  # their key columns, whose names may differ from those of the rows
+    zone: str  # time zone of the timestamps that the processor receives
     frames: FrameSettings
-    has_event_time: bool = False
+    has_event_time: bool = False  # whether a column of the results is the event time of what follows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """One query, built on the driver and pickled to its workers.
+    """One query, built on the driver and pickled to its workers."""
 
-    Parameters
-    ----------
-    work : KeyedProcessFunction, BatchProcessFunction, WindowWork or ProcessorWork
-        What each key group runs.
-    key : list of str
-        Key columns.
-    rows : pyspark.sql.types.StructType
-        Type of the input rows, without the columns that timerheap adds.
-    result : pyspark.sql.types.StructType
-        Type of the results, without the columns of late rows.
-    event_time : str or None
-        Event-time column, in which null is an error.
-    watermarks : tuple of WatermarkStrategy
-        One for each input.
-    channels : tuple of (str or None)
-        For each input, the column whose values have a watermark each.
-    order : {"event_time", "arrival"}
-        When rows reach the function.
-    time_mode : {"None", "ProcessingTime", "EventTime"}
-        Time mode of the stateful operator on a stream.
-    max_parallelism : int or None
-        Number of key groups; None: the default for the running number of partitions.
-    late : {"drop", "emit", "process"}
-        What becomes of late rows.
-    late_row : pyspark.sql.types.StructType, optional
-        Type of ``late_row`` in the result, with "emit".
-    late_columns : tuple of str
-        The columns of `rows` that become the fields of `late_row`.
-    drop_state : tuple of str
-        Names of states in the checkpoint to drop.
-    side_outputs : tuple of OutputTag
-        The side outputs of the function.
-    broadcast : pyspark.sql.types.StructType, optional
-        Type of the rows that go to every key group, for a function with broadcast state.
-    has_metrics : bool
-        Whether the function has metrics of its own, which the query observes.
-    key_names : list of str, optional
-        The names of the key columns in the user's rows, by default `key`; fewer if the rest are not theirs.
-    encrypted : bool
-        Whether Spark encrypts what it writes to local disks, so that live state must stay in memory.
-    """
-
-    work: KeyedProcessFunction | BatchProcessFunction | WindowWork | ProcessorWork
+    work: KeyedProcessFunction | BatchProcessFunction | WindowWork | ProcessorWork  # what each key group runs
     key: list[str]
-    rows: StructType
-    result: StructType
-    event_time: str | None
-    watermarks: tuple[WatermarkStrategy, ...]
-    channels: tuple[str | None, ...]
-    order: RowOrder
-    time_mode: TimeMode
-    max_parallelism: int | None
+    rows: StructType  # the type of the input rows, without the columns that timerheap adds
+    result: StructType  # without the columns of late rows
+    event_time: str | None  # the column, in which null is an error
+    watermarks: tuple[WatermarkStrategy, ...]  # one for each input
+    channels: tuple[str | None, ...]  # for each input, the column whose values have a watermark each
+    order: RowOrder  # when rows reach the function
+    time_mode: TimeMode  # of the stateful operator on a stream
+    max_parallelism: int | None  # None: the default for the running number of partitions
     late: Late = "drop"
-    late_row: StructType | None = None
-    late_columns: tuple[str, ...] = ()
+    late_row: StructType | None = None  # the type of this column in the result, with "emit"
+    late_columns: tuple[str, ...] = ()  # of `rows`, which become the fields of `late_row`
     drop_state: tuple[str, ...] = ()
     side_outputs: tuple[OutputTag, ...] = ()
-    broadcast: StructType | None = None
-    has_metrics: bool = False
-    key_names: list[str] | None = None
-    encrypted: bool = False
+    broadcast: StructType | None = None  # the type of the rows that go to every key group
+    has_metrics: bool = False  # whether the function has metrics of its own, which the query observes
+    key_names: list[str] | None = None  # those that the user knows, without keys that only timerheap has
+    encrypted: bool = False  # whether Spark encrypts local files, so that live state must stay in memory
 
     @property
     def windows(self) -> WindowSpec | None:

@@ -205,38 +205,6 @@ def test_masked_values_are_null_whatever_is_under_the_mask() -> None:
     ]
 
 
-def test_partials_of_another_engine_equal_those_of_rows() -> None:
-    """Use Spark's count, sum, min and variance of a slice instead of its rows."""
-    aggregation = Aggregation(
-        [Count("v"), Sum("v", np.int64), Avg("v", np.int64), Sum("v", float), Min("v", np.int64), VarPop("v")]
-    )
-    values = [[2**62, 2**62, -5], [None], [3]]
-    rows = [value for part in values for value in part]
-    slices = np.repeat([10, 20, 30], [3, 1, 1])
-    counts, least = [3, 0, 1], [-5, None, 3]
-    sums = [2**63 - 5, None, 3]
-    there = [[value for value in part if value is not None] for part in values]
-    means = [statistics.fmean(part) if part else None for part in there]
-    m2 = [statistics.pvariance(map(float, part)) * len(part) if part else None for part in there]
-    computed = aggregation.from_parts(
-        [7, 7, 7],
-        [10, 20, 30],
-        [
-            ([3, 1, 1],),
-            *((counts,), (sums, counts), (sums, counts), (sums, counts), (least, counts)),
-            (counts, means, m2),
-        ],
-    )
-    of_rows = aggregation.accumulate([7] * 5, slices, {"v": rows})
-    for got, wanted in zip(aggregation.results(computed), aggregation.results(of_rows), strict=True):
-        assert np.ma.getmaskarray(got).tolist() == np.ma.getmaskarray(wanted).tolist()
-        assert got.compressed().tolist() == pytest.approx(wanted.compressed().tolist(), rel=1e-12)
-    with pytest.raises(TypeError, match=r"sum\(v\): parts must be sum, count, got 1 columns"):
-        Sum("v", float).from_parts([1])
-    with pytest.raises(TypeError, match=r"built from parts, got count\(distinct v\), which needs the rows"):
-        Aggregation([CountDistinct("v", float)]).from_parts([7], [10], [([1],), ([1],)])
-
-
 def test_multisets_are_selected_like_a_column_and_checked() -> None:
     column = Multisets(np.array([0, 2, 2, 3]), np.array([5, 7, 9]), np.array([1, 3, 2]))
     chosen = column[np.array([False, True, True])]
@@ -375,14 +343,6 @@ def test_hashed_groups_are_those_of_a_sort(keys: int, slices: int) -> None:
         hashed, by_sort = group_rows(ends, key_ids), group_by(ends, key_ids)
         for one, other in zip(hashed, by_sort, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("aggregate", [Sum("d", object), Avg("d", object)])
-def test_a_part_that_has_overflowed_is_an_error(aggregate: Sum) -> None:
-    with pytest.raises(
-        OverflowError, match=r"\(d\) must fit into its type, got null for the sum of 2 values"
-    ):
-        aggregate.from_parts([Decimal(1), None, None], [1, 0, 2])
 
 
 def test_the_name_of_an_aggregate_is_pickled() -> None:

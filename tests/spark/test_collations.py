@@ -62,7 +62,7 @@ def test_a_channel_with_another_collation_raises(df: DataFrame, collation: str) 
 def test_grouping_and_comparing_by_another_collation_raise(df: DataFrame, collation: str) -> None:
     for windows in (
         timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY),
-        timerheap.spark.hop(df, "at", slide=5, size=10, watermark=STRATEGY, local="arrow"),
+        timerheap.spark.hop(df, "at", slide=5, size=10, watermark=STRATEGY),
         timerheap.spark.cumulate(df, "at", step=5, max_size=10, watermark=STRATEGY),
         timerheap.spark.session(df, "at", 5, watermark=STRATEGY),
     ):

@@ -136,20 +136,19 @@ def test_hourly_departures_equal_those_of_spark(
     wanted = sparks(df, "1 hour")
     assert wanted["n"].sum() == len(departed) == 328_521
 
-    def cut(df: DataFrame, local: str) -> DataFrame:
+    def cut(df: DataFrame) -> DataFrame:
         windows = timerheap.spark.tumble(
-            df, "departed", size=HOUR.to_pytimedelta(), watermark=STRATEGY, local=local, max_parallelism=4
+            df, "departed", size=HOUR.to_pytimedelta(), watermark=STRATEGY, max_parallelism=4
         )
         return windows.groupBy("origin").agg(*aggregates())
 
-    equal(taken(cut(df, "arrow")), wanted)
-    found = streamed(spark, tmp_path, departed, 3, lambda df: cut(df, "jvm"))
+    equal(taken(cut(df)), wanted)
+    found = streamed(spark, tmp_path, departed, 3, cut)
     equal(found, wanted[wanted["window_end"] <= departed["departed"].max() - DAY])
 
 
-@pytest.mark.parametrize("local", ["jvm", "arrow"])
 def test_a_day_sliding_by_five_minutes_equals_that_of_spark(
-    local: str, spark: SparkSession, departed: pd.DataFrame, tmp_path: Path
+    spark: SparkSession, departed: pd.DataFrame, tmp_path: Path
 ) -> None:
     # The week of the blizzard, and of the rest so few that many windows are empty, and must not come.
     storm = departed["departed"].between("2013-02-06", "2013-02-12")
@@ -161,7 +160,6 @@ def test_a_day_sliding_by_five_minutes_equals_that_of_spark(
         slide=5 * MINUTE.to_pytimedelta(),
         size=DAY.to_pytimedelta(),
         watermark=STRATEGY,
-        local=local,
         max_parallelism=4,
     )
     found = taken(windows.groupBy("origin").agg(*aggregates()))

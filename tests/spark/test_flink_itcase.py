@@ -114,27 +114,25 @@ CUBES = (
 
 
 @pytest.mark.parametrize(
-    ("text", "local", "expected"),
+    ("text", "expected"),
     [
-        (CUBES, None, TUMBLE + CUBE),
-        (query(HOPS), None, HOP),
-        (query(CUMULATES), None, CUMULATE),
-        (query(TUMBLES, "WHERE name = 'a' AND double > 0"), None, "a,0,5,4,11.10,5.0,1.0"),
-        # Spark's watermark lags by one micro-batch.
-        (query(TUMBLES), "jvm", TUMBLE.replace("a,0,5,4,11.10", "a,0,5,5,16.65")),
+        (CUBES, TUMBLE + CUBE),
+        (query(HOPS), HOP),
+        (query(CUMULATES), CUMULATE),
+        (query(TUMBLES, "WHERE name = 'a' AND double > 0"), "a,0,5,4,11.10,5.0,1.0"),
     ],
-    ids=["tumble", "hop", "cumulate", "where", "tumble by jvm"],
+    ids=["tumble", "hop", "cumulate", "where"],
 )
 @pytest.mark.promises("Flink SQL", "supported", "late rows")
 def test_late_rows_of_slices_are_the_same_as_in_flink(
-    text: str, local: str | None, expected: str, spark: SparkSession, tmp_path: Path
+    text: str, expected: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Rows that WHERE drops, such as the one at 8, advance the watermark too."""
     batches = [as_rows(part) for part in (ROWS[:7], ROWS[7:], [END])]
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
     streams.read_stream(spark, tmp_path / "input").createOrReplaceTempView("t1")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
-    result = timerheap.spark.sql(spark, text, strategy, local=local, max_parallelism=2)
+    result = timerheap.spark.sql(spark, text, strategy, max_parallelism=2)
     streams.run(result, tmp_path)
     assert streams.sink(spark, tmp_path) == results(expected)
 

@@ -389,9 +389,7 @@ def test_large_arrow_types_work(streaming: bool, spark: SparkSession, tmp_path: 
         assert found == sorted([one, late], key=repr)
         if not streaming:
             timed = df.withColumn("at", F.timestamp_millis("at"))
-            windows = timerheap.spark.hop(
-                timed, "at", slide=1_000, size=1_000, watermark=MONOTONOUS, local="arrow"
-            )
+            windows = timerheap.spark.hop(timed, "at", slide=1_000, size=1_000, watermark=MONOTONOUS)
             counted = windows.groupBy("k").agg(F.min("b").alias("least"), F.count_distinct("b").alias("n"))
             assert {tuple(row) for row in counted.select("k", "least", "n").collect()} == {
                 ("a", b"x", 1),

@@ -156,13 +156,10 @@ def test_columns_and_expressions_name_keys_times_and_channels_everywhere(df: Dat
     assert windows.columns == ["low", "window_start", "window_end", "n"]
     counts = {("a", 0): 1, ("a", 2_000): 1, ("b", 2_000): 1}
     assert {(row["low"], row["ms"]): row["n"] for row in _in_ms(windows).collect()} == counts
-    for local in ("jvm", "arrow"):
-        cut = timerheap.spark.tumble(
-            df, F.timestamp_millis(F.col("ms")), size="2 seconds", watermark="0 seconds", local=local
-        )
-        result = cut.groupBy(F.lower("k"), F.col("s.k")).agg(F.count("*").alias("n"))
-        assert result.columns[:3] == ["lower(k)", "k", "window_start"]
-        assert {(row["lower(k)"], row["ms"]): row["n"] for row in _in_ms(result).collect()} == counts
+    cut = timerheap.spark.tumble(df, F.timestamp_millis(F.col("ms")), size="2 seconds", watermark="0 seconds")
+    result = cut.groupBy(F.lower("k"), F.col("s.k")).agg(F.count("*").alias("n"))
+    assert result.columns[:3] == ["lower(k)", "k", "window_start"]
+    assert {(row["lower(k)"], row["ms"]): row["n"] for row in _in_ms(result).collect()} == counts
 
 
 def _in_ms(result: DataFrame) -> DataFrame:

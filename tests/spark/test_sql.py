@@ -226,11 +226,6 @@ STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(5_000)
             {"watermark": STRATEGY},
             "must name one column, got 'nope'",
         ),
-        (
-            COUNTS.replace("ts", "value"),
-            {"watermark": STRATEGY, "local": "jvm"},
-            'local must be "arrow" or left out',
-        ),
         (SESSION, {"watermark": STRATEGY, "channel": "nope"}, "channel must name one column, got 'nope'"),
         (5, {}, "query must be a str, got 5"),
     ],

@@ -90,16 +90,11 @@ BY_SUPPLIER = """
 
 
 @pytest.mark.parametrize("bid", [BIDS], indirect=True)
-@pytest.mark.parametrize(
-    ("sets", "local"),
-    [("GROUPING SETS ((supplier_id), ())", "jvm"), ("ROLLUP (supplier_id)", "arrow")],
-)
+@pytest.mark.parametrize("sets", ["GROUPING SETS ((supplier_id), ())", "ROLLUP (supplier_id)"])
 @pytest.mark.promises("Flink SQL", "supported", "GROUPING SETS", "CUBE", "ROLLUP")
-def test_grouping_sets_return_the_documented_results(
-    sets: str, local: str, bid: None, spark: SparkSession
-) -> None:
+def test_grouping_sets_return_the_documented_results(sets: str, bid: None, spark: SparkSession) -> None:
     query = f"{SETS}  GROUP BY window_start, window_end, {sets};"
-    result = timerheap.spark.sql(spark, query, local=local, max_parallelism=2)
+    result = timerheap.spark.sql(spark, query, max_parallelism=2)
     assert found(streams.rows(result)) == results(BY_SUPPLIER)
 
 

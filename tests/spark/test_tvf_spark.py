@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable
 from decimal import Context, Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +79,18 @@ def flat(result: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(rounded, key=repr)
 
 
-@pytest.mark.parametrize("local", ["jvm", "arrow"])
 @pytest.mark.parametrize(("slide", "size"), [(10, 10), (5, 20)])
 def test_windows_of_a_batch_equal_those_of_spark(
-    slide: int, size: int, local: str, spark: SparkSession, tmp_path: Path
+    slide: int, size: int, spark: SparkSession, tmp_path: Path
 ) -> None:
     streams.write_batches(tmp_path, [make(1, 600)], SCHEMA)
     df = spark.read.parquet(str(tmp_path / "00000.parquet"))
-    options: dict[str, Any] = {"watermark": STRATEGY, "local": local, "max_parallelism": 3}
+    options: dict[str, Any] = {"watermark": STRATEGY, "max_parallelism": 3}
     if slide == size:
         windows = timerheap.spark.tumble(df, "at", size=size * MINUTE, **options)
     else:
         windows = timerheap.spark.hop(df, "at", slide=slide * MINUTE, size=size * MINUTE, **options)
-    more = [] if local == "jvm" else [F.count_distinct("d").alias("ds"), F.approx_count_distinct("d")]
+    more = [F.count_distinct("d").alias("ds"), F.approx_count_distinct("d")]
     ours = windows.groupBy("k").agg(*aggregates(), *more)
     window = F.window("at", f"{size} minutes", f"{slide} minutes").alias("w")
     theirs = df.groupBy("k", window).agg(*aggregates(), *more)
@@ -101,10 +101,7 @@ def test_windows_of_a_batch_equal_those_of_spark(
     ]
 
 
-@pytest.mark.parametrize("local", ["jvm", "arrow"])
-def test_aggregates_of_decimals_are_exact_as_in_spark(
-    local: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_aggregates_of_decimals_are_exact_as_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     draw = random.Random(2)
     wide = [Decimal(draw.randrange(-(10**32), 10**32)).scaleb(-10, Context(prec=38)) for _ in range(200)]
     rows: list[dict[str, Any]] = [
@@ -118,7 +115,7 @@ def test_aggregates_of_decimals_are_exact_as_in_spark(
     stream = streams.read_stream(spark, tmp_path / "in")
     asked = [make(name) for name in ("price", "wide") for make in (F.sum, F.avg, F.max)]
     asked.append(F.stddev("price"))
-    options: dict[str, Any] = {"watermark": STRATEGY, "local": local, "max_parallelism": 3}
+    options: dict[str, Any] = {"watermark": STRATEGY, "max_parallelism": 3}
     windows = timerheap.spark.hop(stream, "at", slide=MINUTE, size=2 * MINUTE, **options)
     ours = windows.groupBy().agg(*asked).drop("window_time")
     streams.run(ours, tmp_path)
@@ -148,8 +145,7 @@ def cumulated(rows: Iterable[dict[str, Any]], step: int, size: int, end: int) ->
     )
 
 
-@pytest.mark.parametrize("local", ["jvm", "arrow"])
-def test_cumulating_windows_survive_a_restart(local: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_cumulating_windows_survive_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     rows = make(2, 500)
     parts = [rows[start : start + 100] for start in range(0, 500, 100)]
     streams.write_batches(tmp_path / "input", parts[:3], SCHEMA)
@@ -162,11 +158,9 @@ def test_cumulating_windows_survive_a_restart(local: str, spark: SparkSession, t
             step=2 * MINUTE,
             max_size=10 * MINUTE,
             watermark=STRATEGY,
-            local=local,
             max_parallelism=2,
         )
-        last = F.max("d").alias("last") if local == "jvm" else F.count_distinct("d").alias("ds")
-        return windows.groupBy().agg(F.count("*").alias("n"), last)
+        return windows.groupBy().agg(F.count("*").alias("n"), F.count_distinct("d").alias("ds"), F.max("d"))
 
     streams.run(query(), tmp_path)
     streams.write_batches(tmp_path / "input", parts[3:], SCHEMA)
@@ -175,11 +169,11 @@ def test_cumulating_windows_survive_a_restart(local: str, spark: SparkSession, t
     end = millis(max(row["at"] for row in rows)) - 2 * MINUTE
     wanted = cumulated(rows, 2 * MINUTE, 10 * MINUTE, end)
     assert [row[:3] for row in found] == [row[:3] for row in wanted]
-    assert [row[3] for row in found] == [max(row[3]) if local == "jvm" else len(row[3]) for row in wanted]
+    assert [row[3:] for row in found] == [(len(row[3]), max(row[3])) for row in wanted]
     assert len(found) > 10
     state = timerheap.spark.read_checkpoint(spark, tmp_path / "checkpoint")
     assert state.windows().count()
-    assert state.watermarks().first()["input"] == ("spark" if local == "jvm" else "df")
+    assert state.watermarks().first()["input"] == "df"
 
 
 class Longest(AggregateFunction):
@@ -268,10 +262,6 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
             lambda df: ours(df).agg(F.max(F.struct("v"))),
             r"agg: max\(struct\(v\)\) must be of an atomic type, got struct<v:bigint>",
         ),
-        (
-            lambda df: ours(df, local="jvm").agg(F.count_distinct("v")),
-            r'local must be "arrow" or .*, got "jvm": Spark computes no parts of count\(DISTINCT v\)',
-        ),
         (lambda df: ours(df).agg(), "aggregates must be one or more, got none"),
         (lambda df: ours(df).agg("v"), "agg must receive a Column .*, got 'v'"),
     ],
@@ -282,17 +272,16 @@ def test_an_invalid_argument_raises(call: Any, message: str, spark: SparkSession
         call(df)
 
 
-def ours(df: DataFrame, **options: Any) -> Any:
-    return timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, **options).groupBy("k")
+def ours(df: DataFrame) -> Any:
+    return timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).groupBy("k")
 
 
-@pytest.mark.parametrize("local", ["jvm", "arrow"])
-def test_sessions_equal_those_of_a_loop(local: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_sessions_equal_those_of_a_loop(spark: SparkSession, tmp_path: Path) -> None:
     rows = make(4, 200)
     streams.write_batches(tmp_path / "input", [rows[:100], rows[100:]], SCHEMA)
 
     def query(df: DataFrame) -> DataFrame:
-        cut = timerheap.spark.session(df, "at", 10_000, watermark=STRATEGY, local=local, max_parallelism=2)
+        cut = timerheap.spark.session(df, "at", 10_000, watermark=STRATEGY, max_parallelism=2)
         return cut.groupBy("k").agg(F.count("*").alias("n"), F.max("v"))
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
@@ -314,33 +303,20 @@ def test_sessions_equal_those_of_a_loop(local: str, spark: SparkSession, tmp_pat
 
 def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, v bigint").withColumn("at", F.timestamp_millis("v"))
-    windows = timerheap.spark.hop(df, "at", slide=5, size=20, watermark=STRATEGY)
-    windows.groupBy("k").explain(F.sum("v"))
+    hop = partial(timerheap.spark.hop, df, "at", slide=5, size=20, watermark=STRATEGY)
+    hop().groupBy("k").explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "Hopping windows, size 20 ms, slice 5 ms, offset 0 ms, time zone UTC" in said
-    assert "local   jvm" in said
-    assert "Spark's, per slice" in said
+    assert "local   rows are aggregated by key and slice before they are sent" in said
     assert "global  16 key groups of (k)" in said
-    timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY).groupBy("k").explain(F.sum("v"))
-    assert "global  none: a window is one slice" in capsys.readouterr().out
-    windows.groupBy("k").explain(F.count_distinct("v"))
-    reason = "before they are sent (Spark computes no parts of count(DISTINCT v))"
-    assert f"arrow: rows become slices in the Python workers, {reason}" in capsys.readouterr().out
+    assert "a row is late when the last window of its slice has fired; it is dropped" in said
     sessions = timerheap.spark.session(df, "at", 5, watermark=STRATEGY)
     sessions.groupBy("k").explain(F.sum("v"))
     said = capsys.readouterr().out
     assert "Session windows, gap 5 ms, time zone UTC" in said
-    assert "makes sessions of the rows" in said
-    assert "global  none: a window is one session" in said
-    sessions.groupBy("k").explain(F.count_distinct("v"))
-    assert "a row is late when its session, all it touches, has fired" in capsys.readouterr().out
-    late = timerheap.spark.hop(
-        df, "at", slide=5, size=20, watermark=STRATEGY, late="emit", time_zone="Asia/Tokyo"
-    )
-    late.groupBy().explain(F.sum("v"))
+    assert "local   none: rows are sent as they are (the windows are sessions)" in said
+    assert "a row is late when its session, all it touches, has fired" in said
+    hop(late="emit", time_zone="Asia/Tokyo").groupBy().explain(F.sum("v"))
     said = capsys.readouterr().out
-    assert "in the operator, where whole rows are needed (the windows are cut in Asia/Tokyo; late" in said
-    with pytest.raises(ValueError, match='local must be "arrow" or left out, got "jvm": late is "emit"'):
-        timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY, late="emit", local="jvm").groupBy().agg(
-            F.count("*")
-        )
+    assert 'local   none: rows are sent as they are (late is "emit")' in said
+    assert "it is part of the result" in said

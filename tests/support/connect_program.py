@@ -212,12 +212,7 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
             timerheap.spark.process(df, "k", Repeated(), OUTPUT, **OPTIONS), AGAIN
         ),
         "window operator": of_operator,
-        **{
-            f"tumble, {local}": lambda local=local: grouped(
-                timerheap.spark.tumble(timed, "at", size=2000, watermark=WATERMARK, local=local)
-            )
-            for local in ("arrow", "jvm")
-        },
+        "tumble": lambda: grouped(timerheap.spark.tumble(timed, "at", size=2000, watermark=WATERMARK)),
         "hop": lambda: grouped(timerheap.spark.hop(timed, "at", slide=2000, size=4000, watermark=WATERMARK)),
         "cumulate": lambda: grouped(
             timerheap.spark.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)

@@ -306,9 +306,7 @@ def process(df: DataFrame, function: KeyedProcessFunction | BatchProcessFunction
 
 
 def hop(df: DataFrame, killer: Killer | None = None) -> DataFrame:
-    cut = timerheap.spark.hop(
-        df, "at", slide=500, size=2_000, watermark=WATERMARK, local="arrow", max_parallelism=8
-    )
+    cut = timerheap.spark.hop(df, "at", slide=500, size=2_000, watermark=WATERMARK, max_parallelism=8)
     return cut.groupBy("k").agg(F.count("*").alias("rows"), F.sum("n").alias("n"), F.max("n").alias("most"))
 
 

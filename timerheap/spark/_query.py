@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 TIME = "__timerheap_time"
-"""Name of the event-time column that is not the user's: of two inputs, a timestamp assigner, or cut to ms."""
+"""Name of the event-time column that is not the user's: of two inputs, or of a timestamp assigner."""
 
 _COMPUTED = "__timerheap_column"
 """Names of columns that functions do not see begin so: they are computed from an expression of the user's."""
@@ -56,35 +56,15 @@ Late = Literal["drop", "emit", "process"]
 
 @dataclass(frozen=True)
 class WindowWork:
-    """Windows to aggregate.
-
-    Parameters
-    ----------
-    spec : WindowSpec
-    keys : list of str
-        Key columns of the result.
-    inputs : dict of str to dtype
-        Columns that the aggregates read, and the types they read them as.
-    local : {"jvm", "arrow", "operator"}
-        Where rows become slices: in Spark's aggregation, in the pack stage, or in the operator.
-    parts : list of list of str
-        For "jvm", the accumulator columns of each aggregate; empty otherwise.
-    results : list of pyarrow.Field
-        One for each aggregate.
-    emit_every : int or None
-        Distance between early results, in ms of event time.
-    wall_clock : bool
-        The window columns of the result are timestamps without a time zone, as the rows' are.
-    """
+    """Windows to aggregate."""
 
     spec: WindowSpec
-    keys: list[str]
-    inputs: dict[str, np.dtype[Any]]
-    local: Literal["jvm", "arrow", "operator"]
-    parts: list[list[str]]
-    results: list[pa.Field]
-    emit_every: int | None
-    wall_clock: bool
+    keys: list[str]  # of the result
+    inputs: dict[str, np.dtype[Any]]  # columns that the aggregates read, and the types they read them as
+    pre_aggregated: bool  # in the pack stage by key and slice; otherwise the operator gets the rows
+    results: list[pa.Field]  # one for each aggregate
+    emit_every: int | None  # ms of event time
+    wall_clock: bool  # the window columns of the result are timestamps without a time zone, as the rows' are
 
 
 @dataclass(frozen=True)
@@ -160,7 +140,7 @@ class Query:
     def schema(self) -> pa.Schema:
         """Arrow schema of the rows that reach a key group: input rows, or the slices made of them."""
         schema = nullable_arrow_schema(self.rows)
-        if isinstance(self.work, WindowWork) and self.work.local == "arrow":
+        if isinstance(self.work, WindowWork) and self.work.pre_aggregated:
             from timerheap.spark._slices import PartialColumns  # with timerheap.tvf
 
             _, *slices = PartialColumns(self.work.spec).schema  # whose ids each key group assigns itself

@@ -25,40 +25,18 @@ SLICE_END = "__timerheap_slice_end"
 
 @dataclass(frozen=True)
 class WindowSpec:
-    """The windows of a query and their aggregates.
-
-    Parameters
-    ----------
-    assigner : SliceAssigner or SessionUnsliceAssigner
-        The windows.
-    aggregates : list of Aggregate
-        The aggregates to compute for each window.
-    object_types : dict of str to pyarrow.DataType
-        The type in which Python objects in accumulators are stored, by the aggregate's column.
-    name : str
-        A description of the windows and the aggregates; a checkpoint records it.
-    """
+    """The windows of a query and their aggregates."""
 
     assigner: SliceAssigner | SessionUnsliceAssigner
     aggregates: list[Aggregate]
-    object_types: dict[str, pa.DataType]
-    name: str
+    object_types: dict[str, pa.DataType]  # of Python objects in accumulators, by the aggregate's column
+    name: str  # a description of the windows and the aggregates; a checkpoint records it
 
 
 class PartialColumns:
     """Converts `Partials` to Arrow columns and back, to send them and to checkpoint them.
 
-    Parameters
-    ----------
-    spec : WindowSpec
-        The windows and their aggregates.
-
-    Attributes
-    ----------
-    aggregation : Aggregation
-        The aggregates of `spec`.
-    schema : pyarrow.Schema
-        `KEY_HASH`, `SLICE_END` and the fields of the accumulators.
+    The columns of `schema` are `KEY_HASH`, `SLICE_END` and the fields of the accumulators.
     """
 
     def __init__(self, spec: WindowSpec) -> None:

@@ -134,14 +134,8 @@ def _first(names: list[str], rank: Rank) -> Callable[[pa.Table], pa.Table]:
 class TopRows(AggregateFunction):
     """Keeps the first rows of a window, as a sorted list of structs.
 
-    Parameters
-    ----------
-    names : list of str
-        Column names of the rows; the columns by which they are ranked are last.
-    rank : Rank
-    keeps_last : bool
-        Which of equal rows comes first: the last to arrive, as in Flink's deduplication by descending time,
-        or the first.
+    The columns by which rows are ranked are the last of `names`. Of equal rows the first to arrive comes
+    first; with `keeps_last` the last, as in Flink's deduplication by descending time.
     """
 
     def __init__(self, names: list[str], rank: Rank, keeps_last: bool) -> None:
@@ -212,7 +206,6 @@ def sql(
     processing_time: str | None = None,
     time_zone: str | None = None,
     channel: ColumnOrName | None = None,
-    local: str | None = None,
     max_parallelism: int | None = None,
 ) -> DataFrame:
     """Run a window aggregation written in Flink's SQL.
@@ -241,10 +234,6 @@ def sql(
         Name of the processing time in queries (Flink's ``PROCTIME()``): ``DESCRIPTOR`` of this name makes
         windows of processing time. By default, any name that is not a column of a streaming table without a
         `watermark`.
-    local : {"jvm", "arrow"}, optional
-        As for `tumble`, but the default for streams is "arrow", so that the same rows are late as in Flink.
-        "jvm" is faster and uses Spark's lateness rule: it counts some rows that Flink drops, and drops some
-        that Flink counts. A batch has no late rows, so "jvm" is the default there if it supports the query.
     time_zone, channel, max_parallelism
         As for `tumble`.
 
@@ -265,9 +254,8 @@ def sql(
     -----
     The syntax is Flink's and the values are Spark's: Spark computes scalar expressions, ``AVG`` of integers
     is a double, and the bounds of a window are Spark timestamps. Column names in GROUP BY and DESCRIPTOR are
-    case-sensitive, as in Flink. Rows that WHERE drops still advance the watermark, as in Flink, but not with
-    ``local="jvm"``. Windows over the ``window_time`` of a view end with a later window of the view, while in
-    Flink the watermark ends them.
+    case-sensitive, as in Flink. Rows that WHERE drops still advance the watermark, as in Flink. Windows over
+    the ``window_time`` of a view end with a later window of the view, while in Flink the watermark ends them.
 
     The semantics are those of Flink's window table functions and window aggregation.
     """
@@ -283,13 +271,10 @@ def sql(
     wanted = asked.windows if isinstance(asked, Ranked) else asked
     df = spark.table(".".join(f"`{part.replace('`', '``')}`" for part in wanted.table))
     time, strategy = _time(df, wanted, watermark, processing_time)
-    options = {"time_zone": time_zone, "channel": channel, "local": local, "max_parallelism": max_parallelism}
+    options = {"time_zone": time_zone, "channel": channel, "max_parallelism": max_parallelism}
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if df.isStreaming:
-        given.setdefault("local", "arrow")  # "jvm" uses Spark's lateness rule
     where = None if wanted.where is None else F.expr(wanted.where)
-    after_the_watermark = df.isStreaming and time is not None and given["local"] == "arrow"
-    if where is not None and not after_the_watermark:
+    if where is not None and not (df.isStreaming and time is not None):  # no watermark to advance
         df, where = df.where(where), None
 
     def windows(rows: DataFrame) -> Windows:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from timerheap.tvf.columns import Accumulator, Groups, Nullable, nullable
+from timerheap.tvf.columns import Accumulator, Groups, Nullable
 
 __all__ = [
     "Accumulators",
@@ -221,48 +221,6 @@ class FieldAggregate(Aggregate):
         super().__init__(columns, dtype, name)
         self._fields = tuple(fields)
         self.fields = tuple(field.name for field in fields)
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The names of the columns that `from_parts` expects."""
-        return self.fields
-
-    def from_parts(self, *parts: object) -> Accumulators:
-        """Build accumulators from columns that another engine has computed for each key and slice.
-
-        Parameters
-        ----------
-        *parts : array_like, shape (n,) each
-            A column for each of `parts`: "sum", "min" and "max" are null where all values are null, "count"
-            is the number of values that are not null, and "m2" is the population variance times "count".
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            If the number of columns is wrong, or a column does not fit the aggregate's dtype.
-
-        Examples
-        --------
-        >>> from timerheap.tvf import Sum
-        >>> delay = Sum("delay", np.int64)
-        >>> delay.parts, delay.result(delay.from_parts([30, None], [2, 0])).tolist()
-        (('sum', 'count'), [30, None])
-        """
-        dtypes = {field.name: field.dtype for field in self._fields}
-        columns = self._columns(parts, [dtypes[name] for name in self.parts])
-        return tuple(
-            np.where(column.valid, column.values, field.identity)
-            for field, column in zip(self._fields, columns, strict=True)
-        )
-
-    def _columns(self, parts: Sequence[object], dtypes: Sequence[np.dtype[Any]]) -> list[Nullable]:
-        if len(parts) != len(self.parts):
-            raise TypeError(f"{self.name}: parts must be {', '.join(self.parts)}, got {len(parts)} columns")
-        length = len(parts[0])  # type: ignore[arg-type]
-        return [
-            nullable(f"{self.name}: {name}", part, dtype, length)
-            for name, part, dtype in zip(self.parts, parts, dtypes, strict=True)
-        ]
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
         """Reduce each field by its ufunc."""

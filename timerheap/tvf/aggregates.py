@@ -102,23 +102,6 @@ class Sum(FieldAggregate):
         # A ufunc over objects cannot be pickled.
         return type(self), (*self.columns, self.dtype), {"name": self.name}
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The names of the columns that `from_parts` expects: the sum and the count."""
-        return ("sum", "count")
-
-    def from_parts(self, *parts: object) -> Accumulators:
-        """Build accumulators from sums and counts."""
-        sums, counts = self._columns(parts, [self.dtype, _INT64])
-        lost = ~sums.valid & (np.where(counts.valid, counts.values, 0) > 0)
-        if lost.any():
-            raise OverflowError(
-                f"{self.name} must fit into its type, got null for the sum of "
-                f"{counts.values[np.argmax(lost)]} values; cast its column to a smaller type"
-            )
-        totals = np.where(sums.valid, sums.values, 0)
-        return (*(_halves(totals) if self.dtype == _INT64 else (totals,)), counts.values * counts.valid)
-
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Add up the values of each group."""
         (values, valid) = inputs[0]
@@ -361,17 +344,6 @@ class VarPop(FieldAggregate):
             for part, dtype in (("count", np.int64), ("mean", np.float64), ("m2", np.float64))
         ]
         super().__init__([column], np.float64, f"{self.function}({column})", fields)
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The names of the columns that `from_parts` expects: the moments of rows without retraction."""
-        return self.fields[:3]
-
-    def from_parts(self, *parts: object) -> Accumulators:
-        """Build accumulators from counts, means and sums of squared distances."""
-        columns = self._columns(parts, [np.dtype(np.int64), _FLOAT64, _FLOAT64])
-        moments = tuple(np.where(column.valid, column.values, 0) for column in columns)
-        return (*moments, *(np.zeros_like(column) for column in moments))
 
     def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
         """Compute the moments of each group."""

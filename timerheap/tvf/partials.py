@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate, FieldAggregate, Signs
+from timerheap.tvf.aggregate import Accumulators, Aggregate, Signs
 from timerheap.tvf.aggregates import Count
 from timerheap.tvf.columns import (
     Accumulator,
@@ -179,39 +179,6 @@ class Aggregation:
             columns = [nullable(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns]
             accumulators.append(aggregate.accumulate(groups, columns, signs))
         return tuple(accumulators)
-
-    def from_parts(self, key_ids: Int64s, slice_ends: Int64s, parts: Sequence[Sequence[object]]) -> Partials:
-        """Build partials from columns that another engine has computed for each key and slice.
-
-        Parameters
-        ----------
-        key_ids, slice_ends : array_like of int64, shape (n,)
-            The key and the slice of each row.
-        parts : sequence of sequences of array_like, shape (n,) each
-            The columns of each of `aggregates`, COUNT(*) first, in the order of its `parts`.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            If an aggregate cannot be built from parts, or a column is missing or does not fit its dtype.
-
-        Examples
-        --------
-        >>> from timerheap.tvf import Avg
-        >>> delays = Aggregation([Avg("delay", float)])
-        >>> delays.results(delays.from_parts([7], [60], [([3],), ([30.0], [2])]))[0].item()
-        15.0
-        """
-        ends = column("slice_ends", slice_ends)
-        accumulators = []
-        for aggregate, columns in zip(self.aggregates, parts, strict=True):
-            if not isinstance(aggregate, FieldAggregate):
-                raise TypeError(
-                    f"aggregates must be built from parts, got {aggregate.name}, which needs the rows; "
-                    "pass them to accumulate"
-                )
-            accumulators.append(aggregate.from_parts(*columns))
-        return Partials(column("key_ids", key_ids, len(ends)), ends, tuple(accumulators))
 
     def _signs(self, signs: object, length: int) -> NDArray[np.int64] | None:
         if signs is None:

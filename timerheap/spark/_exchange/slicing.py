@@ -1,4 +1,4 @@
-"""The arrow local stage of windows: aggregates a task's rows by key and slice before they are sent."""
+"""The local stage of windows: aggregates a task's rows by key and slice before they are sent."""
 
 from __future__ import annotations
 
@@ -20,19 +20,7 @@ __all__ = ["LocalStage", "SlicedRows"]
 
 @dataclass(frozen=True)
 class LocalStage:
-    """Aggregates rows into one row per key and slice.
-
-    Parameters
-    ----------
-    spec : WindowSpec
-        Windows whose assigner is a `SliceAssigner`.
-    key : list of str
-        The key's columns.
-    event_time : str
-        The event time's column.
-    inputs : dict of str to dtype
-        The columns that the aggregates need, and the dtypes that they need them in.
-    """
+    """Aggregates rows into one row per key and slice; `inputs` are the columns of the aggregates."""
 
     spec: WindowSpec
     key: list[str]
@@ -48,10 +36,6 @@ class SlicedRows:
     """Rows that are grouped by key and slice as they come, and aggregated when they are drained.
 
     Rows arrive while the JVM prepares those after them, so grouping them at once takes no extra time.
-
-    Parameters
-    ----------
-    stage : LocalStage
     """
 
     def __init__(self, stage: LocalStage) -> None:

@@ -31,12 +31,6 @@ class BatchLog:
 
     The log is at most about twice as large as the part. In the memory of a process it stays empty, since
     nobody can attach it there.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Schema of the batches.
-    memory : Memory
     """
 
     def __init__(self, schema: pa.Schema, memory: Memory = PROCESS) -> None:
@@ -106,15 +100,8 @@ class WindowsPart(ABC):
     """Windows whose accumulators are checkpointed in groups: by slice, or by key.
 
     A changed group is written in full, after a row without a version, which deletes what was written of the
-    group before.
-
-    Parameters
-    ----------
-    spec : WindowSpec
-        The windows and their aggregates.
-    memory : Memory
-        Where the changes are logged, from which another process rebuilds the windows, and where the timers
-        are.
+    group before. `memory` has the timers, and a log of the changes, from which another process rebuilds the
+    windows.
     """
 
     kind = SLICES
@@ -175,11 +162,7 @@ class WindowsPart(ABC):
     def _changed(self) -> tuple[list[pa.Array], np.ndarray] | None:
         """Return the groups that have changed or are gone since the last call, or None; count the losses.
 
-        Returns
-        -------
-        columns : list of pyarrow.Array
-            The accumulators of these groups as the columns of `schema`.
-        groups : ndarray of int64
+        Before the groups stand their accumulators, as the columns of `schema`.
         """
 
     @abstractmethod
@@ -294,15 +277,7 @@ def part_of(windows: WindowSpec) -> type[WindowsPart]:
 
 
 class StoredWindows:
-    """Windows as they are stored, read without their aggregates.
-
-    Parameters
-    ----------
-    name : str
-        The description of the windows and their aggregates.
-    schema : pyarrow.Schema
-        Of the chunks.
-    """
+    """Windows as they are stored, read without their aggregates."""
 
     def __init__(self, name: str, schema: pa.Schema) -> None:
         self.name = name

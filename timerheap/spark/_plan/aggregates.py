@@ -45,29 +45,17 @@ from timerheap.tvf import (
     VarPop,
     VarSamp,
 )
-from timerheap.tvf.aggregate import FieldAggregate
 from timerheap.types import arrow_type
 
 
 class FunctionCall(NamedTuple):
-    """A call of a function.
+    """A call of a function."""
 
-    Parameters
-    ----------
-    column : pyspark.sql.Column
-        The call, without aliases.
-    name : str
-    is_distinct : bool
-    arguments : list of pyspark.sql.Column
-    of_rows : bool
-        Whether it has no argument, or the first is ``*`` or a constant other than null.
-    """
-
-    column: Column
+    column: Column  # without aliases
     name: str
     is_distinct: bool
     arguments: list[Column]
-    of_rows: bool
+    of_rows: bool  # it has no argument, or the first is "*" or a constant other than null
 
 
 def function_call(column: Column, spark: SparkSession) -> FunctionCall | None:
@@ -150,30 +138,12 @@ class UserAggregate:
 
 @dataclass(frozen=True)
 class ResolvedAggregate:
-    """One aggregate of a query.
+    """One aggregate of a query."""
 
-    Parameters
-    ----------
-    field : pyspark.sql.types.StructField
-        Name and type of the result.
-    aggregate : Aggregate
-    inputs : dict of str to pyspark.sql.Column
-        Expressions of its input columns, by name.
-    object_type : pyarrow.DataType or None
-        Storage type of accumulators that are objects.
-    parts : dict of str to pyspark.sql.Column, or None
-        The parts of an accumulator that Spark computes per slice, for `Aggregate.from_parts`; None if Spark
-        cannot compute them.
-    column : pyspark.sql.Column or None
-        The user's column; None for a Python function.
-    """
-
-    field: StructField
+    field: StructField  # of the result
     aggregate: Aggregate
     inputs: dict[str, Column]
-    object_type: pa.DataType | None
-    parts: dict[str, Column] | None
-    column: Column | None
+    object_type: pa.DataType | None  # in which accumulators that are objects are stored
 
 
 def aggregate(
@@ -212,12 +182,7 @@ def aggregate(
 def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAggregate:
     """Translate an argument of ``agg``; raise a ValueError that names an unsupported function.
 
-    Parameters
-    ----------
-    df : pyspark.sql.DataFrame
-    wanted : pyspark.sql.Column or UserAggregate
-    number : int
-        Number of the aggregate, which makes the names of its columns unique.
+    `number` is that of the aggregate, which makes the names of its columns unique.
     """
     if isinstance(wanted, UserAggregate):
         names = [f"{_INPUT}{number}_{at}" for at in range(len(wanted.columns))]
@@ -228,9 +193,8 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
             name: column if isinstance(column, Column) else df[column]
             for name, column in zip(names, wanted.columns, strict=True)
         }
-        return ResolvedAggregate(
-            StructField(wanted.name, wanted.returns), python, inputs, wanted.accumulator, None, None
-        )
+        field = StructField(wanted.name, wanted.returns)
+        return ResolvedAggregate(field, python, inputs, wanted.accumulator)
     if not isinstance(wanted, Column):
         raise TypeError(
             f"agg must receive a Column such as F.count('*'), or the result of "
@@ -240,7 +204,7 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
     # Spark's names and types; the call's name without an alias describes it in the checkpoint and in errors.
     field, unaliased = df.groupBy().agg(wanted, call.column).schema
     if function == "count" and call.of_rows:
-        return ResolvedAggregate(field, Count(), {}, None, {}, wanted)
+        return ResolvedAggregate(field, Count(), {}, None)
     if len(arguments) != 1:
         raise ValueError(
             f"agg must receive aggregates of one column, got {_text(wanted)}; aggregate one column"
@@ -261,27 +225,8 @@ def resolve_aggregate(df: DataFrame, wanted: object, number: int) -> ResolvedAgg
         stored = to_arrow_type(df.select(F.sum(argument)).schema[0].dataType)
     else:
         stored = to_arrow_type(field.dataType if function == "sum" else type_)
-    made = make(name, dtype).named(unaliased.name)
-    parts = None
-    if isinstance(made, FieldAggregate) and set(made.parts) <= set(_PARTS):
-        parts = {f"{name}_{part}": _PARTS[part](argument, dtype) for part in made.parts}
-    column = _as(argument, dtype) if isinstance(type_, DecimalType) else argument
-    return ResolvedAggregate(field, made, {name: column}, stored, parts, wanted)
-
-
-def _as(column: Column, dtype: np.dtype[Any]) -> Column:
-    return column.cast("double") if dtype == _FLOAT64 else column
-
-
-_PARTS: dict[str, Callable[[Column, np.dtype[Any]], Column]] = {
-    "count": lambda column, dtype: F.count(column),
-    "sum": lambda column, dtype: F.sum(_as(column, dtype)),
-    "min": lambda column, dtype: F.min(column),
-    "max": lambda column, dtype: F.max(column),
-    "mean": lambda column, dtype: F.avg(_as(column, dtype)),
-    "m2": lambda column, dtype: F.var_pop(_as(column, dtype)) * F.count(column),
-}
-"""Maps each part of an accumulator to the Spark expression that computes it."""
+    column = argument.cast("double") if isinstance(type_, DecimalType) and dtype == _FLOAT64 else argument
+    return ResolvedAggregate(field, make(name, dtype).named(unaliased.name), {name: column}, stored)
 
 
 def _text(wanted: Column) -> str:

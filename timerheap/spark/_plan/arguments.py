@@ -27,12 +27,11 @@ from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._query import TIME, Late, shown_name
-from timerheap.watermarks import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkStrategy
+from timerheap.watermarks import NoWatermarks, WatermarkStrategy
 
 __all__ = [
     "arrow_schema",
     "backticks",
-    "bounded_delay",
     "channel_column",
     "collation_of",
     "data_frame",
@@ -226,16 +225,6 @@ def late_rows(late: object, order: RowOrder = "event_time") -> Late:
     if late == "drop" or late == "emit":
         return "emit" if late == "emit" else "drop"
     raise ValueError(f'late must be "drop" or "emit", got {late!r}')
-
-
-def bounded_delay(strategy: WatermarkStrategy) -> int | None:
-    """Return the delay in ms of a plain bounded-out-of-orderness watermark, which Spark's own can express."""
-    generator = strategy.create_watermark_generator()
-    if (strategy.idle_timeout, strategy.wall_clock, strategy.max_ahead) != (None, None, None):
-        return None
-    if not isinstance(generator, BoundedOutOfOrdernessWatermarks):
-        return None
-    return generator.max_out_of_orderness
 
 
 def sendable(function: object, *classes: type, argument: str = "function", opener: str = "open") -> Any:

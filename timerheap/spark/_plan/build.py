@@ -380,7 +380,7 @@ def planned(df: DataFrame, max_parallelism: int | None) -> Placement:
 def _packer(query: Query) -> Packer:
     work, event_time = query.work, query.event_time
     local = None
-    if isinstance(work, WindowWork) and work.local == "arrow" and event_time is not None:
+    if isinstance(work, WindowWork) and work.pre_aggregated and event_time is not None:
         local = LocalStage(work.spec, query.key, event_time, work.inputs)
     argument = "time" if isinstance(work, WindowWork) else "event_time"
     return Packer(

@@ -496,7 +496,7 @@ class CheckpointState:
         Returns
         -------
         pyspark.sql.DataFrame
-            ``input``, "df", or "left" and "right" for `process_two`, or "spark" for windows that follow
+            ``input``, "df", or "left" and "right" for `process_two`, or "spark" for a processor, of
             Spark's own watermark; ``channel_column`` and ``channel``, null for a watermark over all rows;
             ``watermark``, that of the channel, null before its first row; ``newest``, its largest event time;
             ``behind_ms``, how far it is behind the furthest channel of all inputs; ``last_row``, when its

@@ -18,8 +18,6 @@ from timerheap.spark._worker.window_runner import GROUPING_SET
 
 BOUNDS = ("window_start", "window_end", "window_time")
 
-_WINDOWS = ("TUMBLE", "HOP", "CUMULATE", "SESSION")
-
 _INSTEAD = {
     "distinct": ("SELECT DISTINCT", "a group has one row; use distinct() on the result of a batch"),
     "hint": ("a hint", "leave it out"),
@@ -69,7 +67,7 @@ def expect_known_queries(select: exp.Select) -> None:
     where = select.args.get("where")
     names = [call.name.upper() for call in select.find_all(exp.Anonymous)]
     joined = any(one.args.get("joins") for one in select.find_all(exp.Select))
-    if joined and sum(name in _WINDOWS for name in names) > 1:
+    if joined and sum(name in _LENGTHS for name in names) > 1:
         refuse(
             "a window join (JOIN)",
             "join the rows in timerheap.spark.process_two(), with a timer at the window's end; of batches, "
@@ -198,30 +196,16 @@ class Order:
 class Rank:
     """A parsed Top-N: the first rows of each window and key.
 
-    Parameters
-    ----------
-    name : str
-        Name of the column with the row number.
-    keys : tuple of str
-        The PARTITION BY columns, without those of the window.
-    order : tuple of Order
-    limit : int
-        Number of rows to keep.
-    items : tuple of (str, str)
-        Expression and name of each column of the inner query; ``("*", "*")`` for all columns, and
-        ``(name, name)`` for the row number.
-    where : str or None
-        Further conditions on the ranked rows.
-    columns : tuple of (str, str)
-        Expression and name of each column of the outer query; ``("*", "*")`` for all columns.
+    `items` and `columns` have the expression and the name of each column of the inner and the outer query:
+    ``("*", "*")`` for all columns, and in `items` ``(name, name)`` for the row number.
     """
 
-    name: str
-    keys: tuple[str, ...]
+    name: str  # of the row number
+    keys: tuple[str, ...]  # of PARTITION BY, without those of the window
     order: tuple[Order, ...]
     limit: int
     items: tuple[tuple[str, str], ...]
-    where: str | None
+    where: str | None  # further conditions on the ranked rows
     columns: tuple[tuple[str, str], ...]
 
 
@@ -371,42 +355,18 @@ class Call:
 
 @dataclass(frozen=True)
 class WindowSelect:
-    """A parsed window query; expressions are in Spark's SQL.
+    """A parsed window query; expressions are in Spark's SQL."""
 
-    Parameters
-    ----------
-    windows : {"tumble", "hop", "cumulate", "session"}
-    table : tuple of str
-        The parts of the table's name.
-    time : str
-        The column in DESCRIPTOR.
-    lengths : dict of str to int
-        Length arguments of the window function, in ms.
-    partition : tuple of str or None
-        The PARTITION BY columns of SESSION; None without the clause.
-    where : str or None
-    keys : tuple of str
-        The GROUP BY columns, without those of the window.
-    sets : tuple of tuples of str
-        The keys of each grouping set; without GROUPING SETS, CUBE and ROLLUP one set with all keys.
-    calls : dict of str to Call
-        The aggregates, by the names that `having` and `columns` use.
-    having : str or None
-    columns : tuple of (str, str)
-        Expression and name of each selected column.
-    """
-
-    windows: str
-    table: tuple[str, ...]
+    windows: str  # the name of the function that makes them, in lower case
+    table: tuple[str, ...]  # the parts of its name
     time: str
-    lengths: dict[str, int]
-    partition: tuple[str, ...] | None
+    lengths: dict[str, int]  # arguments of the function, ms
     where: str | None
-    keys: tuple[str, ...]
-    sets: tuple[tuple[str, ...], ...]
-    calls: dict[str, Call]
+    keys: tuple[str, ...]  # of GROUP BY, without those of the window
+    sets: tuple[tuple[str, ...], ...]  # the keys of each grouping set
+    calls: dict[str, Call]  # by the names that `having` and `columns` use
     having: str | None
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]  # expression and name
 
 
 @dataclass(frozen=True)
@@ -484,7 +444,6 @@ def _window_select(select: exp.Select) -> WindowSelect:
         table=tuple(part.name for part in data.parts),
         time=_descriptor(given["TIMECOL"]),
         lengths={to: _milliseconds(given[name], name) for name, to in lengths.items() if name in given},
-        partition=by,
         where=_where(select),
         keys=keys,
         sets=tuple(sets),
@@ -551,10 +510,8 @@ def _window_function(select: exp.Select) -> tuple[exp.Anonymous, str]:
     if isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and len(call.expressions) == 1:
         (call,) = call.expressions
     if not isinstance(call, exp.Anonymous):
-        grouped = [
-            f.name.upper() for f in select.find_all(exp.Anonymous) if f.name.upper() in ("HOP", *_LENGTHS)
-        ]
-        if grouped:
+        names = (each.name.upper() for each in select.find_all(exp.Anonymous))
+        if grouped := [name for name in names if name in _LENGTHS]:
             refuse(f"GROUP BY {grouped[0]}(...), Flink's legacy windows,", f"write {_EXAMPLE}")
         refuse(f"a query of {text_of(table)} without windows", f"use spark.sql(), or write {_EXAMPLE}")
     if call.name.upper() not in _LENGTHS:
@@ -567,11 +524,10 @@ def _arguments(call: exp.Anonymous) -> tuple[str, dict[str, exp.Expr]]:
     windows = call.name.upper()
     more = "PARTITION_BY" if windows == "SESSION" else "OFFSET"
     needed = ["DATA", "TIMECOL", *_LENGTHS[windows]]
-    takes = f"{windows} takes {', '.join(needed)}" + (
-        "" if more == "PARTITION_BY" else " and optionally OFFSET"
-    )
     given: dict[str, exp.Expr] = {}
-    free = [name for name in [*needed, "OFFSET"] if name != "OFFSET" or more == name]
+    takes, free = f"{windows} takes {', '.join(needed)}", list(needed)
+    if more == "OFFSET":
+        takes, free = f"{takes} and optionally OFFSET", [*needed, more]
     for argument in call.expressions:
         if isinstance(argument, exp.Kwarg):
             name, value = argument.this.name.upper(), argument.expression

@@ -164,7 +164,7 @@ class Progress:
     watermark : int or None
         None before the first row with an event time.
     newest_event_time : int or None
-        The largest event time so far. It is None, too, where windows follow Spark's own watermark.
+        The largest event time so far. It is None, too, for a `StatefulProcessor`.
     event_time_lag : int or None
         By how many ms the watermark is behind `newest_event_time`.
     clock_lag : int or None

@@ -376,12 +376,9 @@ class FunctionPartition(Partition):
         super().__init__(query, placement, runner, store, groups)
         self._mail = mail
         self._run = run
-        self._follows = query.time_mode == "EventTime"
         clocked = query.time_mode == "ProcessingTime"
         self._now: int | None = timer_values.getCurrentProcessingTimeInMs() if clocked else None
         self._wall_clock = time.time_ns() // 1_000_000 if self._now is None else self._now
-        # Rows at Spark's watermark may still come; rows at ours may not.
-        self._watermark: int | None = timer_values.getCurrentWatermarkInMs() - 1 if self._follows else None
         self._at = self._now
         self._shared: _Clock | None = None  # by all key groups
         self._done: set[int] = set()
@@ -394,25 +391,20 @@ class FunctionPartition(Partition):
         at: int | None,
         broadcast: pa.Table | None = None,
     ) -> Iterator[pd.DataFrame]:
-        """Run the key groups of a partition: all that its rows or the watermark may change.
+        """Run the key groups of a partition in the micro-batch of the time `at`.
 
-        Spark's own watermark changes a group only with a timer of Spark's, see `wake_up`. The first group is
-        always run, so that a partition tells the max_parallelism that its groups were made for. Many results
-        are sent before the next group runs, so that Spark writes them meanwhile. The micro-batch is that of
-        the time `at`.
+        Many results are sent before the next group runs, so that Spark writes them meanwhile.
         """
         self._at = at
         by_group = by_key_group(parts)
         key_groups = self._placement.key_groups(partition)
         self._store.ask_for_manifests(map(label_of, key_groups))
-        due = sorted({partition, *by_group}) if self._follows else key_groups
         output = ResultBuffer(*self._query.outputs)
-        for key_group in due:
+        for key_group in key_groups:
             self._run_group(key_group, by_group.get(key_group), observed, output, broadcast)
             if len(output) >= _MANY:
                 yield from result_frames(output.table())
                 output = ResultBuffer(*self._query.outputs)
-        self._count_others(partition)
         self._leave(partition)
         yield from self._frames(output)
 
@@ -479,19 +471,13 @@ class FunctionPartition(Partition):
 
     def _count_others(self, partition: int) -> None:
         """Add to the metrics what those key groups hold that this task does not run."""
+        assert self._now is not None
         for key_group in self._placement.key_groups(partition):
             if key_group in self._done:
                 continue
             manifest = self._manifest(key_group)
-            if manifest.wake_up is None or manifest.wake_up > self._over:
+            if manifest.wake_up is None or manifest.wake_up > self._now:
                 self._metrics.add_group(manifest)
-
-    @property
-    def _over(self) -> int:
-        """The time up to which Spark's timers fire in this micro-batch."""
-        if self._now is not None:
-            return self._now
-        return MIN_WATERMARK if self._watermark is None else self._watermark + 1
 
     def _clock_for(self, key_group: int, manifest: Manifest, observed: pa.Table) -> _Clock:
         """Return the clock after this micro-batch, given the group that runs now: that of the first group.
@@ -510,10 +496,7 @@ class FunctionPartition(Partition):
         """Return the clock of the selected group after this micro-batch."""
         state = self._clock_state(read_clock(manifest, self._store.read), manifest.clock_stale)
         state.follow(manifest.watermark)
-        if self._watermark is not None:
-            state.follow(self._watermark)
-        else:
-            state.observe(observed, self._now, self._run, self._at)
+        state.observe(observed, self._now, self._run, self._at)
         self._mail.warn(state.notices)
         return _Clock.of(state)
 
@@ -529,21 +512,17 @@ class FunctionPartition(Partition):
         The first group of a partition runs in every micro-batch, so that the metrics are those of all groups.
         Spark would drop a timer for the time that is firing.
         """
-        if self._query.time_mode == "None":
-            return
         now = self._now
-        window = None if group.slices is None else group.slices.windows.next_timer()
-        if now is None:  # Spark fires a timer once its watermark is above it
-            times, after, over = [window], 0, group.watermark + 1
-        else:
-            times = [clock.next_change, group.next_due(event_time=False)]
-            times += [] if self._query.event_time is not None else [window]
-            after, over = 1, now
+        if now is None:
+            return
+        times = [clock.next_change, group.next_due(event_time=False)]
+        if group.slices is not None and self._query.event_time is None:
+            times.append(group.slices.windows.next_timer())
         if self._is_first(key_group):
-            times.append(over)
+            times.append(now)
         next_ = min((time for time in times if time is not None), default=MAX_WATERMARK)
-        wanted = max(next_ + after, over + 1) if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
-        group.wake_up = self._store.keep_timer(group.wake_up, wanted, over)
+        wanted = max(next_, now) + 1 if next_ < MAX_WATERMARK else None  # MAX_WATERMARK never passes
+        group.wake_up = self._store.keep_timer(group.wake_up, wanted, now)
 
     def _frames(self, output: ResultBuffer) -> Iterator[pd.DataFrame]:
         """Yield the results, and the metrics since the last call."""

@@ -6,21 +6,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from timerheap._values import Misfit
 from timerheap.spark._arrow import narrow_column
-from timerheap.spark._exchange.frames import event_millis
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._query import Query, WindowWork, shown_name
-from timerheap.spark._slices import KEY_HASH, SLICE_END, input_column
+from timerheap.spark._slices import KEY_HASH, input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of
 from timerheap.spark._worker.row_runner import RowsAhead
 from timerheap.timer import MAX_WATERMARK
-from timerheap.tvf import GlobalWindowAggregate, Partials, WindowResults
-from timerheap.tvf.aggregate import FieldAggregate
+from timerheap.tvf import GlobalWindowAggregate, WindowResults
 
 WINDOW_COLUMNS = ["window_start", "window_end", "window_time"]
 """Names of the columns with the start, the end and the last ms of the window."""
@@ -35,24 +31,11 @@ GROUPING_SET = "number of the grouping set"
 """Name of the column with the number of a group's grouping set."""
 
 
-def columns_of_window(window: str) -> list[Column]:
-    """Return the columns `WINDOW_COLUMNS` of a Spark window, a struct of start and end."""
-    end = F.col(f"{window}.end")
-    columns = F.col(f"{window}.start"), end, end - F.expr("INTERVAL 1 MILLISECOND")
-    return [column.alias(name) for column, name in zip(columns, WINDOW_COLUMNS, strict=True)]
-
-
 _WINDOWS_AT_ONCE = 4096  # of a key; more would only take memory
 
 
 class WindowRunner:
-    """Runs windows; see `timerheap.spark._worker.partition.Runner`.
-
-    Parameters
-    ----------
-    work : WindowWork
-    query : Query
-    """
+    """Runs windows; see `timerheap.spark._worker.partition.Runner`."""
 
     def __init__(self, work: WindowWork, query: Query) -> None:
         self._work = work
@@ -80,42 +63,26 @@ class WindowRunner:
         self.advance(watermark)
 
     def process(self, waiting: KeyedRows, watermark: int) -> None:
-        """Add rows, or the slices that an earlier stage has made of them."""
+        """Add rows, or the accumulators that the pack stage has made of them."""
         rows = waiting.rows
-        if self._work.local != "operator":
-            slices = self._by_spark(waiting) if self._work.local == "jvm" else self._by_pack_stage(waiting)
+        if self._work.pre_aggregated:
             assert isinstance(self._windows, GlobalWindowAggregate)
             before = self._windows.late_rows
-            self._windows.merge(slices)
+            slices = rows.append_column(KEY_HASH, pa.array(waiting.ids))
+            self._windows.merge(self._slices.columns.from_arrow(slices))
             self._group.late_rows += self._windows.late_rows - before
             return
         inputs = {name: input_column(rows.column(name), dtype) for name, dtype in self._work.inputs.items()}
         times = waiting.timestamps
         if not self._windows.assigner.is_event_time:
-            times = np.full(len(times), self._time())
+            assert self._now is not None
+            times = np.full(len(times), self._now)
         late = self._windows.add(waiting.ids, times, inputs)
         if len(late.rows):
             self._group.late_rows += len(late.rows)
             if self._output.takes_late:
                 taken = rows.select(self._late_columns).take(pa.array(late.rows))
                 self._output.late(taken, late.late_by)
-
-    def _by_pack_stage(self, waiting: KeyedRows) -> Partials:
-        rows = waiting.rows.append_column(KEY_HASH, pa.array(waiting.ids))
-        return self._slices.columns.from_arrow(rows)
-
-    def _by_spark(self, waiting: KeyedRows) -> Partials:
-        rows, aggregation = waiting.rows, self._windows.aggregation
-        parts = []
-        for aggregate, names in zip(aggregation.aggregates, self._work.parts, strict=True):
-            assert isinstance(aggregate, FieldAggregate)
-            columns = [rows.column(name) for name in names]
-            parts.append([input_column(column, _dtype(column.type, aggregate.dtype)) for column in columns])
-        return aggregation.from_parts(waiting.ids, event_millis(rows.column(SLICE_END)), parts)
-
-    def _time(self) -> int:
-        assert self._now is not None
-        return self._now
 
     def advance(self, watermark: int) -> None:
         """Advance the watermark, and emit the windows that it ends."""
@@ -157,11 +124,6 @@ class WindowRunner:
             columns.append(pa.array(np.full(len(results), early)))
             fields.append(pa.field(EARLY, pa.bool_()))
         self._output.batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), "a window")
-
-
-def _dtype(type_: pa.DataType, wanted: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of an accumulator column: counts are int64, whatever they count."""
-    return np.dtype(np.int64) if pa.types.is_int64(type_) else wanted
 
 
 def _result(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Array:

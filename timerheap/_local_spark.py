@@ -28,13 +28,7 @@ def local_spark(
 ) -> Iterator[SparkSession]:
     """Start a local Spark; the output of the JVM and the Python workers goes to the file `log`.
 
-    Parameters
-    ----------
-    name : str
-        The name of the application.
-    log : pathlib.Path
-    settings : mapping
-        Spark's settings, beside those of every such Spark.
+    settings: Spark's settings, beside those of every such Spark
     """
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -88,12 +88,8 @@ class StateBackend(Protocol):
     def contents_of(self, name: str, shape: str, types: tuple[Any, ...]) -> Any:
         """Return the contents of one state: `ValueContents`, `ListContents` or `MapContents`.
 
-        Parameters
-        ----------
-        name : str
-        shape : {"value", "list", "map"}
-        types : tuple
-            The type of the value; of an element; of a key and a value. They come from `ValueTypes`.
+        shape ({"value", "list", "map"})
+        types: the type of the value; of an element; of a key and a value. They come from `ValueTypes`.
         """
 
 
@@ -140,13 +136,8 @@ class Contents(Protocol):
 class KeyedContents:
     """The current key's contents of one state.
 
-    Parameters
-    ----------
-    keys : CurrentKey
-    name, shape, types
-        As in `StateBackend.contents_of`.
-    kind : str
-        The kind of the state, in errors.
+    name, shape, types: as in `StateBackend.contents_of`
+    kind: the kind of the state, in errors
     """
 
     table: Any
@@ -198,12 +189,7 @@ class Expiring:
     A value is kept as a struct of ``value`` and ``at``. As long as a key has contents, a timer is pending
     that is not later than the first of them to expire.
 
-    Parameters
-    ----------
-    table
-        The contents that store the structs.
-    config : StateTtlConfig
-    clock : ExpiryClock
+    table: the contents that store the structs
     """
 
     def __init__(self, table: Any, config: StateTtlConfig, clock: ExpiryClock) -> None:
@@ -394,13 +380,7 @@ EXPIRING: dict[str, type[Expiring]] = {"value": ExpiringValue, "list": ExpiringL
 class Handle(State):
     """What all handles have: contents, and the codecs of what is in them.
 
-    Parameters
-    ----------
-    contents : Contents
-    name : str
-        The name of the state.
-    codecs : sequence of Codec
-        One for each of `parts`.
+    codecs: one for each of `parts`
     """
 
     shape: ClassVar[str]
@@ -622,17 +602,8 @@ H = TypeVar("H", bound=Handle)
 class KeyedRuntimeContext(RuntimeContext):
     """Returns the handles of a function's states, and binds them to a backend.
 
-    Parameters
-    ----------
-    keys : CurrentKey
-    types : ValueTypes
-    max_parallelism : int
-        The number of key groups, 1 to 32768.
-
-    Attributes
-    ----------
-    metrics : Metrics or None
-        The metrics of the function; None if it has not asked for a group that makes them.
+    max_parallelism: the number of key groups, 1 to 32768
+    metrics: the metrics of the function; None if it has not asked for a group that makes them
     """
 
     def __init__(self, keys: CurrentKey, types: ValueTypes, max_parallelism: int) -> None:

@@ -112,10 +112,7 @@ class Misfit(ValueError):
 class ArrowTypes:
     """The types of state as Arrow types, with the checks of their values; every backend uses it.
 
-    Parameters
-    ----------
-    row_class : RowClass
-        Makes the rows that a state returns.
+    row_class: makes the rows that a state returns
     """
 
     def __init__(self, row_class: RowClass) -> None:
@@ -176,18 +173,9 @@ def _expect_hashable(type_: pa.DataType, argument: str) -> None:
 class ArrowCodec:
     """Converts the values of one type between the user and a state.
 
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-    what : str
-        Named in errors, e.g. "state 'last'".
-    row_class : RowClass
-        Makes the rows that `decode` returns.
-
-    Attributes
-    ----------
-    exact : (type or None, int)
-        The class whose values are kept as they are, except NaN, and for integers their bits.
+    what: named in errors, e.g. "state 'last'".
+    row_class: makes the rows that `decode` returns
+    exact: the class whose values are kept as they are, except NaN, and for integers their bits
     """
 
     def __init__(self, type_: pa.DataType, what: str, row_class: RowClass) -> None:

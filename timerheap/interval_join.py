@@ -287,17 +287,11 @@ class IntervalJoin(KeyedCoProcessFunction):
 class _Side:
     """The buffered rows of one input.
 
-    Parameters
-    ----------
-    name : {"left", "right"}
-    row_type : object
-        Type of the rows.
-    bounds : tuple of (int, int)
-        The first and the last time of a match, from the time of a row.
-    outer : bool
-        Whether rows without a match are emitted.
-    late : callable or None
-        Receives late rows.
+    name ({"left", "right"})
+    row_type: type of the rows
+    bounds (tuple of (int, int)): the first and the last time of a match, from the time of a row
+    outer: whether rows without a match are emitted
+    late: receives late rows
     """
 
     def __init__(

@@ -24,22 +24,11 @@ def inspect(
 ) -> None:
     """Show what the operators of a checkpoint hold.
 
-    Parameters
-    ----------
-    checkpoint : str
-        A path, or the URI of one that Spark can read.
-    operator : int or None
-        The number of the operator; None: all operators of timerheap.
-    batch : int or None
-        The micro-batch; None: the last one that has finished.
-    picture : pathlib.Path or None
-        The PNG file to draw into, of the first operator.
-    console : rich.console.Console
-
-    Raises
-    ------
-    ValueError
-        If there is no such checkpoint, operator or micro-batch.
+    checkpoint: a path, or the URI of one that Spark can read
+    operator: the number of the operator; None: all operators of timerheap
+    batch: the micro-batch; None: the last one that has finished
+    picture: the PNG file to draw into, of the first operator
+    ValueError: if there is no such checkpoint, operator or micro-batch
     """
     with tempfile.TemporaryDirectory(prefix="timerheap-") as scratch:
         settings = {"spark.sql.shuffle.partitions": CORES, "spark.sql.warehouse.dir": scratch}

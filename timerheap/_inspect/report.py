@@ -180,13 +180,7 @@ _DAY = 86_400_000  # ms; matplotlib counts days
 
 
 def plot(state: CheckpointState, file: Path) -> None:
-    """Draw the pending timers into a PNG file; those outside the years 1 to 9999 are counted by group only.
-
-    Parameters
-    ----------
-    state : CheckpointState
-    file : pathlib.Path
-    """
+    """Draw the pending timers into a PNG file; times outside the years 1 to 9999 count by group only."""
     counts = histogram(state)
     figure = Figure(figsize=(11, 6), layout="constrained")
     over_time, by_group = figure.subplots(2, 1, height_ratios=[3, 2])
@@ -199,11 +193,8 @@ def plot(state: CheckpointState, file: Path) -> None:
 def histogram(state: CheckpointState) -> pd.DataFrame:
     """Return the number of timers in each span of time, key group and time domain.
 
-    Returns
-    -------
-    pandas.DataFrame
-        The columns key_group, time_domain, start and width (epoch ms and ms, missing for timers outside the
-        years 1 to 9999), and timers.
+    return: the columns key_group, time_domain, start and width (epoch ms and ms, missing for timers outside
+        the years 1 to 9999), and timers
     """
     timers = state.timers()
     group, domain, at = timers.columns[-1], timers.columns[-3], timers.columns[-4]

@@ -135,16 +135,9 @@ def async_map(
 class Mapper:
     """Maps the rows of one partition, in a task.
 
-    Parameters
-    ----------
-    function : coroutine function, or AsyncFunction
-        Maps a row to a row or a list of rows of the result.
-    row_type : pyspark.sql.types.StructType
-        Type of the input.
-    schema : pyarrow.Schema
-        Schema of the result.
-    **options
-        Options of `timerheap.async_io.AsyncWaitOperator`.
+    function: maps a row to a row or a list of rows of the result
+    row_type: type of the input
+    **options: options of `timerheap.async_io.AsyncWaitOperator`
     """
 
     def __init__(

@@ -191,10 +191,7 @@ def planned_query(
 ) -> tuple[Query, DataFrame]:
     """Return the query that runs `work`, made of the user's `function`, and the rows with their marks.
 
-    Parameters
-    ----------
-    broadcast : pyspark.sql.types.StructType, optional
-        Type of the rows that go to every key group.
+    broadcast: type of the rows that go to every key group
     """
     source, grouping = ungrouped("df", df, "key", key)
     columns = Columns("df", source)

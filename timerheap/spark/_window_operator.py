@@ -314,16 +314,10 @@ class _Windows(KeyedProcessFunction):
 class _Labelled(ProcessWindowFunction):
     """Adds the key and the window to the results of a window function.
 
-    Parameters
-    ----------
-    function : ProcessWindowFunction, WindowFunction or None
-        None if the elements themselves are the results.
-    keys : int
-        Number of key columns.
-    names : list of str
-        Column names of a result.
-    behind : tuple
-        Values to append to each row.
+    function: None if the elements themselves are the results
+    keys: number of key columns
+    names: column names of a result
+    behind: values to append to each row
     """
 
     def __init__(self, function: Any, keys: int, names: list[str], behind: tuple[None, ...]) -> None:

@@ -53,14 +53,8 @@ def columns_type(argument: str, schema: object) -> StructType:
 class PushedRows:
     """The rows of one input.
 
-    Parameters
-    ----------
-    type : pyspark.sql.types.StructType
-        The columns of the rows that a test pushes.
-    key : list of str
-    event_time : str or None
-        `TIME` with a timestamp assigner.
-    assigner : TimestampAssigner, optional
+    type: the columns of the rows that a test pushes
+    event_time: `TIME` with a timestamp assigner
     """
 
     type: StructType
@@ -121,12 +115,8 @@ class PushedRows:
     def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> HashedRows:
         """Return rows with the hashes of their keys and their event times.
 
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch
-            Of `table`.
-        rows : pyarrow.RecordBatch
-            What the query sees of them.
+        batch: of `table`
+        rows: what the query sees of them
         """
         keys = [_hashable(batch.column(name)) for name in self.key]
         timestamps = np.zeros(batch.num_rows, np.int64)
@@ -203,13 +193,7 @@ class PendingTimer(NamedTuple):
 
 
 class GroupContents:
-    """The timers, states and waiting rows of a key group.
-
-    Parameters
-    ----------
-    query : Query
-    group : KeyGroup
-    """
+    """The timers, states and waiting rows of a key group."""
 
     def __init__(self, query: Query, group: KeyGroup) -> None:
         self._query = query
@@ -317,14 +301,9 @@ class Inputs:
     ) -> None:
         """Add an input.
 
-        Parameters
-        ----------
-        argument : str
-            Name of the argument that `schema` is.
-        schema, key, event_time, watermark : object
-            The user's arguments.
-        prefix : str
-            Errors call the arguments `prefix` + ``key``, and so on.
+        argument: name of the argument that `schema` is
+        schema, key, event_time, watermark: the user's arguments
+        prefix: errors call the arguments `prefix` + ``key``, and so on
         """
         type_ = columns_type(argument, schema)
         arrow_schema(argument, type_)
@@ -389,10 +368,7 @@ class Inputs:
     def hashed(self, number: int, rows: object, query: Query) -> HashedRows:
         """Return the rows of an input as they reach a key group of the query.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If a row does not fit.
+        TypeError, ValueError: if a row does not fit
         """
         side = self._sides[number]
         batch = side.table(rows)

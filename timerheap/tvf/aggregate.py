@@ -34,17 +34,12 @@ Combine = Callable[[Cells, Cells], Cells]
 class Grid:
     """A grid of slices, and the windows to compute over it.
 
-    Parameters
-    ----------
-    lines, width : int
-        The shape. Cells are numbered line by line.
-    span : int or None
-        The number of cells in a window; None if a window is all cells up to its last. With a span, a line is
-        ``2 * span - 1`` cells wide, so that all its windows contain the middle cell.
-    cells : ndarray of intp, shape (n,)
-        The numbers of the nonempty cells, ascending.
-    windows : ndarray of intp, shape (w,)
-        The numbers of the windows, line by line; the first window of a line ends in `first_cell`.
+    lines, width: the shape. Cells are numbered line by line.
+    span: the number of cells in a window; None if a window is all cells up to its last. With a span, a line
+        is ``2 * span - 1`` cells wide, so that all its windows contain the middle cell.
+    cells (intp, shape (n,)): the numbers of the nonempty cells, ascending
+    windows (intp, shape (w,)): the numbers of the windows, line by line; the first window of a line ends in
+        `first_cell`
     """
 
     lines: int

@@ -105,12 +105,9 @@ def _unboxed(name: str, data: NDArray[Any], valid: NDArray[np.bool_], wanted: np
 class Groups(NamedTuple):
     """Rows grouped by the values of some columns.
 
-    Attributes
-    ----------
-    order : ndarray of intp, shape (n,)
-        The row numbers, grouped; groups are sorted by their values.
-    starts, sizes : ndarray of intp, shape (g,)
-        The position in `order` at which each group starts, and its number of rows.
+    order (intp, shape (n,)): the row numbers, grouped; groups are sorted by their values
+    starts, sizes (intp, shape (g,)): the position in `order` at which each group starts, and its number of
+        rows
     """
 
     order: NDArray[np.intp]

@@ -33,18 +33,13 @@ __all__ = [
 class Layout:
     """A placement of slices in a grid, and the windows along its lines.
 
-    Parameters
-    ----------
-    rows, lines, cells : ndarray of intp, shape (r,)
-        The row of the accumulators in each occupied cell. One row may occur in two lines.
-    keys, first_ends : ndarray of int64, shape (l,)
-        The key of each line, and the end of its first window; each further window ends one slice later.
-    windows : ndarray of int64, shape (l,)
-        The number of windows in each line.
-    width : int
-        The number of cells in a line.
-    span : int or None
-        The number of cells in a window; None if a window is all cells up to its end, as in `Grid`.
+    rows, lines, cells (intp, shape (r,)): the row of the accumulators in each occupied cell. One row may
+        occur in two lines.
+    keys, first_ends (int64, shape (l,)): the key of each line, and the end of its first window; each further
+        window ends one slice later
+    windows (int64, shape (l,)): the number of windows in each line
+    width: the number of cells in a line
+    span: the number of cells in a window; None if a window is all cells up to its end, as in `Grid`
     """
 
     rows: NDArray[np.intp]
@@ -198,12 +193,8 @@ def evaluate(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[np.ma.MaskedArray[Any, Any], ...]]:
     """Compute the windows of a layout that have rows.
 
-    Returns
-    -------
-    key_ids, window_ends : ndarray of int64, shape (w,)
-        The key and the end of each window, ordered by end.
-    results : tuple of masked_array, shape (w,) each
-        One column for each output of the aggregation.
+    return: the key and the end of each window, ordered by end
+    return: one column for each output of the aggregation
     """
     numbers = layout.lines * layout.width + layout.cells
     groups = group_by(numbers)

@@ -24,12 +24,8 @@ class CombinedWatermarkStatus:
     maximum of all watermarks. It never decreases. An input is an int64 that the caller chooses. Calls with an
     unknown or removed input are ignored.
 
-    Attributes
-    ----------
-    combined_watermark : int
-        The result of the last `update_combined_watermark`; MIN_WATERMARK before the first.
-    is_idle : bool
-        Whether all inputs were idle at the last `update_combined_watermark`.
+    combined_watermark: the result of the last `update_combined_watermark`; MIN_WATERMARK before the first
+    is_idle: whether all inputs were idle at the last `update_combined_watermark`
 
     Notes
     -----

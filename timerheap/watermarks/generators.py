@@ -168,11 +168,7 @@ class IdlenessTimer:
 
     The timeout starts at the first check without activity since the previous check.
 
-    Parameters
-    ----------
-    clock : Clock
-    max_idle_time : int
-        Milliseconds.
+    max_idle_time: milliseconds
     """
 
     def __init__(self, clock: Clock, max_idle_time: int) -> None:

@@ -425,12 +425,7 @@ def _timestamp(assigner: object, timestamp: int | None) -> int:
 class CountWindowAssigner(WindowAssigner):
     """Assigns windows by the position of an element among those of its key, which is counted in state.
 
-    Parameters
-    ----------
-    name : str
-        The name of the state.
-    window_size, window_slide : int
-        Numbers of elements, 1 or more.
+    window_size, window_slide: numbers of elements, 1 or more
     """
 
     def __init__(self, name: str, window_size: int, window_slide: int) -> None:

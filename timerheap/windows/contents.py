@@ -33,12 +33,8 @@ class WindowContents(ABC):
 
         The value is None for an empty window.
 
-        Parameters
-        ----------
-        window : Window
-            The window that fires.
-        kept : Window
-            The window under which its contents are kept.
+        window: the window that fires
+        kept: the window under which its contents are kept
         """
 
     @abstractmethod
@@ -53,15 +49,8 @@ class WindowContents(ABC):
 class AccumulatorContents(WindowContents):
     """One accumulator for each window.
 
-    Parameters
-    ----------
-    runtime_context : RuntimeContext
-    name : str
-        The name of the state.
-    type_info
-        The type of an accumulator.
-    function : AggregateFunction or ReduceFunction
-        The accumulator of a ReduceFunction has the type of an element.
+    type_info: the type of an accumulator
+    function: the accumulator of a ReduceFunction has the type of an element
     """
 
     def __init__(
@@ -131,13 +120,7 @@ class ElementContents(WindowContents):
 
     Each element has its own entry in the state, so adding one is O(1). Reading a window is O(its elements).
 
-    Parameters
-    ----------
-    runtime_context : RuntimeContext
-    name : str
-        The name of the state.
-    type_info
-        The type of an element.
+    type_info: the type of an element
     """
 
     def __init__(self, runtime_context: RuntimeContext, name: str, type_info: object) -> None:
@@ -182,17 +165,8 @@ class ElementContents(WindowContents):
 class EvictableElements(ElementContents):
     """All elements of each window, with their timestamps; they are aggregated when the window fires.
 
-    Parameters
-    ----------
-    runtime_context : RuntimeContext
-    name : str
-        The name of the state.
-    type_info
-        The type of an element.
-    evictor : Evictor
-    evictor_context : EvictorContext
-    function : AggregateFunction, ReduceFunction or other
-        Any other function receives the elements.
+    type_info: the type of an element
+    function: any other function receives the elements
 
     Notes
     -----

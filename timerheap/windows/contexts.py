@@ -25,11 +25,7 @@ class WindowTimers:
     Windows with the same timestamp share a timer. It is registered for the first of them, and deleted when
     none of them needs it any more. Each call is O(windows with the timestamp).
 
-    Parameters
-    ----------
-    runtime_context : RuntimeContext
-    name : str
-        The name of the state, which maps a timestamp to its windows in the order of their registration.
+    name: the name of the state, which maps a timestamp to its windows in the order of their registration
     """
 
     def __init__(self, runtime_context: RuntimeContext, name: str) -> None:
@@ -105,13 +101,7 @@ class EvictorContext(Evictor.EvictorContext):
 
 
 class TriggerContext(Trigger.OnMergeContext):
-    """Context of a trigger; the operator sets `timer_service`, `window` and `merged` before each call.
-
-    Parameters
-    ----------
-    event_timers, processing_timers : WindowTimers
-    states : WindowStates
-    """
+    """Context of a trigger; the operator sets `timer_service`, `window` and `merged` before each call."""
 
     timer_service: TimerService
     window: Window
@@ -161,21 +151,9 @@ class TriggerContext(Trigger.OnMergeContext):
 class WindowContext(ProcessWindowFunction.Context):
     """Context of a ProcessWindowFunction; the operator sets the attributes before each call.
 
-    Attributes
-    ----------
-    timer_service : TimerService
-    current : Window
-    ctx : KeyedProcessFunction.Context
-        The context of the call of the operator.
-    timestamp : int or None
-        The output timestamp of that call.
-
-
-    Parameters
-    ----------
-    runtime_context : RuntimeContext
-    states : WindowStates or None
-        None for merging windows.
+    ctx: the context of the call of the operator
+    timestamp: the output timestamp of that call
+    states: None for merging windows
     """
 
     timer_service: TimerService

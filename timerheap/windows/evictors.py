@@ -89,12 +89,7 @@ class Evictor(_Subscripted, ABC):
 
 
 class OneSidedEvictor(Evictor):
-    """Evicts elements either before the window function or after it.
-
-    Parameters
-    ----------
-    do_evict_after : bool
-    """
+    """Evicts elements either before the window function or after it."""
 
     def __init__(self, do_evict_after: bool) -> None:
         self.do_evict_after = do_evict_after

@@ -47,11 +47,7 @@ class MergingWindowSet:
     When windows merge, the contents of one of them stay in place, and the contents of the others are added
     to them.
 
-    Parameters
-    ----------
-    assigner : MergingWindowAssigner
-    state : MapState
-        Maps each window to the window whose state it uses.
+    state: maps each window to the window whose state it uses
 
     Notes
     -----
@@ -88,12 +84,8 @@ class MergingWindowSet:
     ) -> Window:
         """Add a window and return the window it has been merged into, or the window itself.
 
-        Parameters
-        ----------
-        new_window : TimeWindow
-        merge : callable
-            Called after each merge with the result, the windows in flight that it replaces, the window whose
-            contents stay in place, and the windows whose contents must be added to them.
+        merge: called after each merge with the result, the windows in flight that it replaces, the window
+            whose contents stay in place, and the windows whose contents must be added to them
         """
         results: dict[Window, list[Window]] = {}
         self._assigner.merge_windows([*self._mapping, new_window], _Results(results))

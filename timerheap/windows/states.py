@@ -120,14 +120,9 @@ class _NestedCodec:
 class WindowStates:
     """The states of a trigger or a window function, for each window of the current key.
 
-    Parameters
-    ----------
-    runtime_context : RuntimeContext
-        Provides a map state for each descriptor, from windows to values, lists or maps.
-    prefix : str
-        Prepended to the name of each descriptor.
-    element_type : optional
-        The type of a state whose descriptor has none.
+    runtime_context: provides a map state for each descriptor, from windows to values, lists or maps
+    prefix: prepended to the name of each descriptor
+    element_type: the type of a state whose descriptor has none
     """
 
     def __init__(self, runtime_context: RuntimeContext, prefix: str, element_type: object = None) -> None:
@@ -190,11 +185,7 @@ class WindowStates:
 class WindowStateStore:
     """Gives a `ProcessWindowFunction` access to the states of the current key and window.
 
-    Parameters
-    ----------
-    states : WindowStates or None
-        None for merging windows, which have no state of their own.
-    window : TimeWindow or GlobalWindow
+    states: None for merging windows, which have no state of their own
     """
 
     def __init__(self, states: WindowStates | None, window: Window) -> None:

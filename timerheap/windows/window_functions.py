@@ -106,12 +106,8 @@ class ProcessWindowFunction(Function, ABC):
 class Results(list[Any]):
     """A list of results whose iterator sets the output timestamp to the timestamp of each result.
 
-    Parameters
-    ----------
-    ctx : KeyedProcessFunction.Context
-        The context of the call.
-    timestamp : int or None
-        The output timestamp after the last result, for the records that the function itself yields.
+    ctx: the context of the call
+    timestamp: the output timestamp after the last result, for the records that the function itself yields
 
     Notes
     -----

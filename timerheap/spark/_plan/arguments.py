@@ -152,15 +152,9 @@ def expect_event_time(
 ) -> WatermarkStrategy:
     """Return the watermark strategy, checked together with the event-time column.
 
-    Parameters
-    ----------
-    df : pyspark.sql.DataFrame
-    event_time, watermark : object
-        The user's arguments.
-    prefix, argument : str
-        Errors call the arguments `prefix` + `argument` and `prefix` + ``watermark``.
-    **needing
-        Other arguments that are only valid with an event-time column, by name.
+    event_time, watermark: the user's arguments
+    prefix, argument: errors call the arguments `prefix` + `argument` and `prefix` + ``watermark``
+    **needing: other arguments that are only valid with an event-time column, by name
     """
     named = prefix + argument
     if event_time is None:

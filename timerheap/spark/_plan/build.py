@@ -67,10 +67,7 @@ _NO_BYTES = (1 << 31) - 1  # no limit
 def check_settings(df: DataFrame) -> None:
     """Check the settings of the session of `df`, and log those that make a query slow in one line.
 
-    Raises
-    ------
-    ValueError
-        If a stream would not use the RocksDB state store, which state variables need.
+    ValueError: if a stream would not use the RocksDB state store, which state variables need
     """
     spark = df.sparkSession
     if df.isStreaming:
@@ -145,14 +142,8 @@ NULL_MARK = 0x6E756C6C << 32  # counts up for each key column; unlikely to be a 
 class Input:
     """An input of a query, whose arguments have been checked.
 
-    Parameters
-    ----------
-    df : pyspark.sql.DataFrame
-    event_time : str or None
-        Event-time column.
-    strategy : WatermarkStrategy
-    channel : str or None
-        Column whose values have a watermark each.
+    event_time: event-time column
+    channel: column whose values have a watermark each
     """
 
     df: DataFrame
@@ -164,11 +155,7 @@ class Input:
 def marked(input: Input, *others: Input) -> DataFrame:
     """Return the rows of `input` with the columns that the query needs, computed in the JVM.
 
-    Parameters
-    ----------
-    input : Input
-    *others : Input
-        The other inputs of the query; a column that one input needs is added to all.
+    *others: the other inputs of the query; a column that one input needs is added to all
     """
     df, inputs = input.df, [input, *others]
     marks: dict[str, Column] = {}
@@ -236,10 +223,7 @@ def rehearse(
     What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
     that says where it happened.
 
-    Returns
-    -------
-    bool
-        Whether the function has metrics of its own.
+    return: whether the function has metrics of its own
     """
     class_ = BatchGroupRuntimeContext if isinstance(function, BatchProcessFunction) else GroupRuntimeContext
     context = class_(KeyContext(), max_parallelism)

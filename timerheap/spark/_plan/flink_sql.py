@@ -119,10 +119,7 @@ Keys = tuple[str, ...]
 def grouping_sets(select: exp.Select) -> list[Keys]:
     """Return the keys of each grouping set, without the window's bounds; a plain GROUP BY has one set.
 
-    Raises
-    ------
-    ValueError
-        If a set lacks window_start or window_end, or contains anything but columns.
+    ValueError: if a set lacks window_start or window_end, or contains anything but columns
     """
     group = select.args.get("group")
     if group is None:
@@ -389,10 +386,7 @@ class _Flink(Spark):
 def parsed(query: str) -> WindowSelect | Ranked:
     """Parse a query.
 
-    Raises
-    ------
-    ValueError
-        If the query is invalid or uses an unsupported feature; the message names it.
+    ValueError: if the query is invalid or uses an unsupported feature; the message names it
     """
     select = _select(query)
     expect_known_queries(select)

@@ -37,31 +37,17 @@ class StagedTimers:
     when its turn comes. Each key has its next timer in `next`. The others are those that were due at the
     start, sorted, and a Python heap for the few keys with several timers that callbacks have registered.
 
-    Parameters
-    ----------
-    timers : JournalledTimers
-    watermark : int
-        Timers up to it are staged.
-    keys : KeyTable
-        Must not be changed as long as timers are staged.
-    rows : KeyedRows, n rows
-    start : int
-        The watermark so far.
-
-    Attributes
-    ----------
-    ids : ndarray of int64, shape (k,)
-        The id of each key that has rows or staged timers. Keys are numbered by their place here.
-    row_numbers : ndarray of int64, shape (n,)
-        The number of each row's key.
-    next : ndarray of int64, shape (k,)
-        The timestamp of each key's next timer, the largest int64 if there is none.
-    staged : ndarray of bool, shape (k,)
-        Whether there is one.
-    watermarks : ndarray of int64, shape (k,)
-        How far each key is in event time: the watermark that it sees.
-    stalled : int
-        How many times in a row `take` has not advanced any key.
+    watermark: timers up to it are staged
+    keys: must not be changed as long as timers are staged
+    rows (KeyedRows, n rows)
+    start: the watermark so far
+    ids (int64, shape (k,)): the id of each key that has rows or staged timers. Keys are numbered by their
+        place here.
+    row_numbers (int64, shape (n,)): the number of each row's key
+    next (int64, shape (k,)): the timestamp of each key's next timer, the largest int64 if there is none
+    staged (bool, shape (k,)): whether there is one
+    watermarks (int64, shape (k,)): how far each key is in event time: the watermark that it sees
+    stalled: how many times in a row `take` has not advanced any key
     """
 
     def __init__(
@@ -144,12 +130,8 @@ class StagedTimers:
     ) -> None:
         """Stage those of the timers just registered that fire in this micro-batch.
 
-        Parameters
-        ----------
-        timestamps, key_ids, namespaces
-            As they were passed to the heap's ``push_many``.
-        new : ndarray of bool, shape (n,)
-            What it returned.
+        timestamps, key_ids, namespaces: as they were passed to the heap's ``push_many``
+        new (bool, shape (n,)): what it returned
         """
         if len(new) == 1:
             self._register_one(timestamps, key_ids, namespaces, new)
@@ -489,14 +471,7 @@ class _Context(BatchProcessFunction.Context):
 
 
 class BatchRunner:
-    """Runs one copy of a function; see `timerheap.spark._worker.partition.Runner`.
-
-    Parameters
-    ----------
-    function : BatchProcessFunction
-    query : Query
-    max_parallelism : int
-    """
+    """Runs one copy of a function; see `timerheap.spark._worker.partition.Runner`."""
 
     def __init__(self, function: BatchProcessFunction, query: Query, max_parallelism: int) -> None:
         self._function = function

@@ -36,17 +36,10 @@ class Held(NamedTuple):
 class Turn(NamedTuple):
     """The last micro-batch of an operator on this worker.
 
-    Parameters
-    ----------
-    run : str or None
-        The run of the query.
-    batch : int
-    began : float
-        When it began, in seconds.
-    files : LiveStore or None
-        The files of the query; None if the executor has told no local directory.
-    layout : GroupLayout
-        That of the first micro-batch, so that a worker keeps one copy of it, and of aggregates in Python.
+    run: the run of the query
+    began: when it began, in seconds
+    files: the files of the query; None if the executor has told no local directory
+    layout: that of the first micro-batch, so that a worker keeps one copy of it, and of aggregates in Python
     """
 
     run: str | None
@@ -126,19 +119,8 @@ class LiveGroups:
     worker also keeps the group's objects, for the case that it gets the group again. Without a file, it is
     all there is: then a group that moves to another worker is loaded from the state store.
 
-    Parameters
-    ----------
-    layout : GroupLayout
-    store : ChunkStore
-        The state of the group that Spark has made current.
-    owner : Owner
-    max_parallelism : int
-    mail : Mail
-
-    Attributes
-    ----------
-    counts : Counts
-        Where the groups of the task so far came from.
+    store: the state of the group that Spark has made current
+    counts: where the groups of the task so far came from
     """
 
     def __init__(

@@ -97,13 +97,7 @@ def runner_of(query: Query, placement: Placement) -> Runner:
 
 
 class StreamingOperator(StatefulProcessor):
-    """Runs the key groups of a stream, whose state Spark keeps (``transformWithStateInPandas``).
-
-    Parameters
-    ----------
-    query : Query
-    mail : Mail
-    """
+    """Runs the key groups of a stream, whose state Spark keeps (``transformWithStateInPandas``)."""
 
     def __init__(self, query: Query, mail: Mail) -> None:
         self._query = query
@@ -175,12 +169,7 @@ class StreamingOperator(StatefulProcessor):
 class BatchOperator:
     """Runs the keys of one partition of a batch DataFrame as one key group (``applyInArrow``).
 
-    Parameters
-    ----------
-    query : Query
-    result_type : pyspark.sql.types.StructType
-        Type of the result, with the columns of late rows if the query has them.
-    mail : Mail
+    result_type: type of the result, with the columns of late rows if the query has them
     """
 
     def __init__(self, query: Query, result_type: StructType, mail: Mail) -> None:

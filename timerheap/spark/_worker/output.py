@@ -41,10 +41,8 @@ def cast(column: Any, type_: pa.DataType) -> Any:
 
     The fields of structs are matched by name, and a missing one is null, as in a dict.
 
-    Raises
-    ------
-    TypeError, pyarrow.ArrowException
-        If a value does not fit, or the cast would change what values say, as from text to numbers.
+    TypeError, pyarrow.ArrowException: if a value does not fit, or the cast would change what values say, as
+        from text to numbers
     """
     if column.null_count == len(column):
         return pa.nulls(len(column), type_)
@@ -121,10 +119,7 @@ SIDE_OUTPUT = "side_output"
 class SideBuffer:
     """Collects the values of side outputs during one call of the operator.
 
-    Parameters
-    ----------
-    tags : list of pyarrow.Field
-        The id and the type of each tag.
+    tags: the id and the type of each tag
     """
 
     most = 1 << 16  # values that become columns at once
@@ -316,19 +311,9 @@ class ResultBuffer:
 
     A value is kept as it is when it comes: the function may change a list, a dict or an array afterwards.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Schema of the results.
-    late_row : pyarrow.StructType, optional
-        Type of late rows; by default the result has none.
-    side_outputs : list of pyarrow.Field
-        The id and the type of each side output.
-
-    Attributes
-    ----------
-    columns : RecordColumns
-        Rows may be appended to it; `rows` takes what does not fit.
+    late_row: type of late rows; by default the result has none
+    side_outputs: the id and the type of each side output
+    columns: rows may be appended to it; `rows` takes what does not fit
     """
 
     def __init__(

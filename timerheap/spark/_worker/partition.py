@@ -40,13 +40,8 @@ Combine = Literal["sum", "min", "max"]
 class Metric(NamedTuple):
     """One number of a task.
 
-    Parameters
-    ----------
-    name : str
-    combine : {"sum", "min", "max"}
-        What makes one number of those of several key groups or tasks.
-    of_all : bool
-        Whether the number says something only if all key groups are in it.
+    combine: what makes one number of those of several key groups or tasks
+    of_all: whether the number says something only if all key groups are in it
     """
 
     name: str
@@ -100,12 +95,8 @@ class TaskMetrics:
     def add_times(self, watermark: int, newest: int, now: int) -> None:
         """Add the times of a key group, epoch ms; MIN_WATERMARK is none.
 
-        Parameters
-        ----------
-        watermark, newest : int
-            The watermark, and the largest event time so far.
-        now : int
-            What the clock shows.
+        watermark, newest: the watermark, and the largest event time so far
+        now: what the clock shows
         """
         known = watermark != MIN_WATERMARK
         if known:
@@ -153,10 +144,7 @@ class Runner(Protocol):
     The operator calls `open`, then for each key group of each micro-batch `begin`, `process` and `advance` or
     `replay` in their place, and `advance_clock`; finally `close`.
 
-    Attributes
-    ----------
-    rows_ahead : RowsAhead
-        The rows that were processed ahead of due timers.
+    rows_ahead: the rows that were processed ahead of due timers
     """
 
     rows_ahead: RowsAhead
@@ -178,13 +166,8 @@ class Runner(Protocol):
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         """Begin a key group, at its watermark.
 
-        Parameters
-        ----------
-        group : KeyGroup
-        now : int or None
-            Time of the micro-batch in epoch ms, None in a query without processing time.
-        output : ResultBuffer
-            Receives the results.
+        now: time of the micro-batch in epoch ms, None in a query without processing time
+        output: receives the results
         """
 
     def process(self, rows: KeyedRows, watermark: int) -> None:
@@ -195,12 +178,8 @@ class Runner(Protocol):
 
         The watermark is t - 1 while rows of timestamp t are processed.
 
-        Parameters
-        ----------
-        rows : KeyedRows
-        order : ndarray of int64, shape (n,)
-            The positions of the rows to process, in event-time order; there may be other rows.
-        watermark : int
+        order (int64, shape (n,)): the positions of the rows to process, in event-time order; there may be
+            other rows
         """
 
     def advance(self, watermark: int) -> None:
@@ -281,16 +260,10 @@ _MANY = 1 << 12  # results, for which a DataFrame of their own is worth its cost
 class _Clock(NamedTuple):
     """The clock of all key groups of a partition after a micro-batch.
 
-    Parameters
-    ----------
-    watermark, newest : int
-        The watermark, and the largest event time so far.
-    next_change : int or None
-        When it changes without rows.
-    data : bytes
-        What a load needs.
-    has_new_channels : bool
-        Whether the micro-batch has added channels.
+    watermark, newest: the watermark, and the largest event time so far
+    next_change: when it changes without rows
+    data: what a load needs
+    has_new_channels: whether the micro-batch has added channels
     """
 
     watermark: int

@@ -43,17 +43,10 @@ from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 class BoundGroup:
     """A key group with the tables of the processor's states.
 
-    Parameters
-    ----------
-    group : KeyGroup
-    timers : JournalledTimers
-        Those of the query's time mode.
-    service : KeyTimerService
-    delete_timer : callable
-        Deletes a timer of the current key in the query's time mode.
-    tables : dict of str to UserState
-    expiries : list of (timestamp, key id, name of the state)
-        See `timerheap.spark._worker.processor_states.Scope`.
+    timers: those of the query's time mode
+    delete_timer: deletes a timer of the current key in the query's time mode
+    expiries (list of (timestamp, key id, name of the state)): see
+        `timerheap.spark._worker.processor_states.Scope`
     """
 
     group: KeyGroup
@@ -72,18 +65,8 @@ class BoundGroup:
 class ProcessorRunner:
     """Runs one copy of a processor in one task.
 
-    Parameters
-    ----------
-    work : ProcessorWork
-    query : Query
-    timer_values : TimerValues
-        The times of the micro-batch, as the processor receives them.
-    output : ResultBuffer
-
-    Attributes
-    ----------
-    fired_timers : int
-        How many timers have fired.
+    timer_values: the times of the micro-batch, as the processor receives them
+    fired_timers: how many timers have fired
     """
 
     def __init__(
@@ -344,11 +327,7 @@ class ProcessorPartition(Partition):
     def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
         """Fire the due timers in the partition of a key group whose timer of Spark's has fired.
 
-        Parameters
-        ----------
-        key_group : int
-        fired : int
-            The timestamp of that timer, which Spark removes afterwards.
+        fired: the timestamp of that timer, which Spark removes afterwards
         """
         partition = key_group % self._placement.partitions
         if partition not in self._done:
@@ -478,12 +457,7 @@ def late_rows(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark: int)
 
 
 class BatchProcessorOperator:
-    """Runs a processor on one partition of a batch DataFrame, as one key group (``applyInArrow``).
-
-    Parameters
-    ----------
-    query : Query
-    """
+    """Runs a processor on one partition of a batch DataFrame, as one key group (``applyInArrow``)."""
 
     def __init__(self, query: Query) -> None:
         assert isinstance(query.work, ProcessorWork)

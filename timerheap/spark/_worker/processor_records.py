@@ -116,14 +116,8 @@ _MOST = 1 << 16  # rows of results that become columns at once
 class FrameRecords:
     """See `timerheap.spark._worker.processor_records.Records`.
 
-    Parameters
-    ----------
-    result : pyspark.sql.types.StructType
-        Type of the results.
-    zone : str
-        Time zone of the timestamps in the frames, which have none.
-    settings : FrameSettings
-    output : ResultBuffer
+    result: type of the results
+    zone: time zone of the timestamps in the frames, which have none
     """
 
     def __init__(self, result: StructType, zone: str, settings: FrameSettings, output: ResultBuffer) -> None:
@@ -268,13 +262,8 @@ _CHUNK = 1 << 13  # rows that are Python objects at once
 class RowRecords:
     """See `timerheap.spark._worker.processor_records.Records`.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of the results.
-    zone : str
-        Time zone of the timestamps in the rows.
-    output : ResultBuffer
+    schema: of the results
+    zone: time zone of the timestamps in the rows
     """
 
     def __init__(self, schema: pa.Schema, zone: str, output: ResultBuffer) -> None:

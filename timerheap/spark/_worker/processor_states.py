@@ -51,10 +51,6 @@ class UnsafeOrder:
     The row is nested in another one, so its size comes first. Then there is a word for the nulls, and one for
     each field, all little-endian, then text and bytes, padded to words. The word of a text begins with its
     length.
-
-    Parameters
-    ----------
-    schema : pyspark.sql.types.StructType
     """
 
     def __init__(self, schema: T.StructType) -> None:
@@ -111,13 +107,8 @@ def _variable(value: Any) -> bytes:
 class Group(Protocol):
     """What a key group has.
 
-    Attributes
-    ----------
-    service : KeyTimerService
-    tables : dict of str to UserState
-        Those of the states, by name.
-    expiries : list of (timestamp, key id, name of the state)
-        When contents with a time to live expire.
+    tables: those of the states, by name
+    expiries (list of (timestamp, key id, name of the state)): when contents with a time to live expire
     """
 
     service: KeyTimerService
@@ -128,15 +119,10 @@ class Group(Protocol):
 class Scope:
     """What all states of a processor share: the current key, its key group, and the time.
 
-    Attributes
-    ----------
-    keys : CurrentKey
-        The id of the current key, None outside the calls for a key.
-    group : Group
-        The key group of the current key. One assignment changes it for all states: keys come in their order,
-        so it is mostly another one for each key.
-    now : int
-        Time of the micro-batch, epoch ms.
+    keys: the id of the current key, None outside the calls for a key
+    group: the key group of the current key. One assignment changes it for all states: keys come in their
+        order, so it is mostly another one for each key.
+    now: time of the micro-batch, epoch ms
     """
 
     group: Group
@@ -150,12 +136,6 @@ class ProcessorState(ABC):
     """One state of a processor.
 
     A value with a time to live is kept with the time when it expires, and is not there from then on.
-
-    Parameters
-    ----------
-    name : str
-    declared : DeclaredState
-    scope : Scope
     """
 
     shape: ClassVar[str]
@@ -391,21 +371,11 @@ _MODES: dict[TimeMode, str] = {"None": "NoTime", "ProcessingTime": "ProcessingTi
 class ProcessorHandle(StatefulProcessorHandle):
     """What ``init`` of a processor receives, on the driver and in a task.
 
-    Parameters
-    ----------
-    time_mode : {"None", "ProcessingTime", "EventTime"}
-    scope : Scope
-    declare : callable
-        Returns the declaration of a state.
-
-    Attributes
-    ----------
-    stage : str
-        Spark's name for how far a task has come.
-    states : dict of str to ProcessorState
-        The states, without those that ``deleteIfExists`` has deleted.
-    deleted : set of str
-        The names of deleted states.
+    time_mode ({"None", "ProcessingTime", "EventTime"})
+    declare: returns the declaration of a state
+    stage: Spark's name for how far a task has come
+    states: the states, without those that ``deleteIfExists`` has deleted
+    deleted: the names of deleted states
     """
 
     def __init__(self, time_mode: TimeMode, scope: Scope, declare: Declare) -> None:

@@ -69,13 +69,8 @@ _TEXTS = {
 def refusal(error_class: str, doing: str = "", **parameters: object) -> PySparkRuntimeError:
     """Return the error of a call that Spark's JVM refuses, where Spark itself may lose its state server.
 
-    Parameters
-    ----------
-    error_class : str
-    doing : str
-        What PySpark says before the text of the JVM.
-    **parameters
-        Those of the error class.
+    doing: what PySpark says before the text of the JVM
+    **parameters: those of the error class
     """
     text, state = _TEXTS[error_class]
     before = f"Error {doing}: " if doing else ""
@@ -114,10 +109,6 @@ class StructCodec:
     Spark pickles a value, and the JVM converts it to the schema: a value of another type becomes null, an
     int is cut to its width, and everything becomes a string where the schema has one. Numpy's scalars are
     Python's.
-
-    Parameters
-    ----------
-    schema : pyspark.sql.types.StructType
     """
 
     def __init__(self, schema: T.StructType) -> None:

@@ -36,11 +36,7 @@ from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 class VisibleRows:
     """Calls a function with the first columns of the rows.
 
-    Parameters
-    ----------
-    function : KeyedProcessFunction
-    names : list of str
-        The names of these columns.
+    names: the names of these columns
     """
 
     def __init__(self, function: KeyedProcessFunction, names: list[str]) -> None:
@@ -61,12 +57,8 @@ class RowsAhead:
     In event-time order the timer would have fired first. A timer is due if its timestamp is at most the
     watermark that follows on the rows.
 
-    Attributes
-    ----------
-    count : int
-        The number of such rows so far.
-    first : str or None
-        A message about the first of them.
+    count: the number of such rows so far
+    first: a message about the first of them
     """
 
     def __init__(self) -> None:
@@ -131,14 +123,7 @@ _AHEAD = 1 << 16  # timers whose keys are looked up at once
 
 
 class RowRunner:
-    """Runs one copy of a function; see `timerheap.spark._worker.partition.Runner`.
-
-    Parameters
-    ----------
-    function : KeyedProcessFunction
-    query : Query
-    max_parallelism : int
-    """
+    """Runs one copy of a function; see `timerheap.spark._worker.partition.Runner`."""
 
     context_class: ClassVar[type[RowFunctionContext]] = RowFunctionContext
 

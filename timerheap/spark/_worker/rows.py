@@ -47,11 +47,7 @@ def row_class(names: tuple[str, ...]) -> type[Row]:
 class AssignedTimes:
     """Appends the column `TIME` to the rows of a task.
 
-    Parameters
-    ----------
-    assigner : TimestampAssigner
-    rows : pyspark.sql.types.StructType
-        Type of the rows; the assigner does not see computed columns.
+    rows: type of the rows; the assigner does not see computed columns
     """
 
     assigner: TimestampAssigner
@@ -84,18 +80,9 @@ _OUT_OF_RANGE = OverflowError, ValueError, OSError  # raised by Python's datetim
 def row_source(table: pa.Table, type_: StructType, key: Sequence[str] = ()) -> RowSource:
     """Return the rows of a table as ``Row`` objects that are made one at a time.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-    type_ : pyspark.sql.types.StructType
-        Of the table.
-    key : sequence of str
-        The key columns, whose values also identify the row in an error.
-
-    Raises
-    ------
-    ValueError
-        If a date or timestamp lies outside the years 1 to 9999.
+    type_: of the table
+    key: the key columns, whose values also identify the row in an error
+    ValueError: if a date or timestamp lies outside the years 1 to 9999
     """
     columns = _columns(table, type_, key)
     return RowSource(row_class(tuple(type_.names)), type_.names, columns, [*map(type_.names.index, key)])

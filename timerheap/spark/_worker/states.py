@@ -48,10 +48,7 @@ def no_processing_time() -> NoReturn:
 class RowFunctionContext(RowContext, KeyedCoProcessFunction.OnTimerContext):
     """One object for all calls, as in PyFlink; the loop sets it for each row and timer.
 
-    Attributes
-    ----------
-    send : callable
-        Receives the values of side outputs.
+    send: receives the values of side outputs
     """
 
     send: Callable[[OutputTag, Any], None]
@@ -120,13 +117,7 @@ class KeyValueState(RowValue, ValueHandle):
 
 
 class GroupExpiryClock:
-    """The times of a function on rows; see `timerheap._states.ExpiryClock`.
-
-    Parameters
-    ----------
-    context : RowFunctionContext
-    service : KeyTimerService
-    """
+    """The times of a function on rows; see `timerheap._states.ExpiryClock`."""
 
     def __init__(self, context: RowFunctionContext, service: KeyTimerService) -> None:
         self._context = context
@@ -200,13 +191,8 @@ class _GroupBackend:
 class GroupRuntimeContext(KeyedRuntimeContext):
     """Returns handles of states, and binds them all to the group that is being processed.
 
-    Parameters
-    ----------
-    keys : CurrentKey
-        Holds the id of the current key.
-    max_parallelism : int
-    broadcast : bool, default False
-        Whether the states are broadcast states.
+    keys: holds the id of the current key
+    broadcast: whether the states are broadcast states
     """
 
     group: KeyGroup

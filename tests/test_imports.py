@@ -45,7 +45,7 @@ LAYERS = {
         "_exchange _stateful_timers",
         "_worker",
         "_plan",
-        "_async_map _process _processors windows",
+        "_async_map _process _processors _windows",
         "_sql _window_operator",
         "__init__",
     ],

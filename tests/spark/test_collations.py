@@ -64,7 +64,7 @@ def test_grouping_and_comparing_by_another_collation_raise(df: DataFrame, collat
         timerheap.spark.tumble(df, "at", size=5, watermark=STRATEGY),
         timerheap.spark.hop(df, "at", slide=5, size=10, watermark=STRATEGY),
         timerheap.spark.cumulate(df, "at", step=5, max_size=10, watermark=STRATEGY),
-        timerheap.spark.session(df, "at", 5, watermark=STRATEGY),
+        timerheap.spark.session_window(df, "at", 5, watermark=STRATEGY),
     ):
         with pytest.raises(ValueError, match=SAYS.format(collation)):
             windows.groupBy("c")

@@ -171,7 +171,7 @@ def test_late_rows_do_not_have_computed_columns(df: DataFrame) -> None:
         df, F.lower("k"), Seen(), SEEN, F.col("ms") * 2, watermark="0 seconds", late="emit"
     )
     assert result.schema["late_row"].dataType.names == df.columns
-    cut = timerheap.spark.session(df, F.col("at"), "1 second", watermark="0 seconds", late="emit")
+    cut = timerheap.spark.session_window(df, F.col("at"), "1 second", watermark="0 seconds", late="emit")
     late = cut.groupBy(F.lower("k")).agg(F.count("*")).schema["late_row"].dataType
     assert late.names == df.columns  # type: ignore[attr-defined]
 

@@ -217,7 +217,7 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
         "cumulate": lambda: grouped(
             timerheap.spark.cumulate(timed, "at", step=2000, max_size=4000, watermark=WATERMARK)
         ),
-        "session": lambda: grouped(timerheap.spark.session(timed, "at", 2000, watermark=WATERMARK)),
+        "session": lambda: grouped(timerheap.spark.session_window(timed, "at", 2000, watermark=WATERMARK)),
         "sql": lambda: of_sql(COUNTS),
         "ranks": lambda: of_sql(FIRST),
     }

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from timerheap.spark._sql import sql
     from timerheap.spark._stateful_timers import GroupTimers, ProcessorTimers
     from timerheap.spark._window_operator import window_operator
-    from timerheap.spark.windows import cumulate, hop, session, tumble
+    from timerheap.spark._windows import GroupedWindows, Windows, cumulate, hop, session_window, tumble
 
 __all__ = [
     "CheckpointState",
     "GroupTimers",
+    "GroupedWindows",
     "ProcessorTimers",
     "Progress",
+    "Windows",
     "aggregate",
     "async_map",
     "cumulate",
@@ -39,7 +41,7 @@ __all__ = [
     "process_two",
     "progress",
     "read_checkpoint",
-    "session",
+    "session_window",
     "side_output",
     "sql",
     "transform_with_state",
@@ -60,7 +62,7 @@ _HOMES = {
     "_sql": "sql",
     "_stateful_timers": "GroupTimers ProcessorTimers",
     "_window_operator": "window_operator",
-    "windows": "cumulate hop session tumble",
+    "_windows": "GroupedWindows Windows cumulate hop session_window tumble",
 }
 
 

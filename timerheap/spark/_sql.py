@@ -21,8 +21,8 @@ from timerheap.spark._compat import on_connect, to_arrow_type, with_columns
 from timerheap.spark._plan.aggregates import UserAggregate
 from timerheap.spark._plan.arguments import named_column, quoted
 from timerheap.spark._plan.named_columns import ColumnOrName, spark_delay
+from timerheap.spark._windows import Windows, cumulate, hop, session_window, tumble
 from timerheap.spark._worker.window_runner import GROUPING_SET, WINDOW_COLUMNS, WINDOW_TIME
-from timerheap.spark.windows import Windows, cumulate, hop, session, tumble
 from timerheap.watermarks import WatermarkGenerator, WatermarkStrategy
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def with_order(df: DataFrame, rank: Rank) -> DataFrame:
 
 def first_rows(windows: Windows, rank: Rank) -> DataFrame:
     """Return the first rows of each window, with their ranks; the DataFrame must come from `with_order`."""
-    rows = windows.source.df
+    rows = windows._source.df
     names = [name for name in rows.columns if name not in _order(rank)]
     type_ = ArrayType(rows.schema)
     called = f"first {rank.limit} by {', '.join(map(repr, rank.order))}"  # part of the checkpoint
     by = [(one.text.strip("`").lower(), one.descending) for one in rank.order]
-    keeps_last = rank.limit == 1 and by == [(str(windows.source.time).lower(), True)]  # a deduplication
+    keeps_last = rank.limit == 1 and by == [(str(windows._source.time).lower(), True)]  # a deduplication
     function, accumulator = TopRows(rows.columns, rank, keeps_last), to_arrow_type(type_)
     top = UserAggregate(function, tuple(rows.columns), type_, accumulator, called)
     result = windows.groupBy(*rank.keys).agg(top)
@@ -190,7 +190,7 @@ _WINDOWS: dict[str, Callable[..., Windows]] = {
     "tumble": tumble,
     "hop": hop,
     "cumulate": cumulate,
-    "session": session,
+    "session": session_window,
 }
 
 
@@ -279,7 +279,7 @@ def sql(
 
     def windows(rows: DataFrame) -> Windows:
         made = _WINDOWS[wanted.windows](rows, time, watermark=strategy, **wanted.lengths, **given)
-        return Windows(replace(made.source, where=where))
+        return Windows(replace(made._source, where=where))
 
     if not isinstance(asked, Ranked):
         return _aggregated(df, wanted, windows)

@@ -449,7 +449,7 @@ class CheckpointState:
         return {field.name: field.with_name(names[field.name]) for field in stored if field.name in names}
 
     def windows(self) -> DataFrame:
-        """Return the open windows of a query with `tumble`, `hop`, `cumulate`, `session` or `sql`.
+        """Return the open windows of a query with `tumble`, `hop`, `cumulate`, `session_window` or `sql`.
 
         Returns
         -------

@@ -1,11 +1,11 @@
-"""Windows on Spark DataFrames: `tumble`, `hop` and `cumulate`, which share slices, and `session`."""
+"""Windows on Spark DataFrames: `tumble`, `hop` and `cumulate`, which share slices, and `session_window`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from timerheap._arguments import milliseconds, positive
+from timerheap._arguments import Length, positive
 from timerheap.spark._compat import to_arrow_schema, with_columns
 from timerheap.spark._exchange.frames import AHEAD, CHANNEL, KEPT
 from timerheap.spark._plan.aggregates import ResolvedAggregate, UserAggregate, resolve_aggregate
@@ -47,50 +47,7 @@ from timerheap.tvf import (
 )
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["GroupedWindows", "WindowOptions", "Windows", "cumulate", "hop", "session", "tumble"]
-
-
-class WindowOptions(TypedDict, total=False):
-    """Options of `tumble`, `hop`, `cumulate` and `session`, passed by name.
-
-    Parameters
-    ----------
-    watermark : WatermarkStrategy, str or timedelta
-        Required with an event-time column, unless Spark's ``withWatermark`` names it; "5 seconds" is
-        ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``.
-    time_zone : str, optional
-        Time zone whose wall clock cuts the windows, by default the session's. Times without a zone are cut
-        as they are.
-    channel : str or Column, optional
-        Column whose values have a watermark each, as in `timerheap.spark.process`.
-    late : {"drop", "emit"}, default "drop"
-        What becomes of late rows. "emit": they are part of the result, in the columns ``late_by`` (how many
-        ms longer the watermark's delay would have had to be) and ``late_row``. A row is late
-        when its last window is over, or for sessions, when its session and all sessions that it touches are
-        over. A row that is only behind its first windows counts in the others.
-    emit_every : int, timedelta or str, optional
-        Distance between early results, in ms of event time. An early result of each open window has ``early``
-        true; the result at the end of the window has it false.
-    max_parallelism : int, optional
-        Number of key groups, 1 to 32768, as in `timerheap.spark.process`. A checkpoint keeps it.
-    """
-
-    watermark: WatermarkStrategy | str | timedelta | None
-    time_zone: str | None
-    channel: ColumnOrName | None
-    late: Late
-    emit_every: int | timedelta | str | None
-    max_parallelism: int | None
-
-
-_DEFAULTS: WindowOptions = {
-    "watermark": None,
-    "time_zone": None,
-    "channel": None,
-    "late": "drop",
-    "emit_every": None,
-    "max_parallelism": None,
-}
+__all__ = ["GroupedWindows", "Windows", "cumulate", "hop", "session_window", "tumble"]
 
 
 @dataclass(frozen=True)
@@ -102,42 +59,40 @@ class Source:
     assigner: SliceAssigner | SessionUnsliceAssigner
     strategy: WatermarkStrategy
     channel: str | None
-    options: WindowOptions  # all of them
+    late: Late
+    emit_every: int | None  # ms of event time
+    max_parallelism: int | None
     where: Column | None = None  # rows that do not meet it only advance the watermark
 
     @classmethod
     def checked(
         cls,
-        function: str,
         df: DataFrame,
         time: ColumnOrName | None,
         make_assigner: Callable[[str], SliceAssigner | SessionUnsliceAssigner],
-        options: WindowOptions,
+        watermark: WatermarkStrategy | str | timedelta | None,
+        time_zone: str | None,
+        channel: ColumnOrName | None,
+        late: str,
+        emit_every: Length | None,
+        max_parallelism: int | None,
     ) -> Source:
         """Check the arguments of a function that cuts windows; `make_assigner` receives the time zone."""
-        if unknown := options.keys() - _DEFAULTS.keys():
-            raise TypeError(
-                f"{function}() got an unexpected keyword argument {min(unknown)!r}; its options are "
-                f"{', '.join(_DEFAULTS)}"
-            )
-        chosen: WindowOptions = {**_DEFAULTS, **options}
         columns = Columns("df", df)
         arrow_schema("df", columns.df.schema)
-        of_time, channel = columns.one("time", time), columns.one("channel", chosen["channel"])
-        watermark = columns.watermark("watermark", chosen["watermark"], of_time)
-        df, every = columns.df, chosen["emit_every"]
-        chosen["late"] = late_rows(chosen["late"])
-        late = None if chosen["late"] == "drop" else "emit"
-        strategy = expect_event_time(df, of_time, watermark, argument="time", channel=channel, late=late)
-        if channel is not None:
-            channel_column(df, "channel", channel)
-        zone = chosen["time_zone"] or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
+        of_time, by_channel = columns.one("time", time), columns.one("channel", channel)
+        delay = columns.watermark("watermark", watermark, of_time)
+        df, what = columns.df, late_rows(late)
+        emits = None if what == "drop" else "emit"
+        strategy = expect_event_time(df, of_time, delay, argument="time", channel=by_channel, late=emits)
+        if by_channel is not None:
+            channel_column(df, "channel", by_channel)
+        zone = time_zone or str(df.sparkSession.conf.get("spark.sql.session.timeZone"))
         if of_time is not None and not isinstance(named_column(df, "time", of_time), TimestampType):
             zone = "UTC"
-        key_groups(chosen["max_parallelism"])
-        if every is not None:
-            positive("emit_every", every)
-        return cls(df, of_time, make_assigner(zone), strategy, channel, chosen)
+        key_groups(max_parallelism)
+        every = None if emit_every is None else positive("emit_every", emit_every)
+        return cls(df, of_time, make_assigner(zone), strategy, by_channel, what, every, max_parallelism)
 
 
 _NO_KEY = "__timerheap_key0"
@@ -153,14 +108,14 @@ class WindowPlan:
 
     def result(self) -> DataFrame:
         """Return the DataFrame."""
-        source, options, time = self.source, self.source.options, self.source.time
+        source, time = self.source, self.source.time
         keys = self.keys or [_NO_KEY]
         rows = marked(Input(self._with_times(), time, source.strategy, source.channel))
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
         rows = self._with_inputs(rows)
-        late_columns = visible(source.df.columns) if options["late"] == "emit" else []
+        late_columns = visible(source.df.columns) if source.late == "emit" else []
         used = [*keys, *([] if time is None else [time]), *late_columns, *self._dtypes]
         used = list(dict.fromkeys(used))
         rows = rows.select(*map(quoted, [*used, *marks]))
@@ -175,9 +130,9 @@ class WindowPlan:
             channels=(source.channel,),
             order="arrival",
             time_mode=time_mode(source.df, time is None, source.strategy),
-            max_parallelism=options["max_parallelism"],
-            late=options["late"],
-            late_row=late_row if options["late"] == "emit" else None,
+            max_parallelism=source.max_parallelism,
+            late=source.late,
+            late_row=late_row if source.late == "emit" else None,
             late_columns=tuple(late_columns),
             key_names=[shown_name(name) for name in self.keys],
         )
@@ -212,7 +167,7 @@ class WindowPlan:
             return "the windows are sessions"
         if self.source.time is None:
             return "the windows are of processing time"
-        return 'late is "emit"' if self.source.options["late"] == "emit" else ""
+        return 'late is "emit"' if self.source.late == "emit" else ""
 
     def _result(self) -> StructType:
         source = self.source
@@ -222,12 +177,12 @@ class WindowPlan:
         fields = [StructField(shown_name(key.name), key.dataType, key.nullable, key.metadata) for key in keys]
         fields += [StructField(name, bound, False) for name in WINDOW_COLUMNS]
         fields += [one.field for one in self.computed]
-        if source.options["emit_every"] is not None:
+        if source.emit_every is not None:
             fields.append(StructField(EARLY, BooleanType(), False))
         return StructType(fields)
 
     def _work(self) -> WindowWork:
-        every, result = self.source.options["emit_every"], self._result()
+        result = self._result()
         arrow = to_arrow_schema(result)
         first = len(self.keys) + len(WINDOW_COLUMNS)
         return WindowWork(
@@ -236,7 +191,7 @@ class WindowPlan:
             inputs=self._dtypes,
             pre_aggregated=not self._needs_rows,
             results=[arrow.field(first + number) for number in range(len(self.computed))],
-            emit_every=None if every is None else milliseconds("emit_every", every),
+            emit_every=self.source.emit_every,
             wall_clock=isinstance(result[WINDOW_COLUMNS[0]].dataType, TimestampNTZType),
         )
 
@@ -260,12 +215,12 @@ class WindowPlan:
         return f"{kind} windows, {lengths}, {time}"
 
     def __str__(self) -> str:
-        source, options = self.source, self.source.options
+        source = self.source
         kind = "stream" if source.df.isStreaming else "batch"
         slices = isinstance(source.assigner, SliceAssigner)
         keys = ", ".join(map(shown_name, self.keys)) or "no key"
         over = "the last window of its slice" if slices else "its session, all it touches,"
-        late = "it is part of the result" if options["late"] == "emit" else "it is dropped"
+        late = "it is part of the result" if source.late == "emit" else "it is dropped"
         local = "rows are aggregated by key and slice before they are sent"
         if self._needs_rows:
             local = f"none: rows are sent as they are ({self._needs_rows})"
@@ -274,7 +229,7 @@ class WindowPlan:
             "source": f"{kind}, time {shown_name(source.time or 'of the micro-batch')}, "
             f"watermark {source.strategy!r}",
             "local": local,
-            "global": f"{planned(source.df, options['max_parallelism']).max_parallelism} key groups of "
+            "global": f"{planned(source.df, source.max_parallelism).max_parallelism} key groups of "
             f"({keys}), {'slices' if slices else 'sessions'} in Python workers",
             "late": f"a row is late when {over} has fired; {late}",
             "sink": f"append: {', '.join(self._result().names)}",
@@ -286,7 +241,7 @@ class WindowPlan:
 class Windows:
     """A DataFrame cut into windows, to be grouped."""
 
-    source: Source
+    _source: Source
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
@@ -300,18 +255,18 @@ class Windows:
         Null is a group of its own, as in SQL.
         """
         if not keys:
-            return GroupedWindows(self.source)
-        columns = Columns("df", self.source.df)
+            return GroupedWindows(self._source)
+        columns = Columns("df", self._source.df)
         names = columns.many("keys", keys)
-        return GroupedWindows(replace(self.source, df=columns.df), key_columns(columns.df, "keys", names))
+        return GroupedWindows(replace(self._source, df=columns.df), key_columns(columns.df, "keys", names))
 
 
 @dataclass(frozen=True)
 class GroupedWindows:
     """A DataFrame cut into windows and grouped, to be aggregated."""
 
-    source: Source
-    keys: list[str] = field(default_factory=list)
+    _source: Source
+    _keys: list[str] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"grouped windows have no {name!r}; aggregate them: .agg({_example(name)})")
@@ -353,9 +308,9 @@ class GroupedWindows:
             raise ValueError(
                 "aggregates must be one or more, got none; pass one such as F.count('*').alias('rows')"
             )
-        df = self.source.df
+        df = self._source.df
         return WindowPlan(
-            self.source, self.keys, [resolve_aggregate(df, one, at) for at, one in enumerate(aggregates)]
+            self._source, self._keys, [resolve_aggregate(df, one, at) for at, one in enumerate(aggregates)]
         )
 
 
@@ -368,10 +323,15 @@ def _example(name: str) -> str:
 def tumble(
     df: DataFrame,
     time: ColumnOrName | None,
-    size: int | timedelta | str,
+    size: Length,
     *,
-    offset: int | timedelta | str = 0,
-    **options: Unpack[WindowOptions],
+    offset: Length = 0,
+    watermark: WatermarkStrategy | str | timedelta | None = None,
+    time_zone: str | None = None,
+    channel: ColumnOrName | None = None,
+    late: str = "drop",
+    emit_every: Length | None = None,
+    max_parallelism: int | None = None,
 ) -> Windows:
     """Cut a DataFrame into adjacent windows of one size: SQL's ``TUMBLE``.
 
@@ -386,9 +346,24 @@ def tumble(
         Length of a window, in ms.
     offset : int, timedelta or str
         Distance of the first window from midnight, in ms; less than `size` either way.
-    **options
-        watermark, time_zone, channel, late, emit_every and max_parallelism; see
-        `timerheap.spark.windows.WindowOptions`.
+    watermark : WatermarkStrategy, str or timedelta
+        Required with an event-time column, unless Spark's ``withWatermark`` names it; "5 seconds" is
+        ``WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")``.
+    time_zone : str, optional
+        Time zone whose wall clock cuts the windows, by default the session's. Times without a zone are cut
+        as they are.
+    channel : str or Column, optional
+        Column whose values have a watermark each, as in `timerheap.spark.process`.
+    late : {"drop", "emit"}, default "drop"
+        What becomes of late rows. "emit": they are part of the result, in the columns ``late_by`` (how many
+        ms longer the watermark's delay would have had to be) and ``late_row``. A row is late
+        when its last window is over, or for sessions, when its session and all sessions that it touches are
+        over. A row that is only behind its first windows counts in the others.
+    emit_every : int, timedelta or str, optional
+        Distance between early results, in ms of event time. An early result of each open window has ``early``
+        true; the result at the end of the window has it false.
+    max_parallelism : int, optional
+        Number of key groups, 1 to 32768, as in `timerheap.spark.process`. A checkpoint keeps it.
 
     Returns
     -------
@@ -408,17 +383,24 @@ def tumble(
     def make(zone: str) -> SliceAssigner:
         return TumblingSliceAssigner(size, offset, zone, event_time=time is not None)
 
-    return Windows(Source.checked("tumble", df, time, make, options))
+    return Windows(
+        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
+    )
 
 
 def hop(
     df: DataFrame,
     time: ColumnOrName | None,
-    size: int | timedelta | str,
-    slide: int | timedelta | str,
+    size: Length,
+    slide: Length,
     *,
-    offset: int | timedelta | str = 0,
-    **options: Unpack[WindowOptions],
+    offset: Length = 0,
+    watermark: WatermarkStrategy | str | timedelta | None = None,
+    time_zone: str | None = None,
+    channel: ColumnOrName | None = None,
+    late: str = "drop",
+    emit_every: Length | None = None,
+    max_parallelism: int | None = None,
 ) -> Windows:
     """Cut a DataFrame into windows of one size that start every `slide`: SQL's ``HOP``.
 
@@ -427,7 +409,7 @@ def hop(
 
     Parameters
     ----------
-    df, time, offset, **options
+    df, time, offset, watermark, time_zone, channel, late, emit_every, max_parallelism
         As in `tumble`.
     size : int, timedelta or str
         Length of a window, in ms: a multiple of `slide`.
@@ -447,23 +429,30 @@ def hop(
     def make(zone: str) -> SliceAssigner:
         return HoppingSliceAssigner(size, slide, offset, zone, event_time=time is not None)
 
-    return Windows(Source.checked("hop", df, time, make, options))
+    return Windows(
+        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
+    )
 
 
 def cumulate(
     df: DataFrame,
     time: ColumnOrName | None,
-    max_size: int | timedelta | str,
-    step: int | timedelta | str,
+    max_size: Length,
+    step: Length,
     *,
-    offset: int | timedelta | str = 0,
-    **options: Unpack[WindowOptions],
+    offset: Length = 0,
+    watermark: WatermarkStrategy | str | timedelta | None = None,
+    time_zone: str | None = None,
+    channel: ColumnOrName | None = None,
+    late: str = "drop",
+    emit_every: Length | None = None,
+    max_parallelism: int | None = None,
 ) -> Windows:
     """Cut a DataFrame into windows that start together and grow by a step: SQL's ``CUMULATE``.
 
     Parameters
     ----------
-    df, time, offset, **options
+    df, time, offset, watermark, time_zone, channel, late, emit_every, max_parallelism
         As in `tumble`.
     max_size : int, timedelta or str
         Length of the longest window, a multiple of `step`. After it the next windows start.
@@ -483,11 +472,22 @@ def cumulate(
     def make(zone: str) -> SliceAssigner:
         return CumulativeSliceAssigner(max_size, step, offset, zone, event_time=time is not None)
 
-    return Windows(Source.checked("cumulate", df, time, make, options))
+    return Windows(
+        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
+    )
 
 
-def session(
-    df: DataFrame, time: ColumnOrName, gap: int | timedelta | str, **options: Unpack[WindowOptions]
+def session_window(
+    df: DataFrame,
+    time: ColumnOrName,
+    gap: Length,
+    *,
+    watermark: WatermarkStrategy | str | timedelta | None = None,
+    time_zone: str | None = None,
+    channel: ColumnOrName | None = None,
+    late: str = "drop",
+    emit_every: Length | None = None,
+    max_parallelism: int | None = None,
 ) -> Windows:
     """Collect rows of a key that follow each other within `gap` into one window: SQL's ``SESSION``.
 
@@ -496,7 +496,7 @@ def session(
 
     Parameters
     ----------
-    df, **options
+    df, watermark, time_zone, channel, late, emit_every, max_parallelism
         As in `tumble`. `time_zone` is the zone whose wall clock measures the gap.
     time : str or Column
         Event-time column, as in `tumble`.
@@ -516,6 +516,10 @@ def session(
         raise TypeError(
             "time must be the name of a column, got None; for processing time use window_operator()"
         )
+
+    def make(zone: str) -> SessionUnsliceAssigner:
+        return SessionUnsliceAssigner(gap, zone)
+
     return Windows(
-        Source.checked("session", df, time, lambda zone: SessionUnsliceAssigner(gap, zone), options)
+        Source.checked(df, time, make, watermark, time_zone, channel, late, emit_every, max_parallelism)
     )

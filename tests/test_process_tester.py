@@ -52,11 +52,14 @@ def test_late_rows_are_dropped_and_counted_or_returned() -> None:
     test = made()
     test.advance_watermark(100)
     assert test.push([("a", 1, 100)]) == []
-    assert (test.late_rows, test.waiting_rows()) == (1, [])
+    assert (test.late_row_count, test.waiting_rows()) == (1, [])
+    with pytest.raises(ValueError, match='late must be "emit" for a test that returns late rows'):
+        test.late_rows()
     test = made(late="emit")
     test.advance_watermark(100)
     late = Row(plane="a", gate=1, at=60)
-    assert test.push([late]) == [Row(plane=None, at=None, late_by=41, late_row=late)]
+    assert test.push([late]) == []
+    assert test.late_rows() == [Row(plane="a", gate=1, at=60, late_by=41)]
 
 
 def test_a_snapshot_is_restored_with_a_new_copy_of_the_function() -> None:

@@ -155,7 +155,8 @@ def test_a_timestamp_assigner_computes_the_event_time_of_rows() -> None:
     assert test.waiting_rows() == [Row(plane="b", gate=1, at=0), Row(plane="a", gate=2, at=0)]
     test.advance_watermark(1_000)
     assert test.timers() == [PendingTimer("b", 2_000)]
-    assert test.push([("c", 0, 7)])[0].late_row == Row(plane="c", gate=0, at=7)
+    assert test.push([("c", 0, 7)]) == []
+    assert test.late_rows() == [Row(plane="c", gate=0, at=7, late_by=1_001)]
     assert test.push([]) == []
     test.restore(test.snapshot())
     assert [row[:2] for row in test.finish()] == [("b", 2_000), ("a", 3_000)]

@@ -66,7 +66,7 @@ class Group:
     def batch(self, steps: Sequence[Step], watermark: int) -> list[dict[str, Any]]:
         columns = {name: np.array([getattr(step, name) for step in steps], np.int64) for name in ROWS.names}
         rows = HashedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
-        output = ResultBuffer(self.query.result_schema, self.query.late_type)
+        output = ResultBuffer(*self.query.outputs)
         run_key_group(self.query, self.runner, self.group, rows, None, watermark, output)
         return output.table().to_pylist()
 
@@ -139,7 +139,8 @@ def test_late_rows_are_processed_dropped_or_emitted(function: type[Any], late: s
     found = group.batch([Step(1, 99, 300, 0), Step(1, 101, 300, 0), Step(2, 50, 300, 0)], 100)
     processed = [row["at"] for row in found if row["at"] is not None]
     assert processed == ([99, 101, 50] if late == "process" else [101])
-    emitted = [(row["late_by"], row["late_row"]["at"]) for row in found if row.get("late_by") is not None]
+    sent = [row["side_output"]["late_rows"] for row in found if row.get("side_output") is not None]
+    emitted = [(row["late_by"], row["at"]) for row in sent]
     assert emitted == ([(1, 99), (50, 50)] if late == "emit" else [])
     assert group.group.late_rows == 2  # processed ones, too
 

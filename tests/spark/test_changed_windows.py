@@ -87,7 +87,8 @@ def test_late_rows_can_be_asked_for_later(spark: SparkSession, tmp_path: Path) -
     streams.write_batches(tmp_path / "input", [[row(1), row(2)]], SCHEMA)
     run(spark, tumble(F.sum("v").alias("sum")), tmp_path)
     streams.write_batches(tmp_path / "input", [[row(3), row(60)], [row(4)]], SCHEMA)
-    run(spark, tumble(F.sum("v").alias("sum"), late="emit"), tmp_path)
+    emitting = tumble(F.sum("v").alias("sum"), late="emit")
+    run(spark, lambda df: streams.with_late(emitting(df)), tmp_path)
     results = spark.read.option("mergeSchema", True).parquet(str(tmp_path / "sink"))
     assert [result["sum"] for result in results.where("sum is not null").collect()] == [6]
     assert [result.late_row.v for result in results.where("late_row is not null").collect()] == [4]

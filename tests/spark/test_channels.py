@@ -62,7 +62,7 @@ def test_a_slow_channel_loses_no_rows(order: str, spark: SparkSession, tmp_path:
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
         spark,
-        lambda df: echoed(df, channel="channel", late="emit", order=order),
+        lambda df: streams.with_late(echoed(df, channel="channel", late="emit", order=order)),
         tmp_path / "input",
         tmp_path,
     )
@@ -92,7 +92,10 @@ def test_late_rows_are_returned_and_counted(order: str, spark: SparkSession, tmp
     parts = list(batches())
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     found = streams.stream(
-        spark, lambda df: echoed(df, late="emit", order=order), tmp_path / "input", tmp_path
+        spark,
+        lambda df: streams.with_late(echoed(df, late="emit", order=order)),
+        tmp_path / "input",
+        tmp_path,
     )
     watermark, late, passed = -(2**63), [], []
     for part in parts:
@@ -155,7 +158,7 @@ def test_rows_too_far_ahead_are_kept_and_do_not_advance_the_watermark(
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     guarded = STRATEGY.with_max_ahead(60_000)
     df = streams.read_stream(spark, tmp_path / "input")
-    df = echoed(df, order="arrival", watermark=guarded, late="emit")
+    df = streams.with_late(echoed(df, order="arrival", watermark=guarded, late="emit"))
     progress = streams.run(df, tmp_path)
     assert [batch.observedMetrics["timerheap_ahead"].rows for batch in progress] == [1, 0]
     found = streams.sink(spark, tmp_path)
@@ -205,10 +208,10 @@ def test_an_invalid_argument_raises(options: dict[str, Any], message: str, spark
 
 def test_reserved_column_names_raise(spark: SparkSession) -> None:
     df = spark.createDataFrame([("a", 1)], "k string, at bigint")
-    with pytest.raises(ValueError, match="output_schema must not have a column 'late_by'"):
-        timerheap.spark.process(df, "k", Echo(), "late_by int", "at", watermark=STRATEGY, late="emit")
-    with pytest.raises(ValueError, match="output_event_time must be left out with late=\"emit\", got 'at'"):
-        echoed(df, late="emit", output_event_time="at")
+    with pytest.raises(ValueError, match="output_schema must not have a column 'side_output'"):
+        timerheap.spark.process(df, "k", Echo(), "side_output int", "at", watermark=STRATEGY, late="emit")
+    with pytest.raises(ValueError, match="df must not have a column 'late_by' with late=\"emit\""):
+        echoed(df.withColumn("late_by", df.at), late="emit")
     with pytest.raises(ValueError, match="event_time must name the event-time column if late is given"):
         timerheap.spark.process(df, "k", Echo(), OUTPUT, late="emit")
 

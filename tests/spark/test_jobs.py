@@ -64,7 +64,7 @@ def run(
     query = query_of(function, schema(columns), schema(output), **clocks)
     group, clock = KeyGroup(query.layout), WatermarkState(query.watermarks, query.channels)
     runner = opened(query)
-    buffer = ResultBuffer(query.result_schema, query.late_type)
+    buffer = ResultBuffer(*query.outputs)
     now = 0
     for part in np.array_split(np.arange(len(rows)), micro_batches):
         batch = rows.iloc[part]

@@ -72,7 +72,7 @@ class Group:
         group, stored = groups.load(LABEL)
         if fate == "dies at once":
             return self._die(worker, group.memory)
-        output = ResultBuffer(self.query.result_schema, self.query.late_type)
+        output = ResultBuffer(*self.query.outputs)
         runner = runner_of(self.query, placement)
         runner.open()
         run_key_group(self.query, runner, group, self._hashed(rows), None, watermark, output)

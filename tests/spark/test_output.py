@@ -189,7 +189,7 @@ SEEN = pa.struct([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 
 
 def test_columns_of_a_side_output_are_read_like_those_of_the_result():
-    output = ResultBuffer(SCHEMA, None, [pa.field("seen", SEEN)])
+    output = ResultBuffer(SCHEMA, [pa.field("seen", SEEN)])
     output.batch((TAG, pa.record_batch({"n": pa.array([5], pa.int32()), "at": [1_500]})), "process_batch")
     (row,) = output.table()["side_output"].to_pylist()
     assert row["seen"]["at"].timestamp() == 1.5
@@ -211,6 +211,6 @@ def test_columns_of_a_side_output_are_read_like_those_of_the_result():
     ],
 )
 def test_columns_that_do_not_fit_a_side_output_raise(columns, message):
-    output = ResultBuffer(SCHEMA, None, [pa.field("seen", SEEN)])
+    output = ResultBuffer(SCHEMA, [pa.field("seen", SEEN)])
     with pytest.raises(ValueError, match=f"a record batch of the side output 'seen' {message}"):
         output.batch((TAG, pa.record_batch(columns)), "process_batch")

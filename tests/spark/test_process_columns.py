@@ -322,7 +322,7 @@ def test_many_results_and_late_rows_of_several_key_groups_arrive_once(
         order="arrival",
         late="emit",
     )
-    first, second = streams.run(yielded, tmp_path)
+    first, second = streams.run(streams.with_late(yielded), tmp_path)
     written = streams.sink(spark, tmp_path)
     rows = list(zip(*(column.to_pylist() for column in input_.columns), strict=True))
     late = sorted((n - 1 - at, (k, at)) for k, at in rows[:-1])

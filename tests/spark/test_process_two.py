@@ -78,7 +78,8 @@ def make(seed: int, count: int) -> tuple[list[list[dict[str, Any]]], list[list[d
 def streamed(spark: SparkSession, work: Path, function: Any, output: str, **options: Any) -> list[Any]:
     left = streams.read_stream(spark, work / "left")
     right = streams.read_stream(spark, work / "right")
-    streams.run(joined(left, right, function, output, **options), work)
+    result = joined(left, right, function, output, **options)
+    streams.run(streams.with_late(result) if options.get("late") else result, work)
     return streams.sink(spark, work)
 
 

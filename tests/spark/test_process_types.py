@@ -378,7 +378,7 @@ def test_large_arrow_types_work(streaming: bool, spark: SparkSession, tmp_path: 
         df = spark.read.parquet(str(tmp_path / "input"))
         df = streams.read_stream(spark, tmp_path / "input") if streaming else df
         options = {"order": "arrival", "late": "emit", "max_parallelism": 2, "watermark": MONOTONOUS}
-        result = timerheap.spark.process(df, "k", Repeat(), output, "at", **options)
+        result = streams.with_late(timerheap.spark.process(df, "k", Repeat(), output, "at", **options))
         if streaming:
             streams.run(result, tmp_path)
             result = spark.read.parquet(str(tmp_path / "sink"))

@@ -79,7 +79,7 @@ def test_many_channels_go_on_in_more_and_in_fewer_partitions(spark: SparkSession
             channel="channel",
             late="emit",
         )
-        streams.run(found, tmp_path)
+        streams.run(streams.with_late(found), tmp_path)
 
     batches = [rows(1_000, channels), rows(2_000, channels[1:]), rows(1_500, ["slow"]), rows(3_000, channels)]
     folder, schema = tmp_path / "input", pa.schema({"key": "string", "channel": "string", "at": "int64"})

@@ -202,7 +202,7 @@ def test_late_rows_and_early_results_are_returned(spark: SparkSession, tmp_path:
         words = timerheap.spark.aggregate(
             Longest(), F.col("d"), returns="string", accumulator="string", name="ds"
         )
-        return windows.groupBy("k").agg(F.count("*").alias("n"), words)
+        return streams.with_late(windows.groupBy("k").agg(F.count("*").alias("n"), words))
 
     found = streams.stream(spark, query, tmp_path / "input", tmp_path)
     watermarks = [millis(max(r["at"] for r in part)) - 2 * MINUTE - 1 for part in (rows[:100], rows)]
@@ -319,4 +319,4 @@ def test_explain_describes_the_plan(spark: SparkSession, capsys: pytest.CaptureF
     hop(late="emit", time_zone="Asia/Tokyo").groupBy().explain(F.sum("v"))
     said = capsys.readouterr().out
     assert 'local   none: rows are sent as they are (late is "emit")' in said
-    assert "it is part of the result" in said
+    assert "late_rows() returns it" in said

@@ -209,7 +209,7 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
         ),
         "results": lambda: timerheap.spark.process(df, "k", Repeated(), OUTPUT, **OPTIONS),
         "side output": lambda: timerheap.spark.side_output(
-            timerheap.spark.process(df, "k", Repeated(), OUTPUT, **OPTIONS), AGAIN
+            timerheap.spark.process(df, "k", Repeated(), OUTPUT, **OPTIONS).where("n > 1").select("k"), AGAIN
         ),
         "window operator": of_operator,
         "tumble": lambda: grouped(timerheap.spark.tumble(timed, "at", size=2000, watermark=WATERMARK)),

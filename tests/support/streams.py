@@ -12,8 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
+
+import timerheap.spark
 
 Transform = Callable[[DataFrame], DataFrame]
 PATIENCE = 120  # seconds until a test gives up waiting
@@ -36,6 +39,14 @@ def read_stream(spark: SparkSession, folder: Path, files: int = 1) -> DataFrame:
     """Read a folder of `write_batches`, so many files a micro-batch; its first file gives the schema."""
     schema = spark.read.parquet(str(folder / "00000.parquet")).schema
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files).parquet(str(folder))
+
+
+def with_late(result: DataFrame) -> DataFrame:
+    """Return results, and late rows, in which the last columns, ``late_by`` and ``late_row``, are set."""
+    outputs = timerheap.spark.with_side_outputs(result)
+    late, names = F.col("side_output.late_rows"), timerheap.spark.late_rows(result).columns[:-1]
+    row = F.when(late.isNotNull(), F.struct(*(late[name].alias(name) for name in names)))
+    return outputs.select("*", late["late_by"].alias("late_by"), row.alias("late_row")).drop("side_output")
 
 
 def run(result: DataFrame, work: Path) -> list[StreamingQueryProgress]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from timerheap.spark._async_map import async_map
     from timerheap.spark._plan.aggregates import aggregate
     from timerheap.spark._plan.checkpoint_reader import CheckpointState, explain_watermark, read_checkpoint
-    from timerheap.spark._plan.outputs import side_output, with_side_outputs
+    from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
     from timerheap.spark._plan.progress import Progress, named, progress
     from timerheap.spark._process import process, process_broadcast, process_two
     from timerheap.spark._processors import transform_with_state, transform_with_state_in_pandas
@@ -35,6 +35,7 @@ __all__ = [
     "cumulate",
     "explain_watermark",
     "hop",
+    "late_rows",
     "named",
     "process",
     "process_broadcast",
@@ -55,7 +56,7 @@ _HOMES = {
     "_async_map": "async_map",
     "_plan.aggregates": "aggregate",
     "_plan.checkpoint_reader": "CheckpointState explain_watermark read_checkpoint",
-    "_plan.outputs": "side_output with_side_outputs",
+    "_plan.outputs": "late_rows side_output with_side_outputs",
     "_plan.progress": "Progress named progress",
     "_process": "process process_broadcast process_two",
     "_processors": "transform_with_state transform_with_state_in_pandas",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGE_RESULTS",
     "analyzed_plan",
+    "of_plan",
     "on_connect",
     "refuse_connect",
     "to_arrow_schema",
@@ -130,6 +131,12 @@ def analyzed_plan(df: DataFrame) -> str:
     if on_connect(df.sparkSession):
         return str(cast(Any, df)._explain_string(extended=True))
     return cast(str, df._jdf.queryExecution().analyzed().toString())
+
+
+def of_plan(spark: SparkSession, plan: Any) -> DataFrame:
+    """Return the DataFrame of a logical plan of the JVM."""
+    of_rows = cast(Any, spark._jvm).org.apache.spark.sql.classic.Dataset.ofRows
+    return DataFrame(of_rows(spark._jsparkSession, plan), spark)
 
 
 def _serializer(

@@ -103,11 +103,10 @@ def process(
         lags behind the others loses no row. A new value counts once it has caught up with the watermark.
         Meant for up to some 10,000 values, since every task keeps all of them.
     late : {"drop", "emit"}, optional
-        What becomes of rows behind the watermark. "emit": they are part of the result, in the columns
-        ``late_by``, by how many ms the watermark's delay would have had to be longer, and ``late_row``. Both
-        are null in other rows; in late rows all other columns are null. "drop": they are counted in the
-        worker's log. By default they are dropped with ``order="event_time"``, and reach the function with
-        ``order="arrival"``, as in Flink.
+        What becomes of rows behind the watermark. "emit": `timerheap.spark.late_rows` returns them. "drop":
+        they are counted, also in the worker's log. By default they are dropped with ``order="event_time"``,
+        and reach the function with ``order="arrival"``, as in Flink. The guide to event-time order has a
+        table of the defaults of all operators.
     processing_time : bool
         Whether there are processing-time timers. "Now" is the time of the micro-batch, so that a repeated
         attempt sees the same time. Spark then runs a micro-batch at every trigger even without rows, so
@@ -277,7 +276,7 @@ def process_two(
     processing_time, max_parallelism, output_event_time, drop_state, initial_state, side_outputs : optional
         As in `process`.
     late : {"drop", "emit"}, optional
-        As in `process`; ``late_row`` has the fields ``left`` and ``right``, one of which is null.
+        As in `process`; late rows have the columns ``left`` and ``right``, one of which is null.
 
     Returns
     -------

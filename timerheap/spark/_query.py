@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # a worker that packs rows has no key groups
     from timerheap.spark._slices import WindowSpec
 
 __all__ = [
+    "LATE_BY",
+    "LATE_ROWS",
     "TIME",
     "DeclaredState",
     "FrameSettings",
@@ -40,6 +42,12 @@ __all__ = [
 
 TIME = "__timerheap_time"
 """Name of the event-time column that is not the user's: of two inputs, or of a timestamp assigner."""
+
+LATE_ROWS = "late_rows"
+"""Name of the side output of late rows: their columns, and `LATE_BY`."""
+
+LATE_BY = "late_by"
+"""Name of the column that says by how many ms a row is late."""
 
 _COMPUTED = "__timerheap_column"
 """Names of columns that functions do not see begin so: they are computed from an expression of the user's."""
@@ -109,7 +117,7 @@ class Query:
     work: KeyedProcessFunction | BatchProcessFunction | WindowWork | ProcessorWork  # what each key group runs
     key: list[str]
     rows: StructType  # the type of the input rows, without the columns that timerheap adds
-    result: StructType  # without the columns of late rows
+    result: StructType
     event_time: str | None  # the column, in which null is an error
     watermarks: tuple[WatermarkStrategy, ...]  # one for each input
     channels: tuple[str | None, ...]  # for each input, the column whose values have a watermark each
@@ -117,8 +125,8 @@ class Query:
     time_mode: TimeMode  # of the stateful operator on a stream
     max_parallelism: int | None  # None: the default for the running number of partitions
     late: Late = "drop"
-    late_row: StructType | None = None  # the type of this column in the result, with "emit"
-    late_columns: tuple[str, ...] = ()  # of `rows`, which become the fields of `late_row`
+    late_row: StructType | None = None  # the type of late rows in the result, with "emit"
+    late_columns: tuple[str, ...] = ()  # of `rows`, which become the fields of late rows
     drop_state: tuple[str, ...] = ()
     side_outputs: tuple[OutputTag, ...] = ()
     broadcast: StructType | None = None  # the type of the rows that go to every key group
@@ -169,24 +177,23 @@ class Query:
 
     @cached_property
     def result_schema(self) -> pa.Schema:
-        """Arrow schema of the results, without the columns of late rows."""
+        """Arrow schema of the results."""
         return to_arrow_schema(self.result)
 
     @cached_property
-    def late_type(self) -> pa.StructType | None:
-        """Arrow type of ``late_row``, None where late rows are dropped."""
-        return None if self.late_row is None else pa.struct(list(nullable_arrow_schema(self.late_row)))
-
-    @property
-    def outputs(self) -> tuple[pa.Schema, pa.StructType | None, list[pa.Field]]:
-        """What a function can emit: results, late rows and side outputs."""
-        return self.result_schema, self.late_type, self.side_fields
-
-    @property
     def side_fields(self) -> list[pa.Field]:
-        """The ids of side outputs and their Arrow types."""
+        """The ids of side outputs, with that of late rows, and their Arrow types."""
         tags = self.side_outputs
-        return [pa.field(tag.tag_id, arrow_type(tag.type_info, tag.tag_id)) for tag in tags]
+        fields = [pa.field(tag.tag_id, arrow_type(tag.type_info, tag.tag_id)) for tag in tags]
+        if self.late_row is not None:
+            late = [*nullable_arrow_schema(self.late_row), pa.field(LATE_BY, pa.int64())]
+            fields.append(pa.field(LATE_ROWS, pa.struct(late)))
+        return fields
+
+    @property
+    def outputs(self) -> tuple[pa.Schema, list[pa.Field]]:
+        """What a function can emit: results and side outputs."""
+        return self.result_schema, self.side_fields
 
 
 def nullable_arrow_schema(rows: StructType) -> pa.Schema:

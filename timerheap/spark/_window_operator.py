@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, GroupedData
-from pyspark.sql.types import LongType, StructField, StructType, TimestampType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from timerheap._arguments import not_negative
 from timerheap._values import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
-from timerheap.spark._query import shown_name
-from timerheap.spark._worker.output import LATE_BY, LATE_ROW
+from timerheap.spark._query import LATE_ROWS, shown_name
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 from timerheap.windows import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["window_operator"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATE = OutputTag(LATE_ROWS, "null")  # the type is that of the query
 _BOUNDS = StructType([StructField(name, TimestampType()) for name in ("window_start", "window_end")])
 
 
@@ -109,10 +110,8 @@ def window_operator(
     allowed_lateness : int, timedelta or str
         How long a window is kept after its end, in ms. Each late row in that time fires the window again.
     late : {"drop", "emit"}, default "drop"
-        With "emit" the query also returns each row that is too late for all its windows, with the columns
-        ``late_by``, its distance from the watermark in ms (with a delay longer by this much it would not have
-        been late), and ``late_row``, the row. Both are null in results; in late rows all other columns are
-        null. With "drop" such rows are dropped.
+        What becomes of a row that is too late for all its windows. With "emit" `timerheap.spark.late_rows`
+        returns it.
     order : {"arrival", "event_time"}
         "arrival", as in Flink: a row is added to its windows when it arrives, and is late if they have ended,
         plus `allowed_lateness`. A result at the end of a window has the same rows in either order.
@@ -165,9 +164,10 @@ def window_operator(
         row_order,
         sendable,
     )
+    from timerheap.spark._plan.build import build
     from timerheap.spark._plan.named_columns import Columns, ungrouped
     from timerheap.spark._plan.outputs import side_tags
-    from timerheap.spark._process import process
+    from timerheap.spark._process import planned_query
 
     rows, grouping = ungrouped("df", df, "key", key)
     if assigner is None or function is None:
@@ -211,25 +211,29 @@ def window_operator(
             f'allowed_lateness must be 0 with order="event_time", got {allowed_lateness!r}; no row behind '
             "the watermark reaches a window there: use a watermark with more delay"
         )
-    late_row = emits and not by_event_time  # with order="event_time" process() itself returns them
-    hosted = _Windows(operator, function, window_function, len(keys), result.names, late_row)
+    sends_late = emits and not by_event_time  # with order="event_time" none reaches a window
+    hosted = _Windows(operator, function, window_function, len(keys), result.names, sends_late)
     # Windows that touch are one session: the row that begins where a session ends comes before its timer.
     hosted._timers_wait = int(isinstance(assigner, MergingWindowAssigner))
-    return process(
+    query, marked = planned_query(
+        sendable(hosted, KeyedProcessFunction),
+        hosted,
         rows,
         grouping,
-        hosted,
-        _result_type(rows, labels, result, late_row),
+        _result_type(labels, result),
         event_time,
-        order=order,
         watermark=watermark,
+        order=order,
         channel=channel,
         late=late if by_event_time else None,
         processing_time=processing_time,
         max_parallelism=max_parallelism,
-        output_event_time=output_event_time,
+        drop_state=(),
         side_outputs=side_tags(side_outputs, function, window_function),
     )
+    if sends_late:
+        query = replace(query, late_row=rows.schema)
+    return build(query, marked, output_event_time=output_event_time)
 
 
 def _times(assigner: WindowAssigner, time: str | None, processing_time: bool) -> None:
@@ -240,17 +244,15 @@ def _times(assigner: WindowAssigner, time: str | None, processing_time: bool) ->
         raise ValueError(f"processing_time must be True with {assigner!r}, got {processing_time!r}")
 
 
-def _result_type(df: DataFrame, keys: list[StructField], result: StructType, late_row: bool) -> StructType:
-    label = StructType([*keys, *_BOUNDS])
-    late = StructType([StructField(LATE_BY, LongType()), StructField(LATE_ROW, df.schema._as_nullable())])
-    whole = StructType([*label, *result, *late]) if late_row else StructType([*label, *result])
+def _result_type(keys: list[StructField], result: StructType) -> StructType:
+    whole = StructType([*keys, *_BOUNDS, *result])
     taken = sorted({name for name in whole.names if whole.names.count(name) > 1})
     if taken:
         raise ValueError(
-            "output_schema must not repeat the columns of the key, of the window"
-            f"{' and of late rows' if late_row else ''}, got {taken[0]!r}; leave it out, or rename it"
+            f"output_schema must not repeat the columns of the key and of the window, got {taken[0]!r}; "
+            "leave it out, or rename it"
         )
-    return whole._as_nullable() if late_row else whole
+    return whole
 
 
 def _element_type(rows: pa.Schema) -> pa.DataType:
@@ -283,16 +285,13 @@ class _Windows(KeyedProcessFunction):
         window_function: Any,
         keys: int,
         names: list[str],
-        late_row: bool,
+        sends_late: bool,
     ) -> None:
-        self._nothing = (None,) * (keys + len(_BOUNDS) + len(names))
-        behind = (None, None) if late_row else ()
-        late = self._late if late_row else None
+        late = self._late if sends_late else None
         if isinstance(function, (AggregateFunction, ReduceFunction)):
-            labelled = _Labelled(window_function, keys, names, behind)
-            self._windows = operator(function, labelled, late=late)
+            self._windows = operator(function, _Labelled(window_function, keys, names), late=late)
         else:
-            self._windows = operator(_Labelled(function, keys, names, behind), late=late)
+            self._windows = operator(_Labelled(function, keys, names), late=late)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._windows.open(runtime_context)
@@ -308,7 +307,7 @@ class _Windows(KeyedProcessFunction):
 
     def _late(self, value: Any, ctx: KeyedProcessFunction.Context) -> list[Any]:
         late_by = ctx.timer_service().current_watermark() + 1 - ctx.timestamp()
-        return [(*self._nothing, min(late_by, MAX_WATERMARK), value)]
+        return [(_LATE, (*value, min(late_by, MAX_WATERMARK)))]
 
 
 class _Labelled(ProcessWindowFunction):
@@ -317,14 +316,12 @@ class _Labelled(ProcessWindowFunction):
     function: None if the elements themselves are the results
     keys: number of key columns
     names: column names of a result
-    behind: values to append to each row
     """
 
-    def __init__(self, function: Any, keys: int, names: list[str], behind: tuple[None, ...]) -> None:
+    def __init__(self, function: Any, keys: int, names: list[str]) -> None:
         self._function = function
         self._keys = keys
         self._names = names
-        self._behind = behind
 
     def open(self, runtime_context: RuntimeContext) -> None:
         if self._function is not None:
@@ -352,7 +349,7 @@ class _Labelled(ProcessWindowFunction):
             if is_tagged(result):
                 yield result
                 continue
-            yield (*label, *self._row(result), *self._behind)
+            yield (*label, *self._row(result))
 
     def _row(self, result: Any) -> tuple[Any, ...]:
         names = self._names

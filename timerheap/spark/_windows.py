@@ -220,7 +220,7 @@ class WindowPlan:
         slices = isinstance(source.assigner, SliceAssigner)
         keys = ", ".join(map(shown_name, self.keys)) or "no key"
         over = "the last window of its slice" if slices else "its session, all it touches,"
-        late = "it is part of the result" if source.late == "emit" else "it is dropped"
+        late = "late_rows() returns it" if source.late == "emit" else "it is dropped"
         local = "rows are aggregated by key and slice before they are sent"
         if self._needs_rows:
             local = f"none: rows are sent as they are ({self._needs_rows})"
@@ -289,8 +289,7 @@ class GroupedWindows:
         -------
         pyspark.sql.DataFrame
             The keys, ``window_start``, ``window_end`` (exclusive), ``window_time`` (the window's last ms)
-            and the aggregates; then ``early`` with the option `emit_every`, ``late_by`` and ``late_row``
-            with ``late="emit"``.
+            and the aggregates; then ``early`` with the option `emit_every`.
         """
         return self._plan(aggregates).result()
 
@@ -355,10 +354,9 @@ def tumble(
     channel : str or Column, optional
         Column whose values have a watermark each, as in `timerheap.spark.process`.
     late : {"drop", "emit"}, default "drop"
-        What becomes of late rows. "emit": they are part of the result, in the columns ``late_by`` (how many
-        ms longer the watermark's delay would have had to be) and ``late_row``. A row is late
-        when its last window is over, or for sessions, when its session and all sessions that it touches are
-        over. A row that is only behind its first windows counts in the others.
+        What becomes of late rows. With "emit" `timerheap.spark.late_rows` returns them. A row is late when
+        its last window is over, or for sessions, when its session and all sessions that it touches are over.
+        A row that is only behind its first windows counts in the others.
     emit_every : int, timedelta or str, optional
         Distance between early results, in ms of event time. An early result of each open window has ``early``
         true; the result at the end of the window has it false.

@@ -28,10 +28,9 @@ from timerheap.spark._plan.arguments import (
     sendable,
     state_names,
 )
-from timerheap.spark._plan.build import with_late_columns
 from timerheap.spark._plan.named_columns import assigns_time
 from timerheap.spark._plan.outputs import side_tags, with_side_column
-from timerheap.spark._query import Query
+from timerheap.spark._query import LATE_ROWS, Query
 from timerheap.spark._worker.operator import runner_of
 from timerheap.spark._worker.output import SIDE_OUTPUT, ResultBuffer
 from timerheap.spark._worker.partition import Runner, run_key_group
@@ -83,7 +82,7 @@ class ProcessTester:
         these compute the event time of each row. Nothing else of them is used, since the test itself
         advances the watermark.
     late : {"drop", "emit"}, optional
-        What becomes of rows behind the watermark, as in `timerheap.spark.process`.
+        What becomes of rows behind the watermark, as in `timerheap.spark.process`; `late_rows` returns them.
     processing_time : bool
         Whether there are processing-time timers; the clock then starts at 0.
     max_parallelism : int
@@ -182,9 +181,9 @@ class ProcessTester:
             "side_outputs": side_tags(side_outputs, function),
             "broadcast": None if self._rules is None else self._rules.type,
         }
-        self._sent: dict[OutputTag, list[Any]] = {tag: [] for tag in self._options["side_outputs"]}
         self._emits_late = late == "emit"
         query = self._query()
+        self._sent: dict[str, list[Any]] = {field.name: [] for field in query.side_fields}
         self._begin(query, KeyGroup(query.layout), self._now)
 
     def _query(self) -> Query:
@@ -298,21 +297,25 @@ class ProcessTester:
         self._failed = False
         if self._runner.metrics is not None:
             self._count(self._runner.metrics)
-        late = query.late_row
-        type_ = query.result if late is None else with_late_columns(query.result, late)
-        if not query.side_outputs:
-            return rows_of(table, type_)
-        for *_, sent in rows_of(table, with_side_column(type_, query.side_outputs)):
-            for tag in query.side_outputs if sent is not None else ():
-                self._sent[tag] += [] if sent[tag.tag_id] is None else [sent[tag.tag_id]]
+        if not query.side_fields:
+            return rows_of(table, query.result)
+        for *_, sent in rows_of(table, with_side_column(query)):
+            for name, value in zip(self._sent, sent or (), strict=False):
+                self._sent[name] += [] if value is None else [value]
         main = table.filter(table.column(SIDE_OUTPUT).is_null()).drop_columns([SIDE_OUTPUT])
-        return rows_of(main, type_)
+        return rows_of(main, query.result)
 
     def side_output(self, tag: OutputTag) -> list[Any]:
         """Return what the function has sent to a side output so far; a row is a Row."""
-        if tag not in self._sent:
+        if getattr(tag, "tag_id", None) not in self._sent:
             raise ValueError(f"tag must be one of the side outputs {list(self._sent)}, got {tag!r}")
-        return list(self._sent[tag])
+        return list(self._sent[tag.tag_id])
+
+    def late_rows(self) -> list[Row]:
+        """Return the late rows so far, with ``late="emit"``, as `timerheap.spark.late_rows` does."""
+        if LATE_ROWS not in self._sent:
+            raise ValueError('late must be "emit" for a test that returns late rows')
+        return list(self._sent[LATE_ROWS])
 
     @property
     def watermark(self) -> int:
@@ -320,7 +323,7 @@ class ProcessTester:
         return self._group.watermark
 
     @property
-    def late_rows(self) -> int:
+    def late_row_count(self) -> int:
         """The number of late rows so far."""
         return self._group.late_rows
 

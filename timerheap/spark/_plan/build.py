@@ -22,8 +22,6 @@ from pyspark.sql.types import (
     LongType,
     ShortType,
     StringType,
-    StructField,
-    StructType,
     TimestampType,
 )
 
@@ -37,12 +35,11 @@ from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import arrow_schema, named_column, quoted
 from timerheap.spark._plan.checkpoint_reader import CheckpointState, starting_group, starting_partitions
 from timerheap.spark._plan.named_columns import Columns, map_batches
-from timerheap.spark._plan.outputs import results_of, with_outputs, with_side_column
+from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import observed, output_type
 from timerheap.spark._query import FrameSettings, ProcessorWork, Query, TimeMode, WindowWork, shown_name
 from timerheap.spark._worker.driver_mail import Mail, Telling, mail
 from timerheap.spark._worker.operator import BatchOperator, StreamingOperator, deferred
-from timerheap.spark._worker.output import LATE_BY, LATE_ROW
 from timerheap.spark._worker.states import BatchGroupRuntimeContext, GroupRuntimeContext
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.watermarks import WatermarkStrategy
@@ -300,11 +297,7 @@ def build(
     if initial_state is not None:
         _expect_initial_state(df, initial_state)
     arrow_schema("output_schema", query.result)
-    result_type = query.result
-    if query.late_row is not None:
-        result_type = with_late_columns(query.result, query.late_row, output_event_time)
-    if query.side_outputs:
-        result_type = with_side_column(result_type, query.side_outputs)
+    result_type = with_side_column(query)
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
         group = KeyGroup(query.layout) if initial_state is None else starting_group(initial_state, query)
         max_parallelism = planned(df, query.max_parallelism).max_parallelism
@@ -323,12 +316,9 @@ def build(
     else:
         on_batch = BatchOperator(query, result_type, letters)
         result = groups.applyInArrow(lambda packed: on_batch(packed), result_type)  # counts parameters
-    outputs = result
-    if query.side_outputs:
-        result = results_of(outputs)
-    if output_event_time is not None:
-        result = _with_event_time(df, result, output_event_time)
-    return with_outputs(result, outputs) if query.side_outputs else result
+    if query.side_fields:
+        result = results_of(result)
+    return result if output_event_time is None else _with_event_time(df, result, output_event_time)
 
 
 def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | None = None) -> GroupedData:
@@ -377,25 +367,6 @@ def _packer(query: Query) -> Packer:
         and query.time_mode == "EventTime",
         reduce=local,
     )
-
-
-def with_late_columns(
-    result: StructType, late_row: StructType, output_event_time: str | Column | None = None
-) -> StructType:
-    """Return the type of results with late rows beside them."""
-    if output_event_time is not None:
-        raise ValueError(
-            f'output_event_time must be left out with late="emit", got {output_event_time!r}; late rows '
-            "have null there: filter them out, then call withWatermark() on the result"
-        )
-    taken = {LATE_BY, LATE_ROW} & set(result.names)
-    if taken:
-        raise ValueError(
-            f'output_schema must not have a column {min(taken)!r}, which late="emit" adds; rename it'
-        )
-    nullable = result._as_nullable()  # a late row has null in these columns
-    row = late_row._as_nullable()
-    return StructType([*nullable.fields, StructField(LATE_BY, LongType()), StructField(LATE_ROW, row)])
 
 
 def _with_event_time(df: DataFrame, result: DataFrame, column: str | Column) -> DataFrame:

@@ -1,23 +1,39 @@
-"""Side outputs: the tags of a function, and the DataFrame of each tag."""
+"""Side outputs and late rows: the tags of a function, and the DataFrame of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from timerheap.functions import Function
 from timerheap.output_tag import OutputTag
+from timerheap.spark._compat import of_plan, on_connect
 from timerheap.spark._plan.arguments import data_frame, quoted
+from timerheap.spark._query import LATE_BY, LATE_ROWS, Query
 from timerheap.spark._worker.output import SIDE_OUTPUT
 from timerheap.types import arrow_type
 
-_OUTPUTS = "_timerheap_outputs"  # the attribute of a result with the DataFrame that has its side outputs, too
+_OUTPUTS = "__timerheap_outputs"  # the alias of the part of a plan that has results and side outputs
+_PASSING = {"Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "View"}
+_PASSING_ON_CONNECT = {
+    "Project",
+    "Filter",
+    "SubqueryAlias",
+    "WithColumns",
+    "WithColumnsRenamed",
+    "Drop",
+    "ToDF",
+}
+_WANTED = (
+    "df must be what process(), process_connected(), window_operator() or a window returned, perhaps with "
+    "where(), select(), withColumn() or alias() behind it"
+)
 
 
 def side_tags(side_outputs: object, *functions: object) -> tuple[OutputTag, ...]:
@@ -99,47 +115,120 @@ def _is_set(cell: Any) -> bool:
         return False
 
 
-def with_side_column(result: StructType, tags: Sequence[OutputTag]) -> StructType:
-    """Return the type of results with the values of side outputs beside them."""
-    if SIDE_OUTPUT in result.names:
-        raise ValueError(
-            f"output_schema must not have a column {SIDE_OUTPUT!r} in a query with side outputs; rename it"
-        )
+def with_side_column(query: Query) -> StructType:
+    """Return the type of the results of a query, with its side outputs beside them if it has any."""
     fields = [
         StructField(
             tag.tag_id, from_arrow_type(arrow_type(tag.type_info, tag.tag_id), prefer_timestamp_ntz=True)
         )
-        for tag in tags
+        for tag in query.side_outputs
     ]
-    return StructType([*result._as_nullable().fields, StructField(SIDE_OUTPUT, StructType(fields))])
+    if query.late_row is not None:
+        fields.append(StructField(LATE_ROWS, late_type(query.late_row)))
+    if not fields:
+        return query.result
+    if SIDE_OUTPUT in query.result.names:
+        raise ValueError(
+            f"output_schema must not have a column {SIDE_OUTPUT!r} in a query with side outputs or late "
+            "rows; rename it"
+        )
+    names = [field.name for field in fields]
+    if len(set(names)) < len(names):
+        raise ValueError(f'side_outputs must not have the id {LATE_ROWS!r} with late="emit"; rename it')
+    return StructType([*query.result._as_nullable().fields, StructField(SIDE_OUTPUT, StructType(fields))])
 
 
-def with_outputs(result: DataFrame, outputs: DataFrame) -> DataFrame:
-    """Return `result`, from which `outputs_of` returns the DataFrame with its side outputs."""
-    setattr(result, _OUTPUTS, outputs)
-    return result
+def late_type(row: StructType) -> StructType:
+    """Return the type of late rows with `LATE_BY`."""
+    if LATE_BY in row.names:
+        raise ValueError(f'df must not have a column {LATE_BY!r} with late="emit", which adds it; rename it')
+    return StructType([*row._as_nullable().fields, StructField(LATE_BY, LongType())])
 
 
-def has_outputs(df: DataFrame) -> bool:
-    """Return whether `df` is a result of `with_outputs`."""
-    return _OUTPUTS in vars(df)
+def results_of(outputs: DataFrame) -> DataFrame:
+    """Return the results without the side outputs, which `outputs_of` finds behind them."""
+    return outputs.alias(_OUTPUTS).where(F.col(SIDE_OUTPUT).isNull()).drop(SIDE_OUTPUT)
 
 
 def outputs_of(df: DataFrame) -> DataFrame:
     """Return the DataFrame that has the side outputs of `df` in the column `SIDE_OUTPUT`."""
-    outputs = vars(df).get(_OUTPUTS, df)
-    assert isinstance(outputs, DataFrame)
-    if SIDE_OUTPUT not in outputs.columns:
-        raise ValueError(
-            "df must be what process(), process_two() or window_operator() returned for a function with side "
-            f"outputs, or what with_side_outputs() returned for it, got {df!r}"
-        )
-    return outputs
+    if SIDE_OUTPUT in df.columns:
+        return df
+    return _outputs_on_connect(df) if on_connect(df.sparkSession) else _outputs(df)
 
 
-def results_of(outputs: DataFrame) -> DataFrame:
-    """Return the results without the side outputs."""
-    return outputs.where(F.col(SIDE_OUTPUT).isNull()).drop(SIDE_OUTPUT)
+def _outputs(df: DataFrame) -> DataFrame:
+    node: Any = df._jdf.queryExecution().analyzed()
+    while node.nodeName() in _PASSING:
+        if node.nodeName() == "SubqueryAlias" and node.alias() == _OUTPUTS:
+            return of_plan(df.sparkSession, node.child())
+        node = node.children().head()
+    raise ValueError(_refusal(df, node.nodeName()))
+
+
+def _outputs_on_connect(df: DataFrame) -> DataFrame:
+    frame: Any = df
+    node = frame._plan
+    while type(node).__name__ in _PASSING_ON_CONNECT:
+        if getattr(node, "_alias", None) == _OUTPUTS:
+            return cast(DataFrame, type(frame)(node._child, frame.sparkSession))
+        node = node._child
+    raise ValueError(_refusal(df, type(node).__name__))
+
+
+def _refusal(df: DataFrame, node: str) -> str:
+    return (
+        f"{_WANTED}, got {df!r}, which comes from {node}; the operator must have side outputs or "
+        'late="emit", and its results must not be combined or aggregated before'
+    )
+
+
+def late_rows(df: DataFrame) -> DataFrame:
+    """Return the late rows of an operator that has ``late="emit"``.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        The result of `process`, `process_connected`, `window_operator`, `tumble` and so on, or of
+        `with_side_outputs`, also with ``where()``, ``select()``, ``withColumn()`` or ``alias()`` behind it.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The columns of the operator's input (of two inputs, the structs ``left`` and ``right``, one of which
+        is null), and ``late_by``: by how many ms the watermark's delay would have had to be longer.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the operator does not have ``late="emit"``, or `df` combines or aggregates results.
+
+    Notes
+    -----
+    As for `side_output`, two queries run the operator twice; `with_side_outputs` has late rows for one query.
+
+    Examples
+    --------
+    ::
+
+        counts = timerheap.spark.process(df, "user", Counts(), schema, "at", late="emit", ...)
+        late = timerheap.spark.late_rows(counts)
+    """
+    outputs = outputs_of(data_frame("df", df))
+    if LATE_ROWS not in _tags(outputs).names:
+        raise ValueError(f'df must be the result of an operator with late="emit", got {df!r}')
+    return _field(outputs, LATE_ROWS).select("value.*")
+
+
+def _tags(outputs: DataFrame) -> StructType:
+    tags = outputs.schema[SIDE_OUTPUT].dataType
+    return tags if isinstance(tags, StructType) else StructType()
+
+
+def _field(outputs: DataFrame, name: str) -> DataFrame:
+    """Return the values of a side output in a column ``value``."""
+    value = quoted(SIDE_OUTPUT).getField(name)
+    return outputs.where(value.isNotNull()).select(value.alias("value"))
 
 
 def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
@@ -148,7 +237,9 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The result of `process`, `process_two` or `window_operator`, or of `with_side_outputs`.
+        The result of `process`, `process_two` or `window_operator`, or of `with_side_outputs`. It may have
+        ``where()``, ``select()``, ``withColumn()`` or ``alias()`` behind it, which leave side outputs as they
+        are.
     tag : OutputTag
 
     Returns
@@ -159,7 +250,7 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     Raises
     ------
     TypeError, ValueError
-        If the function has no such side output.
+        If the function has no such side output, or `df` combines or aggregates results.
 
     Notes
     -----
@@ -186,28 +277,26 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     outputs = outputs_of(data_frame("df", df))
     if not isinstance(tag, OutputTag):
         raise TypeError(f"tag must be an OutputTag, got {tag!r}")
-    tags = outputs.schema[SIDE_OUTPUT].dataType
-    assert isinstance(tags, StructType)
+    tags = _tags(outputs)
     if tag.tag_id not in tags.names:
         raise ValueError(f"tag must be one of the function's side outputs, {tags.names}, got {tag.tag_id!r}")
-    value = quoted(SIDE_OUTPUT).getField(tag.tag_id)
-    values = outputs.where(value.isNotNull()).select(value.alias("value"))
+    values = _field(outputs, tag.tag_id)
     return values.select("value.*") if isinstance(tags[tag.tag_id].dataType, StructType) else values
 
 
 def with_side_outputs(df: DataFrame) -> DataFrame:
-    """Return the results of a function and its side outputs in one DataFrame, for one query.
+    """Return results, side outputs and late rows of an operator in one DataFrame, for one query.
 
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The result of `process`, `process_two` or `window_operator`.
+        The result of an operator, as for `side_output` and `late_rows`.
 
     Returns
     -------
     pyspark.sql.DataFrame
         The results, in which the column ``side_output`` is null, and the values of side outputs, in which it
-        is a struct with one field for each tag and all other columns are null.
+        is a struct with one field for each tag, and ``late_rows``, and all other columns are null.
 
     Examples
     --------

@@ -13,9 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from timerheap.metrics import DistributionResult
-from timerheap.spark._compat import analyzed_plan, on_connect, refuse_connect
+from timerheap.spark._compat import analyzed_plan, of_plan, on_connect, refuse_connect
 from timerheap.spark._plan.arguments import data_frame
-from timerheap.spark._plan.outputs import has_outputs, outputs_of, with_outputs
 from timerheap.spark._worker.output import METRICS, RESULTS
 from timerheap.spark._worker.partition import TASK_METRICS
 
@@ -112,7 +111,7 @@ def renamed(result: DataFrame, name: str) -> DataFrame:
     node = node.copy(name, node.metrics(), node.child(), _DATAFRAME)
     for parent in reversed(above):
         node = parent.withNewChildren(to_seq([node]))
-    return _of_plan(spark, node)
+    return of_plan(spark, node)
 
 
 def _is_of_operator(node: Any) -> bool:
@@ -136,13 +135,7 @@ def _repeatable(observed: DataFrame) -> DataFrame:
     """
     node = observed._jdf.logicalPlan()
     node = node.copy(node.name(), node.metrics(), node.child(), _DATAFRAME)
-    return _of_plan(observed.sparkSession, node)
-
-
-def _of_plan(spark: Any, plan: Any) -> DataFrame:
-    jvm: Any = spark._jvm
-    of_rows = jvm.org.apache.spark.sql.classic.Dataset.ofRows
-    return DataFrame(of_rows(spark._jsparkSession, plan), spark)
+    return of_plan(observed.sparkSession, node)
 
 
 _HELD = [metric.name for metric in TASK_METRICS if metric.of_all]
@@ -347,5 +340,4 @@ def named(df: DataFrame, name: str) -> DataFrame:
     refuse_connect(df.sparkSession, "named()")
     if not df.isStreaming:
         return df
-    result = renamed(df, name)
-    return with_outputs(result, renamed(outputs_of(df), name)) if has_outputs(df) else result
+    return renamed(df, name)

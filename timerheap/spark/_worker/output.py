@@ -15,6 +15,7 @@ from timerheap._values import checker, records
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
 from timerheap.spark._arrow import FITS, fitting, narrow, wide, wide_rows
+from timerheap.spark._query import LATE_ROWS
 
 _EXACT: dict[pa.DataType, set[type]] = {
     pa.string(): {str, type(None)},
@@ -113,7 +114,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 SIDE_OUTPUT = "side_output"
-"""Name of the result column with the value of a side output: a struct with one field for each tag."""
+"""Name of the column beside the results with side outputs: a struct with a field for each tag."""
 
 
 class SideBuffer:
@@ -160,6 +161,15 @@ class SideBuffer:
             )
         columns = [_fitting_sides(batch.column(child.name), child, tag) for child in field.type]
         self._append(field, pa.StructArray.from_arrays(columns, fields=list(field.type)))
+
+    def add_late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
+        """Add late rows."""
+        field = self._fields[LATE_ROWS]
+        *columns, _ = field.type
+        for start, stop in fitting(rows):
+            part = narrow(rows.slice(start, stop - start), pa.schema(columns))
+            arrays = [*part.columns, pa.array(late_by[start:stop], pa.int64())]
+            self._append(field, pa.StructArray.from_arrays(arrays, fields=list(field.type)))
 
     def gathered(self) -> list[pa.Table]:
         """Return all values: tables of the column `SIDE_OUTPUT`."""
@@ -287,12 +297,6 @@ class _Frame(pd.DataFrame):
     _constructor_sliced = _Series
 
 
-LATE_BY = "late_by"
-"""Name of the result column that says by how many ms a row is late."""
-
-LATE_ROW = "late_row"
-"""Name of the result column with a late row, a struct."""
-
 _FORMATS: dict[pa.DataType, tuple[str, int]] = {
     pa.int8(): ("integer", 1),
     pa.int16(): ("integer", 2),
@@ -311,29 +315,22 @@ class ResultBuffer:
 
     A value is kept as it is when it comes: the function may change a list, a dict or an array afterwards.
 
-    late_row: type of late rows; by default the result has none
-    side_outputs: the id and the type of each side output
+    side_outputs: the id and the type of each side output, with that of late rows
     columns: rows may be appended to it; `rows` takes what does not fit
     """
 
-    def __init__(
-        self,
-        schema: pa.Schema,
-        late_row: pa.StructType | None = None,
-        side_outputs: Sequence[pa.Field] = (),
-    ) -> None:
+    def __init__(self, schema: pa.Schema, side_outputs: Sequence[pa.Field] = ()) -> None:
         self._schema = schema
         self._names = schema.names  # which pyarrow makes anew each time
         self._takes_nulls = all(field.nullable for field in schema)
         self._known = set(self._names)
         self._side = SideBuffer(list(side_outputs)) if side_outputs else None
-        self._late_fields = [] if late_row is None else list(late_row)
+        self.takes_late = any(field.name == LATE_ROWS for field in side_outputs)
         self._keep = [_keeper(field) for field in schema]
         formats = [_FORMATS.get(field.type, keep) for field, keep in zip(schema, self._keep, strict=True)]
         self.columns = RecordColumns(formats, _MOST, OutputTag)
         self._others: list[tuple[Any, ...]] = []  # rows that follow on those in `columns`
         self._batches: list[pa.RecordBatch] = []
-        self._late: list[pa.Table] = []
 
     def rows(self, rows: object, source: str) -> None:
         """Add rows; errors name `source`, the method that has yielded them."""
@@ -419,32 +416,18 @@ class ResultBuffer:
             self._batches.append(narrow(gathered.slice(start, stop - start), self._schema))
 
     def __len__(self) -> int:
-        """Return the number of results so far, without late rows and side outputs."""
+        """Return the number of results so far, without side outputs."""
         return sum(map(len, [self.columns, self._others, *self._batches]))
 
-    @property
-    def takes_late(self) -> bool:
-        """Whether the result has late rows."""
-        return bool(self._late_fields)
-
     def late(self, rows: pa.RecordBatch, late_by: np.ndarray) -> None:
-        """Add late rows, whose columns are the fields of `late_row`, and by how many ms each is late."""
-        for start, stop in fitting(rows):
-            part = narrow(rows.slice(start, stop - start), pa.schema(self._late_fields))
-            struct = pa.StructArray.from_arrays(part.columns, fields=self._late_fields)
-            self._late.append(
-                pa.table([pa.array(late_by[start:stop], pa.int64()), struct], [LATE_BY, LATE_ROW])
-            )
+        """Add late rows, and by how many ms each is late."""
+        assert self._side is not None
+        self._side.add_late(rows, late_by)
 
     def table(self) -> pa.Table:
-        """Return the results, late rows and side outputs, in one chunk unless it would be too large."""
+        """Return the results and side outputs, in one chunk unless it would be too large."""
         self._gather()
         table = pa.Table.from_batches(self._batches, self._schema)
-        if self._late_fields:
-            columns = pa.schema([(LATE_BY, pa.int64()), (LATE_ROW, pa.struct(self._late_fields))])
-            names = [*self._schema.names, *columns.names]
-            parts = [table, columns.empty_table(), *self._late]
-            table = pa.concat_tables(parts, promote_options="default").select(names)
         if self._side is not None:
             parts = [table, pa.schema([self._side.field]).empty_table(), *self._side.gathered()]
             table = pa.concat_tables(parts, promote_options="default").select(

@@ -15,19 +15,6 @@ from timerheap.async_io.function import AsyncFunction, Stateless, as_async_funct
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
 from timerheap.flink.elements import StreamRecord, Watermark
 
-__all__ = [
-    "AsyncInput",
-    "AsyncWaitOperator",
-    "OrderedStreamElementQueue",
-    "QueueElement",
-    "ResultFuture",
-    "StreamElementQueue",
-    "StreamRecord",
-    "UnorderedStreamElementQueue",
-    "Watermark",
-    "listed",
-]
-
 OUT = TypeVar("OUT")
 
 QueueElement = StreamRecord[Any] | Watermark

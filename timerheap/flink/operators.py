@@ -30,17 +30,6 @@ from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkStatus
 
-__all__ = [
-    "FunctionContext",
-    "KeyedCoProcessOperator",
-    "KeyedOperator",
-    "KeyedProcessOperator",
-    "MemoryRuntimeContext",
-    "StreamElement",
-    "checked_selector",
-    "checked_status",
-]
-
 
 class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
     """One object for all calls, as in PyFlink; whoever calls the function sets its attributes first.

@@ -22,15 +22,6 @@ from numpy.typing import NDArray
 
 from timerheap._native._heap import xxh64
 
-__all__ = [
-    "java_hash_code",
-    "murmur_hash",
-    "murmur_hashes",
-    "spark_hashes",
-    "spark_preimages",
-    "spark_xxhash64",
-]
-
 _U32 = 0xFFFFFFFF
 
 

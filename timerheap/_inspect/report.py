@@ -26,6 +26,7 @@ _NEXT = 5  # timers to show
 _MOST = 16  # rows of the other tables
 _TIMERS = ("event_time_timers", "processing_time_timers")
 _COUNTS = ("keys", *_TIMERS, "waiting_rows", "windows", "late_rows", "bytes")
+_FIRSTS = ("next_event_time_timer", "next_processing_time_timer")
 
 
 def report(state: CheckpointState, console: Console) -> None:
@@ -91,8 +92,8 @@ def _name(channel: dict[str, Any]) -> str:
 
 
 def _groups(groups: list[dict[str, Any]], console: Console) -> None:
-    shown = [name for name in _COUNTS if any(group[name] for group in groups)]
-    firsts = [name for name in ("next_event_time_timer", "next_processing_time_timer") if _any(groups, name)]
+    used = {name for name in (*_COUNTS, *_FIRSTS) if any(group[name] for group in groups)}
+    shown, firsts = [name for name in _COUNTS if name in used], [name for name in _FIRSTS if name in used]
     heads = [name.replace("_", " ") for name in (*shown, *firsts)]
     table = _table("Key groups", "group", *heads)
     for group in groups[:_MOST]:
@@ -104,10 +105,6 @@ def _groups(groups: list[dict[str, Any]], console: Console) -> None:
     times = [_time(min(group[name] for group in groups if group[name])) for name in firsts]
     table.add_row("all", *totals, *times, style="bold")
     _print(table, len(groups), console)
-
-
-def _any(groups: list[dict[str, Any]], name: str) -> bool:
-    return any(group[name] for group in groups)
 
 
 def _states(groups: list[dict[str, Any]], console: Console) -> None:

@@ -20,21 +20,8 @@ cdef inline const uint8_t *_front(const unsigned char[::1] data) noexcept:
 cdef class ArrayView:
     """A part of an Arrow array whose values have bits, a fixed number of bytes, or offsets.
 
-    Parameters
-    ----------
-    kind : int
-        BITS, FIXED, FLOAT (whose values are compared as numbers) or TEXT.
-    width : int
-        Number of bytes of a value, for TEXT those of an offset (4 or 8).
-    start, n : int
-        The first value and the number of values.
-    validity, offsets, data : bytes-like or None
-        Arrow's buffers.
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        If an argument has another type, or if a buffer is too short for the values.
+    `kind` is BITS, FIXED, FLOAT (compared as numbers) or TEXT. `width` is the bytes of a value, for TEXT those of an
+    offset (4 or 8). `start` and `n` count values. A ValueError is raised if a buffer is too short for the values.
     """
 
     cdef th_array a
@@ -84,22 +71,11 @@ cdef class ArrayView:
         return self.a.n
 
     def compare(self, ArrayView stored not None, places, same):
-        """Clear `same` where a value of this array differs from a stored one. O(n).
+        """Clear `same` (bool, changed in place) where a value of this array differs from the stored one. O(n).
 
-        Parameters
-        ----------
-        stored : ArrayView
-            Of the same kind; for TEXT the width may differ.
-        places : ndarray of int64, shape (n,)
-            The number of each stored value.
-        same : ndarray of bool, shape (n,)
-            Changed in place; rows with False are not compared. Null equals null only.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument does not fit, or if a place or an offset lies outside of its array; `same` is then of no
-            use.
+        `places` (int64) has the number of each stored value; `stored` is of the same kind, for TEXT of any width.
+        Rows whose `same` is False are not compared. Null equals null only. A ValueError is raised if a place or an
+        offset lies outside of its array; `same` is then of no use.
         """
         cdef cnp.ndarray at = _column_of(places, "places", cnp.NPY_INT64, self.a.n)
         cdef cnp.ndarray result = _column_of(same, "same", cnp.NPY_BOOL, self.a.n)
@@ -113,25 +89,10 @@ cdef class ArrayView:
 
 
 def secret_hashes(columns, n, seed):
-    """Return a hash of each row of some columns with a secret seed: SipHash-1-3. O(bytes).
+    """Return a hash of each row of `n`, int64, with a secret seed of 128 bits: SipHash-1-3. O(bytes).
 
-    Parameters
-    ----------
-    columns : list of ArrayView, n values each
-        Rows that `ArrayView.compare` finds equal have the same hash, also with offsets of another width.
-    n : int
-        Number of rows.
-    seed : int
-        From 0 to 2**128 - 1.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        If an argument does not fit, or an offset lies outside of its data.
+    Rows that `ArrayView.compare` finds equal have the same hash, also with offsets of another width. A ValueError is
+    raised if an offset lies outside of its data.
     """
     cdef list held = list(columns)
     cdef int64_t rows = _int64(n, "n")

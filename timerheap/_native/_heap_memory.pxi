@@ -136,18 +136,10 @@ cdef class _HeapMemory(_Borrower):
 
     @classmethod
     def _attach(cls, memory, head):
-        """Return the heap that `head` describes, on the bytes that it has in `memory`. O(1).
+        """Return the heap that `head`, of `_head`, describes, on the bytes that it has in `memory`. O(1).
 
-        Parameters
-        ----------
-        memory : Memory
-        head : list of int
-            The result of `_head`. The heap must not have been changed since, and one process may use it at a time.
-
-        Raises
-        ------
-        ValueError
-            If `head` cannot be the head of a heap of this class in this memory.
+        The heap must not have been changed since, and one process may use it at a time. A ValueError is raised if
+        `head` cannot be the head of a heap of this class in this memory.
         """
         cdef _HeapMemory heap = cls.__new__(cls)
         cdef _Head h = _head_of(head, 1 + heap.h.by_key)

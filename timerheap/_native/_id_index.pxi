@@ -5,13 +5,8 @@
 cdef class IdIndex(_Borrower):
     """A map from int64 ids to int64 values, read and changed many at a time.
 
-    Each call is atomic under the GIL. All int64 are valid ids and values. An id takes 26 to 39 bytes
-    in a large index that grows.
-
-    Parameters
-    ----------
-    memory : Memory, optional
-        Where the index lives, in one block; by default in memory of its own.
+    It lives in one block of `memory`, a Memory, or in memory of its own. Each call is atomic under the GIL. All
+    int64 are valid ids and values. An id takes 26 to 39 bytes in a large index that grows.
 
     Examples
     --------
@@ -63,19 +58,8 @@ cdef class IdIndex(_Borrower):
     def reserve(self, n):
         """Make room for `n` ids in all, so that the index does not grow before it holds more.
 
-        O(len) if the index moves to new memory. Removals release the room.
-
-        Parameters
-        ----------
-        n : int
-            Total number of ids.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If `n` is not an integer, does not fit int64, or is negative.
-        MemoryError
-            If there is not enough memory. The index is unchanged.
+        O(len) if the index moves to new memory. Removals release the room. The index is unchanged after a
+        MemoryError.
         """
         cdef int64_t cap = _int64(n, "n")
         if cap < 0:
@@ -103,18 +87,10 @@ cdef class IdIndex(_Borrower):
 
     @staticmethod
     def _attach(memory, head):
-        """Return the index that `head` describes, on the bytes that it has in `memory`. O(1).
+        """Return the index that `head`, of `_head`, describes, on the bytes that it has in `memory`. O(1).
 
-        Parameters
-        ----------
-        memory : Memory
-        head : list of int
-            The result of `_head`. The index must not have been changed since, and one process may use it at a time.
-
-        Raises
-        ------
-        ValueError
-            If `head` cannot be the head of an index in this memory.
+        The index must not have been changed since, and one process may use it at a time. A ValueError is raised if
+        `head` cannot be the head of an index in this memory.
         """
         cdef IdIndex index = IdIndex.__new__(IdIndex)
         cdef _Head h = _head_of(head, _ID_INDEX)
@@ -129,23 +105,7 @@ cdef class IdIndex(_Borrower):
     # ---- many ids ----
 
     def find_many(self, ids):
-        """Look up n ids. O(n).
-
-        Parameters
-        ----------
-        ids : array_like of int, shape (n,)
-
-        Returns
-        -------
-        values : ndarray of int64, shape (n,)
-            0 for an absent id.
-        found : ndarray of bool, shape (n,)
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            If `ids` is not of integers, not one-dimensional, or does not fit int64.
-        """
+        """Return the values of n ids, int64, and which are present, bool; the value of an absent id is 0. O(n)."""
         cdef _Columns rows = _Columns(None)
         cdef th_column id_ = rows.take(ids, "ids")
         cdef size_t n = rows.count()
@@ -155,24 +115,10 @@ cdef class IdIndex(_Borrower):
         return result
 
     def put_many(self, ids, values):
-        """Set the values of n ids; the last value of a repeated id counts. O(n) on average.
+        """Set the values of n ids, and return which were absent: of equal ids, only the first can be. O(n) on average.
 
-        Parameters
-        ----------
-        ids, values : array_like of int, shape (n,), or int
-            At least one must be an array.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
-            Whether each id was absent. Of equal ids, only the first can be.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `find_many`, or if the columns have different lengths.
-        MemoryError
-            If there is not enough memory. Any other error of the memory propagates, too. The index is unchanged.
+        One of the columns may be an int. The last value of a repeated id counts. The index is unchanged after a
+        MemoryError, or any other error of the memory.
         """
         cdef _Columns rows = _Columns(None)
         cdef th_column id_ = rows.take(ids, "ids"), value = rows.take(values, "values")
@@ -187,23 +133,9 @@ cdef class IdIndex(_Borrower):
         return added
 
     def remove_many(self, ids):
-        """Remove n ids. O(n) on average.
+        """Remove n ids; return their values, int64, and which were present, bool. O(n) on average.
 
-        Parameters
-        ----------
-        ids : array_like of int, shape (n,)
-
-        Returns
-        -------
-        values : ndarray of int64, shape (n,)
-            The removed values; 0 for an absent id.
-        found : ndarray of bool, shape (n,)
-            Whether each id was in the index. Of equal ids, only the first can be.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `find_many`.
+        The value of an absent id is 0. Of equal ids, only the first can be present.
         """
         cdef _Columns rows = _Columns(None)
         cdef th_column id_ = rows.take(ids, "ids")

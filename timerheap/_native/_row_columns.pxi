@@ -6,11 +6,8 @@
 cdef class ColumnReader:
     """Reads the Python values of one Arrow column, one at a time.
 
-    Parameters
-    ----------
-    format : {"integer", "float", "bool", "string", "binary"}
-    view : ArrayView
-        The values: FIXED with a width of 1, 2, 4 or 8 for integers, FLOAT, BITS, and TEXT for the last two.
+    `format` is "integer", of FIXED with a width of 1, 2, 4 or 8; "float", of FLOAT; "bool", of BITS; or "string" or
+    "binary", of TEXT.
 
     Examples
     --------
@@ -115,11 +112,7 @@ cdef class RowField:
 def row_getter(dict places not None, otherwise not None):
     """Return the method ``__getitem__`` of a subclass of tuple that also finds values by name.
 
-    Parameters
-    ----------
-    places : dict of str to int
-    otherwise : callable
-        The method for what is neither one of these names nor a number from 0 to the last.
+    `otherwise` is the method for what is neither one of the names in `places` nor a number from 0 to the last.
 
     Examples
     --------
@@ -163,16 +156,8 @@ cdef extern from *:
 cdef class RowSource:
     """The rows of a batch as objects of a subclass of tuple with the attribute ``__fields__``, made one at a time.
 
-    Parameters
-    ----------
-    row_class : type
-        A subclass of tuple, such as ``pyspark.sql.Row``; its ``__new__`` is not called.
-    fields : list of str
-        The names of the columns.
-    columns : list of (ColumnReader or list)
-        The values of the columns, all of the same length.
-    key : list of int
-        The numbers of the key columns, one or more if keys are asked for.
+    `row_class` is such as ``pyspark.sql.Row``; its ``__new__`` is not called. `columns` are all of the same length.
+    `key` has the numbers of the key columns, one or more if keys are asked for.
     """
 
     cdef object row_class

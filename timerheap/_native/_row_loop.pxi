@@ -42,18 +42,7 @@ cdef class RowContext:
 cdef class RowLoop:
     """Calls a function with the rows and timers of one key group after the other.
 
-    Parameters
-    ----------
-    function : timerheap.KeyedProcessFunction
-    context : RowContext
-    service : RowTimerService
-    keys : CurrentKey
-    event_time, processing_time : timerheap.TimeDomain
-
-    Attributes
-    ----------
-    fired : int
-        The number of timers that have fired so far.
+    `fired` is the number of timers that have fired so far.
     """
 
     cdef readonly int64_t fired
@@ -74,33 +63,19 @@ cdef class RowLoop:
     def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, int64_t wait=0):
         """Begin a key group.
 
-        Parameters
-        ----------
-        output : timerheap.spark._worker.output.ResultBuffer
-            Receives what the methods of the function return.
-        ahead, seen : KnownKeys
-            Some keys.
-        find_key : callable
-            Called with the id and the timestamp of a timer whose key is in neither; returns the key.
-        wait : int
-            By how many ms a timer waits in `replay` for rows that are later than it.
+        `output`, a ResultBuffer, receives what the methods of the function return. `find_key` is called with the id
+        and the timestamp of a timer whose key is neither in `ahead` nor in `seen`, and returns the key. A timer
+        waits in `replay` for rows that are later than it by up to `wait` ms.
         """
         self.emit, self.columns = output.rows, output.columns
         self.ahead, self.seen, self.find_key, self.wait = ahead, seen, find_key, wait
         self.context.domain = self.event_time
 
     def process(self, RowSource rows not None, ids, timestamps, check=None):
-        """Call ``process_element`` with rows in their order.
+        """Call ``process_element`` with rows in their order; `ids` and `timestamps`, or None, are int64.
 
-        Parameters
-        ----------
-        rows : RowSource, n rows
-        ids : ndarray of int64, shape (n,)
-            The ids of their keys.
-        timestamps : ndarray of int64, shape (n,), or None
-        check : callable, optional
-            Called with the key id and the timestamp of each row of a key for which ``collect_due`` of the
-            event-time timers has found a timer, before the row is processed.
+        `check` is called with the key id and the timestamp of each row of a key for which ``collect_due`` of the
+        event-time timers has found a timer, before the row is processed.
         """
         self.run(rows, ids, timestamps, False, check)
 

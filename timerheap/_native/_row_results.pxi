@@ -174,15 +174,9 @@ cdef cnp.ndarray _bitmap(cnp.ndarray of, size_t n):
 cdef class RecordColumns:
     """Columns to which records are appended, tuples of one value for each column.
 
-    Parameters
-    ----------
-    formats : list of (str, int) or callable
-        The format of each column as for `ColumnReader`, and the number of bytes of an integer. For a column
-        without one, a callable returns what is kept of a value, in a list; whoever appended it may change it.
-    most : int
-        The number of records that there is room for.
-    tag : type
-        Tuples that start with an instance of it are no records.
+    `formats` has for each column its format, as for `ColumnReader`, and the number of bytes of an integer; or, for
+    one without a format, a callable that returns what is kept of a value, in a list, as whoever appended it may
+    change it. There is room for `most` records. Tuples that start with an instance of `tag` are no records.
 
     Examples
     --------
@@ -245,10 +239,7 @@ cdef class RecordColumns:
     def take(self):
         """Remove all records, of which there must be some, and return their columns.
 
-        Returns
-        -------
-        list of (tuple or list)
-            For each column the list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.
+        A column is its list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.
         """
         cdef size_t n = 0
         cdef list writers = None

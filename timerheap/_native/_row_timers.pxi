@@ -137,17 +137,10 @@ cdef class TimerChanges:
                        ns.data[<Py_ssize_t>i * ns.step])
 
     def take(self):
-        """Remove and return all changes.
+        """Remove and return all changes but the timers that have fired: int64, shape (n, 4); and two numbers of those.
 
-        Returns
-        -------
-        changes : ndarray of int64, shape (n, 4)
-            Without the timers that have fired.
-        until : int or None
-            The largest timestamp of timers that have fired: those that are left up to it were pushed later. None if
-            no timer has.
-        gone : int
-            How many timers have fired whose key did not push another one right away.
+        The first is the largest of their timestamps, or None: timers that are left up to it were pushed later. The
+        second is how many have fired whose key did not push another one right away.
         """
         cdef size_t n
         cdef uint64_t version = self.version - 1
@@ -171,15 +164,7 @@ cdef class TimerChanges:
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
 cdef class RowTimers:
-    """The timers of one time domain of a key group, changed for the current key and journalled.
-
-    Parameters
-    ----------
-    heap : TimerHeap
-    changes : TimerChanges
-        Receives each change.
-    keys : CurrentKey
-    """
+    """The timers of one time domain of a key group, changed for the current key and journalled in `changes`."""
 
     cdef TimerHeap heap
     cdef TimerChanges changes

@@ -8,9 +8,7 @@ from timerheap.async_io.operator import (
     QueueElement,
     ResultFuture,
     StreamElementQueue,
-    StreamRecord,
     UnorderedStreamElementQueue,
-    Watermark,
 )
 from timerheap.async_io.retry import (
     NO_RETRY_STRATEGY,
@@ -24,6 +22,7 @@ from timerheap.async_io.retry import (
     exception_type_predicate,
     has_exception_predicate,
 )
+from timerheap.flink.elements import StreamRecord, Watermark
 
 __all__ = [
     "NO_RETRY_STRATEGY",

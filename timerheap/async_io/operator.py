@@ -15,19 +15,6 @@ from timerheap.async_io.function import AsyncFunction, Stateless, as_async_funct
 from timerheap.async_io.retry import NO_RETRY_STRATEGY, AsyncRetryStrategy
 from timerheap.flink.elements import StreamRecord, Watermark
 
-__all__ = [
-    "AsyncInput",
-    "AsyncWaitOperator",
-    "OrderedStreamElementQueue",
-    "QueueElement",
-    "ResultFuture",
-    "StreamElementQueue",
-    "StreamRecord",
-    "UnorderedStreamElementQueue",
-    "Watermark",
-    "listed",
-]
-
 OUT = TypeVar("OUT")
 
 QueueElement = StreamRecord[Any] | Watermark
@@ -201,16 +188,12 @@ class OrderedStreamElementQueue(StreamElementQueue[OUT]):
         return [entry.element for entry in self._entries]
 
     def _add(self, element: QueueElement) -> ResultFuture[OUT]:
-        entry: ResultFuture[OUT] = ResultFuture(element, _ignore)
+        entry: ResultFuture[OUT] = ResultFuture(element, lambda entry: None)  # completing moves no element
         self._entries.append(entry)
         return entry
 
     def _take(self) -> ResultFuture[OUT]:
         return self._entries.popleft()
-
-
-def _ignore(entry: ResultFuture[Any]) -> None:
-    """Do nothing: an ordered queue does not move elements when they complete."""
 
 
 class _Segment(Generic[OUT]):

@@ -12,8 +12,6 @@ from timerheap.flink.timer_bytes import TypeSerializer
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.hashing import java_hash_code
 
-__all__ = ["create_timer_queue"]
-
 
 @overload
 def create_timer_queue(

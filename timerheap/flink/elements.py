@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["StreamRecord", "Watermark"]
-
 T = TypeVar("T")
 
 

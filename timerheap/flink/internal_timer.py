@@ -6,8 +6,6 @@ from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["InternalTimer", "KeyedTimerQueue", "all_or_none"]
-
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 

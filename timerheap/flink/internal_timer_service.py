@@ -12,13 +12,6 @@ from timerheap.flink.processing_time import Cancellable, ProcessingTimeService
 from timerheap.flink.timer_queue import TimerQueue
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = [
-    "InternalTimerService",
-    "InternalTimersSnapshot",
-    "KeyContext",
-    "Triggerable",
-]
-
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 

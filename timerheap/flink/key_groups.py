@@ -20,17 +20,6 @@ import numpy.typing as npt
 from timerheap._arguments import integer, integer_within
 from timerheap.hashing import java_hash_code, murmur_hash, murmur_hashes
 
-__all__ = [
-    "KeyGroupRange",
-    "OwnedKeyGroups",
-    "assign_key_to_parallel_operator",
-    "assign_to_key_group",
-    "compute_default_max_parallelism",
-    "compute_key_group_for_key_hash",
-    "compute_key_group_range_for_operator_index",
-    "compute_operator_index_for_key_group",
-]
-
 _MAX_PARALLELISM_LIMIT = 1 << 15
 _DEFAULT_MAX_PARALLELISM = 1 << 7
 

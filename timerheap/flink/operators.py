@@ -30,17 +30,6 @@ from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.combine import IndexedCombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkStatus
 
-__all__ = [
-    "FunctionContext",
-    "KeyedCoProcessOperator",
-    "KeyedOperator",
-    "KeyedProcessOperator",
-    "MemoryRuntimeContext",
-    "StreamElement",
-    "checked_selector",
-    "checked_status",
-]
-
 
 class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
     """One object for all calls, as in PyFlink; whoever calls the function sets its attributes first.
@@ -191,10 +180,6 @@ class _CopyingCodec:
     decode = encode
 
 
-def _value_types() -> ValueTypes:
-    return _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(NamedRow.of)
-
-
 class MemoryRuntimeContext(KeyedRuntimeContext):
     """Returns states that live in memory.
 
@@ -226,7 +211,8 @@ class MemoryRuntimeContext(KeyedRuntimeContext):
     """
 
     def __init__(self, key_context: KeyContext[Any], max_parallelism: int = 128) -> None:
-        super().__init__(key_context, _value_types(), max_parallelism)
+        types: ValueTypes = _CopyingTypes() if find_spec("pyarrow") is None else ArrowTypes(NamedRow.of)
+        super().__init__(key_context, types, max_parallelism)
         self._memory = _MemoryBackend()
         self.bind_backend(self._memory)
 

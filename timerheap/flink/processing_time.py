@@ -20,14 +20,6 @@ from timerheap._arguments import int64, positive_int
 from timerheap._native._heap import TimerHeap
 from timerheap.timer import MAX_WATERMARK
 
-__all__ = [
-    "ManualProcessingTimeService",
-    "ProcessingTimeCallback",
-    "ProcessingTimeService",
-    "SchedulingService",
-    "SystemProcessingTimeService",
-]
-
 ProcessingTimeCallback = Callable[[int], object]
 """A function that is called with its scheduled timestamp, epoch milliseconds, even if it runs later."""
 

@@ -21,8 +21,6 @@ from timerheap.flink.timer_bytes import TimerSerializer, TypeSerializer, timesta
 from timerheap.hashing import java_hash_code
 from timerheap.timer import MAX_WATERMARK
 
-__all__ = ["CachedHead", "RocksDBTimerQueue"]
-
 _CACHED = 1_024  # entries to read at a time
 _MOST_CACHED = 2 * _CACHED
 _RANGE = 1_000  # remove at least this many as one range; many small ranges would slow RocksDB down

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import rocksdict
 
-__all__ = ["ADDED", "FIRST", "REMOVED", "Journal", "Store"]
-
 ADDED, REMOVED = 1, 2
 
 _HEAD = struct.Struct("<IHB")  # checksum, length, kind; the entry follows

@@ -8,8 +8,6 @@ from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.internal_timer_service import InternalTimerService
 from timerheap.functions import TimerService
 
-__all__ = ["SimpleTimerService"]
-
 
 class SimpleTimerService(TimerService):
     """The timers of the current key in an internal timer service, like Flink's ``SimpleTimerService``.

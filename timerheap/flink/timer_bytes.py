@@ -16,8 +16,6 @@ from timerheap._arguments import int64, sized_integer
 from timerheap.flink.internal_timer import InternalTimer
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["SERIALIZERS", "TimerSerializer", "TypeSerializer", "timestamp_bytes"]
-
 Rows = npt.NDArray[np.uint8]  # shape (timers, bytes of each)
 
 _LONG = struct.Struct(">q")

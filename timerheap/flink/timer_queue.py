@@ -15,10 +15,6 @@ from timerheap.flink.internal_timer import InternalTimer
 from timerheap.flink.key_groups import KeyGroupRange, OwnedKeyGroups
 from timerheap.hashing import java_hash_code
 
-__all__ = [
-    "TimerQueue",
-]
-
 K = TypeVar("K", bound=Hashable)
 N = TypeVar("N", bound=Hashable)
 

@@ -18,8 +18,6 @@ from timerheap.flink.timer_queue import TimerQueue
 from timerheap.hashing import java_hash_code
 from timerheap.timer import MIN_WATERMARK
 
-__all__ = ["InternalTimeServiceManager", "KeyGroupSnapshot", "ServiceSnapshot"]
-
 _KIND = 3
 _HEAD = struct.Struct("<HH")
 _LENGTH = struct.Struct("<I")

@@ -23,13 +23,6 @@ from timerheap.watermarks.strategy import (
     WatermarkStrategy,
 )
 
-__all__ = [
-    "DEFAULT_AUTO_WATERMARK_INTERVAL",
-    "IngestionTime",
-    "TimeCharacteristic",
-    "TimestampsAndWatermarksOperator",
-]
-
 
 class IngestionTime(TimestampAssigner, WatermarkGenerator):
     """Assigns timestamps and generates watermarks from a clock; ingestion time never goes back.

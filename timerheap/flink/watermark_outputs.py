@@ -10,8 +10,6 @@ from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.combine import CombinedWatermarkStatus
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 
-__all__ = ["BroadcastingOutput", "WatermarkOutputMultiplexer"]
-
 
 class WatermarkOutputMultiplexer:
     """Combines the watermarks of several outputs into one (Flink's ``WatermarkOutputMultiplexer``).

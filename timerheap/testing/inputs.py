@@ -34,8 +34,6 @@ from timerheap.time import TimeDomain
 from timerheap.types import arrow_columns
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
-__all__ = ["Function", "GroupContents", "Inputs", "PendingTimer", "PushedRows", "columns_type", "rows_of"]
-
 
 def columns_type(argument: str, schema: object) -> StructType:
     """Return the type of the columns of a DataFrame, given as DDL or as a StructType."""

@@ -48,8 +48,6 @@ from timerheap.testing.snapshots import load_group, save_group
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["ProcessTester"]
-
 
 class ProcessTester:
     """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.

@@ -8,8 +8,6 @@ from timerheap.spark._group.checkpoint import MANIFEST, Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 
-__all__ = ["load_group", "save_group"]
-
 _SCHEMA = pa.schema([("kind", pa.int16()), ("id", pa.int32()), ("data", pa.binary())])
 _CLOCK = b"timerheap.now"
 

@@ -13,19 +13,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from timerheap.tvf.columns import Accumulator, Groups, Nullable
 
-__all__ = [
-    "Accumulators",
-    "Aggregate",
-    "Cells",
-    "Field",
-    "FieldAggregate",
-    "Grid",
-    "Signs",
-    "object_ufunc",
-    "over_windows",
-    "scan_by_doubling",
-]
-
 Cells = tuple[NDArray[Any], ...]
 Combine = Callable[[Cells, Cells], Cells]
 

@@ -20,8 +20,6 @@ from timerheap.tvf.aggregate import (
 )
 from timerheap.tvf.columns import Groups, Nullable
 
-__all__ = ["Avg", "Count", "Max", "Min", "StddevPop", "StddevSamp", "Sum", "VarPop", "VarSamp"]
-
 _INT64 = np.dtype(np.int64)
 _LOW = 0xFFFFFFFF
 _HALF = 1 << 31

@@ -10,18 +10,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from timerheap._native._heap import SliceGroups
 
-__all__ = [
-    "Accumulator",
-    "Groups",
-    "Multisets",
-    "Nullable",
-    "concatenate",
-    "group_by",
-    "group_rows",
-    "nbytes",
-    "nullable",
-]
-
 _KINDS = {"i": "integers", "f": "numbers"}
 _FEW = 1000  # rows that are sorted at once
 _OBJECT_BYTES = 64  # estimated size of a Python object, without the pointer to it

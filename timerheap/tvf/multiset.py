@@ -12,8 +12,6 @@ from timerheap.tvf.aggregate import Accumulators, Aggregate, Grid, Signs
 from timerheap.tvf.aggregates import extreme
 from timerheap.tvf.columns import Groups, Multisets, Nullable, concatenate, group_by
 
-__all__ = ["CountDistinct", "MaxWithRetract", "MinWithRetract"]
-
 
 class _MultisetAggregate(Aggregate):
     """An aggregate whose accumulator is the multiset of the non-null values."""

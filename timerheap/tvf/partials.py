@@ -23,8 +23,6 @@ from timerheap.tvf.columns import (
 )
 from timerheap.tvf.zone import Int64s, column
 
-__all__ = ["Aggregation", "Partials"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partials:

@@ -16,8 +16,6 @@ from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs, 
 from timerheap.tvf.columns import Groups, Nullable
 from timerheap.tvf.multiset import CountDistinct
 
-__all__ = ["ApproxCountDistinct", "PythonAggregate"]
-
 
 class PythonAggregate(FieldAggregate):
     """A Python aggregate function, called for every row.

@@ -17,8 +17,6 @@ from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.window_aggregate import LateRows, WindowResults
 from timerheap.tvf.zone import Int64s, TimeZone, add, column
 
-__all__ = ["SessionUnsliceAssigner", "SessionWindowAggregate"]
-
 
 class SessionUnsliceAssigner:
     """Defines sessions in time. It is not a `SliceAssigner`, because sessions do not share slices.

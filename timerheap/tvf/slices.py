@@ -16,14 +16,6 @@ from timerheap._arguments import Length, int64, milliseconds, multiple, window_l
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf.zone import Int64s, TimeZone, add, column, floor_to
 
-__all__ = [
-    "CumulativeSliceAssigner",
-    "HoppingSliceAssigner",
-    "SliceAssigner",
-    "TumblingSliceAssigner",
-    "WindowedSliceAssigner",
-]
-
 
 class SliceAssigner(ABC):
     """Defines windows of one kind and the slices that they consist of.

@@ -18,16 +18,6 @@ from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.slices import CumulativeSliceAssigner, HoppingSliceAssigner, SliceAssigner
 from timerheap.tvf.zone import Int64s, column
 
-__all__ = [
-    "GlobalWindowAggregate",
-    "LateRows",
-    "Layout",
-    "LocalWindowAggregate",
-    "WindowResults",
-    "evaluate",
-    "lay_out",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:

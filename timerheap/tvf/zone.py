@@ -12,8 +12,6 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Int64s", "TimeZone", "add", "column", "floor_to"]
-
 Int64s = NDArray[np.int64] | Sequence[int]
 
 

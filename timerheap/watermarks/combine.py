@@ -6,8 +6,6 @@ from timerheap._arguments import int64
 from timerheap._native._heap import KeyTimerHeap
 from timerheap.timer import MIN_WATERMARK
 
-__all__ = ["CombinedWatermarkStatus", "IndexedCombinedWatermarkStatus", "checked_index"]
-
 
 def checked_index(name: str, index: int, n: int) -> int:
     """Return `index` as an int; raise TypeError or IndexError if it is not one of 0 .. n - 1."""

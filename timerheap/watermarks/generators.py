@@ -9,17 +9,6 @@ from timerheap.time import Clock
 from timerheap.timer import MIN_WATERMARK
 from timerheap.watermarks.output import WatermarkOutput
 
-__all__ = [
-    "AscendingTimestampsWatermarks",
-    "BoundedOutOfOrdernessWatermarks",
-    "IdlenessTimer",
-    "NoWatermarks",
-    "WatermarkGenerator",
-    "WatermarksWithIdleness",
-    "WatermarksWithMaxAhead",
-    "WatermarksWithWallClock",
-]
-
 
 class WatermarkGenerator:
     """Generates the watermarks of one channel (Flink's ``WatermarkGenerator``).

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from typing import Any, Protocol
 
-__all__ = ["Output", "WatermarkOutput", "WatermarkStatus"]
-
 
 class WatermarkStatus(enum.Enum):
     """The status of a channel: the watermark does not wait for an idle one (Flink's ``WatermarkStatus``)."""

@@ -16,12 +16,6 @@ from timerheap.watermarks.generators import (
     WatermarkGenerator,
 )
 
-__all__ = [
-    "RecordTimestampAssigner",
-    "TimestampAssigner",
-    "WatermarkStrategy",
-]
-
 
 class TimestampAssigner(ABC):
     """Assigns event time to rows (PyFlink's ``TimestampAssigner``)."""

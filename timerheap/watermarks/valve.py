@@ -16,8 +16,6 @@ from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks.combine import checked_index
 from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 
-__all__ = ["ChannelExplanation", "ChannelState", "Explanation", "StatusWatermarkValve", "ValveState"]
-
 _SHOWN = 20  # number of channels in the printed table
 _NAMED = 3  # number of channels in its first line
 

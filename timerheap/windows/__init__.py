@@ -1,5 +1,6 @@
 """Flink's DataStream windows: assigners, triggers, window functions, and the operator that runs them."""
 
+from timerheap.functions import AggregateFunction
 from timerheap.windows.assigners import (
     CountSlidingWindowAssigner,
     CountTumblingWindowAssigner,
@@ -35,7 +36,6 @@ from timerheap.windows.triggers import (
 )
 from timerheap.windows.window import CountWindow, GlobalWindow, TimeWindow
 from timerheap.windows.window_functions import (
-    AggregateFunction,
     ProcessWindowFunction,
     ReduceFunction,
     WindowFunction,

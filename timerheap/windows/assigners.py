@@ -24,25 +24,6 @@ from timerheap.windows.triggers import (
 )
 from timerheap.windows.window import CountWindow, GlobalWindow, TimeWindow, Window
 
-__all__ = [
-    "CountSlidingWindowAssigner",
-    "CountTumblingWindowAssigner",
-    "CountWindowAssigner",
-    "DynamicEventTimeSessionWindows",
-    "DynamicProcessingTimeSessionWindows",
-    "EventTimeSessionWindows",
-    "GlobalWindows",
-    "MergingWindowAssigner",
-    "ProcessingTimeSessionWindows",
-    "SessionWindowTimeGapExtractor",
-    "SlidingEventTimeWindows",
-    "SlidingProcessingTimeWindows",
-    "TumblingEventTimeWindows",
-    "TumblingProcessingTimeWindows",
-    "WindowAssigner",
-    "count_window",
-]
-
 
 class WindowAssigner(_Subscripted, ABC):
     """Assigns an element to windows (``pyflink.datastream.window.WindowAssigner``).

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from timerheap.functions import RuntimeContext
+from timerheap.functions import AggregateFunction, RuntimeContext
 from timerheap.state import MapStateDescriptor
 from timerheap.types import TypeInformation, Types, arrow_type
 from timerheap.windows.contexts import EvictorContext
 from timerheap.windows.evictors import Evictor, TimestampedValue
 from timerheap.windows.window import WINDOW_TYPE, Window
-from timerheap.windows.window_functions import AggregateFunction, ReduceFunction
-
-__all__ = ["AccumulatorContents", "ElementContents", "EvictableElements", "WindowContents", "as_aggregate"]
+from timerheap.windows.window_functions import ReduceFunction
 
 _ELEMENT = Types.ROW_NAMED(["start", "end", "index"], [Types.LONG(), Types.LONG(), Types.LONG()])
 

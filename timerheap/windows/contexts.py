@@ -16,8 +16,6 @@ from timerheap.windows.triggers import Trigger
 from timerheap.windows.window import WINDOW_TYPE, Window, window_of
 from timerheap.windows.window_functions import ProcessWindowFunction
 
-__all__ = ["AssignerContext", "EvictorContext", "TriggerContext", "WindowContext", "WindowTimers"]
-
 
 class WindowTimers:
     """The timers of the current key's windows, in one time domain.

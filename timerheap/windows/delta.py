@@ -11,8 +11,6 @@ from timerheap.state import ValueStateDescriptor
 from timerheap.windows.evictors import OneSidedEvictor, TimestampedValue
 from timerheap.windows.triggers import QuietTrigger, Trigger, TriggerResult
 
-__all__ = ["DeltaEvictor", "DeltaFunction", "DeltaTrigger"]
-
 
 class DeltaFunction(ABC):
     """Measures the distance between two elements (Flink's ``DeltaFunction``)."""

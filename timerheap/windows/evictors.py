@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from timerheap._arguments import not_negative, positive_int
 from timerheap.types import _Subscripted
 
-__all__ = ["CountEvictor", "Evictor", "OneSidedEvictor", "TimeEvictor", "TimestampedValue"]
-
 
 class TimestampedValue(NamedTuple):
     """An element of a window, with its event time (Flink's ``TimestampedValue``).

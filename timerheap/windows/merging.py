@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from timerheap.state import MapState
 from timerheap.windows.window import TimeWindow, Window, window_of
 
-__all__ = ["MergingWindowSet", "merge_time_windows"]
-
 _LONG = (1 << 64) - 1
 
 

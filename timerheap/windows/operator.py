@@ -8,7 +8,7 @@ from typing import Any
 
 from timerheap._arguments import not_negative
 from timerheap._values import records
-from timerheap.functions import KeyedProcessFunction, RuntimeContext
+from timerheap.functions import AggregateFunction, KeyedProcessFunction, RuntimeContext
 from timerheap.state import MapStateDescriptor
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
@@ -27,15 +27,12 @@ from timerheap.windows.states import WindowStates
 from timerheap.windows.triggers import Trigger, TriggerResult
 from timerheap.windows.window import WINDOW_TYPE, Window
 from timerheap.windows.window_functions import (
-    AggregateFunction,
     ProcessWindowFunction,
     ReduceFunction,
     Results,
     WindowFunction,
     as_window_function,
 )
-
-__all__ = ["WindowOperator"]
 
 WholeWindowFunction = ProcessWindowFunction | WindowFunction
 

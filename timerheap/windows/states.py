@@ -30,9 +30,6 @@ from timerheap.state import (
 from timerheap.types import TypeInformation, Types, arrow_type
 from timerheap.windows.window import WINDOW_TYPE, Window
 
-__all__ = ["WindowStateStore", "WindowStates"]
-
-
 H = TypeVar("H", bound=Handle)
 
 

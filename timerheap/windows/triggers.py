@@ -12,21 +12,6 @@ from timerheap._arguments import not_negative, positive, positive_int
 from timerheap.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from timerheap.types import Types, _Subscripted
 
-__all__ = [
-    "ContinuousEventTimeTrigger",
-    "ContinuousProcessingTimeTrigger",
-    "CountTrigger",
-    "EndOfStreamTrigger",
-    "EventTimeTrigger",
-    "NeverTrigger",
-    "ProcessingTimeTrigger",
-    "ProcessingTimeoutTrigger",
-    "PurgingTrigger",
-    "QuietTrigger",
-    "Trigger",
-    "TriggerResult",
-]
-
 
 class TriggerResult(Enum):
     """The action of a trigger on a window (``pyflink.datastream.window.TriggerResult``).

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from timerheap.timer import MAX_WATERMARK
 from timerheap.types import Types
 
-__all__ = ["WINDOW_TYPE", "CountWindow", "GlobalWindow", "TimeWindow", "Window", "window_of"]
-
 WINDOW_TYPE = Types.ROW_NAMED(["start", "end"], [Types.LONG(), Types.LONG()])
 """The type of a window in state. A count window has its id as the start; the global window has only nulls."""
 

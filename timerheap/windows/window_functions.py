@@ -7,19 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
-from timerheap.functions import AggregateFunction, Function, KeyedProcessFunction, RuntimeContext
+from timerheap.functions import Function, KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag
 from timerheap.types import _Subscripted
 from timerheap.windows.states import WindowStateStore
-
-__all__ = [
-    "AggregateFunction",
-    "ProcessWindowFunction",
-    "ReduceFunction",
-    "Results",
-    "WindowFunction",
-    "as_window_function",
-]
 
 
 class ReduceFunction(_Subscripted, ABC):

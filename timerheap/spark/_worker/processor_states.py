@@ -22,11 +22,10 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from timerheap._native._heap import CurrentKey
-from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._query import DeclaredState, TimeMode
 from timerheap.spark._worker.processor_values import StructCodec, refusal, stored_type
 from timerheap.spark._worker.states import KeyTimerService
-from timerheap.timer import MAX_WATERMARK
+from timerheap.state_ttl import StateTtlConfig
 
 _LONG = struct.Struct("<q")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -107,13 +106,11 @@ def _variable(value: Any) -> bytes:
 class Group(Protocol):
     """What a key group has.
 
-    tables: those of the states, by name
-    expiries (list of (timestamp, key id, name of the state)): when contents with a time to live expire
+    tables: the contents of the states, by name, without what has expired
     """
 
     service: KeyTimerService
-    tables: dict[str, UserState]
-    expiries: list[tuple[int, int, str]]
+    tables: dict[str, Any]
 
 
 class Scope:
@@ -135,24 +132,22 @@ class Scope:
 class ProcessorState(ABC):
     """One state of a processor.
 
-    A value with a time to live is kept with the time when it expires, and is not there from then on.
+    type: of a key's contents
     """
 
     shape: ClassVar[str]
-    _titles: ClassVar[dict[str, str]]
 
     def __init__(self, name: str, declared: DeclaredState, scope: Scope) -> None:
         self.name = name
         self.deleted = False
         self._scope = scope
-        self._ttl = declared.ttl
+        self.ttl = None if declared.ttl is None else StateTtlConfig.new_builder(declared.ttl).build()
         *_, schema = declared.schemas
         self._codec = StructCodec(schema)
         kept: pa.DataType = stored_type(schema)
         if declared.ttl is not None:
             kept = pa.struct([("value", kept), ("expires", pa.int64())])
         self.type = self._contents_type(declared, kept)
-        self.timed = declared.ttl is not None
 
     @abstractmethod
     def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
@@ -161,10 +156,6 @@ class ProcessorState(ABC):
     @property
     def _table(self) -> Any:
         return self._scope.group.tables[self.name]
-
-    @abstractmethod
-    def purge(self, key_id: int) -> None:
-        """Remove what has expired of a key."""
 
     def _key(self, doing: str) -> int:
         """Return the current key's id; an error says what was being done, in Spark's words."""
@@ -177,27 +168,6 @@ class ProcessorState(ABC):
             )
         raise refusal("INTERNAL_ERROR_TWS", doing, name=self.name)
 
-    def _keep(self, value: Any) -> Any:
-        """Return what is kept of a value that is written now."""
-        kept = self._codec.encode(value)
-        return kept if self._ttl is None else {"value": kept, "expires": self._expiry()}
-
-    def _expiry(self) -> int:
-        """Return when what is written now expires; at the largest timestamp, nothing ever does."""
-        return min(self._scope.now + (self._ttl or 0), MAX_WATERMARK)
-
-    def _live(self, kept: Any) -> bool:
-        return self._ttl is None or bool(self._scope.now < kept["expires"])
-
-    def _value(self, kept: Any) -> tuple[Any, ...]:
-        return self._codec.decode(kept if self._ttl is None else kept["value"])
-
-    def _expire(self, key_id: int, at: int | None = None) -> None:
-        """Have the contents of a key purged at a time, by default the expiry of what is written now."""
-        if self._ttl is not None:
-            time = self._expiry() if at is None else at
-            self._scope.group.expiries.append((time, key_id, self.name))
-
 
 class _Value(ProcessorState, ValueState):
     shape = "value"
@@ -205,37 +175,22 @@ class _Value(ProcessorState, ValueState):
     def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
         return kept
 
-    def _find(self, doing: str) -> Any:
-        key_id = self._key(doing)
-        kept = self._scope.group.tables[self.name].load(key_id)
-        return kept if kept is None or self._ttl is None or self._live(kept) else None
-
     def exists(self) -> bool:
-        return self._find("checking value state exists") is not None
+        key_id = self._key("checking value state exists")
+        return self._table.load(key_id) is not None
 
     def get(self) -> tuple[Any, ...] | None:
-        kept = self._find("getting value state")
-        if kept is None:
-            return None
-        return self._codec.decode(kept if self._ttl is None else kept["value"])
+        key_id = self._key("getting value state")
+        kept = self._scope.group.tables[self.name].load(key_id)
+        return None if kept is None else self._codec.decode(kept)
 
     def update(self, newValue: Any) -> None:
-        key_id, table = self._key("updating value state"), self._table
-        kept = self._codec.encode(newValue) if self._ttl is None else self._keep(newValue)
-        if self._ttl is not None and table.load(key_id) is None:  # else an expiry is kept already
-            self._expire(key_id)
-        table.store(key_id, kept)
+        key_id = self._key("updating value state")
+        self._table.store(key_id, self._codec.encode(newValue))
 
     def clear(self) -> None:
         key_id = self._key("clearing value state")
         self._table.store(key_id, None)
-
-    def purge(self, key_id: int) -> None:
-        kept = self._table.load(key_id)
-        if kept is not None and self._live(kept):
-            self._expire(key_id, kept["expires"])
-        elif kept is not None:
-            self._table.store(key_id, None)
 
 
 class _List(ProcessorState, ListState):
@@ -246,15 +201,13 @@ class _List(ProcessorState, ListState):
 
     def exists(self) -> bool:
         key_id = self._key("checking value state exists")
-        return any(map(self._live, self._table.load(key_id)))
+        return not self._table.is_empty(key_id)
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         if self.deleted:
             return
         key_id = self._key("getting value state")
-        for kept in list(self._table.load(key_id)):
-            if self._live(kept):
-                yield self._value(kept)
+        yield from map(self._codec.decode, list(self._table.load(key_id)))
 
     def put(self, newState: Iterable[Any]) -> None:
         self._write(newState, "replace")
@@ -266,23 +219,16 @@ class _List(ProcessorState, ListState):
         self._write(newState, "append")
 
     def _write(self, values: Iterable[Any], how: str) -> None:
-        key_id, kept = self._key("updating value state"), [self._keep(value) for value in values]
+        key_id, kept = self._key("updating value state"), list(map(self._codec.encode, values))
         if not kept:
             raise refusal(
                 "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE", "updating value state", name=self.name
             )
         getattr(self._table, how)(key_id, kept)
-        self._expire(key_id)
 
     def clear(self) -> None:
         key_id = self._key("clearing value state")
         self._table.replace(key_id, [])
-
-    def purge(self, key_id: int) -> None:
-        elements = self._table.load(key_id)
-        live = list(filter(self._live, elements))
-        if len(live) < len(elements):
-            self._table.replace(key_id, live)
 
 
 class _Map(ProcessorState, MapState):
@@ -305,22 +251,21 @@ class _Map(ProcessorState, MapState):
 
     def exists(self) -> bool:
         key_id = self._key("checking map state exists")
-        return any(map(self._live, self._table.load(key_id).values()))
+        return not self._table.is_empty(key_id)
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:
         key_id = self._key("getting value")
         found, kept = self._table.find(key_id, self._keys.encode_key(key))
-        return self._row(*self._value(kept)) if found and self._live(kept) else None
+        return self._row(*self._codec.decode(kept)) if found else None
 
     def containsKey(self, key: Any) -> bool:
         key_id = self._key("checking if map state contains key")
-        found, kept = self._table.find(key_id, self._keys.encode_key(key))
-        return bool(found and self._live(kept))
+        found: bool = self._table.find(key_id, self._keys.encode_key(key))[0]
+        return found
 
     def updateValue(self, key: Any, value: Any) -> None:
         key_id = self._key("updating map state value")
-        self._table.put(key_id, {self._keys.encode_key(key): self._keep(value)})
-        self._expire(key_id)
+        self._table.put(key_id, {self._keys.encode_key(key): self._codec.encode(value)})
 
     def removeKey(self, key: Any) -> None:
         key_id = self._key("removing key from map state")
@@ -332,7 +277,7 @@ class _Map(ProcessorState, MapState):
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         for key, kept in self._entries():
-            yield self._keys.decode_key(key), self._value(kept)
+            yield self._keys.decode_key(key), self._codec.decode(kept)
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
         for key, _ in self._entries():
@@ -340,7 +285,7 @@ class _Map(ProcessorState, MapState):
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         for _, kept in self._entries():
-            yield self._value(kept)
+            yield self._codec.decode(kept)
 
     def _entries(self) -> list[tuple[tuple[Any, ...], Any]]:
         """Return the entries of now, in the order of Spark's state store."""
@@ -348,13 +293,7 @@ class _Map(ProcessorState, MapState):
             return []
         key_id = self._key("getting map state")
         entries = self._table.load(key_id)
-        live = [(key, kept) for key, kept in entries.items() if self._live(kept)]
-        return sorted(live, key=lambda entry: self._order.bytes_of(entry[0]))
-
-    def purge(self, key_id: int) -> None:
-        expired = [key for key, kept in self._table.load(key_id).items() if not self._live(kept)]
-        for key in expired:
-            self._table.remove(key_id, key)
+        return sorted(entries.items(), key=lambda entry: self._order.bytes_of(entry[0]))
 
 
 STATES: dict[str, type[ProcessorState]] = {state.shape: state for state in (_Value, _List, _Map)}

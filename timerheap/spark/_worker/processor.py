@@ -33,7 +33,7 @@ from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_fra
 from timerheap.spark._worker.partition import Partition
 from timerheap.spark._worker.processor_records import FrameRecords, Records, RowRecords
 from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, UnsafeOrder
-from timerheap.spark._worker.processor_values import reader
+from timerheap.spark._worker.processor_values import reader_of
 from timerheap.spark._worker.rows import row_class
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.states import GroupExpiryClock, KeyTimerService
@@ -83,7 +83,7 @@ class ProcessorRunner:
         self._scope.now = timer_values.getCurrentProcessingTimeInMs()
         self._handle = ProcessorHandle(query.time_mode, self._scope, self._declared)
         key_type = StructType([query.rows[name] for name in query.key])
-        self._key_readers = [reader(field.dataType) for field in key_type]
+        self._key_readers = [reader_of(query.schema.field(name).type) for name in query.key]
         self._key_order = UnsafeOrder(key_type)
         self._records: Records = (
             RowRecords(query.result_schema, work.zone, output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol
 
@@ -23,8 +22,8 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from timerheap._native._heap import CurrentKey
 from timerheap.spark._query import DeclaredState, TimeMode
-from timerheap.spark._worker.processor_values import StructCodec, refusal, stored_type
-from timerheap.spark._worker.states import KeyTimerService
+from timerheap.spark._worker.processor_values import StructCodec, refusal
+from timerheap.spark._worker.states import CONTENTS, KeyTimerService
 from timerheap.state_ttl import StateTtlConfig
 
 _LONG = struct.Struct("<q")
@@ -129,7 +128,7 @@ class Scope:
         self.now = -1
 
 
-class ProcessorState(ABC):
+class ProcessorState:
     """One state of a processor.
 
     type: of a key's contents
@@ -142,16 +141,11 @@ class ProcessorState(ABC):
         self.deleted = False
         self._scope = scope
         self.ttl = None if declared.ttl is None else StateTtlConfig.new_builder(declared.ttl).build()
-        *_, schema = declared.schemas
-        self._codec = StructCodec(schema)
-        kept: pa.DataType = stored_type(schema)
+        *self._key_codecs, self._codec = map(StructCodec, declared.schemas)
+        kept: pa.DataType = self._codec.type
         if declared.ttl is not None:
             kept = pa.struct([("value", kept), ("expires", pa.int64())])
-        self.type = self._contents_type(declared, kept)
-
-    @abstractmethod
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        """Return the type of a key's contents, given that of a value."""
+        self.type = CONTENTS[self.shape](*(codec.type for codec in self._key_codecs), kept)
 
     @property
     def _table(self) -> Any:
@@ -171,9 +165,6 @@ class ProcessorState(ABC):
 
 class _Value(ProcessorState, ValueState):
     shape = "value"
-
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        return kept
 
     def exists(self) -> bool:
         key_id = self._key("checking value state exists")
@@ -195,9 +186,6 @@ class _Value(ProcessorState, ValueState):
 
 class _List(ProcessorState, ListState):
     shape = "list"
-
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        return pa.list_(pa.field("element", kept))
 
     def exists(self) -> bool:
         key_id = self._key("checking value state exists")
@@ -242,12 +230,9 @@ class _Map(ProcessorState, MapState):
                     f"state {name!r}: the fields of a map's keys must be of atomic types, got {field.name!r} "
                     f"of type {field.dataType.simpleString()}; use several fields, or a string"
                 )
-        self._keys = StructCodec(declared.schemas[0])
+        (self._keys,) = self._key_codecs
         self._row = Row(*declared.schemas[1].names)
         self._order = UnsafeOrder(declared.schemas[0])
-
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        return pa.map_(stored_type(declared.schemas[0]), kept)
 
     def exists(self) -> bool:
         key_id = self._key("checking map state exists")

@@ -176,12 +176,12 @@ class RowExpiryClock(GroupExpiryClock):
         return event_time and time <= self._service.current_watermark()
 
 
-# The type of a key's contents, by the shape of the state.
-_CONTENTS: dict[str, Callable[..., pa.DataType]] = {
+CONTENTS: dict[str, Callable[..., pa.DataType]] = {
     "value": lambda type_: type_,
     "list": lambda element: pa.list_(pa.field("element", element)),
     "map": pa.map_,
 }
+"""The type of a key's contents, by the shape of the state."""
 
 
 class _GroupBackend:
@@ -192,7 +192,7 @@ class _GroupBackend:
         self._broadcast = broadcast
 
     def contents_of(self, name: str, shape: str, types: tuple[pa.DataType, ...]) -> UserState:
-        return self._group.state(name, shape, _CONTENTS[shape](*types), broadcast=self._broadcast)
+        return self._group.state(name, shape, CONTENTS[shape](*types), broadcast=self._broadcast)
 
 
 class GroupRuntimeContext(KeyedRuntimeContext):

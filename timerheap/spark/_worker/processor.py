@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,7 +45,6 @@ class BoundGroup:
     """A key group with the tables of the processor's states.
 
     timers: those of the query's time mode
-    delete_timer: deletes a timer of the current key in the query's time mode
     tables: the contents of the states, by name
     stored: the tables that they are in
     """
@@ -53,7 +52,6 @@ class BoundGroup:
     group: KeyGroup
     timers: JournalledTimers
     service: KeyTimerService
-    delete_timer: Callable[[int], None]
     tables: dict[str, Any]
     stored: list[UserState]
     expiries: GroupExpiryClock
@@ -80,7 +78,7 @@ class ProcessorRunner:
         self._times = timer_values
         self.fired_timers = 0
         self._scope = Scope()
-        self._scope.now = timer_values.getCurrentProcessingTimeInMs()
+        self._now: int = timer_values.getCurrentProcessingTimeInMs()
         self._handle = ProcessorHandle(query.time_mode, self._scope, self._declared)
         key_type = StructType([query.rows[name] for name in query.key])
         self._key_readers = [reader_of(query.schema.field(name).type) for name in query.key]
@@ -115,7 +113,7 @@ class ProcessorRunner:
         tables: dict[str, Any] = {}
         stored: list[UserState] = []
         expiries = GroupExpiryClock()
-        expiries.begin(group, self._scope.now)
+        expiries.begin(group, self._now)
         for name, state in self._handle.states.items():
             try:
                 stored.append(group.state(name, state.shape, state.type))
@@ -129,13 +127,10 @@ class ProcessorRunner:
                 tables[name] = EXPIRING[state.shape](stored[-1], state.ttl, expiries, fixed=True)
                 expiries.add(tables[name])
         service = KeyTimerService()
-        keys = self._scope.keys
-        event, processing = KeyTimers(group.event_timers, keys), KeyTimers(group.processing_timers, keys)
-        service.bind_group(event, processing, group.watermark, self._scope.now)
-        mine = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
-        in_event_time = mine is group.event_timers
-        delete = service.delete_event_time_timer if in_event_time else service.delete_processing_time_timer
-        return BoundGroup(group, mine, service, delete, tables, stored, expiries)
+        timers = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
+        of_key = KeyTimers(timers, self._scope.keys)
+        service.bind_group(of_key, of_key, group.watermark, self._now)
+        return BoundGroup(group, timers, service, tables, stored, expiries)
 
     def process(self, parts: list[tuple[BoundGroup, HashedRows]]) -> None:
         """Call ``handleInputRows`` for each key, in the order of the keys."""
@@ -199,7 +194,7 @@ class ProcessorRunner:
             current.current_key = id_
             with _noting("handleExpiredTimer", key, f", timestamp {timestamp}"):
                 emit(handle(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
-            bound.delete_timer(timestamp)
+            bound.service.delete_event_time_timer(timestamp)
             self.fired_timers += 1
         current.current_key = None
         self._records.flush()
@@ -249,7 +244,7 @@ class ProcessorRunner:
 
     def purge(self, bound: BoundGroup) -> None:
         """Remove what has expired in a key group."""
-        bound.expiries.purge(False, self._scope.now)
+        bound.expiries.purge(False, self._now)
 
 
 class _noting:

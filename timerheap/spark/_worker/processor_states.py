@@ -38,11 +38,6 @@ _FIXED: dict[type[T.DataType], str] = {
 }
 
 
-def timer_order(timestamp: int) -> bytes:
-    """Return a sort key of the timers of one key, as Spark lists them."""
-    return _LONG.pack(timestamp)
-
-
 class UnsafeOrder:
     """Sorts the keys of a map as Spark's ``UnsafeRow`` does, whose bytes are compared.
 
@@ -105,6 +100,7 @@ def _variable(value: Any) -> bytes:
 class Group(Protocol):
     """What a key group has.
 
+    service: of the timers of the query's time mode, which it has for both domains
     tables: the contents of the states, by name, without what has expired
     """
 
@@ -113,19 +109,17 @@ class Group(Protocol):
 
 
 class Scope:
-    """What all states of a processor share: the current key, its key group, and the time.
+    """What all states of a processor share: the current key and its key group.
 
     keys: the id of the current key, None outside the calls for a key
     group: the key group of the current key. One assignment changes it for all states: keys come in their
         order, so it is mostly another one for each key.
-    now: time of the micro-batch, epoch ms
     """
 
     group: Group
 
     def __init__(self) -> None:
         self.keys = CurrentKey()
-        self.now = -1
 
 
 class ProcessorState:
@@ -330,12 +324,7 @@ class ProcessorHandle(StatefulProcessorHandle):
     def _state(self, shape: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
         doing = f"initializing {shape} state"
         if self.stage != "CREATED":
-            raise refusal(
-                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-                doing,
-                operation=f"get_{shape}_state",
-                state=self.stage,
-            )
+            raise self._invalid(doing, f"get_{shape}_state")
         if ttl and self._mode != "ProcessingTime":
             mode = _MODES[self._mode]
             raise refusal("STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL", doing, name=name, mode=mode)
@@ -356,38 +345,23 @@ class ProcessorHandle(StatefulProcessorHandle):
     def deleteIfExists(self, stateName: str) -> None:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         if self.stage != "CREATED":
-            raise refusal(
-                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-                "deleting state",
-                operation="delete_if_exists",
-                state=self.stage,
-            )
+            raise self._invalid("deleting state", "delete_if_exists")
         self.deleted.add(stateName)
         if (state := self.states.pop(stateName, None)) is not None:
             state.deleted = True
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
-        timers = self._timers("register_timer", "register timer")
-        if self._mode == "EventTime":
-            timers.register_event_time_timer(expiryTimestampMs)
-        else:
-            timers.register_processing_time_timer(expiryTimestampMs)
+        self._timers("register_timer", "register timer").register_event_time_timer(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
-        timers = self._timers("delete_timer", "deleting timer")
-        if self._mode == "EventTime":
-            timers.delete_event_time_timer(expiryTimestampMs)
-        else:
-            timers.delete_processing_time_timer(expiryTimestampMs)
+        self._timers("delete_timer", "deleting timer").delete_event_time_timer(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
-        timers = self._timers("list_timers", "")
-        event = self._mode == "EventTime"
-        found = timers.event_time_timers() if event else timers.processing_time_timers()
-        yield from sorted(found, key=timer_order)
+        found = self._timers("list_timers", "").event_time_timers()
+        yield from sorted(found, key=_LONG.pack)  # as Spark lists them
 
     def _timers(self, operation: str, doing: str) -> KeyTimerService:
         if self._mode == "None":
@@ -398,10 +372,9 @@ class ProcessorHandle(StatefulProcessorHandle):
                 mode=_MODES[self._mode],
             )
         if self._scope.keys.current_key is None:
-            raise refusal(
-                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-                doing,
-                operation=operation,
-                state=self.stage,
-            )
+            raise self._invalid(doing, operation)
         return self._scope.group.service
+
+    def _invalid(self, doing: str, operation: str) -> PySparkRuntimeError:
+        error = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE"
+        return refusal(error, doing, operation=operation, state=self.stage)

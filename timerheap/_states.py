@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from timerheap.functions import AggregateFunction, RuntimeContext
@@ -186,16 +187,23 @@ class ExpiryClock(Protocol):
 class Expiring:
     """What the contents of all shapes have: a table of values with times, and a clock.
 
-    A value is kept as a struct of ``value`` and ``at``. As long as a key has contents, a timer is pending
-    that is not later than the first of them to expire.
+    A value is kept as a struct of ``value`` and ``at``, the time of the last access; with `fixed` as one of
+    ``value`` and ``expires``, as in Spark, where another time to live does not change what is kept. As long
+    as a key has contents, a timer is pending that is not later than the first of them to expire.
 
     table: the contents that store the structs
     """
 
-    def __init__(self, table: Any, config: StateTtlConfig, clock: ExpiryClock) -> None:
+    def __init__(
+        self, table: Any, config: StateTtlConfig, clock: ExpiryClock, *, fixed: bool = False
+    ) -> None:
         self.table = table
         self._clock = clock
-        self._ttl = config._ttl
+        self._ahead, self._ttl = 0, config._ttl  # of the time that is kept, and of the expiry after that
+        self._time = "at"
+        if fixed:
+            self._ahead, self._ttl = min(config._ttl, MAX_WATERMARK - clock.now(False)), 0
+            self._time = "expires"
         self._event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
         self._renews = config.get_update_type() is config.UpdateType.OnReadAndWrite
         self._shows = config.get_state_visibility() is config.StateVisibility.ReturnExpiredIfNotCleanedUp
@@ -204,10 +212,10 @@ class Expiring:
         return self._clock.now(self._event_time)
 
     def _keep(self, value: Any, now: int) -> dict[str, Any]:
-        return {"value": value, "at": now}
+        return {"value": value, self._time: now + self._ahead}
 
     def _expired(self, kept: dict[str, Any], now: int) -> bool:
-        expired: bool = kept["at"] + self._ttl <= now
+        expired: bool = kept[self._time] + self._ttl <= now
         return expired
 
     def _is_shown(self, kept: dict[str, Any], now: int) -> bool:
@@ -216,12 +224,17 @@ class Expiring:
             return True
         return self._shows and not self._clock.is_purged(kept["at"] + self._ttl, self._event_time)
 
-    def _purge_at(self, key: Any, oldest: int) -> None:
-        """Have the contents of a key purged when what was last accessed at `oldest` expires."""
-        self._clock.purge_at(min(oldest + self._ttl, MAX_WATERMARK), key, self.table, self._event_time)
+    def _purge_with(self, kept: dict[str, Any], key: Any) -> None:
+        """Have the contents of a key purged when `kept` expires."""
+        time = min(kept[self._time] + self._ttl, MAX_WATERMARK)
+        self._clock.purge_at(time, key, self.table, self._event_time)
 
-    def purge(self, key: Any) -> None:
-        """Remove what has expired of a key, and have the rest purged later."""
+    def _purge_with_oldest(self, live: Sequence[dict[str, Any]], key: Any) -> None:
+        if live:
+            self._purge_with(min(live, key=itemgetter(self._time)), key)
+
+    def purge(self, key: Any, now: int) -> None:
+        """Remove what has expired of a key by `now`, and have the rest purged later."""
         raise NotImplementedError
 
 
@@ -248,18 +261,18 @@ class ExpiringValue(Expiring):
         if value is None:
             self.table.store(key, None)
             return
-        now = self._now()
+        kept = self._keep(value, self._now())
         if self.table.load(key) is None:
-            self._purge_at(key, now)
-        self.table.store(key, self._keep(value, now))
+            self._purge_with(kept, key)
+        self.table.store(key, kept)
 
-    def purge(self, key: Any) -> None:
+    def purge(self, key: Any, now: int) -> None:
         """See `Expiring.purge`."""
         kept = self.table.load(key)
-        if kept is not None and self._expired(kept, self._now()):
+        if kept is not None and self._expired(kept, now):
             self.table.store(key, None)
         elif kept is not None:
-            self._purge_at(key, kept["at"])
+            self._purge_with(kept, key)
 
 
 class ExpiringList(Expiring):
@@ -288,27 +301,28 @@ class ExpiringList(Expiring):
 
     def append(self, key: Any, elements: list[Any]) -> None:
         """See `ListContents`."""
-        now = self._now()
-        if self.table.is_empty(key):
-            self._purge_at(key, now)
-        self.table.append(key, [self._keep(element, now) for element in elements])
+        self.table.append(key, self._kept_elements(key, elements))
 
     def replace(self, key: Any, elements: list[Any]) -> None:
         """See `ListContents`."""
-        now = self._now() if elements else 0
-        if elements and self.table.is_empty(key):
-            self._purge_at(key, now)
-        self.table.replace(key, [self._keep(element, now) for element in elements])
+        self.table.replace(key, self._kept_elements(key, elements))
 
-    def purge(self, key: Any) -> None:
-        """See `Expiring.purge`."""
+    def _kept_elements(self, key: Any, elements: list[Any]) -> list[dict[str, Any]]:
+        if not elements:
+            return []
         now = self._now()
+        kept = [self._keep(element, now) for element in elements]
+        if self.table.is_empty(key):
+            self._purge_with(kept[0], key)
+        return kept
+
+    def purge(self, key: Any, now: int) -> None:
+        """See `Expiring.purge`."""
         kept = list(self.table.load(key))
         live = [element for element in kept if not self._expired(element, now)]
         if len(live) < len(kept):
             self.table.replace(key, live)
-        if live:
-            self._purge_at(key, min(element["at"] for element in live))
+        self._purge_with_oldest(live, key)
 
 
 class ExpiringMap(Expiring):
@@ -317,8 +331,10 @@ class ExpiringMap(Expiring):
     table: MapContents
 
     def load(self, key: Any) -> dict[Any, Any]:
-        """See `MapContents`."""
-        return dict(self.visited(key))
+        """See `MapContents`; renews no entry."""
+        now = self._now()
+        entries = self.table.load(key).items()
+        return {entry: kept["value"] for entry, kept in entries if self._is_shown(kept, now)}
 
     def visited(self, key: Any) -> Iterator[tuple[Any, Any]]:
         """Yield the entries of now, each with its value at its turn; what is not reached is not renewed."""
@@ -340,9 +356,10 @@ class ExpiringMap(Expiring):
     def put(self, key: Any, entries: dict[Any, Any]) -> None:
         """See `MapContents`."""
         now = self._now()
+        kept = {entry: self._keep(value, now) for entry, value in entries.items()}
         if self.table.is_empty(key):
-            self._purge_at(key, now)
-        self.table.put(key, {entry: self._keep(value, now) for entry, value in entries.items()})
+            self._purge_with(next(iter(kept.values())), key)
+        self.table.put(key, kept)
 
     def remove(self, key: Any, entry: Any) -> None:
         """See `MapContents`."""
@@ -352,17 +369,15 @@ class ExpiringMap(Expiring):
         """See `MapContents`."""
         self.table.remove_all(key)
 
-    def purge(self, key: Any) -> None:
+    def purge(self, key: Any, now: int) -> None:
         """See `Expiring.purge`."""
-        now = self._now()
         live = []
         for entry, kept in list(self.table.load(key).items()):
             if self._expired(kept, now):
                 self.table.remove(key, entry)
             else:
-                live.append(kept["at"])
-        if live:
-            self._purge_at(key, min(live))
+                live.append(kept)
+        self._purge_with_oldest(live, key)
 
     def _visit(self, key: Any, entry: Any, kept: dict[str, Any], now: int) -> tuple[bool, Any]:
         """Return whether an entry is there, and its value; remove or renew it."""

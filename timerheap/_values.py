@@ -180,7 +180,7 @@ class ArrowCodec:
 
     def __init__(self, type_: pa.DataType, what: str, row_class: RowClass) -> None:
         self.what = what
-        self.exact = self._class, bits = _exact(type_)
+        self.exact = self._class, bits = exact_class(type_)
         self._integers = range(-(1 << bits - 1), 1 << bits - 1) if bits else None
         self._check = checker(type_)
         self._read = reader(type_, row_class)
@@ -267,7 +267,7 @@ def _checker(type_: pa.DataType) -> Convert:
 _NUMPY_TIMES = (np.datetime64, np.timedelta64)
 
 
-def _exact(type_: pa.DataType) -> tuple[type | None, int]:
+def exact_class(type_: pa.DataType) -> tuple[type | None, int]:
     """Return the class whose values are kept as they are, except NaN, and for integers their bits."""
     import pyarrow.types as is_
 
@@ -427,25 +427,31 @@ def _show(value: Any) -> str:
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
-def reader(type_: pa.DataType, row_class: RowClass) -> Convert | None:
+def reader(
+    type_: pa.DataType, row_class: RowClass, leaf: Callable[[pa.DataType], Convert | None] = lambda _: None
+) -> Convert | None:
     """Return the function that makes the user's value of a checked one, or None if they are the same object.
 
-    A struct becomes a row, a map a dict; every list, dict and row is the caller's own.
+    A struct becomes a row, a map a dict; every list, dict and row is the caller's own. `leaf` returns the
+    reader of another type.
     """
     import pyarrow.types as is_
+
+    def inner(type_: pa.DataType) -> Convert:
+        return reader(type_, row_class, leaf) or _same
 
     if is_.is_struct(type_):
         names = [field.name for field in type_]
         row = row_class(*names)
-        readers = [reader(field.type, row_class) or _same for field in type_]
+        readers = [inner(field.type) for field in type_]
         return lambda v: None if v is None else row(*(r(v[n]) for r, n in zip(readers, names, strict=True)))
     if is_.is_map(type_):
-        key, item = reader(type_.key_type, row_class) or _same, reader(type_.item_type, row_class) or _same
+        key, item = inner(type_.key_type), inner(type_.item_type)
         return lambda v: None if v is None else {key(k): item(i) for k, i in v}
     if is_.is_list(type_):
-        element = reader(type_.value_type, row_class) or _same
+        element = inner(type_.value_type)
         return lambda v: None if v is None else [element(e) for e in v]
-    return None
+    return leaf(type_)
 
 
 def _same(value: Any) -> Any:

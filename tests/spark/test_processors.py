@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -114,6 +115,27 @@ def test_each_element_and_each_entry_expires_on_its_own() -> None:
     assert run(stage, "l.get();m.keys()", now=1100) == ["[(2,)]", "[('b',)]"]
     assert run(stage, "m.containsKey(('a',));m.getValue(('b',))", now=1149) == ["False", "Row(n=2)"]
     assert run(stage, "l.exists();m.exists()", now=1150) == ["False", "False"]
+
+
+def test_what_is_kept_expires_by_the_time_to_live_it_was_written_with() -> None:
+    stage = scripted()
+    run(stage, "v.update((1,));l.appendValue((1,));m.updateValue(('a',),(1,))", now=1000)
+    longer = {name: replace(state, ttl=500) for name, state in STATES.items()}
+    again = Stage(Scripted, ROWS, RESULT, "ProcessingTime", **longer)
+    again.group = stage.group
+    run(again, "l.appendValue((2,));m.updateValue(('b',),(2,))", now=1050)
+    assert run(again, "v.get();l.get();m.keys()", now=1100) == ["None", "[(2,)]", "[('b',)]"]
+    assert run(again, "l.exists();m.exists()", now=1549) == ["True", "True"]
+    stage.batch([], now=1550)
+    assert [len(table) for table in stage.group.states.values()] == [0, 0, 0]
+
+
+def test_what_expires_after_the_largest_timestamp_never_does() -> None:
+    longest = {name: replace(state, ttl=(1 << 63) - 1) for name, state in STATES.items()}
+    stage = Stage(Scripted, ROWS, RESULT, "ProcessingTime", **longest)
+    run(stage, "v.update((1,));l.appendValue((1,));m.updateValue(('a',),(1,))", now=1000)
+    assert run(stage, "v.get();l.get();m.keys()", now=1 << 60) == ["(1,)", "[(1,)]", "[('a',)]"]
+    assert stage.group.next_due(event_time=False) is None
 
 
 def test_what_has_expired_is_removed_at_the_end_of_a_micro_batch() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,13 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 from pyspark.sql.types import StructType
 
 from timerheap._native._heap import RowSource
+from timerheap._states import EXPIRING
 from timerheap.spark._exchange.frames import AT, HashedRows, Part, by_key_group, unpack
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
-from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
+from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query
@@ -32,11 +33,11 @@ from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_fra
 from timerheap.spark._worker.partition import Partition
 from timerheap.spark._worker.processor_records import FrameRecords, Records, RowRecords
 from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, UnsafeOrder
-from timerheap.spark._worker.processor_values import reader
+from timerheap.spark._worker.processor_values import reader_of
 from timerheap.spark._worker.rows import row_class
 from timerheap.spark._worker.spark_store import SparkStore
-from timerheap.spark._worker.states import KeyTimerService
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
+from timerheap.spark._worker.states import GroupExpiryClock, KeyTimerService
+from timerheap.timer import MIN_WATERMARK
 
 
 @dataclass(eq=False)
@@ -44,21 +45,20 @@ class BoundGroup:
     """A key group with the tables of the processor's states.
 
     timers: those of the query's time mode
-    delete_timer: deletes a timer of the current key in the query's time mode
-    expiries (list of (timestamp, key id, name of the state)): see
-        `timerheap.spark._worker.processor_states.Scope`
+    tables: the contents of the states, by name
+    stored: the tables that they are in
     """
 
     group: KeyGroup
     timers: JournalledTimers
     service: KeyTimerService
-    delete_timer: Callable[[int], None]
-    tables: dict[str, UserState]
-    expiries: list[tuple[int, int, str]] = field(default_factory=list)
+    tables: dict[str, Any]
+    stored: list[UserState]
+    expiries: GroupExpiryClock
 
     def announce(self, ids: np.ndarray) -> None:
         """Have the states of these keys loaded together."""
-        for table in self.tables.values():
+        for table in self.stored:
             table.announce(ids)
 
 
@@ -78,10 +78,10 @@ class ProcessorRunner:
         self._times = timer_values
         self.fired_timers = 0
         self._scope = Scope()
-        self._scope.now = timer_values.getCurrentProcessingTimeInMs()
+        self._now: int = timer_values.getCurrentProcessingTimeInMs()
         self._handle = ProcessorHandle(query.time_mode, self._scope, self._declared)
         key_type = StructType([query.rows[name] for name in query.key])
-        self._key_readers = [reader(field.dataType) for field in key_type]
+        self._key_readers = [reader_of(query.schema.field(name).type) for name in query.key]
         self._key_order = UnsafeOrder(key_type)
         self._records: Records = (
             RowRecords(query.result_schema, work.zone, output)
@@ -110,23 +110,27 @@ class ProcessorRunner:
 
     def bind(self, group: KeyGroup) -> BoundGroup:
         """Return a key group ready for the processor."""
-        tables: dict[str, UserState] = {}
+        tables: dict[str, Any] = {}
+        stored: list[UserState] = []
+        expiries = GroupExpiryClock()
+        expiries.begin(group, self._now)
         for name, state in self._handle.states.items():
             try:
-                tables[name] = group.state(name, state.shape, state.type)
+                stored.append(group.state(name, state.shape, state.type))
             except ValueError as e:
                 raise ValueError(
                     f"state {name!r} must keep its schema and whether it has a time to live; choose another "
                     f"name for the new one, and call handle.deleteIfExists({name!r}) for the old one: {e}"
                 ) from None
+            tables[name] = stored[-1]
+            if state.ttl is not None:
+                tables[name] = EXPIRING[state.shape](stored[-1], state.ttl, expiries, fixed=True)
+                expiries.add(tables[name])
         service = KeyTimerService()
-        keys = self._scope.keys
-        event, processing = KeyTimers(group.event_timers, keys), KeyTimers(group.processing_timers, keys)
-        service.bind_group(event, processing, group.watermark, self._scope.now)
-        mine = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
-        in_event_time = mine is group.event_timers
-        delete = service.delete_event_time_timer if in_event_time else service.delete_processing_time_timer
-        return BoundGroup(group, mine, service, delete, tables)
+        timers = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
+        of_key = KeyTimers(timers, self._scope.keys)
+        service.bind_group(of_key, of_key, group.watermark, self._now)
+        return BoundGroup(group, timers, service, tables, stored, expiries)
 
     def process(self, parts: list[tuple[BoundGroup, HashedRows]]) -> None:
         """Call ``handleInputRows`` for each key, in the order of the keys."""
@@ -190,7 +194,7 @@ class ProcessorRunner:
             current.current_key = id_
             with _noting("handleExpiredTimer", key, f", timestamp {timestamp}"):
                 emit(handle(key=key, timerValues=times, expiredTimerInfo=ExpiredTimerInfo(timestamp)))
-            bound.delete_timer(timestamp)
+            bound.service.delete_event_time_timer(timestamp)
             self.fired_timers += 1
         current.current_key = None
         self._records.flush()
@@ -239,21 +243,8 @@ class ProcessorRunner:
         return rows
 
     def purge(self, bound: BoundGroup) -> None:
-        """Remove what has expired in a key group, and keep the expiries of what has been written."""
-        group, states = (
-            bound.group,
-            {name: state for name, state in self._handle.states.items() if state.timed},
-        )
-        self._scope.group = bound
-        for name, ids in group.due_expiries(False, self._scope.now, states.keys()):
-            bound.announce(ids)
-            for id_ in ids.tolist():
-                states[name].purge(id_)
-        if bound.expiries:
-            ordered = sorted(each for each in set(bound.expiries) if each[0] < MAX_WATERMARK)
-            bound.expiries.clear()
-            rows = np.array([(at, id_, expiry_namespace(name)) for at, id_, name in ordered], np.int64)
-            group.expiries(event_time=False).push_many(*np.ascontiguousarray(rows.reshape(-1, 3).T))
+        """Remove what has expired in a key group."""
+        bound.expiries.purge(False, self._now)
 
 
 class _noting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Protocol
 
@@ -22,11 +21,10 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from timerheap._native._heap import CurrentKey
-from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._query import DeclaredState, TimeMode
-from timerheap.spark._worker.processor_values import StructCodec, refusal, stored_type
-from timerheap.spark._worker.states import KeyTimerService
-from timerheap.timer import MAX_WATERMARK
+from timerheap.spark._worker.processor_values import StructCodec, refusal
+from timerheap.spark._worker.states import CONTENTS, KeyTimerService
+from timerheap.state_ttl import StateTtlConfig
 
 _LONG = struct.Struct("<q")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -38,11 +36,6 @@ _FIXED: dict[type[T.DataType], str] = {
     T.FloatType: "<f4x",
     T.DoubleType: "<d",
 }
-
-
-def timer_order(timestamp: int) -> bytes:
-    """Return a sort key of the timers of one key, as Spark lists them."""
-    return _LONG.pack(timestamp)
 
 
 class UnsafeOrder:
@@ -107,64 +100,50 @@ def _variable(value: Any) -> bytes:
 class Group(Protocol):
     """What a key group has.
 
-    tables: those of the states, by name
-    expiries (list of (timestamp, key id, name of the state)): when contents with a time to live expire
+    service: of the timers of the query's time mode, which it has for both domains
+    tables: the contents of the states, by name, without what has expired
     """
 
     service: KeyTimerService
-    tables: dict[str, UserState]
-    expiries: list[tuple[int, int, str]]
+    tables: dict[str, Any]
 
 
 class Scope:
-    """What all states of a processor share: the current key, its key group, and the time.
+    """What all states of a processor share: the current key and its key group.
 
     keys: the id of the current key, None outside the calls for a key
     group: the key group of the current key. One assignment changes it for all states: keys come in their
         order, so it is mostly another one for each key.
-    now: time of the micro-batch, epoch ms
     """
 
     group: Group
 
     def __init__(self) -> None:
         self.keys = CurrentKey()
-        self.now = -1
 
 
-class ProcessorState(ABC):
+class ProcessorState:
     """One state of a processor.
 
-    A value with a time to live is kept with the time when it expires, and is not there from then on.
+    type: of a key's contents
     """
 
     shape: ClassVar[str]
-    _titles: ClassVar[dict[str, str]]
 
     def __init__(self, name: str, declared: DeclaredState, scope: Scope) -> None:
         self.name = name
         self.deleted = False
         self._scope = scope
-        self._ttl = declared.ttl
-        *_, schema = declared.schemas
-        self._codec = StructCodec(schema)
-        kept: pa.DataType = stored_type(schema)
+        self.ttl = None if declared.ttl is None else StateTtlConfig.new_builder(declared.ttl).build()
+        *self._key_codecs, self._codec = map(StructCodec, declared.schemas)
+        kept: pa.DataType = self._codec.type
         if declared.ttl is not None:
             kept = pa.struct([("value", kept), ("expires", pa.int64())])
-        self.type = self._contents_type(declared, kept)
-        self.timed = declared.ttl is not None
-
-    @abstractmethod
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        """Return the type of a key's contents, given that of a value."""
+        self.type = CONTENTS[self.shape](*(codec.type for codec in self._key_codecs), kept)
 
     @property
     def _table(self) -> Any:
         return self._scope.group.tables[self.name]
-
-    @abstractmethod
-    def purge(self, key_id: int) -> None:
-        """Remove what has expired of a key."""
 
     def _key(self, doing: str) -> int:
         """Return the current key's id; an error says what was being done, in Spark's words."""
@@ -177,84 +156,40 @@ class ProcessorState(ABC):
             )
         raise refusal("INTERNAL_ERROR_TWS", doing, name=self.name)
 
-    def _keep(self, value: Any) -> Any:
-        """Return what is kept of a value that is written now."""
-        kept = self._codec.encode(value)
-        return kept if self._ttl is None else {"value": kept, "expires": self._expiry()}
-
-    def _expiry(self) -> int:
-        """Return when what is written now expires; at the largest timestamp, nothing ever does."""
-        return min(self._scope.now + (self._ttl or 0), MAX_WATERMARK)
-
-    def _live(self, kept: Any) -> bool:
-        return self._ttl is None or bool(self._scope.now < kept["expires"])
-
-    def _value(self, kept: Any) -> tuple[Any, ...]:
-        return self._codec.decode(kept if self._ttl is None else kept["value"])
-
-    def _expire(self, key_id: int, at: int | None = None) -> None:
-        """Have the contents of a key purged at a time, by default the expiry of what is written now."""
-        if self._ttl is not None:
-            time = self._expiry() if at is None else at
-            self._scope.group.expiries.append((time, key_id, self.name))
-
 
 class _Value(ProcessorState, ValueState):
     shape = "value"
 
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        return kept
-
-    def _find(self, doing: str) -> Any:
-        key_id = self._key(doing)
-        kept = self._scope.group.tables[self.name].load(key_id)
-        return kept if kept is None or self._ttl is None or self._live(kept) else None
-
     def exists(self) -> bool:
-        return self._find("checking value state exists") is not None
+        key_id = self._key("checking value state exists")
+        return self._table.load(key_id) is not None
 
     def get(self) -> tuple[Any, ...] | None:
-        kept = self._find("getting value state")
-        if kept is None:
-            return None
-        return self._codec.decode(kept if self._ttl is None else kept["value"])
+        key_id = self._key("getting value state")
+        kept = self._scope.group.tables[self.name].load(key_id)
+        return None if kept is None else self._codec.decode(kept)
 
     def update(self, newValue: Any) -> None:
-        key_id, table = self._key("updating value state"), self._table
-        kept = self._codec.encode(newValue) if self._ttl is None else self._keep(newValue)
-        if self._ttl is not None and table.load(key_id) is None:  # else an expiry is kept already
-            self._expire(key_id)
-        table.store(key_id, kept)
+        key_id = self._key("updating value state")
+        self._table.store(key_id, self._codec.encode(newValue))
 
     def clear(self) -> None:
         key_id = self._key("clearing value state")
         self._table.store(key_id, None)
 
-    def purge(self, key_id: int) -> None:
-        kept = self._table.load(key_id)
-        if kept is not None and self._live(kept):
-            self._expire(key_id, kept["expires"])
-        elif kept is not None:
-            self._table.store(key_id, None)
-
 
 class _List(ProcessorState, ListState):
     shape = "list"
 
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        return pa.list_(pa.field("element", kept))
-
     def exists(self) -> bool:
         key_id = self._key("checking value state exists")
-        return any(map(self._live, self._table.load(key_id)))
+        return not self._table.is_empty(key_id)
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         if self.deleted:
             return
         key_id = self._key("getting value state")
-        for kept in list(self._table.load(key_id)):
-            if self._live(kept):
-                yield self._value(kept)
+        yield from map(self._codec.decode, list(self._table.load(key_id)))
 
     def put(self, newState: Iterable[Any]) -> None:
         self._write(newState, "replace")
@@ -266,23 +201,16 @@ class _List(ProcessorState, ListState):
         self._write(newState, "append")
 
     def _write(self, values: Iterable[Any], how: str) -> None:
-        key_id, kept = self._key("updating value state"), [self._keep(value) for value in values]
+        key_id, kept = self._key("updating value state"), list(map(self._codec.encode, values))
         if not kept:
             raise refusal(
                 "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE", "updating value state", name=self.name
             )
         getattr(self._table, how)(key_id, kept)
-        self._expire(key_id)
 
     def clear(self) -> None:
         key_id = self._key("clearing value state")
         self._table.replace(key_id, [])
-
-    def purge(self, key_id: int) -> None:
-        elements = self._table.load(key_id)
-        live = list(filter(self._live, elements))
-        if len(live) < len(elements):
-            self._table.replace(key_id, live)
 
 
 class _Map(ProcessorState, MapState):
@@ -296,31 +224,27 @@ class _Map(ProcessorState, MapState):
                     f"state {name!r}: the fields of a map's keys must be of atomic types, got {field.name!r} "
                     f"of type {field.dataType.simpleString()}; use several fields, or a string"
                 )
-        self._keys = StructCodec(declared.schemas[0])
+        (self._keys,) = self._key_codecs
         self._row = Row(*declared.schemas[1].names)
         self._order = UnsafeOrder(declared.schemas[0])
 
-    def _contents_type(self, declared: DeclaredState, kept: pa.DataType) -> pa.DataType:
-        return pa.map_(stored_type(declared.schemas[0]), kept)
-
     def exists(self) -> bool:
         key_id = self._key("checking map state exists")
-        return any(map(self._live, self._table.load(key_id).values()))
+        return not self._table.is_empty(key_id)
 
     def getValue(self, key: Any) -> tuple[Any, ...] | None:
         key_id = self._key("getting value")
         found, kept = self._table.find(key_id, self._keys.encode_key(key))
-        return self._row(*self._value(kept)) if found and self._live(kept) else None
+        return self._row(*self._codec.decode(kept)) if found else None
 
     def containsKey(self, key: Any) -> bool:
         key_id = self._key("checking if map state contains key")
-        found, kept = self._table.find(key_id, self._keys.encode_key(key))
-        return bool(found and self._live(kept))
+        found: bool = self._table.find(key_id, self._keys.encode_key(key))[0]
+        return found
 
     def updateValue(self, key: Any, value: Any) -> None:
         key_id = self._key("updating map state value")
-        self._table.put(key_id, {self._keys.encode_key(key): self._keep(value)})
-        self._expire(key_id)
+        self._table.put(key_id, {self._keys.encode_key(key): self._codec.encode(value)})
 
     def removeKey(self, key: Any) -> None:
         key_id = self._key("removing key from map state")
@@ -332,7 +256,7 @@ class _Map(ProcessorState, MapState):
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         for key, kept in self._entries():
-            yield self._keys.decode_key(key), self._value(kept)
+            yield self._keys.decode_key(key), self._codec.decode(kept)
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
         for key, _ in self._entries():
@@ -340,7 +264,7 @@ class _Map(ProcessorState, MapState):
 
     def values(self) -> Iterator[tuple[Any, ...]]:
         for _, kept in self._entries():
-            yield self._value(kept)
+            yield self._codec.decode(kept)
 
     def _entries(self) -> list[tuple[tuple[Any, ...], Any]]:
         """Return the entries of now, in the order of Spark's state store."""
@@ -348,13 +272,7 @@ class _Map(ProcessorState, MapState):
             return []
         key_id = self._key("getting map state")
         entries = self._table.load(key_id)
-        live = [(key, kept) for key, kept in entries.items() if self._live(kept)]
-        return sorted(live, key=lambda entry: self._order.bytes_of(entry[0]))
-
-    def purge(self, key_id: int) -> None:
-        expired = [key for key, kept in self._table.load(key_id).items() if not self._live(kept)]
-        for key in expired:
-            self._table.remove(key_id, key)
+        return sorted(entries.items(), key=lambda entry: self._order.bytes_of(entry[0]))
 
 
 STATES: dict[str, type[ProcessorState]] = {state.shape: state for state in (_Value, _List, _Map)}
@@ -406,12 +324,7 @@ class ProcessorHandle(StatefulProcessorHandle):
     def _state(self, shape: str, name: str, schemas: tuple[Schema, ...], ttl: int | None) -> Any:
         doing = f"initializing {shape} state"
         if self.stage != "CREATED":
-            raise refusal(
-                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-                doing,
-                operation=f"get_{shape}_state",
-                state=self.stage,
-            )
+            raise self._invalid(doing, f"get_{shape}_state")
         if ttl and self._mode != "ProcessingTime":
             mode = _MODES[self._mode]
             raise refusal("STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL", doing, name=name, mode=mode)
@@ -432,38 +345,23 @@ class ProcessorHandle(StatefulProcessorHandle):
     def deleteIfExists(self, stateName: str) -> None:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         if self.stage != "CREATED":
-            raise refusal(
-                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-                "deleting state",
-                operation="delete_if_exists",
-                state=self.stage,
-            )
+            raise self._invalid("deleting state", "delete_if_exists")
         self.deleted.add(stateName)
         if (state := self.states.pop(stateName, None)) is not None:
             state.deleted = True
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
-        timers = self._timers("register_timer", "register timer")
-        if self._mode == "EventTime":
-            timers.register_event_time_timer(expiryTimestampMs)
-        else:
-            timers.register_processing_time_timer(expiryTimestampMs)
+        self._timers("register_timer", "register timer").register_event_time_timer(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
-        timers = self._timers("delete_timer", "deleting timer")
-        if self._mode == "EventTime":
-            timers.delete_event_time_timer(expiryTimestampMs)
-        else:
-            timers.delete_processing_time_timer(expiryTimestampMs)
+        self._timers("delete_timer", "deleting timer").delete_event_time_timer(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
         """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
-        timers = self._timers("list_timers", "")
-        event = self._mode == "EventTime"
-        found = timers.event_time_timers() if event else timers.processing_time_timers()
-        yield from sorted(found, key=timer_order)
+        found = self._timers("list_timers", "").event_time_timers()
+        yield from sorted(found, key=_LONG.pack)  # as Spark lists them
 
     def _timers(self, operation: str, doing: str) -> KeyTimerService:
         if self._mode == "None":
@@ -474,10 +372,9 @@ class ProcessorHandle(StatefulProcessorHandle):
                 mode=_MODES[self._mode],
             )
         if self._scope.keys.current_key is None:
-            raise refusal(
-                "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE",
-                doing,
-                operation=operation,
-                state=self.stage,
-            )
+            raise self._invalid(doing, operation)
         return self._scope.group.service
+
+    def _invalid(self, doing: str, operation: str) -> PySparkRuntimeError:
+        error = "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE"
+        return refusal(error, doing, operation=operation, state=self.stage)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import decimal
-import struct
+import math
 from collections.abc import Callable
 from operator import contains
 from typing import Any
@@ -15,55 +16,52 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
+from timerheap._values import exact_class, reader
 from timerheap.spark._compat import to_arrow_type
 
 _TEXTS = {
     "EXPRESSION_DECODING_FAILED": (
         "Failed to decode a row to a value of the expressions: the field {name} must not be null, got "
-        "{value!r}.",
-        "42846",
+        "{value!r}."
     ),
     "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE": (
         "Illegal value provided to the State Store Cannot write empty list values to State Store for "
-        "StateName {name}.",
-        "42601",
+        "StateName {name}."
     ),
     "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_HANDLE_STATE": (
-        "Failed to perform stateful processor operation={operation} with invalid handle state={state}.",
-        "42802",
+        "Failed to perform stateful processor operation={operation} with invalid handle state={state}."
     ),
     "STATEFUL_PROCESSOR_CANNOT_PERFORM_OPERATION_WITH_INVALID_TIME_MODE": (
-        "Failed to perform stateful processor operation={operation} with invalid timeMode={mode}",
-        "42802",
+        "Failed to perform stateful processor operation={operation} with invalid timeMode={mode}"
     ),
-    "INTERNAL_ERROR_TWS": ("Implicit key not found in state store for stateName={name}", "XX000"),
+    "INTERNAL_ERROR_TWS": "Implicit key not found in state store for stateName={name}",
     "STATEFUL_PROCESSOR_DUPLICATE_STATE_VARIABLE_DEFINED": (
-        "State variable with name {name} has already been defined in the StatefulProcessor.",
-        "42802",
+        "State variable with name {name} has already been defined in the StatefulProcessor."
     ),
     "STATEFUL_PROCESSOR_INCORRECT_TIME_MODE_TO_ASSIGN_TTL": (
-        "Cannot use TTL for state={name} in timeMode={mode}, use TimeMode.ProcessingTime() instead.",
-        "42802",
+        "Cannot use TTL for state={name} in timeMode={mode}, use TimeMode.ProcessingTime() instead."
     ),
     "STATEFUL_PROCESSOR_TTL_DURATION_MUST_BE_POSITIVE": (
-        "TTL duration must be greater than zero for State store operation={operation} on state={name}.",
-        "42802",
+        "TTL duration must be greater than zero for State store operation={operation} on state={name}."
     ),
     "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS": (
-        "Failed to create column family with unsupported starting character and name={name}.",
-        "42802",
+        "Failed to create column family with unsupported starting character and name={name}."
     ),
     "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME": (
         "Failed to perform column family operation=create_col_family with invalid name={name}. Column family "
-        "name cannot be empty or include leading/trailing spaces or use the reserved keyword=default",
-        "42802",
+        "name cannot be empty or include leading/trailing spaces or use the reserved keyword=default"
     ),
     "STRUCT_ARRAY_LENGTH_MISMATCH": (
         "Input row doesn't have expected number of values required by the schema. {expected} fields are "
-        "required while {actual} values are provided.",
-        "2201E",
+        "required while {actual} values are provided."
     ),
 }
+_SQL_STATES = {
+    "EXPRESSION_DECODING_FAILED": "42846",
+    "ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE": "42601",
+    "INTERNAL_ERROR_TWS": "XX000",
+    "STRUCT_ARRAY_LENGTH_MISMATCH": "2201E",
+}  # of the others it is 42802
 
 
 def refusal(error_class: str, doing: str = "", **parameters: object) -> PySparkRuntimeError:
@@ -72,9 +70,9 @@ def refusal(error_class: str, doing: str = "", **parameters: object) -> PySparkR
     doing: what PySpark says before the text of the JVM
     **parameters: those of the error class
     """
-    text, state = _TEXTS[error_class]
-    before = f"Error {doing}: " if doing else ""
-    return PySparkRuntimeError(f"{before}[{error_class}] {text.format(**parameters)} SQLSTATE: {state}")
+    before, text = f"Error {doing}: " if doing else "", _TEXTS[error_class].format(**parameters)
+    state = _SQL_STATES.get(error_class, "42802")
+    return PySparkRuntimeError(f"{before}[{error_class}] {text} SQLSTATE: {state}")
 
 
 Convert = Callable[[Any], Any]
@@ -82,25 +80,12 @@ Convert = Callable[[Any], Any]
 _PLAIN = bool, int, float, str, bytes, datetime.datetime, type(None)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
-_ZEROS: list[tuple[tuple[type[T.DataType], ...], Any]] = [
-    ((T.BooleanType,), False),
-    ((T.FloatType, T.DoubleType), 0.0),
-    ((T.IntegralType, T.DateType, T.TimestampType, T.TimestampNTZType), 0),
-]
 _BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
-
-_CLASSES: dict[type[T.DataType], type] = {
-    **dict.fromkeys(_BITS, int),
-    T.BooleanType: bool,
-    T.DoubleType: float,
-    T.StringType: str,
-    T.BinaryType: bytes,
+_ZEROS: dict[type[T.DataType], Any] = {
+    **dict.fromkeys([*_BITS, T.DateType, T.TimestampType, T.TimestampNTZType], 0),
+    **dict.fromkeys([T.FloatType, T.DoubleType], 0.0),
+    T.BooleanType: False,
 }
-
-
-def stored_type(schema: T.StructType) -> pa.StructType:
-    """Return the Arrow type that a state of this schema is kept in."""
-    return to_arrow_type(schema._as_nullable())
 
 
 class StructCodec:
@@ -115,14 +100,17 @@ class StructCodec:
         self.names = schema.names
         self._n = len(schema)
         self._internal = schema.toInternal if any(f.needConversion() for f in schema) else tuple
-        self._coerce = [_field_coercer(field) for field in schema]
-        self._as_they_are = [_kept_as_they_are(field) for field in schema]
-        self._ints = [
-            (at, 1 << (_BITS[type(field.dataType)] - 1))
-            for at, field in enumerate(schema)
-            if type(field.dataType) in _BITS
+        self._coerce = [_coercer(field.name, field.dataType, field.nullable) for field in schema]
+        self.type: pa.StructType = to_arrow_type(schema._as_nullable())
+        """The Arrow type that values are kept in."""
+        types = [field.type for field in self.type]
+        exact = list(map(exact_class, types))
+        self._as_they_are = [
+            {class_, type(None) if field.nullable else class_}
+            for (class_, _), field in zip(exact, schema, strict=True)
         ]
-        readers = [reader(field.dataType) for field in schema]
+        self._ints = [(at, 1 << (bits - 1)) for at, (_, bits) in enumerate(exact) if bits]
+        readers = list(map(reader_of, types))
         self._readers = None if all(read is _same for read in readers) else readers
         self.decode: Callable[[dict[str, Any]], tuple[Any, ...]] = (
             _values if self._readers is None else self._decoded
@@ -192,88 +180,38 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _kept_as_they_are(field: T.StructField) -> set[type]:
-    """Return the classes of the values that are kept as they are, ints only within their bounds."""
-    class_ = _CLASSES.get(type(field.dataType))
-    return {type_ for type_ in (class_, type(None) if field.nullable else None) if type_ is not None}
+def _coercer(name: str, type_: T.DataType, nullable: bool) -> Convert:
+    """Return the function that makes what is kept of a value in Spark's internal form.
 
-
-def _field_coercer(field: T.StructField) -> Convert:
-    """Return the `_place_coercer` of a field."""
-    return _place_coercer(field.name, field.dataType, field.nullable)
-
-
-def _place_coercer(name: str, type_: T.DataType, nullable: bool) -> Convert:
-    """Return the `_coercer` of a named place; a null that it forbids is zero or an error, as in the JVM."""
-    coerce = _coercer(type_)
-    if nullable:
-        return coerce
-    zero = next((zero for types, zero in _ZEROS if isinstance(type_, types)), None)
-    if zero is None:
-        return _required(name, coerce)
-    default = coerce(zero)
-
-    def coerce_or_zero(value: Any) -> Any:
-        kept = coerce(value)
-        return default if kept is None else kept
-
-    return coerce_or_zero
-
-
-def _required(name: str, coerce: Convert) -> Convert:
-    def coerce_required(value: Any) -> Any:
-        kept = coerce(value)
-        if kept is None:
-            raise refusal("EXPRESSION_DECODING_FAILED", name=name, value=value)
-        return kept
-
-    return coerce_required
-
-
-def _coercer(type_: T.DataType) -> Convert:
-    """Return the function that converts a value in Spark's internal form to what is kept."""
-    convert = _converter(type_)
+    A null that the named place forbids becomes zero, or is an error, as in the JVM.
+    """
+    convert, zero = _converter(type_), _ZEROS.get(type(type_))
+    default = None if zero is None or nullable else convert(zero)
 
     def coerce(value: Any) -> Any:
-        if value is None:
-            return None
         if isinstance(value, Row) or (isinstance(value, datetime.datetime) and value.tzinfo is not None):
             raise TypeError(f"Spark cannot send {value!r} to a state; pass a tuple, or a value of its type")
-        return convert(value)
+        kept = None if value is None else convert(value)
+        if kept is None and not nullable and default is None:
+            raise refusal("EXPRESSION_DECODING_FAILED", name=name, value=value)
+        return default if kept is None else kept
 
     return coerce
 
 
 def _converter(type_: T.DataType) -> Convert:
     if type(type_) in _BITS:
-        return _integer(_BITS[type(type_)])
-    if isinstance(type_, T.BooleanType):
-        return lambda value: value if value is True or value is False else None
-    if isinstance(type_, T.DoubleType):
-        return lambda value: value if type(value) is float else None
-    if isinstance(type_, T.FloatType):
-        return lambda value: _single(value) if type(value) is float else None
-    if isinstance(type_, T.StringType):
-        return lambda value: value if type(value) is str else _text(value)
-    if isinstance(type_, T.BinaryType):
-        return _binary
+        return _only(int, _integer(_BITS[type(type_)]))
+    if type(type_) in _CONVERTERS:
+        return _CONVERTERS[type(type_)]
     if isinstance(type_, T.DecimalType):
         return _decimal(type_)
-    if isinstance(type_, T.DateType):
-        return lambda value: _date(value) if type(value) is int else None
-    if isinstance(type_, T.TimestampType):
-        return lambda value: _EPOCH + datetime.timedelta(microseconds=value) if type(value) is int else None
-    if isinstance(type_, T.TimestampNTZType):
-        naive = _EPOCH.replace(tzinfo=None)
-        return lambda value: naive + datetime.timedelta(microseconds=value) if type(value) is int else None
     if isinstance(type_, T.ArrayType):
-        return _array(_place_coercer("element", type_.elementType, type_.containsNull))
+        return _array(_coercer("element", type_.elementType, type_.containsNull))
     if isinstance(type_, T.MapType):
-        key = _place_coercer("key", type_.keyType, nullable=False)
-        item = _place_coercer("value", type_.valueType, type_.valueContainsNull)
-        return lambda value: (
-            [(key(k), item(v)) for k, v in value.items()] if isinstance(value, dict) else None
-        )
+        key = _coercer("key", type_.keyType, False)
+        item = _coercer("value", type_.valueType, type_.valueContainsNull)
+        return _only(dict, lambda value: [(key(k), item(v)) for k, v in value.items()])
     if isinstance(type_, T.StructType):
         return _struct(type_)
     raise ValueError(
@@ -282,25 +220,14 @@ def _converter(type_: T.DataType) -> Convert:
     )
 
 
+def _only(class_: type, convert: Convert) -> Convert:
+    """Return a function that converts values of a class; others become null."""
+    return lambda value: convert(value) if type(value) is class_ else None
+
+
 def _integer(bits: int) -> Convert:
-    bound, span = 1 << (bits - 1), 1 << bits
-
-    def integer(value: Any) -> int | None:
-        if type(value) is not int:
-            return None
-        if -bound <= value < bound:
-            return value
-        return (value + bound) % span - bound if -(1 << 63) <= value < 1 << 63 else None
-
-    return integer
-
-
-def _single(value: float) -> float:
-    try:
-        kept: float = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-    return kept
+    bound, long = 1 << (bits - 1), range(-(1 << 63), 1 << 63)
+    return lambda value: (value + bound) % (2 * bound) - bound if value in long else None
 
 
 def _text(value: Any) -> str:
@@ -323,16 +250,12 @@ def _text(value: Any) -> str:
 
 
 def _float_text(value: float) -> str:
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
+    if not math.isfinite(value):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(value)]
     if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value) if "e" not in repr(value) else format(decimal.Decimal(repr(value)), "f")
-    digits = decimal.Decimal(repr(value)).normalize().as_tuple()
-    first, *rest = map(str, digits.digits)
-    exponent = len(digits.digits) - 1 + int(digits.exponent)
-    return f"{'-' if digits.sign else ''}{first}.{''.join(rest) or '0'}E{exponent}"
+        return repr(value)
+    digits, exponent = f"{decimal.Decimal(repr(value)).normalize():E}".split("E")
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
 def _binary(value: Any) -> bytes | None:
@@ -372,12 +295,22 @@ def _array(element: Convert) -> Convert:
     return elements
 
 
-def _date(days: int) -> datetime.date:
-    return datetime.date.fromordinal(_EPOCH_DAY + days)
+_CONVERTERS: dict[type[T.DataType], Convert] = {
+    T.BooleanType: _only(bool, bool),
+    T.DoubleType: _only(float, float),
+    T.FloatType: _only(float, lambda value: ctypes.c_float(value).value),  # too large values are infinite
+    T.StringType: _text,
+    T.BinaryType: _binary,
+    T.DateType: _only(int, lambda days: datetime.date.fromordinal(_EPOCH_DAY + days)),
+    T.TimestampType: _only(int, lambda micros: _EPOCH + datetime.timedelta(microseconds=micros)),
+    T.TimestampNTZType: _only(
+        int, lambda micros: _EPOCH.replace(tzinfo=None) + datetime.timedelta(microseconds=micros)
+    ),
+}
 
 
 def _struct(type_: T.StructType) -> Convert:
-    names, coerce = type_.names, [_field_coercer(field) for field in type_]
+    names, coerce = type_.names, [_coercer(field.name, field.dataType, field.nullable) for field in type_]
 
     def fields(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, tuple):
@@ -389,22 +322,13 @@ def _struct(type_: T.StructType) -> Convert:
     return fields
 
 
-def reader(type_: T.DataType) -> Convert:
+def reader_of(type_: pa.DataType) -> Convert:
     """Return the function that makes the user's value of a kept one."""
-    read = _reader(type_)
-    return _same if read is _same else lambda kept: None if kept is None else read(kept)
+    return reader(type_, Row, _local_time) or _same
 
 
-def _reader(type_: T.DataType) -> Convert:
-    if isinstance(type_, T.TimestampType):  # local time, as PySpark reads timestamps
-        return lambda kept: kept.astimezone().replace(tzinfo=None)
-    if isinstance(type_, T.StructType):
-        row, readers = Row(*type_.names), [reader(field.dataType) for field in type_]
-        return lambda kept: row(*(read(v) for read, v in zip(readers, kept.values(), strict=True)))
-    if isinstance(type_, T.ArrayType):
-        element = reader(type_.elementType)
-        return lambda kept: list(map(element, kept))
-    if isinstance(type_, T.MapType):
-        key, item = reader(type_.keyType), reader(type_.valueType)
-        return lambda kept: {key(k): item(v) for k, v in kept}
-    return _same
+def _local_time(type_: pa.DataType) -> Convert | None:
+    """Return the function that makes what PySpark reads of a timestamp."""
+    if not pa.types.is_timestamp(type_) or type_.tz is None:
+        return None
+    return lambda kept: None if kept is None else kept.astimezone().replace(tzinfo=None)

@@ -23,8 +23,8 @@ from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import row_class, row_source
 from timerheap.spark._worker.states import (
-    GroupExpiryClock,
     KeyTimerService,
+    RowExpiryClock,
     RowFunctionContext,
     RowRuntimeContext,
     no_processing_time,
@@ -141,7 +141,7 @@ class RowRunner:
         self._states = RowRuntimeContext(self._current, max_parallelism)
         self._service = KeyTimerService()
         self._context = self.context_class(self._service)
-        self._states.clock = self._clock = GroupExpiryClock(self._context, self._service)
+        self._states.clock = self._clock = RowExpiryClock(self._context, self._service)
         self._loop = RowLoop(
             VisibleRows(function, seen.names) if computed else function,
             self._context,

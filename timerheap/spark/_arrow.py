@@ -6,7 +6,7 @@ group may hold more, and so may the new rows of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 
@@ -19,30 +19,39 @@ from timerheap._native._heap import BITS, FIXED, FLOAT, TEXT, ArrayView
 FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
 
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
+def map_type(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type after `change` of each type in it, the innermost first, and of itself."""
+    fields = [type_.field(i) for i in range(type_.num_fields)]
+    fields = [field.with_type(map_type(field.type, change)) for field in fields]
+    if pa.types.is_struct(type_):
+        type_ = pa.struct(fields)
+    elif pa.types.is_map(type_):
+        type_ = pa.map_(*fields[0].type)
+    elif pa.types.is_list(type_):
+        type_ = pa.list_(*fields)
+    elif pa.types.is_large_list(type_):
+        type_ = pa.large_list(*fields)
+    return change(type_)
+
 
 @lru_cache(maxsize=256)
 def wide(type_: pa.DataType) -> pa.DataType:
     """Return the type with 64-bit offsets at every depth."""
-    if pa.types.is_string(type_):
-        return pa.large_string()
-    if pa.types.is_binary(type_):
-        return pa.large_binary()
-    if pa.types.is_list(type_):
-        return pa.large_list(_wide_field(type_.value_field))
-    if pa.types.is_map(type_):  # Arrow has no large map; the map's own offsets count entries
-        return pa.map_(wide(type_.key_type), _wide_field(type_.item_field))
-    if pa.types.is_struct(type_):
-        return pa.struct([_wide_field(field) for field in type_])
-    return type_
+    return map_type(type_, _widened)
 
 
-def _wide_field(field: pa.Field) -> pa.Field:
-    return field.with_type(wide(field.type))
+def _widened(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(type_):  # Arrow has no large map; the map's own offsets count entries
+        return pa.large_list(type_.value_field)
+    return _LARGE.get(type_, type_)
 
 
 def wide_rows(schema: pa.Schema) -> pa.Schema:
     """Return the schema with all columns `wide`."""
-    return pa.schema([_wide_field(field) for field in schema])
+    return pa.schema([field.with_type(wide(field.type)) for field in schema])
 
 
 def widen(rows: pa.RecordBatch, schema: pa.Schema | None = None) -> pa.RecordBatch:

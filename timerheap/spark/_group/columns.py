@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import ColumnReader
-from timerheap.spark._arrow import FITS, view_of, wide
+from timerheap.spark._arrow import FITS, map_type, view_of, wide
 from timerheap.spark._group.memory import (
     PROCESS,
     Buffer,
@@ -467,18 +467,8 @@ class Column:
 
 @lru_cache(maxsize=256)
 def _without_maps(type_: pa.DataType) -> pa.DataType:
-    """Return a wide type with lists of entries for maps, at every depth."""
-    if pa.types.is_map(type_):
-        return pa.large_list(pa.field("entries", _without_maps(_entries(type_)), nullable=False))
-    if pa.types.is_large_list(type_):
-        return pa.large_list(type_.value_field.with_type(_without_maps(type_.value_type)))
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_without_maps(field.type)) for field in type_])
-    return type_
-
-
-def _entries(type_: pa.MapType) -> pa.DataType:
-    return pa.struct([type_.key_field, type_.item_field])
+    """Return a type with lists of entries, with 64-bit offsets, for maps at every depth."""
+    return map_type(type_, lambda each: pa.large_list(each.field(0)) if pa.types.is_map(each) else each)
 
 
 def _with_maps(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -495,7 +485,7 @@ def _with_maps(array: pa.Array, type_: pa.DataType) -> pa.Array:
                 f"maps must have at most {FITS} entries at a time, got {offsets[-1]}; process fewer rows"
             )
         own = [array.buffers()[0], pa.py_buffer(offsets.astype(np.int32))]
-        children = [_with_maps(array.values, _entries(type_))]
+        children = [_with_maps(array.values, type_.field(0).type)]
     else:
         own = array.buffers()[:2]
         children = [_with_maps(array.values, type_.value_type)]

@@ -441,11 +441,6 @@ def log_type(type_: pa.MapType) -> pa.ListType:
     return pa.list_(pa.field("entry", pa.struct(fields)))
 
 
-def map_type(log: pa.ListType) -> pa.MapType:
-    """Return the type of the map whose log has this type."""
-    return pa.map_(log.value_type.field("key").type, log.value_type.field("value").type)
-
-
 def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     """Return logs with the same effect, in which a key has at most a removal and then a value.
 
@@ -629,7 +624,7 @@ class MapTable(GrowingState[dict[Any, Any]]):
 
     @staticmethod
     def _type_of(rows: pa.DataType) -> pa.DataType:
-        return map_type(rows)
+        return pa.map_(rows.value_type.field("key").type, rows.value_type.field("value").type)
 
     @staticmethod
     def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:

@@ -167,10 +167,11 @@ class StateTable:
         unsaved, self._unsaved = self._unsaved, []
         if not unsaved:
             return None
-        if len(unsaved) == 1 and unsaved[0][1].type == self._table.type:
-            return self._batch(*unsaved[0])
-        ids = pd.unique(np.concatenate([ids for ids, _ in unsaved]))
-        return self._batch(ids, self._table.get(ids))
+        ids, values = unsaved[0]
+        if len(unsaved) > 1:
+            ids = pd.unique(np.concatenate([ids for ids, _ in unsaved]))
+            values = self._table.get(ids)
+        return self._batch(ids, values.cast(self._table.type))
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all values."""

@@ -450,11 +450,15 @@ class CheckpointedPart(LoadedPart, Protocol):
         """Return the number of entries, from which the size of a snapshot is estimated."""
 
 
-class ChunkStore(Protocol):
-    """The Spark state variables of the current key group."""
+class ChunkReader(Protocol):
+    """Reads the chunks of a key group."""
 
     def read(self, kind: int, id_: int) -> bytes | None:
         """Return a chunk, or None if there is none."""
+
+
+class ChunkStore(ChunkReader, Protocol):
+    """The Spark state variables of the current key group."""
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
         """Write a chunk."""
@@ -467,6 +471,26 @@ class ChunkStore(Protocol):
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest."""
+
+
+class Chunks(dict[tuple[int, int], bytes]):
+    """A `ChunkStore` in memory: chunks by kind and id."""
+
+    def read(self, kind: int, id_: int) -> bytes | None:
+        return self.get((kind, id_))
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        self[kind, id_] = data
+
+    def remove(self, kind: int, id_: int) -> None:
+        del self[kind, id_]
+
+    def read_manifest(self) -> Manifest | None:
+        data = self.get((MANIFEST, 0))
+        return None if data is None else Manifest.from_bytes(data)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        self[MANIFEST, 0] = manifest.to_bytes()
 
 
 def read_clock(manifest: Manifest, read: Callable[[int, int], bytes | None]) -> bytes:
@@ -490,6 +514,13 @@ def _read_half(read: Callable[[int, int], bytes | None], id_: int, wanted: bytes
     return half
 
 
+def described(store: ChunkReader, runs: Iterable[Run]) -> Iterator[tuple[Run, str, pa.Schema]]:
+    """Yield the runs that have contents or are of user states, with their names and schemas."""
+    for run in runs:
+        if run.segments or run.kind >= USER_STATE:
+            yield run, *read_schema(run.kind, _read(store, run.kind, 0, ""))
+
+
 class Stored:
     """The runs of one group as they are in the store.
 
@@ -507,7 +538,7 @@ class Stored:
     @classmethod
     def load(
         cls,
-        store: ChunkStore,
+        store: ChunkReader,
         manifest: Manifest,
         make_part: Callable[[int, str, pa.Schema], LoadedPart],
         drop_state: Collection[str] = (),
@@ -517,10 +548,7 @@ class Stored:
         User states named in `drop_state` are not read, and the next save removes them.
         """
         dropped = []
-        for run in manifest.runs:
-            if not run.segments and run.kind < USER_STATE:
-                continue
-            name, schema = read_schema(run.kind, _read(store, run.kind, 0, ""))
+        for run, name, schema in described(store, manifest.runs):
             if run.kind >= USER_STATE and name in drop_state:
                 dropped.append(run)
                 continue
@@ -687,7 +715,7 @@ class Stored:
             self._recent.pop((kind, id_), None)
 
 
-def _read(store: ChunkStore, kind: int, id_: int, name: str) -> bytes:
+def _read(store: ChunkReader, kind: int, id_: int, name: str) -> bytes:
     data = store.read(kind, id_)
     if data is None:
         raise ValueError(f"the checkpoint lacks chunk {id_} of kind {kind} {name!r}")

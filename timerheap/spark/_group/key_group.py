@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import from_text, xxh64
+from timerheap._native._heap import KeyTimerHeap, xxh64
 from timerheap.spark._group.checkpoint import (
-    MANIFEST,
     CheckpointedPart,
+    ChunkReader,
     LoadedPart,
     Manifest,
     Standing,
     Stored,
+    described,
 )
 from timerheap.spark._group.chunks import (
     EVENT_EXPIRIES,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from timerheap.spark._group.open_windows import StoredWindows, WindowsPart
     from timerheap.spark._slices import WindowSpec
 
+_TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 
@@ -176,7 +178,7 @@ class KeyGroup:
         yield from self.states.values()
         yield from self._expiries.values()
 
-    def part(self, kind: int, name: str, schema: pa.Schema) -> CheckpointedPart:
+    def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         """Return the part that a run of chunks belongs to."""
         if kind >= USER_STATE:
             return self._restored_state(kind, name, schema)
@@ -369,117 +371,53 @@ def expiry_namespace(name: str) -> int:
     return xxh64(name.encode()) - (1 << 63)
 
 
-_NO_TIMES = np.empty(0, np.int64)
+def load_group(
+    store: ChunkReader, manifest: Manifest, layout: GroupLayout, memory: Memory = PROCESS
+) -> tuple[KeyGroup, Stored]:
+    """Return the group that a manifest describes; raise ValueError if it does not fit the layout."""
+    group = KeyGroup(layout, memory)
+    stored = Stored.load(store, manifest, group.part, layout.drop_state)
+    group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
+    group.wake_up = manifest.wake_up
+    return group.loaded(None if stored.drops else manifest.losses), stored
 
 
-class ReadChunks:
-    """The `ChunkStore` of a key group whose chunks have been read; it is not written."""
+class StoredGroup(KeyGroup):
+    """A key group as its manifest describes it, for a reader that does not know the query.
 
-    def __init__(self) -> None:
-        self._chunks: dict[tuple[int, int], pa.Scalar] = {}
-
-    def add(self, kind: int, id_: int, text: pa.Scalar) -> None:
-        """Add a chunk that was read, as it is stored."""
-        self._chunks[kind, id_] = text
-
-    def read(self, kind: int, id_: int) -> bytes | None:
-        """Return a chunk, or None if there is none."""
-        text = self._chunks.get((kind, id_))
-        return None if text is None else from_text(text.as_py())
-
-    def read_manifest(self) -> Manifest:
-        """Return the manifest; raise ValueError if there is none."""
-        data = self.read(MANIFEST, 0)
-        if data is None:
-            raise ValueError("the checkpoint lacks the manifest of a key group")
-        return Manifest.from_bytes(data)
-
-    def has_all(self, kinds: Collection[int]) -> bool:
-        """Return whether the chunks of these kinds have been read, as far as they exist."""
-        if (MANIFEST, 0) not in self._chunks:
-            return False
-        manifest = self.read_manifest()
-        wanted = {
-            (run.kind, id_) for run in manifest.runs if run.kind in kinds for id_ in range(run.count + 1)
-        }
-        return wanted <= self._chunks.keys()
-
-    def write(self, kind: int, id_: int, data: bytes) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-    def remove(self, kind: int, id_: int) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-
-class StoredGroup:
-    """The parts of a key group, loaded from its chunks.
-
-    Parameters
-    ----------
-    store : ReadChunks
-        With the manifest and the chunks of the parts to load.
-    kinds : collection of int
-        The kinds of these parts.
-
-    Attributes
-    ----------
-    manifest : Manifest
-    keys : KeyTable or None
-    timers : dict of int to JournalledTimers
-        By kind.
-    rows : RowBuffer or None
-    windows : StoredWindows or None
-    states : dict of str to UserState
-        By name.
-
-    Raises
-    ------
-    ValueError
-        If a chunk is missing or damaged, or belongs to another save than the others.
+    Only the parts of `kinds` are loaded. Raises ValueError if a chunk is missing or damaged, or belongs to
+    another save than the others.
     """
 
-    def __init__(self, store: ReadChunks, kinds: Collection[int]) -> None:
-        self.manifest = manifest = store.read_manifest()
-        self.keys: KeyTable | None = None
-        self.timers: dict[int, JournalledTimers] = {}
-        self.rows: RowBuffer | None = None
+    def __init__(self, store: ChunkReader, manifest: Manifest, kinds: Collection[int]) -> None:
+        self.manifest = manifest
         self.windows: StoredWindows | None = None
-        self.states: dict[str, UserState] = {}
         runs = [run for run in manifest.runs if run.kind in kinds]
-        Stored.load(store, replace(manifest, runs=runs), self._part)
-        if self.rows is not None:
-            self.rows.loaded(manifest.watermark)
+        found = {run.kind: (name, schema) for run, name, schema in described(store, runs)}
+        rows = found[ROWS][1] if ROWS in found else pa.schema([])
+        single = any(found[kind][0] == KeyTimerHeap.__name__ for kind in _TIMERS if kind in found)
+        layout = GroupLayout(
+            key_fields=KeyTable.fields(found[KEYS][1]) if KEYS in found else [],
+            rows=RowBuffer.rows_of(rows),
+            order="event_time",
+            one_timer_per_key=single,
+            names_namespaces=True,
+            windows=None,
+            drop_state=(),
+        )
+        super().__init__(layout)
+        Stored.load(store, replace(manifest, runs=runs), self.part)
+        self.watermark = manifest.watermark
+        self.loaded()
 
-    def timers_of(self, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the timestamps, key ids and namespaces of the timers of a kind, each of shape (n,)."""
-        if kind not in self.timers:
-            return _NO_TIMES, _NO_TIMES, _NO_TIMES
-        heap = self.timers[kind].heap
-        return heap.timestamps, heap.key_hashes, heap.namespaces
+    def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
+        """Return the part that a run of chunks belongs to."""
+        if kind != SLICES:
+            return super().part(kind, name, schema)
+        from timerheap.spark._group.open_windows import StoredWindows  # with timerheap.tvf
 
-    def _part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
-        part: LoadedPart
-        if kind >= USER_STATE:
-            part = self.states[name] = restored_state(kind, name, schema)
-        elif kind == KEYS:
-            part = self.keys = KeyTable.restored(schema)
-        elif kind in (EVENT_TIMERS, PROCESSING_TIMERS, EVENT_EXPIRIES, PROCESSING_EXPIRIES):
-            part = self.timers[kind] = JournalledTimers.restored(kind, name)
-        elif kind == ROWS:
-            part = self.rows = RowBuffer.restored(schema)
-        elif kind == SLICES:
-            from timerheap.spark._group.open_windows import StoredWindows  # with timerheap.tvf
-
-            part = self.windows = StoredWindows(name, schema)
-        else:
-            raise ValueError(f"the checkpoint has chunks of kind {kind}, which this version cannot read")
-        return part
+        self.windows = StoredWindows(name, schema)
+        return self.windows
 
 
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])

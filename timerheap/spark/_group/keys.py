@@ -65,11 +65,10 @@ class KeyTable:
         self.losses = 0  # counts new keys, since a key may never get a timer, state or row
         self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
 
-    @classmethod
-    def restored(cls, schema: pa.Schema) -> KeyTable:
-        """Return an empty table for chunks of this schema."""
-        stored = schema.field("key").type
-        return cls([stored.field(i) for i in range(1, stored.num_fields)])
+    @staticmethod
+    def fields(schema: pa.Schema) -> list[pa.Field]:
+        """Return the key columns of chunks of this schema."""
+        return list(schema.field("key").type)[1:]
 
     @classmethod
     def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
@@ -326,10 +325,9 @@ def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:
     schema : pyarrow.Schema
         Of chunks of a `KeyTable`.
     """
-    _, *fields = schema.field("key").type
     return {
         number: field.with_name(field.metadata[NAME].decode()).remove_metadata()
-        for number, field in enumerate(fields)
+        for number, field in enumerate(KeyTable.fields(schema))
         if field.metadata and NAME in field.metadata
     }
 

@@ -173,10 +173,10 @@ class RowBuffer:
         # Rows released that had waited. Another's key is new, which counts, or was held by something else.
         self.losses = 0
 
-    @classmethod
-    def restored(cls, schema: pa.Schema) -> RowBuffer:
-        """Return an empty buffer for chunks of this schema."""
-        return cls(pa.schema(list(schema)[: -len(_OWN)]), "event_time")
+    @staticmethod
+    def rows_of(schema: pa.Schema) -> pa.Schema:
+        """Return the schema of the rows in chunks of this schema."""
+        return pa.schema(list(schema)[: -len(_OWN)])
 
     @classmethod
     def attach(cls, schema: pa.Schema, order: RowOrder, memory: Memory, head: list[Any]) -> RowBuffer:

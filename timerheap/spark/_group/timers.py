@@ -205,11 +205,6 @@ class JournalledTimers:
         self._losses = 0
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
-    @classmethod
-    def restored(cls, kind: int, name: str) -> JournalledTimers:
-        """Return no timers, for chunks of this kind and name."""
-        return cls(kind, one_timer_per_key=name == KeyTimerHeap.__name__)
-
     def head(self) -> list[Any]:
         """Return the JSON values that `attach` needs; all changes must have been saved."""
         return [self.losses, self.heap._head()]

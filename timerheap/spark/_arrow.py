@@ -162,18 +162,10 @@ def view_of(array: pa.Array) -> ArrayView:
 
 
 def clear_unequal(stored: pa.Array, places: np.ndarray, values: pa.Array, same: np.ndarray) -> None:
-    """Clear `same` where a value differs from the stored one; NaN equals NaN, and null equals null.
+    """Clear `same` (bool) where a value, null or of a flat type, differs from the stored one.
 
-    Parameters
-    ----------
-    stored : pyarrow.Array
-        Of the type of `values`; offsets may have another size.
-    places : ndarray of int64, shape (n,)
-        The position of each stored value.
-    values : pyarrow.Array, shape (n,)
-        Null or of a flat type.
-    same : ndarray of bool, shape (n,)
-        Changed in place; rows with False are not compared.
+    NaN equals NaN, and null equals null. `places` has the position of each stored value, int64; what is False
+    is not compared. The stored array is of the type of `values`, and may have offsets of another size.
     """
     if not pa.types.is_null(values.type):
         view_of(values).compare(view_of(stored), places, same)

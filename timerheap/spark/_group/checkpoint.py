@@ -66,15 +66,10 @@ _SLACK = 16 << 10
 
 
 class Tiers:
-    """The limits of one key group.
+    """The limits of one key group, whose id shifts them, so that groups do not all merge at the same time.
 
     A segment of less than 4 KiB has level 0; each further level has segments of 8 times the size. A smaller
     segment below a larger one counts as one of the larger one's level, since it cannot be merged without it.
-
-    Parameters
-    ----------
-    id_ : bytes
-        The group's id, which shifts the limits, so that groups do not all merge at the same time.
     """
 
     def __init__(self, id_: bytes) -> None:
@@ -86,22 +81,13 @@ class Tiers:
         return nbytes < _SMALL
 
     def overgrown(self, stored: int, changed: int, live: int) -> bool:
-        """Return whether to write a part anew.
-
-        Parameters
-        ----------
-        stored, changed, live : int
-            The size of its run, of its changes, and of the part itself, in bytes.
-        """
+        """Return whether to write a part anew, given the bytes of its run, of its changes and of itself."""
         return 0 < changed >= live or stored > self._growth * live + _SLACK
 
     def merge_from(self, sizes: list[int]) -> int:
         """Return the first segment of those to merge into the last one; the last one if there are none.
 
-        Parameters
-        ----------
-        sizes : list of int
-            The sizes of the segments, the oldest first.
+        The sizes are those of the segments, the oldest first.
         """
         sizes = list(sizes)
         while (start := self._full_level(sizes)) < len(sizes) - 1:
@@ -126,24 +112,13 @@ def _level(nbytes: int) -> int:
 
 
 class Standing(NamedTuple):
-    """What a key group held when it was saved.
+    """What a key group held when it was saved."""
 
-    Parameters
-    ----------
-    event_time_timers, processing_time_timers : int
-        Its timers; for windows their ends, by key and slice.
-    keys : int
-    waiting_rows : int
-        Its rows that wait for the watermark.
-    next_event_time_timer, next_processing_time_timer : int or None
-        When the next of these is due, epoch ms; None if there is none.
-    """
-
-    event_time_timers: int = 0
+    event_time_timers: int = 0  # of windows, the ends by key and slice
     processing_time_timers: int = 0
     keys: int = 0
     waiting_rows: int = 0
-    next_event_time_timer: int | None = None
+    next_event_time_timer: int | None = None  # epoch ms; None if there is none
     next_processing_time_timer: int | None = None
 
 
@@ -168,24 +143,12 @@ _WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8
 
 @dataclass(slots=True)
 class Segment:
-    """The chunks of one save, or of several that have been merged.
+    """The chunks of one save, or of several that have been merged."""
 
-    Parameters
-    ----------
-    count : int
-        Number of chunks.
-    nbytes : int
-        Their size.
-    rows : int
-        The number of their rows.
-    digest : int
-        The `joint_digest` of all of them, unsigned, 32 bits.
-    """
-
-    count: int
+    count: int  # the number of chunks; the size and the number of rows are those of all of them
     nbytes: int
     rows: int
-    digest: int
+    digest: int  # their `joint_digest`, unsigned, 32 bits
 
 
 @dataclass(slots=True)
@@ -193,21 +156,12 @@ class Run:
     """The chunks of one part: a stack of segments, the oldest first.
 
     Chunk 0 has the name and the schema of the part; those of the segments follow, numbered from 1.
-
-    Parameters
-    ----------
-    kind : int
-    schema : int
-        The fingerprint of chunk 0; -1 before it is written.
-    size, entries : int
-        The size in bytes of the last snapshot that was written, and the number of entries of the part then.
-    segments : list of Segment
     """
 
     kind: int
-    schema: int = -1
-    size: int = 0
-    entries: int = 0
+    schema: int = -1  # the fingerprint of chunk 0; -1 before it is written
+    size: int = 0  # the bytes of the last snapshot that was written
+    entries: int = 0  # how many the part had then
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -228,44 +182,18 @@ class Run:
 
 @dataclass(slots=True)
 class Manifest:
-    """The table of contents of a group.
-
-    Parameters
-    ----------
-    max_parallelism : int
-    id : bytes
-        8 bytes, which the group keeps for life, and which the attempts of its first task agree on.
-    token : bytes
-        16 random bytes, which every save, even a retried one, sets anew.
-    watermark : int
-        The watermark that the group has been run up to.
-    clock : bytes
-        The clock; if it is longer than `INLINE_CLOCK`, it is in chunks, and this is the `digest` of each.
-    clock_apart : bool
-        Whether the clock is in chunks.
-    clock_stale : bool
-        Whether these are of an earlier save, after which the channels may have advanced.
-    late_rows : int
-        The number of late rows so far.
-    losses : int
-        What has gone from the group since its dead keys were last looked for.
-    wake_up : int or None
-        The timestamp of the group's timer in Spark.
-    standing : Standing
-        What the group holds.
-    runs : list of Run
-    """
+    """The table of contents of a group."""
 
     max_parallelism: int
-    id: bytes = bytes(8)
-    token: bytes = b""
-    watermark: int = MIN_WATERMARK
-    clock: bytes = b""
-    clock_apart: bool = False
-    clock_stale: bool = False
+    id: bytes = bytes(8)  # the same for life, and for all attempts of the first task of the group
+    token: bytes = b""  # 16 random bytes, which every save, even a retried one, sets anew
+    watermark: int = MIN_WATERMARK  # the group has been run up to it
+    clock: bytes = b""  # or, if it is longer than `INLINE_CLOCK`, the `digest` of each of its chunks
+    clock_apart: bool = False  # whether the clock is in chunks
+    clock_stale: bool = False  # whether these are of an earlier save, after which channels may have advanced
     late_rows: int = 0
-    losses: int = 0
-    wake_up: int | None = None
+    losses: int = 0  # what has gone from the group since its dead keys were last looked for
+    wake_up: int | None = None  # the timestamp of the group's timer in Spark
     standing: Standing = NOTHING
     runs: list[Run] = field(default_factory=list)
 

@@ -24,25 +24,11 @@ from timerheap.spark._group.memory import (
 
 
 class ArrayLayout:
-    """A growable array: a validity bitmap, other buffers, and children.
+    """A growable array of `n` values: a validity bitmap, other buffers, and those of fields or elements.
 
     Appending has two steps, so that a failed allocation in any part of the tree changes none of it: `grow`
-    makes room, and `append` then fills it. Both accept 32-bit and 64-bit offsets.
-
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-        With 64-bit offsets, and without maps.
-    memory : Memory
-    *children : ArrayLayout
-        Those of the fields or elements.
-
-    Attributes
-    ----------
-    n : int
-        Length.
-    fixed_width : bool
-        Whether no part of the tree has offsets, so that values can be overwritten.
+    makes room, and `append` then fills it. Both accept 32-bit and 64-bit offsets. The type has 64-bit offsets
+    and no maps. Values can be overwritten if it is of `fixed_width`: no part of the tree has offsets.
     """
 
     _buffers_beside_validity = 0
@@ -366,19 +352,8 @@ class Column:
     """A growable Arrow array of one type, which keeps its bytes in a `Memory`.
 
     Arrow's maps have 32-bit offsets, which count entries. A column may hold more entries than that: it keeps
-    maps as lists of entries with 64-bit offsets, and converts what is taken.
-
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-    memory : Memory
-
-    Attributes
-    ----------
-    type : pyarrow.DataType
-        `type_` with 64-bit offsets: the type of what is returned.
-    fixed_width : bool
-        Whether values can be overwritten: no part of the type has offsets.
+    maps as lists of entries with 64-bit offsets, and converts what is taken. What it returns is of `type`,
+    the type with 64-bit offsets. Values can be overwritten if no part of it has offsets: `fixed_width`.
     """
 
     def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:

@@ -30,13 +30,9 @@ _CHAIN = pa.list_(pa.field("link", pa.struct([("segment", pa.int64()), ("length"
 class Edits:
     """Changes of contents: rows to append to the contents of their keys, or to replace them.
 
-    Parameters
-    ----------
-    ids : ndarray of int64, shape (n,)
-        A key may have several rows, which then apply in this order.
-    replaces : ndarray of bool, shape (n,)
-        Whether a row replaces what its key had before; an empty row that does removes the contents.
-    rows : pyarrow.LargeListArray, shape (n,)
+    The ids (int64), what `replaces` (bool) and the rows (lists with 64-bit offsets) have the shape (n,). A
+    key may have several rows, which then apply in this order. An empty row that replaces removes the
+    contents.
     """
 
     def __init__(self, ids: np.ndarray, replaces: np.ndarray, rows: pa.Array) -> None:
@@ -81,13 +77,6 @@ class SegmentChains:
     Appending adds a segment. Then the newest segments are joined as long as the one before them is at most
     twice as long, so that each is more than twice as long as the next: a chain has O(log n) segments, and n
     entries are copied O(n log n) times in all, however they come.
-
-    Parameters
-    ----------
-    type_ : pyarrow.ListType
-        The type of contents.
-    compact : Compact
-    memory : Memory
     """
 
     def __init__(self, type_: pa.DataType, compact: Compact, memory: Memory = PROCESS) -> None:
@@ -142,13 +131,7 @@ class SegmentChains:
         self._segments.reserve(times)
 
     def apply(self, edits: Edits) -> int:
-        """Change the contents, and return how many keys have lost theirs.
-
-        Parameters
-        ----------
-        edits : Edits
-            One row for each key.
-        """
+        """Change the contents by edits with one row for each key; return how many keys have lost theirs."""
         links, bounds = self._chains_of(edits.ids)
         held, lengths = (links.field(name).to_numpy() for name in ("segment", "length"))
         start, end = bounds[:-1], bounds[1:]  # of the links of each key
@@ -254,17 +237,7 @@ class GrowingState(ABC, Generic[L]):
     """The contents of one list or map state, by key id: chains of segments behind what the batch has touched.
 
     Changes of the current batch are collected for each key, and become one row of its chain and of the
-    checkpoint. Contents are loaded only when they are read.
-
-    Parameters
-    ----------
-    kind : int
-        The kind of its chunks in the checkpoint.
-    name : str
-        The state's name.
-    type_ : pyarrow.DataType
-        The type of a whole list or map.
-    memory : Memory
+    checkpoint. Contents are loaded only when they are read. `type` is that of a whole list or map.
     """
 
     shape: ClassVar[str]
@@ -445,13 +418,8 @@ def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     """Return logs with the same effect, in which a key has at most a removal and then a value.
 
     Like a dict, a log keeps the place of the first value of a key since its last removal. A log of whole
-    contents needs no removals.
-
-    Parameters
-    ----------
-    rows : pyarrow.LargeListArray of `log_type`, shape (n,)
-    whole : ndarray of bool, shape (n,)
-        Which logs begin with nothing.
+    contents, one that begins with nothing, needs no removals. Rows of `log_type` and `whole` have the shape
+    (n,).
     """
     entries = rows.flatten()
     removed = entries.field("removed").to_numpy(zero_copy_only=False)

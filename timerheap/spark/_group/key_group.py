@@ -58,57 +58,24 @@ class GroupLayout:
 
     A live group outlives the task that has loaded it, so it must not refer to the query, whose function may
     have made large objects.
-
-    Parameters
-    ----------
-    key_fields : list of pyarrow.Field
-        The key columns.
-    rows : pyarrow.Schema
-        Of the rows that may wait.
-    order : {"event_time", "arrival"}
-        When rows reach the function.
-    one_timer_per_key : bool
-        Whether a key has one timer, which a new timestamp moves.
-    names_namespaces : bool
-        Whether timers may be in other namespaces than 0.
-    windows : WindowSpec or None
-        The windows to aggregate, None for a function.
-    drop_state : tuple of str
-        Names of states in the checkpoint to drop.
-    encrypted : bool
-        Whether Spark encrypts what it writes to local disks, so that live groups must stay in memory.
     """
 
     key_fields: list[pa.Field]
-    rows: pa.Schema
+    rows: pa.Schema  # of rows that may wait
     order: RowOrder
-    one_timer_per_key: bool
-    names_namespaces: bool
-    windows: WindowSpec | None
-    drop_state: tuple[str, ...]
-    encrypted: bool = False
+    one_timer_per_key: bool  # if so, a new timestamp moves it
+    names_namespaces: bool  # whether timers may be in other namespaces than 0
+    windows: WindowSpec | None  # None for a function
+    drop_state: tuple[str, ...]  # names of states that a load leaves out
+    encrypted: bool = False  # Spark encrypts local files, so that live groups must stay in memory
 
 
 class KeyGroup:
     """Holds everything that one key group of a query has.
 
-    Parameters
-    ----------
-    layout : GroupLayout
-    memory : Memory
-        Where everything is that another process needs to continue the group.
-    head : dict, optional
-        What `head` returned in that process: the group is then the one in `memory`, and the layout must be
-        one that it `fits`. O(1), except for windows. By default the group is empty.
-
-    Attributes
-    ----------
-    watermark : int
-        The watermark that the group has been run up to.
-    late_rows : int
-        The number of late rows so far.
-    wake_up : int or None
-        The timestamp of the group's timer in Spark.
+    In `memory` is everything that another process needs to continue the group. With the `head` that `head()`
+    returned in that process, the group is the one in that memory, and the layout must be one that it `fits`;
+    O(1), except for windows. `wake_up` is the timestamp of the group's timer in Spark.
     """
 
     def __init__(
@@ -320,10 +287,7 @@ class KeyGroup:
     def loaded(self, losses: int | None = None) -> KeyGroup:
         """Finish a load after all chunks have been replayed.
 
-        Parameters
-        ----------
-        losses : int, optional
-            What `losses` returned after the save. By default, any key may be dead.
+        `losses` is what the method of that name returned after the save. Without it, any key may be dead.
         """
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink

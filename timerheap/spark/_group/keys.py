@@ -31,16 +31,8 @@ class KeyTable:
     of their values and a secret seed, at a cost that does not depend on how many there are. A chunk holds one
     row per id: the key columns, and the hash of a displaced key (else null).
 
-    Parameters
-    ----------
-    fields : list of pyarrow.Field
-        The key columns. Null is an ordinary value, which equals only null. Their metadata is stored, too.
-    memory : Memory
-
-    Attributes
-    ----------
-    table : IdTable
-        The key columns by id.
+    The `fields` are those of the key columns, whose metadata is stored, too. Null is an ordinary value, which
+    equals only null. `table` has the key columns by id.
     """
 
     kind = KEYS
@@ -92,18 +84,8 @@ class KeyTable:
     def locate(self, hashes: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
         """Return the id of the key of each row and its place in `table`, and add the new keys.
 
-        Costs O(n) without a Python step per row.
-
-        Parameters
-        ----------
-        hashes : ndarray of int64, shape (n,)
-        columns : list of pyarrow.Array, each of shape (n,)
-            The key columns.
-
-        Returns
-        -------
-        ids, places : ndarray of int64, shape (n,)
-            The places are valid until the next change of the table.
+        Hashes, key columns and results have the shape (n,). Costs O(n) without a Python step per row. The
+        places are valid until the next change of the table.
         """
         places, found, same = self.table.match(hashes, columns)
         if not found.all():
@@ -320,10 +302,7 @@ def _taken(columns: list[pa.Array], rows: np.ndarray) -> list[pa.Array]:
 def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:
     """Return the key columns that are the user's, by number, under their names in the user's rows.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of chunks of a `KeyTable`.
+    The schema is that of chunks of a `KeyTable`.
     """
     return {
         number: field.with_name(field.metadata[NAME].decode()).remove_metadata()

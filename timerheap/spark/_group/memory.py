@@ -13,18 +13,10 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A piece of memory.
+    """A piece of memory, which starts at a multiple of 64 bytes."""
 
-    Parameters
-    ----------
-    bytes : ndarray of uint8, shape (n,)
-        Writable; starts at a multiple of 64 bytes.
-    at : int
-        Where `Memory.attach` finds it; of no meaning in the memory of a process.
-    """
-
-    bytes: np.ndarray
-    at: int
+    bytes: np.ndarray  # uint8, shape (n,), writable
+    at: int  # where `Memory.attach` finds it; of no meaning in the memory of a process
 
 
 class Memory(Protocol):
@@ -70,17 +62,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class Buffer:
-    """Bytes in one block, which is replaced by a larger one when it is full.
-
-    Parameters
-    ----------
-    memory : Memory
-
-    Attributes
-    ----------
-    used : int
-        Number of bytes in use, at the front of the block.
-    """
+    """Bytes in one block, which is replaced by a larger one when it is full; `used` of them are in use."""
 
     __slots__ = ("_block", "_bytes", "_memory", "used")
 

@@ -22,22 +22,11 @@ from timerheap.timer import MIN_WATERMARK
 def content_order(
     rows: pa.RecordBatch, timestamps: np.ndarray, ids: np.ndarray, positions: np.ndarray
 ) -> np.ndarray:
-    """Return the positions of rows by timestamp, key id and columns.
+    """Return the positions of rows by timestamp, key id and columns: int64, shape (n,).
 
     Columns are compared from left to right, and null comes last. Lists and maps are compared as text. Equal
     rows stay in their order. O(n), and O(t log t) for t rows that share their timestamp and key with others.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch
-    timestamps, ids : ndarray of int64
-        The timestamp of each row, and the id of its key.
-    positions : ndarray of int64, shape (n,)
-        The rows to order.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
+    `timestamps` and `ids` are those of all rows, `positions`, of shape (n,), those of the rows to order.
     """
     ids_here = ids[positions]
     order = positions[row_order(timestamps[positions], ids_here, ids_here)]
@@ -140,15 +129,8 @@ class RowBuffer:
 
     The rows are in a slab, and a heap orders them by timestamp, so that appending costs O(new rows), and
     releasing O(due rows x log n). Rows that are released before anything else happens to the buffer are not
-    even copied into it.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Schema of the rows.
-    order : {"event_time", "arrival"}
-        By event time, rows wait for the watermark; on arrival, there must be none in the checkpoint.
-    memory : Memory
+    even copied into it. By event time, rows wait for the watermark; with the order "arrival" there must be
+    none in the checkpoint.
     """
 
     kind = ROWS
@@ -211,16 +193,9 @@ class RowBuffer:
             self._new.append(rows)
 
     def release(self, watermark: int) -> tuple[KeyedRows, np.ndarray]:
-        """Remove the rows up to `watermark`.
+        """Remove the rows up to `watermark`; a MemoryError leaves the buffer as it was.
 
-        A MemoryError leaves the buffer as it was.
-
-        Returns
-        -------
-        rows : KeyedRows
-            These rows, and perhaps others.
-        order : ndarray of int64
-            The positions of these rows, in `content_order`.
+        Returns these rows, and perhaps others, and the positions of these rows, in `content_order`.
         """
         arrived = _concatenated([self._nothing, *self._new])
         self._new = [arrived.where(arrived.timestamps > watermark)]

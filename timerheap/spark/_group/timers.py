@@ -51,16 +51,9 @@ class TimerJournal(NamedTuple):
 
 
 class NetEffect(NamedTuple):
-    """What a journal comes to: pops up to a watermark, then removals and pushes of different timers.
+    """What a journal comes to: pops up to a watermark, then removals and pushes of different timers."""
 
-    Parameters
-    ----------
-    watermark : int or None
-        None: pops nothing.
-    removals, pushes : TimerJournal
-    """
-
-    watermark: int | None
+    watermark: int | None  # None: pops nothing
     removals: TimerJournal
     pushes: TimerJournal
 
@@ -138,10 +131,6 @@ class TimersOfKeys:
 
     The first questions scan the heap. Further ones sort it once, and then cost what they return; timers that
     were pushed later are remembered.
-
-    Parameters
-    ----------
-    heap : TimerHeap
     """
 
     def __init__(self, heap: TimerHeap) -> None:
@@ -178,19 +167,7 @@ _FEW = 64  # changes that are copied one by one: for so few, keeping their colum
 class JournalledTimers:
     """A `TimerHeap` or `KeyTimerHeap` that records its changes since the last save.
 
-    Parameters
-    ----------
-    kind : int
-        Kind of its chunks.
-    one_timer_per_key : bool
-        Whether the heap is a `KeyTimerHeap`.
-    memory : Memory
-        Where the heap is.
-
-    Attributes
-    ----------
-    single : TimerChanges
-        Receives changes of few timers.
+    `single`, a `TimerChanges`, receives changes of few timers.
     """
 
     schema = SCHEMA
@@ -407,14 +384,7 @@ def _kept(column: npt.ArrayLike) -> np.ndarray:
 
 
 class KeyTimers(RowTimers):
-    """The timers of the current key in one time domain, for a function on rows.
-
-    Parameters
-    ----------
-    timers : JournalledTimers
-        Of a `TimerHeap`.
-    keys : CurrentKey
-    """
+    """The timers of the current key in one time domain, in a `TimerHeap`, for a function on rows."""
 
     def __init__(self, timers: JournalledTimers, keys: CurrentKey) -> None:
         assert isinstance(timers.heap, TimerHeap)

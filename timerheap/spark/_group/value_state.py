@@ -29,16 +29,6 @@ class StateTable:
     """The values of one state, by key id: a table, behind a cache of what the current batch has touched.
 
     Implements `timerheap._states.ValueContents`.
-
-    Parameters
-    ----------
-    kind : int
-        The kind of its chunks in the checkpoint.
-    name : str
-        The state's name.
-    type_ : pyarrow.DataType
-        The type of a value.
-    memory : Memory
     """
 
     shape = "value"

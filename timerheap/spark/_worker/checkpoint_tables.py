@@ -43,14 +43,9 @@ def _chunks(texts: _Texts) -> tuple[Chunks, Manifest]:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`.
+    """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`, for a new query.
 
     Its input has the columns label, kind, id and text, and a row for each chunk, also for the manifest.
-
-    Parameters
-    ----------
-    query : Query
-        The new query.
     """
 
     query: Query
@@ -96,19 +91,10 @@ class GroupReader:
 
     The input has the columns label, kind, id and text, and a row for each chunk. A key group is read as soon
     as its chunks are there, so that only one at a time is in memory if Spark returns them group by group.
-
-    Parameters
-    ----------
-    table : Table
-        What to return of each group.
-    kinds : collection of int
-        The kinds of the parts that it needs.
-    schema : pyarrow.Schema
-        Of the result.
     """
 
     table: Table
-    kinds: Collection[int]
+    kinds: Collection[int]  # the parts that the table needs
     schema: pa.Schema
 
     @property

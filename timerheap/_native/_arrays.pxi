@@ -20,21 +20,9 @@ cdef inline const uint8_t *_front(const unsigned char[::1] data) noexcept:
 cdef class ArrayView:
     """A part of an Arrow array whose values have bits, a fixed number of bytes, or offsets.
 
-    Parameters
-    ----------
-    kind : int
-        BITS, FIXED, FLOAT (whose values are compared as numbers) or TEXT.
-    width : int
-        Number of bytes of a value, for TEXT those of an offset (4 or 8).
-    start, n : int
-        The first value and the number of values.
-    validity, offsets, data : bytes-like or None
-        Arrow's buffers.
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        If an argument has another type, or if a buffer is too short for the values.
+    `kind` is BITS, FIXED, FLOAT (whose values are compared as numbers) or TEXT, and `width` the number of bytes of a
+    value, for TEXT those of an offset (4 or 8). The n values begin at `start`. The buffers are Arrow's, or None. Raises
+    TypeError, ValueError or OverflowError if an argument has another type, or if a buffer is too short for the values.
     """
 
     cdef th_array a
@@ -84,22 +72,11 @@ cdef class ArrayView:
         return self.a.n
 
     def compare(self, ArrayView stored not None, places, same):
-        """Clear `same` where a value of this array differs from a stored one. O(n).
+        """Clear `same` where a value of this array differs from a stored one; null equals null only. O(n).
 
-        Parameters
-        ----------
-        stored : ArrayView
-            Of the same kind; for TEXT the width may differ.
-        places : ndarray of int64, shape (n,)
-            The number of each stored value.
-        same : ndarray of bool, shape (n,)
-            Changed in place; rows with False are not compared. Null equals null only.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument does not fit, or if a place or an offset lies outside of its array; `same` is then of no
-            use.
+        `stored` is of the same kind; for TEXT the width may differ. `places` (int64) has the number of each stored
+        value. Rows where `same` is False are not compared. Raises TypeError or ValueError if an argument does not fit,
+        or if a place or an offset lies outside of its array; `same` is then of no use.
         """
         cdef cnp.ndarray at = _column_of(places, "places", cnp.NPY_INT64, self.a.n)
         cdef cnp.ndarray result = _column_of(same, "same", cnp.NPY_BOOL, self.a.n)
@@ -113,25 +90,10 @@ cdef class ArrayView:
 
 
 def secret_hashes(columns, n, seed):
-    """Return a hash of each row of some columns with a secret seed: SipHash-1-3. O(bytes).
+    """Return a hash of each row of some columns with a secret seed: SipHash-1-3, int64, shape (n,). O(bytes).
 
-    Parameters
-    ----------
-    columns : list of ArrayView, n values each
-        Rows that `ArrayView.compare` finds equal have the same hash, also with offsets of another width.
-    n : int
-        Number of rows.
-    seed : int
-        From 0 to 2**128 - 1.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        If an argument does not fit, or an offset lies outside of its data.
+    The seed is from 0 to 2**128 - 1. Rows that `ArrayView.compare` finds equal have the same hash, also with offsets of
+    another width. Raises ValueError if an argument does not fit, or an offset lies outside of its data.
     """
     cdef list held = list(columns)
     cdef int64_t rows = _int64(n, "n")

@@ -73,25 +73,10 @@ cdef object _wrong_frame(str why):
 def read_frame(data):
     """Return what a frame of `Packing.frames` holds, without copying what was not written with fewer bytes.
 
-    Parameters
-    ----------
-    data : bytes-like
-        Any bytes. They must not change as long as the result is in use.
-
-    Returns
-    -------
-    rows : int
-    description : memoryview
-    groups, counts : ndarray of int64
-        The key groups in the order of their rows, and the number of rows of each.
-    columns : list of (kind, width, validity, offsets, data)
-        As the parameters of an `ArrayView`, of all rows; text has offsets of 4 bytes. A nested column has the kind
-        NESTED, and the bytes of the caller as its data.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `data` is not a buffer, or not a frame.
+    These are the number of rows, the description, the key groups in the order of their rows, the number of rows of
+    each, and for each column the parameters of an `ArrayView` of all rows: kind, width, validity, offsets, data. Text
+    has offsets of 4 bytes. A nested column has the kind NESTED, and the bytes of the caller as its data. The bytes of
+    the frame must not change as long as the result is in use. Raises ValueError if they are not a frame.
     """
     cdef const unsigned char[::1] view = _bytes_of(data, "data")
     cdef _Frame head

@@ -9,14 +9,8 @@ cdef enum:
 cdef class SliceGroups:
     """The groups of rows that have one key and one slice, numbered as they first occur; rows are added in parts.
 
-    Parameters
-    ----------
-    columns : int
-        Number of key columns. Without any, keys are equal if their hashes are.
-
-    Notes
-    -----
-    Adding n rows costs O(n). Key columns are not copied: their buffers are held.
+    Without any key columns, keys are equal if their hashes are. Adding n rows costs O(n). Key columns are not copied:
+    their buffers are held.
     """
 
     cdef th_groups t
@@ -42,29 +36,12 @@ cdef class SliceGroups:
         return self.t.groups
 
     def add(self, hashes, slices, keys):
-        """Add a part.
+        """Add a part, and return the first row of each key that is new, in the order of the keys' numbers.
 
-        Parameters
-        ----------
-        hashes : ndarray of int64, shape (n,)
-            The same for equal keys; keys with the same hash may differ.
-        slices : ndarray of int64, shape (n,)
-        keys : list of ArrayView, shape (n,) each
-            The key columns. Null equals null, NaN equals NaN, and 0.0 equals -0.0.
-
-        Returns
-        -------
-        ndarray of int64, shape (k,)
-            The first row of each key that is new, in the order of the keys' numbers.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument does not fit, or an offset lies outside of its data. The groups are unchanged.
-        MemoryError
-            If there is not enough memory. The groups are unchanged.
-        RuntimeError
-            If it is called while rows are added, by an allocation.
+        Hashes and slices are int64, the key columns ArrayViews, all of shape (n,). Keys with the same hash may differ;
+        null equals null, NaN equals NaN, and 0.0 equals -0.0. TypeError or ValueError if an argument does not fit, or
+        an offset lies outside of its data, and MemoryError leave the groups unchanged; RuntimeError if it is called
+        while rows are added, by an allocation.
         """
         cdef size_t n = len(hashes)
         cdef cnp.ndarray hash = _column_of(hashes, "hashes", cnp.NPY_INT64, n)
@@ -179,12 +156,7 @@ cdef class SliceGroups:
         return keys, slices, sizes
 
     def order(self):
-        """Return the positions of the rows, in one sequence of all parts, by group and then as they came.
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-        """
+        """Return the positions of the rows, in one sequence of all parts, by group and then as they came: int64."""
         cdef cnp.ndarray order, nexts, part
         cdef int64_t *next_
         cdef int64_t first = 0
@@ -208,15 +180,8 @@ cdef class SliceGroups:
 @cython.final
 @cython.auto_pickle(False)
 cdef class PlaceNumbers:
-    """Numbers for keys that have a place each, in the order in which they occur.
+    """Numbers for keys that have a place each, below `places`, in the order in which they occur.
 
-    Parameters
-    ----------
-    places : int
-        A place is less.
-
-    Notes
-    -----
     It clears 4 bytes for each place. Numbering n keys costs O(n).
     """
 
@@ -235,24 +200,10 @@ cdef class PlaceNumbers:
         return self.keys
 
     def number_many(self, places):
-        """Return the numbers of keys. O(n).
+        """Return the numbers of keys by their places, and which of them are new: int64 and bool, shape (n,). O(n).
 
-        Parameters
-        ----------
-        places : ndarray of int64, shape (n,)
-
-        Returns
-        -------
-        numbers : ndarray of int64, shape (n,)
-        added : ndarray of bool, shape (n,)
-            Whether each key had no number. Of equal places, only the first can be.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument does not fit. If a place is too large, those before it may have got numbers.
-        MemoryError
-            If there is not enough memory. There are no new numbers.
+        Of equal places, only the first can be new. If a place is too large (ValueError), those before it may have got
+        numbers; after a MemoryError there are no new ones.
         """
         cdef size_t n = len(places)
         cdef cnp.ndarray at = _column_of(places, "places", cnp.NPY_INT64, n)
@@ -268,30 +219,10 @@ cdef class PlaceNumbers:
 def wave_order(rows, numbers, keys):
     """Return the order that puts the first row of each key before the second ones, and so on. O(n).
 
-    Parameters
-    ----------
-    rows : ndarray of int64, shape (n,)
-        Rows in the order that they have within a wave.
-    numbers : ndarray of int64, shape (m,)
-        The number of each row's key; there may be other rows.
-    keys : int
-        The number of keys; each row's is less.
-
-    Returns
-    -------
-    order : ndarray of int64, shape (n,)
-        The rows by wave.
-    numbers : ndarray of int64, shape (n,)
-        The number of the key of each of them.
-    stops : ndarray of int64
-        Where each wave ends in that order.
-
-    Raises
-    ------
-    TypeError, ValueError, OverflowError
-        If an argument does not fit.
-    MemoryError
-        If there is not enough memory.
+    `rows` (int64, shape (n,)) are in the order that they have within a wave. `numbers` (int64) has the number of each
+    row's key, less than `keys`; there may be other rows. Returns the rows by wave and the number of the key of each of
+    them, both int64 of shape (n,), and where each wave ends in that order. Raises TypeError, ValueError or
+    OverflowError if an argument does not fit.
     """
     cdef size_t n = len(rows), count = len(numbers), waves = 0
     cdef cnp.ndarray row = _column_of(rows, "rows", cnp.NPY_INT64, n)
@@ -313,23 +244,7 @@ def wave_order(rows, numbers, keys):
 
 
 def row_order(first, second, third):
-    """Return the order of rows by three columns; equal rows stay in their order. O(n).
-
-    Parameters
-    ----------
-    first, second, third : ndarray of int64, shape (n,)
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a column does not fit.
-    MemoryError
-        If there is not enough memory.
-    """
+    """Return the order of rows by three columns, all int64 of shape (n,); equal rows stay in their order. O(n)."""
     cdef size_t n = len(first)
     cdef const int64_t *data[3]
     if n > TH_MAX_ROWS:

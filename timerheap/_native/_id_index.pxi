@@ -63,19 +63,7 @@ cdef class IdIndex(_Borrower):
     def reserve(self, n):
         """Make room for `n` ids in all, so that the index does not grow before it holds more.
 
-        O(len) if the index moves to new memory. Removals release the room.
-
-        Parameters
-        ----------
-        n : int
-            Total number of ids.
-
-        Raises
-        ------
-        TypeError, OverflowError, ValueError
-            If `n` is not an integer, does not fit int64, or is negative.
-        MemoryError
-            If there is not enough memory. The index is unchanged.
+        O(len) if the index moves to new memory. Removals release the room. A MemoryError leaves the index unchanged.
         """
         cdef int64_t cap = _int64(n, "n")
         if cap < 0:
@@ -105,16 +93,8 @@ cdef class IdIndex(_Borrower):
     def _attach(memory, head):
         """Return the index that `head` describes, on the bytes that it has in `memory`. O(1).
 
-        Parameters
-        ----------
-        memory : Memory
-        head : list of int
-            The result of `_head`. The index must not have been changed since, and one process may use it at a time.
-
-        Raises
-        ------
-        ValueError
-            If `head` cannot be the head of an index in this memory.
+        It must not have been changed since `_head`, and one process may use it at a time. Raises ValueError if `head`
+        cannot be the head of an index in this memory.
         """
         cdef IdIndex index = IdIndex.__new__(IdIndex)
         cdef _Head h = _head_of(head, _ID_INDEX)
@@ -129,22 +109,10 @@ cdef class IdIndex(_Borrower):
     # ---- many ids ----
 
     def find_many(self, ids):
-        """Look up n ids. O(n).
+        """Return the values of n ids, 0 for an absent one, and which are found: int64 and bool, shape (n,). O(n).
 
-        Parameters
-        ----------
-        ids : array_like of int, shape (n,)
-
-        Returns
-        -------
-        values : ndarray of int64, shape (n,)
-            0 for an absent id.
-        found : ndarray of bool, shape (n,)
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            If `ids` is not of integers, not one-dimensional, or does not fit int64.
+        Raises TypeError, ValueError or OverflowError if `ids` is not of integers, not one-dimensional, or does not fit
+        int64.
         """
         cdef _Columns rows = _Columns(None)
         cdef th_column id_ = rows.take(ids, "ids")
@@ -155,24 +123,10 @@ cdef class IdIndex(_Borrower):
         return result
 
     def put_many(self, ids, values):
-        """Set the values of n ids; the last value of a repeated id counts. O(n) on average.
+        """Set the values of n ids, and return which were absent: bool, shape (n,). O(n) on average.
 
-        Parameters
-        ----------
-        ids, values : array_like of int, shape (n,), or int
-            At least one must be an array.
-
-        Returns
-        -------
-        ndarray of bool, shape (n,)
-            Whether each id was absent. Of equal ids, only the first can be.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `find_many`, or if the columns have different lengths.
-        MemoryError
-            If there is not enough memory. Any other error of the memory propagates, too. The index is unchanged.
+        One of the arguments may be an int. The last value of a repeated id counts, and only the first can be absent. A
+        MemoryError, or any other error of the memory, leaves the index unchanged.
         """
         cdef _Columns rows = _Columns(None)
         cdef th_column id_ = rows.take(ids, "ids"), value = rows.take(values, "values")
@@ -187,23 +141,9 @@ cdef class IdIndex(_Borrower):
         return added
 
     def remove_many(self, ids):
-        """Remove n ids. O(n) on average.
+        """Remove n ids, and return their values, 0 for an absent one, and which were there. O(n) on average.
 
-        Parameters
-        ----------
-        ids : array_like of int, shape (n,)
-
-        Returns
-        -------
-        values : ndarray of int64, shape (n,)
-            The removed values; 0 for an absent id.
-        found : ndarray of bool, shape (n,)
-            Whether each id was in the index. Of equal ids, only the first can be.
-
-        Raises
-        ------
-        TypeError, ValueError, OverflowError
-            As `find_many`.
+        Both have the shape (n,). Of equal ids, only the first can be there.
         """
         cdef _Columns rows = _Columns(None)
         cdef th_column id_ = rows.take(ids, "ids")

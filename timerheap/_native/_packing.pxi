@@ -2,22 +2,10 @@
 
 
 def spark_hashes(ArrayView values not None):
-    """Return Spark's xxhash64, with its seed of 42, of each value.
+    """Return Spark's xxhash64, with its seed of 42, of each value, 42 for null: int64, shape (n,).
 
-    Parameters
-    ----------
-    values : ArrayView
-        Of TEXT, or FIXED with a width of 1, 2, 4 or 8: integers.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        42 for null.
-
-    Raises
-    ------
-    ValueError
-        If the values have another kind or width, or an offset lies outside of the data.
+    The values are TEXT, or integers: FIXED with a width of 1, 2, 4 or 8. Raises ValueError for others, or if an offset
+    lies outside of the data.
     """
     cdef unsigned width = values.a.width
     if values.a.kind != TH_TEXT and (values.a.kind != TH_FIXED or width not in (1, 2, 4, 8)):
@@ -33,21 +21,9 @@ def spark_hashes(ArrayView values not None):
 cdef class Packing:
     """The order in which rows are packed: by shuffle partition, then by key group, then as they came.
 
-    Parameters
-    ----------
-    hashes : list of ndarray of int64
-        The hashes of the keys of the rows, in parts.
-    max_parallelism : int
-        Number of key groups; a row is in the group of its hash modulo that.
-    partitions : int
-        Number of shuffle partitions; a group is on the partition of its number modulo that.
-
-    Attributes
-    ----------
-    partitions : ndarray of int64, shape (p,)
-        The partitions that have rows.
-    rows : ndarray of int64, shape (p,)
-        Their numbers of rows.
+    The hashes of the keys come in parts, each int64. A row is in the group of its hash modulo `max_parallelism`, and a
+    group on the partition of its number modulo `partitions`. The attributes `partitions` and `rows` are the partitions
+    that have rows and their numbers of rows: int64, shape (p,).
     """
 
     cdef readonly cnp.ndarray partitions
@@ -122,26 +98,11 @@ cdef class Packing:
         return order
 
     def frames(self, description, columns):
-        """Return one frame for each partition that has rows.
+        """Return the frames of the partitions that have rows, one after the other: uint8, and where each ends: int64.
 
-        Parameters
-        ----------
-        description : bytes-like
-            What `read_frame` returns beside the columns.
-        columns : list of list
-            For each column an ArrayView for each part; or, for a nested column, bytes for each partition.
-
-        Returns
-        -------
-        data : ndarray of uint8
-            The frames, one after the other.
-        ends : ndarray of int64, shape (p,)
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the parts of a column differ in kind, have other lengths than the hashes, or have an offset that lies
-            outside of the data.
+        `description` is what `read_frame` returns beside the columns. A column is a list: an ArrayView for each part;
+        or, for a nested column, bytes for each partition. Raises TypeError or ValueError if the parts of a column
+        differ in kind, have other lengths than the hashes, or have an offset that lies outside of the data.
         """
         cdef _FrameWriter writer = _FrameWriter(self, _bytes_of(description, "description"), columns)
         writer.measure()

@@ -163,16 +163,9 @@ cdef extern from *:
 cdef class RowSource:
     """The rows of a batch as objects of a subclass of tuple with the attribute ``__fields__``, made one at a time.
 
-    Parameters
-    ----------
-    row_class : type
-        A subclass of tuple, such as ``pyspark.sql.Row``; its ``__new__`` is not called.
-    fields : list of str
-        The names of the columns.
-    columns : list of (ColumnReader or list)
-        The values of the columns, all of the same length.
-    key : list of int
-        The numbers of the key columns, one or more if keys are asked for.
+    The subclass is one such as ``pyspark.sql.Row``; its ``__new__`` is not called. `columns` are ColumnReaders or
+    lists, all of the same length, `fields` their names, and `key` the numbers of the key columns, if keys are asked
+    for.
     """
 
     cdef object row_class

@@ -40,21 +40,7 @@ cdef class RowContext:
 @cython.nonecheck(True)
 @cython.auto_pickle(False)
 cdef class RowLoop:
-    """Calls a function with the rows and timers of one key group after the other.
-
-    Parameters
-    ----------
-    function : timerheap.KeyedProcessFunction
-    context : RowContext
-    service : RowTimerService
-    keys : CurrentKey
-    event_time, processing_time : timerheap.TimeDomain
-
-    Attributes
-    ----------
-    fired : int
-        The number of timers that have fired so far.
-    """
+    """Calls a function with the rows and timers of one key group after the other; `fired` counts the timers."""
 
     cdef readonly int64_t fired
     cdef int64_t wait
@@ -72,35 +58,20 @@ cdef class RowLoop:
         context.domain = event_time
 
     def begin(self, output, KnownKeys ahead not None, KnownKeys seen not None, find_key, int64_t wait=0):
-        """Begin a key group.
+        """Begin a key group, whose results go to `output`, a `ResultBuffer`.
 
-        Parameters
-        ----------
-        output : timerheap.spark._worker.output.ResultBuffer
-            Receives what the methods of the function return.
-        ahead, seen : KnownKeys
-            Some keys.
-        find_key : callable
-            Called with the id and the timestamp of a timer whose key is in neither; returns the key.
-        wait : int
-            By how many ms a timer waits in `replay` for rows that are later than it.
+        `ahead` and `seen` know some keys; `find_key` is called with the id and the timestamp of a timer whose key is in
+        neither, and returns the key. In `replay` a timer waits by `wait` ms for rows that are later than it.
         """
         self.emit, self.columns = output.rows, output.columns
         self.ahead, self.seen, self.find_key, self.wait = ahead, seen, find_key, wait
         self.context.domain = self.event_time
 
     def process(self, RowSource rows not None, ids, timestamps, check=None):
-        """Call ``process_element`` with rows in their order.
+        """Call ``process_element`` with rows in their order; ids and timestamps are int64, of shape (n,).
 
-        Parameters
-        ----------
-        rows : RowSource, n rows
-        ids : ndarray of int64, shape (n,)
-            The ids of their keys.
-        timestamps : ndarray of int64, shape (n,), or None
-        check : callable, optional
-            Called with the key id and the timestamp of each row of a key for which ``collect_due`` of the
-            event-time timers has found a timer, before the row is processed.
+        Timestamps may be None. `check` is called with the key id and the timestamp of each row of a key for which
+        ``collect_due`` of the event-time timers has found a timer, before the row is processed.
         """
         self.run(rows, ids, timestamps, False, check)
 

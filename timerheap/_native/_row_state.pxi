@@ -13,17 +13,8 @@ cdef dict _CELL_KINDS = {int: TH_FIXED, float: TH_FLOAT, bool: TH_BITS}
 cdef class RowCells:
     """The values of one state of integers, floats or bools, by the number of their key.
 
-    Parameters
-    ----------
-    numbers : KeyNumbers
-    class_ : {int, float, bool}
-    load : callable
-        Called with an array of key ids; returns the bits of their values, int64, and which of them have one, bool.
-
-    Attributes
-    ----------
-    cleared : int
-        How many values have been removed so far.
+    `load` is called with an array of key ids, and returns the bits of their values, int64, and which of them have one,
+    bool. `cleared` is how many values have been removed so far.
     """
 
     cdef readonly KeyNumbers numbers
@@ -112,15 +103,9 @@ cdef class RowCells:
         return n
 
     def take(self):
-        """Return the keys whose values have changed since the last call.
+        """Return the keys whose values have changed since the last call: ids, bits and which have a value.
 
-        Returns
-        -------
-        ids : ndarray of int64, shape (n,)
-        bits : ndarray of int64, shape (n,)
-            Their values, of floats the bits; anything for a key without one.
-        held : ndarray of bool, shape (n,)
-            Whether each has a value.
+        Ids and bits, of floats those of the value, are int64, of shape (n,); a key without a value has any bits.
         """
         cdef size_t n = SIZE_MAX, i
         cdef cnp.ndarray ids, bits, held
@@ -150,19 +135,9 @@ cdef class RowCells:
 cdef class RowValue:
     """The methods of a `timerheap.ValueState` on the values that a micro-batch has read and written.
 
-    They are in `RowCells`, or for other types in the dicts of a table.
-
-    Parameters
-    ----------
-    keys : CurrentKey
-    codec : timerheap._states.Codec
-        Checks and copies values.
-    exact : type or None
-        Values of exactly this class are kept as they are, without the codec, unless they are NaN.
-    bits : int
-        The size of the integers that the state holds, up to 64; 0 for another type.
-    no_key : callable
-        Raises the error for a call without a current key.
+    They are in `RowCells`, or for other types in the dicts of a table. `codec` checks and copies values; values of
+    exactly the class `exact` are kept as they are, without it, unless they are NaN. `bits` is the size of the integers
+    that the state holds, up to 64, or 0 for another type. `no_key` raises the error for a call without a current key.
     """
 
     cdef CurrentKey keys
@@ -175,16 +150,9 @@ cdef class RowValue:
         self.keys, self.codec, self.exact, self.bits, self.no_key = keys, codec, exact, bits, no_key
 
     def bind(self, table, dict loaded not None, dict stored not None, RowCells cells=None):
-        """Use this table from now on.
+        """Use this table from now on, with the values that it has loaded, and those that it has stored since.
 
-        Parameters
-        ----------
-        table : timerheap._states.ValueContents
-        loaded, stored : dict of int to object
-            The values that the table has loaded, and those that it has stored since, which count first. The table
-            may change them.
-        cells : RowCells, optional
-            Has the values instead; of the class `exact`.
+        The latter count first, and the table may change both. With `cells`, of the class `exact`, the values are there.
         """
         self.table, self.loaded, self.stored, self.cells = table, loaded, stored, cells
 

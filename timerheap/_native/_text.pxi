@@ -7,25 +7,10 @@ cdef extern from "Python.h":
 
 
 def to_text(data):
-    """Return bytes as ASCII text, for a channel that passes text faster than bytes.
+    """Return bytes as ASCII text, for a channel that passes text faster than bytes. O(size), about 0.3 ns a byte.
 
-    Parameters
-    ----------
-    data : bytes-like
-        Any C-contiguous buffer.
+    The text is a seventh longer, and has control characters.
 
-    Returns
-    -------
-    str
-        A seventh longer than `data`. It has control characters. O(size), about 0.3 ns a byte.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a C-contiguous buffer.
-
-    Examples
-    --------
     >>> to_text(b"timer")
     'tR5+&\\x0e'
     >>> from_text(to_text(b"timer"))
@@ -40,24 +25,9 @@ def to_text(data):
 
 
 def from_text(text):
-    """Return the bytes of `to_text`.
+    """Return the bytes of `to_text`. O(size), about 0.3 ns a byte.
 
-    Parameters
-    ----------
-    text : str
-        The result of `to_text`.
-
-    Returns
-    -------
-    bytes
-        O(size), about 0.3 ns a byte.
-
-    Raises
-    ------
-    TypeError
-        If `text` is not a str.
-    ValueError
-        If `text` is not the result of `to_text`: it has other characters, or a length that none has.
+    Raises ValueError if `text` is not the result of `to_text`: it has other characters, or a length that none has.
     """
     cdef Py_ssize_t size
     cdef const uint8_t *characters

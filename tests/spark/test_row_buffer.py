@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
-from timerheap.spark._arrow import narrow, widen
-from timerheap.spark._group.row_buffer import KeyedRows, RowBuffer
+from timerheap.spark._arrow import KeyedRows, narrow, widen
+from timerheap.spark._group.row_buffer import RowBuffer
 
 TEXTS = pa.schema([("order", pa.int64()), ("text", pa.string())])
 NUMBERS = pa.schema([("order", pa.int64()), ("n", pa.int32())])

@@ -26,12 +26,11 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.spark._arrow import widen
+from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.growing_state import MapTable
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.open_windows import SessionsPart, SlicesPart
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._query import Query
 from timerheap.spark._slices import WindowSpec
 from timerheap.spark._worker.states import GroupRuntimeContext

@@ -28,7 +28,7 @@ from timerheap import (
 )
 from timerheap._native._heap import CurrentKey
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.spark._arrow import widen
+from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored, Tiers
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
 from timerheap.spark._group.key_group import (
@@ -40,7 +40,6 @@ from timerheap.spark._group.key_group import (
 )
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._query import Query
 from timerheap.spark._worker.live_groups import Cache, Owner
 from timerheap.spark._worker.states import GroupRuntimeContext, RowRuntimeContext

@@ -1,4 +1,4 @@
-"""Arrow columns with 64-bit offsets, which live structures need, and views of their buffers.
+"""Rows and columns of Arrow with 64-bit offsets, which live structures need, and views of their buffers.
 
 Arrow's default types for text, bytes and lists have 32-bit offsets, which limit an array to 2 GiB. A key
 group may hold more, and so may the new rows of one.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -70,6 +71,55 @@ def concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     if any(part.schema != schema for part in parts) or sum(part.nbytes for part in parts) > FITS:
         parts = [widen(part) for part in parts]
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedRows:
+    """Rows with the ids of their keys and their event times in epoch ms: each int64, shape (n,).
+
+    Before a key group has admitted them, the ids are the hashes of their keys. The rows have 64-bit offsets
+    if they need them, or if they have waited for the watermark. In a query without event time it is 0.
+    """
+
+    rows: pa.RecordBatch
+    ids: np.ndarray
+    timestamps: np.ndarray
+    places: np.ndarray | None = None  # of the keys in their table, until it changes, if they are known
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, columns: list[str]) -> KeyedRows:
+        """Return the rows with these columns alone, without copying."""
+        return replace(self, rows=self.rows.select(columns))
+
+    def take(self, rows: np.ndarray) -> KeyedRows:
+        """Return the rows at these positions."""
+        places = None if self.places is None else self.places[rows]
+        return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows], places)
+
+    def where(self, mask: np.ndarray) -> KeyedRows:
+        """Return the rows where `mask` is True."""
+        rows = np.flatnonzero(mask)
+        return self.take(rows) if 0 < len(rows) < len(self) else self.slice(0, len(rows))
+
+    def slice(self, start: int, stop: int) -> KeyedRows:
+        """Return the rows from `start` up to but not including `stop`, without copying."""
+        rows, places = self.rows.slice(start, stop - start), self.places
+        places = None if places is None else places[start:stop]
+        return KeyedRows(rows, self.ids[start:stop], self.timestamps[start:stop], places)
+
+    @staticmethod
+    def concatenated(parts: list[KeyedRows]) -> KeyedRows:
+        """Return the rows of all parts, one or more; of several, the places are not known."""
+        parts = [rows for rows in parts if len(rows)] or parts[:1]
+        if len(parts) == 1:
+            return parts[0]
+        return KeyedRows(
+            concatenated([rows.rows for rows in parts]),
+            np.concatenate([rows.ids for rows in parts]),
+            np.concatenate([rows.timestamps for rows in parts]),
+        )
 
 
 def narrow(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from timerheap._native._heap import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
-from timerheap.spark._arrow import FITS, concatenated, is_flat, narrow_column, view_of
+from timerheap.spark._arrow import FITS, KeyedRows, is_flat, narrow_column, view_of
 from timerheap.spark._exchange.observed import merged, observed
 from timerheap.spark._exchange.placement import Placement, labels_of
 from timerheap.spark._query import Query, nullable_arrow_schema, shown_name
@@ -346,44 +346,10 @@ def broadcast_rows(type_: StructType, packed: Iterable[tuple[int, bytes]]) -> pa
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HashedRows:
-    """Rows with the hashes of their keys and their event times.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch, n rows
-        By the `schema` of the query; with 64-bit offsets if they need them.
-    hashes : ndarray of int64, shape (n,)
-    timestamps : ndarray of int64, shape (n,)
-        Epoch ms; zeros in a query without event time.
-    """
-
-    rows: pa.RecordBatch
-    hashes: np.ndarray
-    timestamps: np.ndarray
-
-    def slice(self, start: int, stop: int) -> HashedRows:
-        """Return the rows from `start` up to but not including `stop`, without copying."""
-        rows = self.rows.slice(start, stop - start)
-        return HashedRows(rows, self.hashes[start:stop], self.timestamps[start:stop])
-
-    @staticmethod
-    def concatenated(parts: list[HashedRows]) -> HashedRows:
-        """Return the rows of all parts, one or more."""
-        if len(parts) == 1:
-            return parts[0]
-        return HashedRows(
-            concatenated([part.rows for part in parts]),
-            np.concatenate([part.hashes for part in parts]),
-            np.concatenate([part.timestamps for part in parts]),
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """The rows of one frame."""
 
-    rows: HashedRows
+    rows: KeyedRows
     key_groups: list[int]  # in the order of their rows
     counts: list[int]  # the number of rows of each
 
@@ -403,21 +369,21 @@ def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part
     return parts, merged(seen)
 
 
-def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:
+def _fitted(query: Query, batch: pa.RecordBatch) -> KeyedRows:
     columns = [narrow_column(batch.column(field.name), field.type) for field in query.schema]
     rows = pa.RecordBatch.from_arrays(columns, schema=query.schema)
     timestamps = np.zeros(batch.num_rows, np.int64)
     if query.event_time in rows.schema.names:
         timestamps = event_millis(rows.column(query.event_time))
-    return HashedRows(rows, key_hashes(batch, query.key[0]), timestamps)
+    return KeyedRows(rows, key_hashes(batch, query.key[0]), timestamps)
 
 
-def by_key_group(parts: list[Part]) -> dict[int, HashedRows]:
+def by_key_group(parts: list[Part]) -> dict[int, KeyedRows]:
     """Return the rows of each key group that has some."""
-    found: dict[int, list[HashedRows]] = {}
+    found: dict[int, list[KeyedRows]] = {}
     for part in parts:
         start = 0
         for key_group, count in zip(part.key_groups, part.counts, strict=True):
             found.setdefault(key_group, []).append(part.rows.slice(start, start + count))
             start += count
-    return {key_group: HashedRows.concatenated(slices) for key_group, slices in found.items()}
+    return {key_group: KeyedRows.concatenated(slices) for key_group, slices in found.items()}

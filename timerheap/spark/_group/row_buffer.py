@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap._native._heap import TimerHeap, row_order
-from timerheap.spark._arrow import concatenated, wide_rows
+from timerheap.spark._arrow import KeyedRows, wide_rows
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import Slab
@@ -63,50 +63,6 @@ RowOrder = Literal["event_time", "arrival"]
 
 _INTERNAL = "__timerheap_"  # begins the name of no column of the user's
 _OWN = pa.schema([(f"{_INTERNAL}id", pa.int64()), (f"{_INTERNAL}timestamp", pa.int64())])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedRows:
-    """Rows with the ids of their keys and their event times.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch, n rows
-        With 64-bit offsets if they need them, or if they have waited for the watermark.
-    ids : ndarray of int64, shape (n,)
-    timestamps : ndarray of int64, shape (n,)
-        Epoch ms; zeros in a query without event time.
-    places : ndarray of int64, shape (n,), optional
-        The places of their keys in the table of keys, until it changes; by default they are unknown.
-    """
-
-    rows: pa.RecordBatch
-    ids: np.ndarray
-    timestamps: np.ndarray
-    places: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def select(self, columns: list[str]) -> KeyedRows:
-        """Return the rows with these columns alone, without copying."""
-        return replace(self, rows=self.rows.select(columns))
-
-    def take(self, rows: np.ndarray) -> KeyedRows:
-        """Return the rows at these positions."""
-        places = None if self.places is None else self.places[rows]
-        return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows], places)
-
-    def where(self, mask: np.ndarray) -> KeyedRows:
-        """Return the rows where `mask` is True."""
-        rows = np.flatnonzero(mask)
-        return self.take(rows) if 0 < len(rows) < len(self) else self.slice(0, len(rows))
-
-    def slice(self, start: int, stop: int) -> KeyedRows:
-        """Return the rows from `start` up to but not including `stop`, without copying."""
-        rows, places = self.rows.slice(start, stop - start), self.places
-        places = None if places is None else places[start:stop]
-        return KeyedRows(rows, self.ids[start:stop], self.timestamps[start:stop], places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,7 +153,7 @@ class RowBuffer:
 
         Returns these rows, and perhaps others, and the positions of these rows, in `content_order`.
         """
-        arrived = _concatenated([self._nothing, *self._new])
+        arrived = KeyedRows.concatenated([self._nothing, *self._new])
         self._new = [arrived.where(arrived.timestamps > watermark)]
         try:
             self._settle()
@@ -207,7 +163,7 @@ class RowBuffer:
         self._released = max(self._released, watermark)
         popped = self._popped(watermark)
         self.losses += len(popped)
-        rows = _concatenated([arrived, popped])
+        rows = KeyedRows.concatenated([arrived, popped])
         due = np.flatnonzero(rows.timestamps <= watermark)
         return rows, content_order(rows.rows, rows.timestamps, rows.ids, due)
 
@@ -215,7 +171,7 @@ class RowBuffer:
         """Put the new rows, of which most never get here, into the slab; all of them or none."""
         new = [rows for rows in self._new if len(rows)]
         if new:
-            rows = _concatenated(new)
+            rows = KeyedRows.concatenated(new)
             values = self._slab.fitting(rows.rows.to_struct_array())
             held = np.zeros(len(rows), bool)
             places = self._slab.plan(values, np.zeros(len(rows), np.int64), held)
@@ -356,18 +312,6 @@ def _joined(entries: list[_Entries]) -> _Entries:
         np.concatenate([some.places for some in entries]),
         np.concatenate([some.ids for some in entries]),
         np.concatenate([some.timestamps for some in entries]),
-    )
-
-
-def _concatenated(parts: list[KeyedRows]) -> KeyedRows:
-    """Return the rows of all parts, of which there must be one; of several, the places are not known."""
-    parts = [rows for rows in parts if len(rows)] or parts[:1]
-    if len(parts) == 1:
-        return parts[0]
-    return KeyedRows(
-        concatenated([rows.rows for rows in parts]),
-        np.concatenate([rows.ids for rows in parts]),
-        np.concatenate([rows.timestamps for rows in parts]),
     )
 
 

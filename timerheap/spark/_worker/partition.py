@@ -15,12 +15,12 @@ import pandas as pd
 import pyarrow as pa
 
 from timerheap.metrics import Metrics
-from timerheap.spark._exchange.frames import HashedRows, Part, by_key_group
+from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._exchange.frames import Part, by_key_group
 from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
@@ -196,7 +196,7 @@ def run_key_group(
     query: Query,
     runner: Runner,
     group: KeyGroup,
-    rows: HashedRows | None,
+    rows: KeyedRows | None,
     now: int | None,
     watermark: int,
     output: ResultBuffer,
@@ -226,18 +226,17 @@ def run_key_group(
         runner.advance_clock(now)
 
 
-def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer) -> KeyedRows:
+def _admit(query: Query, group: KeyGroup, rows: KeyedRows, output: ResultBuffer) -> KeyedRows:
     """Return the rows that are not late."""
-    batch, hashes, timestamps = rows.rows, rows.hashes, rows.timestamps
     timed = query.event_time in query.schema.names
     if timed and query.windows is None:  # in windows a row is late when its slice is over
-        late = timestamps <= group.watermark
+        late = rows.timestamps <= group.watermark
         group.late_rows += int(np.count_nonzero(late))
         if late.any() and query.late != "process":
-            _drop_late(query, group, batch.filter(pa.array(late)), timestamps[late], output)
-            batch, hashes, timestamps = batch.filter(pa.array(~late)), hashes[~late], timestamps[~late]
-    ids, places = group.keys.locate(hashes, [batch.column(name) for name in query.key])
-    return KeyedRows(batch, ids, timestamps, places)
+            _drop_late(query, group, rows.rows.filter(pa.array(late)), rows.timestamps[late], output)
+            rows = rows.where(~late)
+    ids, places = group.keys.locate(rows.ids, [rows.rows.column(name) for name in query.key])
+    return KeyedRows(rows.rows, ids, rows.timestamps, places)
 
 
 def _drop_late(
@@ -416,7 +415,7 @@ class FunctionPartition(Partition):
     def _run_group(
         self,
         key_group: int,
-        rows: HashedRows | None,
+        rows: KeyedRows | None,
         observed: pa.Table,
         output: ResultBuffer,
         broadcast: pa.Table | None = None,

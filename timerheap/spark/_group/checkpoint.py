@@ -112,10 +112,10 @@ def _level(nbytes: int) -> int:
 
 
 class Standing(NamedTuple):
-    """What a key group held when it was saved."""
+    """What a key group held when it was saved, under the names of the metrics."""
 
-    event_time_timers: int = 0  # of windows, the ends by key and slice
-    processing_time_timers: int = 0
+    pending_event_time_timers: int = 0  # of windows, the ends by key and slice
+    pending_processing_time_timers: int = 0
     keys: int = 0
     waiting_rows: int = 0
     next_event_time_timer: int | None = None  # epoch ms; None if there is none

@@ -111,18 +111,8 @@ class TaskMetrics:
 
     def add_group(self, manifest: Manifest) -> None:
         """Add what a key group holds, as of its last save."""
-        standing, nbytes = manifest.standing, manifest.nbytes
-        self.add(
-            pending_event_time_timers=standing.event_time_timers,
-            pending_processing_time_timers=standing.processing_time_timers,
-            next_event_time_timer=standing.next_event_time_timer,
-            next_processing_time_timer=standing.next_processing_time_timer,
-            keys=standing.keys,
-            waiting_rows=standing.waiting_rows,
-            state_bytes=nbytes,
-            largest_group_bytes=nbytes,
-            groups=1,
-        )
+        nbytes = manifest.nbytes
+        self.add(**manifest.standing._asdict(), state_bytes=nbytes, largest_group_bytes=nbytes, groups=1)
 
     def take(self, metrics: Metrics | None = None) -> str:
         """Return the values so far, separated by commas, and begin anew.

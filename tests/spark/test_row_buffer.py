@@ -87,7 +87,7 @@ def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
         def go_on_in_another_process(self) -> None:
             self.save(anew=False)
             head = json.loads(json.dumps(self.buffer.head()))
-            self.buffer = RowBuffer.attach(schema, "event_time", self.memory, head)
+            self.buffer = RowBuffer(schema, "event_time", self.memory, head)
 
         @rule()
         def reload(self) -> None:

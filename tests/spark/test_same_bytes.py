@@ -177,7 +177,7 @@ def test_what_a_save_writes_of_windows_depends_on_their_state_alone(part: Any, a
         columns = {"n": times, "text": np.array([draw.choice("xyz") * (t % 3) for t in times], object)}
         for at, (way, store) in enumerate(zip(ways, stores, strict=True)):
             if way == "attached":
-                windows[at] = part.attach(spec, arena, json.loads(json.dumps(windows[at].head())))
+                windows[at] = part(spec, arena, json.loads(json.dumps(windows[at].head())))
                 stored[at] = Stored(stored[at].manifest)
             elif way == "loaded" and watermark:
                 windows[at] = part(spec, arena)

@@ -110,7 +110,7 @@ class ArrayLayout:
     def attach(self, head: list[Any]) -> None:
         """Attach the array that `head` describes; O(1)."""
         self.n, self._nulls, buffers, children = head
-        self._validity, *self._buffers = (Buffer.attach(self._memory, buffer) for buffer in buffers)
+        self._validity, *self._buffers = (Buffer(self._memory, buffer) for buffer in buffers)
         for child, described in zip(self.children, children, strict=True):
             child.attach(described)
 
@@ -356,20 +356,15 @@ class Column:
     the type with 64-bit offsets. Values can be overwritten if no part of it has offsets: `fixed_width`.
     """
 
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: list[Any] | None = None) -> None:
         self.type = wide(type_)
         self._layout = layout_of(_without_maps(self.type), memory)
         self.fixed_width = self._layout.fixed_width
-
-    @classmethod
-    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> Column:
-        """Return the column that `head` describes; O(1) for a type."""
-        column = cls(type_, memory)
-        column._layout.attach(head)
-        return column
+        if head is not None:
+            self._layout.attach(head)
 
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach the column."""
         return self._layout.head()
 
     def __len__(self) -> int:

@@ -79,26 +79,19 @@ class SegmentChains:
     entries are copied O(n log n) times in all, however they come.
     """
 
-    def __init__(self, type_: pa.DataType, compact: Compact, memory: Memory = PROCESS) -> None:
+    _next: int  # the id of the next segment
+
+    def __init__(
+        self, type_: pa.DataType, compact: Compact, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
+        links, segments, self._next = head or ((), (), 0)
         self._compact = compact
-        self._chains = IdTable(_CHAIN, memory)
-        self._segments = IdTable(type_, memory)
-        self._next = 0  # the id of the next segment
+        self._chains = IdTable(_CHAIN, memory, links)
+        self._segments = IdTable(type_, memory, segments)
         self.type = self._segments.type
 
-    @classmethod
-    def attach(cls, type_: pa.DataType, compact: Compact, memory: Memory, head: list[Any]) -> SegmentChains:
-        """Return the chains that `head` describes; O(1)."""
-        chains = cls.__new__(cls)
-        links, segments, chains._next = head
-        chains._compact = compact
-        chains._chains = IdTable.attach(_CHAIN, memory, links)
-        chains._segments = IdTable.attach(type_, memory, segments)
-        chains.type = chains._segments.type
-        return chains
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach it; see `Memory`."""
         return [self._chains.head(), self._segments.head(), self._next]
 
     def ids(self) -> np.ndarray:
@@ -242,16 +235,19 @@ class GrowingState(ABC, Generic[L]):
 
     shape: ClassVar[str]
     id_column = 0
+    _losses: int
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
+        self._losses, chains = head or (0, ())
         self.kind = kind
         self.name = name
         self.type = type_
         rows = self._row_type(type_)
         self.schema = pa.schema([("key_hash", pa.int64()), ("replaces", pa.bool_()), (self.shape, rows)])
-        self._chains = SegmentChains(rows, self._compact, memory)
+        self._chains = SegmentChains(rows, self._compact, memory, chains)
         self._journal: list[Edits] = []
-        self._losses = 0
         self._at_hand: list[np.ndarray] = []
         self._loaded: dict[int, L] = {}
 
@@ -260,16 +256,8 @@ class GrowingState(ABC, Generic[L]):
         """Return an empty state for chunks of this schema."""
         return cls(kind, name, cls._type_of(schema.field(cls.shape).type), memory)
 
-    @classmethod
-    def attach(cls, kind: int, name: str, type_: pa.DataType, memory: Memory, head: list[Any]) -> Self:
-        """Return the state that `head` describes; O(1)."""
-        state = cls(kind, name, type_)
-        state._losses, chains = head
-        state._chains = SegmentChains.attach(cls._row_type(type_), cls._compact, memory, chains)
-        return state
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         return [self._losses, self._chains.head()]
 
     @staticmethod
@@ -491,8 +479,8 @@ class ListTable(GrowingState[list[Any]]):
 
     shape = "list"
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        super().__init__(kind, name, type_, memory)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._pending: dict[int, tuple[bool, list[Any]]] = {}  # whether it replaces, and elements
 
     @staticmethod
@@ -579,11 +567,11 @@ class MapTable(GrowingState[dict[Any, Any]]):
 
     shape = "map"
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        super().__init__(kind, name, type_, memory)
-        self._key = KeyCodec(type_.key_type, f"state {name!r}, a key", Row)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._key = KeyCodec(self.type.key_type, f"state {self.name!r}, a key", Row)
         self._pending: dict[int, _Changes] = {}
-        self._searchable = searchable(type_.key_type)
+        self._searchable = searchable(self.type.key_type)
         self._searched: dict[int, tuple[int, pa.Array | None]] = {}  # how often, and the log
 
     @staticmethod
@@ -751,4 +739,4 @@ def attached_state(memory: Memory, head: list[Any]) -> UserState:
     """Return the state that `head` describes; O(1)."""
     kind, shape, schema, head = head
     (field,) = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
-    return _TABLES[shape].attach(kind, field.name, field.type, memory, head)
+    return _TABLES[shape](kind, field.name, field.type, memory, head)

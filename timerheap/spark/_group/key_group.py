@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
+_PARTS = ("keys", "event", "processing", "rows", "slices")
+_NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {"states": {}, "expiries": {}}  # the head of a new group
 
 BROADCAST_STATE = "broadcast:"
 """Prefix of the names of broadcast states, which a function asks for when it has rows.
@@ -81,35 +83,28 @@ class KeyGroup:
     def __init__(
         self, layout: GroupLayout, memory: Memory = PROCESS, head: dict[str, Any] | None = None
     ) -> None:
-        def part(cls: Any, name: str, *arguments: Any) -> Any:
-            if head is None:
-                return cls(*arguments, memory)
-            return cls.attach(*arguments, memory, head[name])
-
         self.layout = layout
         self.memory = memory
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
         single, windows = layout.one_timer_per_key, layout.windows
-        self.keys: KeyTable = part(KeyTable, "keys", layout.key_fields)
-        self.event_timers: JournalledTimers = part(JournalledTimers, "event", EVENT_TIMERS, single)
-        self.processing_timers: JournalledTimers = part(
-            JournalledTimers, "processing", PROCESSING_TIMERS, single
-        )
-        self.rows: RowBuffer = part(RowBuffer, "rows", layout.rows, layout.order)
+        heads = _NEW if head is None else head
+        self.keys = KeyTable(layout.key_fields, memory, heads["keys"])
+        self.event_timers = JournalledTimers(EVENT_TIMERS, single, memory, heads["event"])
+        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, single, memory, heads["processing"])
+        self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"])
         self.slices: WindowsPart | None = None
         if windows is not None:
             from timerheap.spark._group.open_windows import part_of  # with timerheap.tvf, for windows alone
 
-            self.slices = part(part_of(windows), "slices", windows)
-        states = {} if head is None else head["states"]
+            self.slices = part_of(windows)(windows, memory, heads["slices"])
         self.states: dict[str, UserState] = {
-            name: attached_state(memory, each) for name, each in states.items()
+            name: attached_state(memory, each) for name, each in heads["states"].items()
         }
-        expiries = {} if head is None else head["expiries"]
+        expiries = heads["expiries"]
         self._expiries: dict[bool, JournalledTimers] = {
-            event_time: JournalledTimers.attach(_EXPIRIES[event_time], False, memory, expiries[name])
+            event_time: JournalledTimers(_EXPIRIES[event_time], False, memory, expiries[name])
             for event_time, name in zip((False, True), _EXPIRY_NAMES, strict=True)
             if name in expiries
         }

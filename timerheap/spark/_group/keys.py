@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,23 +39,26 @@ class KeyTable:
     kind = KEYS
     name = ""
     id_column = 0
+    losses: int  # counts new keys, since a key may never get a timer, state or row
+    _seed: int
+    _rounds: int  # of second hashes: more than one only if those of displaced keys collide, too
+    _next: int | None  # see `_free_ids`
 
-    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS) -> None:
+    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
+        new = 0, secrets.randbits(64), 0, None, (), (), None
+        self.losses, self._seed, self._rounds, self._next, table, hashes, displaced = head or new
         self._columns = pa.schema([field.remove_metadata() for field in fields])
         self._wide = wide_rows(self._columns)
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
         stored = pa.struct([pa.field("hash", pa.int64()), *columns])
         self.schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", stored)])
         self.type = pa.struct(columns)
-        self.table = IdTable(self.type, memory)
-        self._hashes = IdTable(pa.int64(), memory)  # the hashes of displaced keys by id
-        self._displaced = IdIndex(memory)  # their ids by second hash
-        self._seed = secrets.randbits(64)
-        self._rounds = 0  # of second hashes: more than one only if those of displaced keys collide, too
-        self._next: int | None = None  # see `_free_ids`
+        self.table = IdTable(self.type, memory, table)
+        self._hashes = IdTable(pa.int64(), memory, hashes)  # the hashes of displaced keys by id
+        # Their ids by second hash.
+        self._displaced = IdIndex(memory) if displaced is None else IdIndex._attach(memory, displaced)
         self._added: list[np.ndarray] = []
         self._dropped: list[np.ndarray] = []
-        self.losses = 0  # counts new keys, since a key may never get a timer, state or row
         self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
 
     @staticmethod
@@ -62,18 +66,8 @@ class KeyTable:
         """Return the key columns of chunks of this schema."""
         return list(schema.field("key").type)[1:]
 
-    @classmethod
-    def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
-        """Return the table that `head` describes; O(1)."""
-        keys = cls(fields, memory)
-        keys.losses, keys._seed, keys._rounds, keys._next, table, hashes, displaced = head
-        keys.table = IdTable.attach(keys.type, memory, table)
-        keys._hashes = IdTable.attach(pa.int64(), memory, hashes)
-        keys._displaced = IdIndex._attach(memory, displaced)
-        return keys
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         parts = [self.table.head(), self._hashes.head(), self._displaced._head()]
         return [self.losses, self._seed, self._rounds, self._next, *parts]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -92,8 +92,14 @@ class RowBuffer:
     kind = ROWS
     name = ""
     id_column = -2
+    # Rows released that had waited. Another's key is new, which counts, or was held by something else.
+    losses: int
+    _released: int  # the largest watermark so far
 
-    def __init__(self, schema: pa.Schema, order: RowOrder, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, schema: pa.Schema, order: RowOrder, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
+        slab, heap, self._released, self.losses = head or ((), None, MIN_WATERMARK, 0)
         self._schema = schema
         self._order = order
         self._wide = wide_rows(schema)
@@ -102,31 +108,20 @@ class RowBuffer:
         self._memory = memory
         self.schema = pa.schema([*schema, *_OWN])
         self._stored = wide_rows(self.schema)
-        self._slab = Slab(pa.struct(list(schema)), memory)
-        self._heap = self._new_heap()  # the namespace of a row is its place in the slab
+        self._slab = Slab(pa.struct(list(schema)), memory, slab)
+        # The namespace of a row is its place in the slab.
+        self._heap = self._new_heap() if heap is None else TimerHeap._attach(memory, heap)
         self._new: list[KeyedRows] = []  # not yet in the slab
         self._unsaved: list[_Entries] = []
-        self._released = MIN_WATERMARK  # the largest watermark so far
         self._replayed: list[pa.RecordBatch] = []
-        # Rows released that had waited. Another's key is new, which counts, or was held by something else.
-        self.losses = 0
 
     @staticmethod
     def rows_of(schema: pa.Schema) -> pa.Schema:
         """Return the schema of the rows in chunks of this schema."""
         return pa.schema(list(schema)[: -len(_OWN)])
 
-    @classmethod
-    def attach(cls, schema: pa.Schema, order: RowOrder, memory: Memory, head: list[Any]) -> RowBuffer:
-        """Return the buffer that `head` describes; O(1)."""
-        buffer = cls(schema, order, memory)
-        slab, heap, buffer._released, buffer.losses = head
-        buffer._slab = Slab.attach(pa.struct(list(schema)), memory, slab)
-        buffer._heap = TimerHeap._attach(memory, heap)
-        return buffer
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         self._settle()
         return [self._slab.head(), self._heap._head(), self._released, self.losses]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from typing import Any
@@ -68,30 +69,22 @@ class Slab:
     is of `type`, the type with 64-bit offsets.
     """
 
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        self._memory = memory
-        self._column = Column(type_, memory)
-        self._free = Buffer(memory)  # int64: dropped places of a column of fixed width
+    _patience: float
+    _kept: int  # bytes after the last compaction
+    _most: int  # live values since then
+
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
         # Key groups fill up alike: with one threshold, all would be compacted in the same micro-batch.
-        self._patience = random.uniform(0.75, 1.25)
-        self._kept = 0  # bytes after the last compaction
-        self._most = 0  # live values since then
+        new = None, (), random.uniform(0.75, 1.25), 0, 0
+        column, free, self._patience, self._kept, self._most = head or new
+        self._memory = memory
+        self._column = Column(type_, memory, column)
+        self._free = Buffer(memory, free)  # int64: dropped places of a column of fixed width
         self.type = self._column.type
         self.fixed_width = self._column.fixed_width
 
-    @classmethod
-    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> Slab:
-        """Return the slab that `head` describes; O(1)."""
-        slab = cls.__new__(cls)
-        column, free, slab._patience, slab._kept, slab._most = head
-        slab._memory = memory
-        slab._column = Column.attach(type_, memory, column)
-        slab._free = Buffer.attach(memory, free)
-        slab.type, slab.fixed_width = slab._column.type, slab._column.fixed_width
-        return slab
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach it; see `Memory`."""
         return [self._column.head(), self._free.head(), self._patience, self._kept, self._most]
 
     def __len__(self) -> int:
@@ -225,22 +218,14 @@ class IdTable:
     returned is of `type`, the type with 64-bit offsets, so that a table may hold more than 2 GiB.
     """
 
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        self._slab = Slab(type_, memory)
-        self._index = IdIndex(memory)
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
+        slab, index = head or ((), None)
+        self._slab = Slab(type_, memory, slab)
+        self._index = IdIndex(memory) if index is None else IdIndex._attach(memory, index)
         self.type = self._slab.type
 
-    @classmethod
-    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> IdTable:
-        """Return the table that `head` describes; O(1)."""
-        table = cls.__new__(cls)
-        table._slab = Slab.attach(type_, memory, head[0])
-        table._index = IdIndex._attach(memory, head[1])
-        table.type = table._slab.type
-        return table
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach it; see `Memory`."""
         return [self._slab.head(), self._index._head()]
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
 from typing import Any, NamedTuple
@@ -172,27 +173,24 @@ class JournalledTimers:
 
     schema = SCHEMA
     id_column = 2
+    _losses: int
 
-    def __init__(self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
         self.kind = kind
-        self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
-        self.heap._lend(memory)
+        class_ = KeyTimerHeap if one_timer_per_key else TimerHeap
+        self._losses, heap = head or (0, None)
+        self.heap: TimerHeap | KeyTimerHeap = class_() if heap is None else class_._attach(memory, heap)
+        if heap is None:
+            self.heap._lend(memory)
         self.name = type(self.heap).__name__
         self.single = TimerChanges()
-        self._losses = 0
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         return [self.losses, self.heap._head()]
-
-    @classmethod
-    def attach(cls, kind: int, one_timer_per_key: bool, memory: Memory, head: list[Any]) -> JournalledTimers:
-        """Return the timers that `head` describes; O(1)."""
-        timers = cls(kind, one_timer_per_key)
-        timers._losses, heap = head
-        timers.heap = type(timers.heap)._attach(memory, heap)
-        return timers
 
     @property
     def losses(self) -> int:

@@ -357,11 +357,9 @@ class GrowingState(ABC, Generic[L]):
         self._chains.apply(_edits(batch).composed(self._compact))
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self._chains.reserve(times)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         edits = Edits.concatenated([_edits(batch) for batch in batches]).composed(self._compact)
         return _batch(edits, self.schema)
 

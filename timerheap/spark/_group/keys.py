@@ -271,11 +271,9 @@ class KeyTable:
             self._index_displaced(ids)
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self.table.reserve(times)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return last_rows(batches)
 
     def _batch(self, ids: np.ndarray, keys: pa.Array) -> pa.RecordBatch:

@@ -178,7 +178,6 @@ class LiveFile:
     # ---- The methods of `Memory`.
 
     def allocate(self, nbytes: int) -> Block:
-        """See `Memory.allocate`."""
         size = _rounded(max(nbytes, 1), _ALIGNMENT)
         if self.failure is None:
             at = self._free.take(size)
@@ -194,7 +193,6 @@ class LiveFile:
         return PROCESS.allocate(nbytes)
 
     def release(self, block: Block) -> None:
-        """See `Memory.release`."""
         if block.at:  # else it is in the memory of the process
             self._free.add(block.at, block.at + len(block.bytes))
 

@@ -42,7 +42,6 @@ class ProcessMemory:
     """The memory of this process."""
 
     def allocate(self, nbytes: int) -> Block:
-        """See `Memory.allocate`."""
         array = np.empty(nbytes + _ALIGNMENT, np.uint8)
         start = -array.ctypes.data % _ALIGNMENT
         return Block(array[start : start + nbytes], 0)
@@ -51,7 +50,6 @@ class ProcessMemory:
         """See `Memory.release`."""
 
     def attach(self, at: int, nbytes: int) -> Block:
-        """See `Memory.attach`."""
         raise ValueError("the memory of a process cannot be attached")
 
 

@@ -194,7 +194,6 @@ class WindowsPart(ABC):
         """Do nothing: chunks are kept until `loaded`."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `CheckpointedPart`."""
         return latest_versions(batches, self._group, self._version)
 
     def __len__(self) -> int:
@@ -279,7 +278,6 @@ class StoredWindows:
         self._replayed: list[pa.RecordBatch] = []
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """See `timerheap.spark._group.checkpoint.LoadedPart`."""
         self._replayed.append(widen(batch))
 
     def reserve(self, times: float) -> None:

@@ -359,7 +359,6 @@ class JournalledTimers:
             self.heap.remove_many(key_hashes, namespaces)
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self.heap.reserve(ceil(times * len(self.heap)))
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -173,11 +173,9 @@ class StateTable:
         self._table.put(batch.column(0).to_numpy(), batch.column(1))
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self._table.reserve(times)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return last_rows(batches)
 
     def __len__(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -63,21 +62,7 @@ RowOrder = Literal["event_time", "arrival"]
 
 _INTERNAL = "__timerheap_"  # begins the name of no column of the user's
 _OWN = pa.schema([(f"{_INTERNAL}id", pa.int64()), (f"{_INTERNAL}timestamp", pa.int64())])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entries:
-    """Where rows are in the slab, with the ids of their keys and their event times: arrays of shape (n,)."""
-
-    places: np.ndarray
-    ids: np.ndarray
-    timestamps: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def take(self, rows: np.ndarray) -> _Entries:
-        return _Entries(self.places[rows], self.ids[rows], self.timestamps[rows])
+_NONE = (np.empty(0, np.int64),) * 3
 
 
 class RowBuffer:
@@ -112,7 +97,8 @@ class RowBuffer:
         # The namespace of a row is its place in the slab.
         self._heap = self._new_heap() if heap is None else TimerHeap._attach(memory, heap)
         self._new: list[KeyedRows] = []  # not yet in the slab
-        self._unsaved: list[_Entries] = []
+        # The places of rows in the slab, the ids of their keys, and their event times.
+        self._unsaved: tuple[np.ndarray, ...] = _NONE
         self._replayed: list[pa.RecordBatch] = []
 
     @staticmethod
@@ -136,7 +122,7 @@ class RowBuffer:
     def waiting(self) -> KeyedRows:
         """Return a copy of the rows that wait, in arbitrary order."""
         self._settle()
-        return self._rows(_Entries(self._heap.namespaces, self._heap.key_hashes, self._heap.timestamps))
+        return self._rows(self._heap.namespaces, self._heap.key_hashes, self._heap.timestamps)
 
     def append(self, rows: KeyedRows) -> None:
         """Buffer rows until the watermark reaches them."""
@@ -170,28 +156,32 @@ class RowBuffer:
             values = self._slab.fitting(rows.rows.to_struct_array())
             held = np.zeros(len(rows), bool)
             places = self._slab.plan(values, np.zeros(len(rows), np.int64), held)
+            unsaved: tuple[np.ndarray, ...] = (places, rows.ids, rows.timestamps)
+            if len(self._unsaved[0]):
+                unsaved = tuple(map(np.concatenate, zip(self._unsaved, unsaved, strict=True)))
             self._heap.push_many(rows.timestamps, rows.ids, places)
             self._slab.write(values, places, held)
-            self._unsaved.append(_Entries(places, rows.ids, rows.timestamps))
+            self._unsaved = unsaved
         self._new = []
 
     def _popped(self, watermark: int) -> KeyedRows:
         """Remove and return the due rows of the slab."""
         due = self._heap.pop_due(watermark)
-        rows = self._rows(_Entries(due.namespaces, due.key_hashes, due.timestamps))
+        rows = self._rows(due.namespaces, due.key_hashes, due.timestamps)
         if len(due):
             self._slab.drop(due.namespaces)
-            self._unsaved = [entries.take(entries.timestamps > watermark) for entries in self._unsaved]
+            left = self._unsaved[2] > watermark
+            self._unsaved = tuple(column[left] for column in self._unsaved)
             self._sweep()
         return rows
 
-    def _rows(self, entries: _Entries) -> KeyedRows:
-        if not len(entries):
+    def _rows(self, places: np.ndarray, ids: np.ndarray, timestamps: np.ndarray) -> KeyedRows:
+        if not len(places):
             return self._nothing
-        values = self._slab.take(entries.places)
+        values = self._slab.take(places)
         columns = [values.field(i) for i in range(len(self._wide))]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)
-        return KeyedRows(rows, entries.ids, entries.timestamps)
+        return KeyedRows(rows, ids, timestamps)
 
     def _sweep(self) -> None:
         """Compact the slab if it is sparse."""
@@ -205,7 +195,7 @@ class RowBuffer:
                     moved = np.empty(len(self._slab), np.int64)
                     moved[heap.namespaces] = self._slab.new_places(heap.namespaces)
                     compacted.push_many(heap.timestamps, heap.key_hashes, moved[heap.namespaces])
-                    unsaved = [replace(entries, places=moved[entries.places]) for entries in self._unsaved]
+                    unsaved = moved[self._unsaved[0]], *self._unsaved[1:]
                     self._slab.compact(heap.namespaces)
                 except MemoryError:
                     compacted.clear()
@@ -223,15 +213,15 @@ class RowBuffer:
     def changes(self) -> pa.RecordBatch | None:
         """Return the rows that were appended since the last call and still wait."""
         self._settle()
-        unsaved, self._unsaved = [entries for entries in self._unsaved if len(entries)], []
-        return self._pack(self._rows(_joined(unsaved))) if unsaved else None
+        unsaved, self._unsaved = self._unsaved, _NONE
+        return self._pack(self._rows(*unsaved)) if len(unsaved[0]) else None
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all rows that wait."""
         self._settle()
         heap = self._heap
-        entries = _Entries(heap.namespaces, heap.key_hashes, heap.timestamps)
-        rows = self._rows(entries.take(np.argsort(heap.namespaces)))
+        order = np.argsort(heap.namespaces)
+        rows = self._rows(heap.namespaces[order], heap.key_hashes[order], heap.timestamps[order])
         if len(rows) and self._slab.fixed_width:  # it uses places again; else their order is that of arrival
             rows = rows.take(content_order(rows.rows, rows.timestamps, rows.ids, np.arange(len(rows))))
         return self._pack(rows)
@@ -260,8 +250,8 @@ class RowBuffer:
                 self._check_schema(pa.schema(list(batch.schema)[:-2]))
                 self.append(self._unpack(batch))
                 self._settle()
+                self._unsaved = _NONE
         self._heap.reserve(0)  # from now on the memory may shrink
-        self._unsaved = []
 
     def reserve(self, times: float) -> None:
         """Do nothing: chunks are kept until `loaded`."""
@@ -298,16 +288,6 @@ class RowBuffer:
     def _pack(self, rows: KeyedRows) -> pa.RecordBatch:
         columns = [*rows.rows.columns, pa.array(rows.ids), pa.array(rows.timestamps)]
         return pa.RecordBatch.from_arrays(columns, schema=self._stored)
-
-
-def _joined(entries: list[_Entries]) -> _Entries:
-    if len(entries) == 1:
-        return entries[0]
-    return _Entries(
-        np.concatenate([some.places for some in entries]),
-        np.concatenate([some.ids for some in entries]),
-        np.concatenate([some.timestamps for some in entries]),
-    )
 
 
 def _differences(was: Iterable[pa.Field], now: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["CORES", "local_spark"]
-
 CORES = min(os.cpu_count() or 1, 4)
 
 

@@ -16,8 +16,6 @@ from timerheap.spark._plan.checkpoint_reader import find_operators
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["inspect"]
-
 
 def inspect(
     checkpoint: str, operator: int | None, batch: int | None, picture: Path | None, console: Console

@@ -39,8 +39,6 @@ from timerheap.windows.window_functions import as_window_function
 if TYPE_CHECKING:
     from timerheap.spark._plan.named_columns import ColumnOrName
 
-__all__ = ["window_operator"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BOUNDS = StructType([StructField(name, TimestampType()) for name in ("window_start", "window_end")])
 

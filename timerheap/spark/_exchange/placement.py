@@ -10,15 +10,6 @@ from pyspark import TaskContext
 
 from timerheap.hashing import spark_hashes, spark_preimages
 
-__all__ = [
-    "DEFAULT_PARTITIONS",
-    "MAX_KEY_GROUPS",
-    "Placement",
-    "key_group_of",
-    "label_of",
-    "labels_of",
-]
-
 DEFAULT_PARTITIONS = 200
 """Spark's own default of ``spark.sql.shuffle.partitions``, which the properties of a task leave out."""
 

@@ -13,8 +13,6 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from timerheap._native._heap import from_text, to_text
 from timerheap.spark._group.checkpoint import FORMAT, MANIFEST, Manifest
 
-__all__ = ["CHUNKS", "SparkStore"]
-
 # Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task, and without
 # smallint, which Spark cannot read back where it encodes states as Avro.
 _KEY = StructType([StructField("kind", IntegerType()), StructField("id", IntegerType())])

@@ -51,51 +51,35 @@ class TimerJournal(NamedTuple):
         return pa.RecordBatch.from_arrays([pa.array(column) for column in self], schema=SCHEMA)
 
 
-class NetEffect(NamedTuple):
-    """What a journal comes to: pops up to a watermark, then removals and pushes of different timers."""
+def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> TimerJournal:
+    """Return the shortest journal with the effect of another, for timers of either identity; O(n).
 
-    watermark: int | None  # None: pops nothing
-    removals: TimerJournal
-    pushes: TimerJournal
-
-    def journal(self) -> TimerJournal:
-        """Return a journal with this effect, and no shorter one has it."""
-        parts = [self.removals, self.pushes]
-        if self.watermark is not None:
-            columns = (np.array([value], np.int64) for value in (self.watermark, 0, 0))
-            parts.insert(0, TimerJournal(np.array([POP_DUE], np.int8), *columns))
-        return TimerJournal(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> NetEffect:
-    """Return what a journal comes to, for timers of either identity; O(n).
-
-    Only the last operation on a timer counts, and a timer that is popped after its push is gone. With one
-    timer per key an older one may have had another timestamp, so the timer popped becomes a removal; else the
-    pop at the start removes the older ones of all that the journal popped.
+    It pops up to a watermark, then removes and pushes different timers. Only the last operation on a timer
+    counts, and a timer that is popped after its push is gone. With one timer per key an older one may have
+    had another timestamp, so the timer popped becomes a removal; else the pop at the start removes the older
+    ones of all that the journal popped.
     """
     pops = journal.ops == POP_DUE
-    rows = journal
-    watermark = None
-    fired = np.zeros(0, bool)
-    if pops.any():
-        watermark = int(journal.timestamps[pops].max())
-        highest = np.where(pops, journal.timestamps, np.iinfo(np.int64).min)  # in later pops
-        highest = np.maximum.accumulate(highest[::-1])[::-1]
-        last_pop = np.flatnonzero(pops)[-1]
-        fired = (journal.timestamps <= highest) & (np.arange(len(pops)) < last_pop)
-        rows, fired = journal.take(~pops), fired[~pops]
+    popped = np.flatnonzero(pops)
+    highest = np.where(pops, journal.timestamps, np.iinfo(np.int64).min)
+    highest = np.maximum.accumulate(highest[::-1])[::-1]  # of the pops from each row on
+    fired = (journal.timestamps <= highest) & (np.arange(len(pops)) < popped.max(initial=-1))
+    rows, fired = journal.take(~pops), fired[~pops]
     last = _last_of_each(rows, one_timer_per_key)
-    rows, fired = rows.take(last), fired[last] if watermark is not None else np.zeros(len(last), bool)
+    rows, fired = rows.take(last), fired[last]
     pushed = rows.ops == PUSH
     removed = ~pushed
     if one_timer_per_key:
         removed |= fired
-    elif watermark is not None:
-        removed &= rows.timestamps > watermark
+    elif len(popped):
+        removed &= rows.timestamps > highest[0]
     removals = rows.take(removed)
     removals.ops[:] = REMOVE
-    return NetEffect(watermark, removals, rows.take(pushed & ~fired))
+    parts = [removals, rows.take(pushed & ~fired)]
+    if len(popped):
+        nothing = np.zeros(1, np.int64)
+        parts.insert(0, TimerJournal(np.array([POP_DUE], np.int8), highest[:1], nothing, nothing))
+    return TimerJournal(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _last_of_each(journal: TimerJournal, one_timer_per_key: bool) -> np.ndarray:
@@ -366,7 +350,7 @@ class JournalledTimers:
         return self._merged(TimerJournal.of(pa.concat_batches(batches))).to_arrow()
 
     def _merged(self, journal: TimerJournal) -> TimerJournal:
-        return net_effect(journal, isinstance(self.heap, KeyTimerHeap)).journal()
+        return net_effect(journal, isinstance(self.heap, KeyTimerHeap))
 
     def __len__(self) -> int:
         """Return the number of timers."""

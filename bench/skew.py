@@ -30,7 +30,7 @@ from timerheap import (
 )
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.observed import OBSERVED, merged
-from timerheap.spark._group.checkpoint import Manifest, Stored
+from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.watermark import WatermarkState
@@ -271,7 +271,7 @@ def channels(case: str, n: int) -> Iterator[Figure]:
         before, start = sum(store.written for _, store in groups), time.process_time()
         if batch:
             stored, store = groups[0]
-            clock = WatermarkState.from_bytes(stored.read_clock(store), strategies, columns)
+            clock = WatermarkState.from_bytes(read_clock(stored.manifest, store), strategies, columns)
         clock.observe(merged([observed, observed]), now, "run")
         data = clock.to_bytes()
         for number, (stored, store) in enumerate(groups):

@@ -421,15 +421,15 @@ class Chunks(dict[tuple[int, int], bytes]):
         self[MANIFEST, 0] = manifest.to_bytes()
 
 
-def read_clock(manifest: Manifest, read: Callable[[int, int], bytes | None]) -> bytes:
-    """Return the clock of a manifest; `read` returns a chunk by kind and id, or None."""
+def read_clock(manifest: Manifest, store: ChunkReader) -> bytes:
+    """Return the clock of a manifest."""
     if not manifest.clock_apart:
         return manifest.clock
-    return b"".join(_read_half(read, half, manifest.clock[16 * half : 16 * half + 16]) for half in _HALVES)
+    return b"".join(_read_half(store, half, manifest.clock[16 * half : 16 * half + 16]) for half in _HALVES)
 
 
-def _read_half(read: Callable[[int, int], bytes | None], id_: int, wanted: bytes) -> bytes:
-    data = read(CLOCK, id_)
+def _read_half(store: ChunkReader, id_: int, wanted: bytes) -> bytes:
+    data = store.read(CLOCK, id_)
     if data is None:
         raise ValueError("the checkpoint lacks a chunk of the watermark's state")
     try:
@@ -506,10 +506,6 @@ class Stored:
     def drops(self) -> bool:
         """Whether the next save removes a state."""
         return bool(self._dropped)
-
-    def read_clock(self, store: ChunkStore) -> bytes:
-        """Return the clock of the last save."""
-        return read_clock(self.manifest, store.read)
 
     def save(
         self,

@@ -207,8 +207,9 @@ class Survey:
         if not highest.clock_apart:
             return highest.clock
         first = self._chunks.where((F.col("label") == label_of(0)) & F.col("kind").isin(MANIFEST, CLOCK))
-        found = {(row.kind, row.id): from_text(row.text) for row in first.collect()}  # of what writes it
-        return read_clock(Manifest.from_bytes(found[MANIFEST, 0]), lambda *chunk: found.get(chunk))
+        texts = {(row.kind, row.id): row.text for row in first.collect()}  # of what writes it
+        chunks, manifest = tables.stored_chunks(texts)
+        return read_clock(manifest, chunks)
 
 
 WATERMARKS = pa.schema(

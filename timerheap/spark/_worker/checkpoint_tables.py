@@ -33,7 +33,8 @@ _SCHEMA = pa.schema(
 _Texts = dict[tuple[int, int], str]  # chunks as they are stored, by kind and id
 
 
-def _chunks(texts: _Texts) -> tuple[Chunks, Manifest]:
+def stored_chunks(texts: _Texts) -> tuple[Chunks, Manifest]:
+    """Return chunks, with the manifest among them; raise ValueError if there is none."""
     chunks = Chunks({at: from_text(text) for at, text in texts.items()})
     manifest = chunks.read_manifest()
     if manifest is None:
@@ -54,11 +55,11 @@ class Splitter:
         """Split the key group whose values these are."""
         placement = Placement.running(self.query.max_parallelism)
         columns = (values.column(name).to_pylist() for name in ("kind", "id", "text"))
-        store, manifest = _chunks({(kind, id_): text for kind, id_, text in zip(*columns, strict=True)})
+        store, manifest = stored_chunks({(kind, id_): text for kind, id_, text in zip(*columns, strict=True)})
         group, _ = load_group(store, manifest, self.query.layout)
         clocked = key_group_of(values.column("label")[0].as_py()) == 0  # its clock is that of all groups
         found = dict(split(group, placement.max_parallelism, clocked))
-        clock = read_clock(manifest, store.read) if clocked else None
+        clock = read_clock(manifest, store) if clocked else None
         key_groups = range(placement.max_parallelism) if clocked else found
         rows = [
             (label_of(key_group % placement.partitions), key_group, clock, found.get(key_group))
@@ -123,7 +124,7 @@ class GroupReader:
     def _read(self, label: int, texts: _Texts) -> Iterator[pa.RecordBatch]:
         key_group = key_group_of(label)
         try:
-            group = StoredGroup(*_chunks(texts), self.kinds)
+            group = StoredGroup(*stored_chunks(texts), self.kinds)
         except ValueError as e:
             raise ValueError(
                 f"checkpoint must be whole, got one whose key group {key_group} is damaged: {e}; "

@@ -381,7 +381,7 @@ class FunctionPartition(Partition):
             by_group.setdefault(key_group, []).append((data, contents))
         for key_group, pairs in sorted(by_group.items()):
             group, stored = self._load(key_group)
-            stored_clock = next((data for data, _ in pairs if data), stored.read_clock(self._store))
+            stored_clock = next((data for data, _ in pairs if data), read_clock(stored.manifest, self._store))
             for _, contents in pairs:
                 if contents:
                     restore(group, contents)
@@ -456,7 +456,7 @@ class FunctionPartition(Partition):
 
     def _advance(self, manifest: Manifest, observed: pa.Table) -> _Clock:
         """Return the clock of the selected group after this micro-batch."""
-        state = self._clock_state(read_clock(manifest, self._store.read), manifest.clock_stale)
+        state = self._clock_state(read_clock(manifest, self._store), manifest.clock_stale)
         state.follow(manifest.watermark)
         state.observe(observed, self._now, self._run, self._at)
         self._mail.warn(state.notices)

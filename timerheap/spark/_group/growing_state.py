@@ -261,19 +261,19 @@ class GrowingState(ABC, Generic[L]):
         return [self._losses, self._chains.head()]
 
     @staticmethod
-    @abstractmethod
     def _row_type(type_: pa.DataType) -> pa.DataType:
         """Return the list type of the rows of chunks, given the type of whole contents."""
+        return type_
 
     @staticmethod
-    @abstractmethod
     def _type_of(rows: pa.DataType) -> pa.DataType:
         """Return the type of whole contents, given that of the rows of chunks."""
+        return rows
 
     @staticmethod
-    @abstractmethod
     def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
-        """See `timerheap.spark._group.growing_state.Compact`."""
+        """See `Compact`."""
+        return rows
 
     @abstractmethod
     def _read(self, ids: list[int], rows: pa.Array) -> None:
@@ -480,18 +480,6 @@ class ListTable(GrowingState[list[Any]]):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._pending: dict[int, tuple[bool, list[Any]]] = {}  # whether it replaces, and elements
-
-    @staticmethod
-    def _row_type(type_: pa.DataType) -> pa.DataType:
-        return type_
-
-    @staticmethod
-    def _type_of(rows: pa.DataType) -> pa.DataType:
-        return rows
-
-    @staticmethod
-    def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
-        return rows
 
     def load(self, key_id: int) -> list[Any]:
         """Return the elements of a key; `append` extends the list."""

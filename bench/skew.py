@@ -28,9 +28,9 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._exchange.frames import HashedRows
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.observed import OBSERVED, merged
-from timerheap.spark._group.checkpoint import Manifest, Stored
+from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._group.watermark import WatermarkState
@@ -135,7 +135,7 @@ class Group:
         self.runner = (BatchRunner if columns else RowRunner)(function, self.query, 16)  # type: ignore[arg-type]
         self.runner.open()
 
-    def batch(self, rows: HashedRows | None, watermark: int) -> int:
+    def batch(self, rows: KeyedRows | None, watermark: int) -> int:
         """Process a micro-batch, save it, and return the number of results."""
         output = ResultBuffer(self.query.result_schema)
         run_key_group(self.query, self.runner, self.group, rows, None, watermark, output)
@@ -161,10 +161,10 @@ def figure(case: str, step: str, n: int, seconds: float, written: int) -> Figure
     return Figure(case, step, n, seconds, written, peak)
 
 
-def rows_of(keys: np.ndarray, timestamps: np.ndarray) -> HashedRows:
+def rows_of(keys: np.ndarray, timestamps: np.ndarray) -> KeyedRows:
     text = pa.array(keys).cast(pa.large_string())
     batch = pa.record_batch([text, pa.array(timestamps)], names=["k", "at"])
-    return HashedRows(batch, keys * 0x5851F42D4C957F2D, timestamps)
+    return KeyedRows(batch, keys * 0x5851F42D4C957F2D, timestamps)
 
 
 def timers(case: str, function: Any, n: int, keys: int, instants: int) -> Iterator[Figure]:
@@ -211,7 +211,7 @@ def states(
     group = Group(case, function)
     count = 0
 
-    def batches(n: int, row: HashedRows) -> None:
+    def batches(n: int, row: KeyedRows) -> None:
         nonlocal count
         for _ in range(n):
             group.batch(row, -1)
@@ -271,7 +271,7 @@ def channels(case: str, n: int) -> Iterator[Figure]:
         before, start = sum(store.written for _, store in groups), time.process_time()
         if batch:
             stored, store = groups[0]
-            clock = WatermarkState.from_bytes(stored.read_clock(store), strategies, columns)
+            clock = WatermarkState.from_bytes(read_clock(stored.manifest, store), strategies, columns)
         clock.observe(merged([observed, observed]), now, "run")
         data = clock.to_bytes()
         for number, (stored, store) in enumerate(groups):

@@ -111,7 +111,7 @@ class Program:
         """Continue on the same bytes, as another worker does."""
         self.save()
         head = json.loads(json.dumps(self.table.head()))
-        self.table = KeyTable.attach(self.fields, self.memory, head)
+        self.table = KeyTable(self.fields, self.memory, head)
 
     def unknown(self) -> None:
         ids = np.array([self.byte() - 128], np.int64)
@@ -198,7 +198,7 @@ def heads(data: bytes) -> None:
     if numbers[at].isdigit():
         numbers = numbers[:at] + digit + numbers[at + 1 :]
     try:
-        table = KeyTable.attach(program.fields, program.memory, json.loads(numbers))
+        table = KeyTable(program.fields, program.memory, json.loads(numbers))
     except (ValueError, KeyError):
         return
     used(table, program.fields)

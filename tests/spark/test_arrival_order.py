@@ -18,7 +18,7 @@ from queries import opened, query_of
 
 import timerheap.spark
 from timerheap import MAX_WATERMARK, BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark._exchange.frames import HashedRows
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._worker.driver_mail import Letter, Opener
 from timerheap.spark._worker.output import ResultBuffer
@@ -65,7 +65,7 @@ class Group:
 
     def batch(self, steps: Sequence[Step], watermark: int) -> list[dict[str, Any]]:
         columns = {name: np.array([getattr(step, name) for step in steps], np.int64) for name in ROWS.names}
-        rows = HashedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
+        rows = KeyedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
         output = ResultBuffer(*self.query.outputs)
         run_key_group(self.query, self.runner, self.group, rows, None, watermark, output)
         return output.table().to_pylist()

@@ -47,7 +47,7 @@ def test_windows_that_are_handed_over_equal_windows_that_stay(part: Any, assigne
         assert repr(results[0]) == repr(results[1])
         fired += len(results[0].key_ids)
         head = json.loads(json.dumps(moves.head()))
-        moves = part.attach(spec, arena, head)
+        moves = part(spec, arena, head)
         assert moves.snapshot().equals(stays.snapshot())
         assert moves.losses == stays.losses
         if part is SlicesPart:
@@ -82,4 +82,4 @@ def test_a_damaged_log_raises_a_value_error() -> None:
     (block,) = arena.blocks.values()
     block.bytes[:16] = 7
     with pytest.raises(ValueError, match="must hold a record batch"):
-        list(BatchLog.attach(SCHEMA, arena, log.head()))
+        list(BatchLog(SCHEMA, arena, log.head()))

@@ -20,8 +20,8 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._query import Query
 from timerheap.spark._worker import row_runner
 from timerheap.spark._worker.batch_runner import BatchRunner

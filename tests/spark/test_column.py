@@ -102,7 +102,7 @@ def dumped(values: list[Any]) -> str:
 
 def attached(column: Column, memory: Arena) -> Column:
     """Return the column as another process would see it."""
-    return Column.attach(column.type, memory, json.loads(json.dumps(column.head())))
+    return Column(column.type, memory, json.loads(json.dumps(column.head())))
 
 
 @settings(max_examples=60, deadline=None)
@@ -235,7 +235,7 @@ def test_a_foreign_head_raises() -> None:
     head = column.head()
     head[2][1][2] = 1 << 40
     with pytest.raises(ValueError, match="cannot have 1099511627776 in use"):
-        Column.attach(pa.int64(), memory, head)
+        Column(pa.int64(), memory, head)
 
 
 def test_a_type_that_spark_lacks_raises() -> None:

@@ -14,8 +14,7 @@ from queries import opened, query_of
 
 from timerheap import BatchProcessFunction, Duration, KeyedProcessFunction, Types, ValueStateDescriptor
 from timerheap import WatermarkStrategy as Strategy
-from timerheap.spark._arrow import widen
-from timerheap.spark._exchange.frames import HashedRows
+from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._exchange.observed import OBSERVED
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.watermark import WatermarkState
@@ -97,7 +96,7 @@ def _micro_batch(
     watermark = clock.observe(pa.Table.from_pylist(observed, OBSERVED), now, "run")
     table = pa.RecordBatch.from_pandas(batch, preserve_index=False)
     keys, times = batch["k"].to_numpy(np.int64), batch["at"].to_numpy(np.int64)
-    rows = HashedRows(widen(table.cast(query.schema)), keys * 7919, times) if len(batch) else None
+    rows = KeyedRows(widen(table.cast(query.schema)), keys * 7919, times) if len(batch) else None
     run_key_group(query, runner, group, rows, now, watermark, output)
 
 

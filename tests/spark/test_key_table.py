@@ -94,7 +94,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def go_on_in_another_process(self) -> None:
         self.save(anew=False)
-        self.table = self.new_table.attach(FIELDS, self.memory, json.loads(json.dumps(self.table.head())))
+        self.table = self.new_table(FIELDS, self.memory, json.loads(json.dumps(self.table.head())))
 
     @rule()
     def reload(self) -> None:
@@ -189,7 +189,7 @@ def test_the_cost_of_keys_with_one_hash_is_linear(kind: str, monkeypatch: pytest
         part = slice(start, stop)
         ids[part] = table.resolve(hashes[part], [column[start:stop] for column in columns])
         table.changes()
-        table = KeyTable.attach(fields, memory, json.loads(json.dumps(table.head())))
+        table = KeyTable(fields, memory, json.loads(json.dumps(table.head())))
     assert len(set(ids.tolist())) == n
     assert rows < 20 * n
     assert table.resolve(hashes, columns).tolist() == ids.tolist()

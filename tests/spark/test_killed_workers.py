@@ -21,7 +21,7 @@ from queries import query_of
 from test_live_groups import GroupStore
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction
-from timerheap.spark._exchange.frames import HashedRows
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.live_file import LiveFile
 from timerheap.spark._group.watermark import WatermarkState
@@ -94,12 +94,12 @@ class Group:
         os.close(memory._fd)
         memory._fd, memory._locked = -1, False
 
-    def _hashed(self, rows: pa.Table) -> HashedRows | None:
+    def _hashed(self, rows: pa.Table) -> KeyedRows | None:
         if not len(rows):
             return None
         hashes = np.array([hash_of(key) for key in rows["k"].to_pylist()])
         batch = rows.combine_chunks().to_batches()[0]
-        return HashedRows(batch, hashes, batch["at"].to_numpy())
+        return KeyedRows(batch, hashes, batch["at"].to_numpy())
 
 
 def hash_of(key: str) -> int:

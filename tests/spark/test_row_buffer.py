@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from memories import Arena
 
-from timerheap.spark._arrow import narrow, widen
-from timerheap.spark._group.row_buffer import KeyedRows, RowBuffer
+from timerheap.spark._arrow import KeyedRows, narrow, widen
+from timerheap.spark._group.row_buffer import RowBuffer
 
 TEXTS = pa.schema([("order", pa.int64()), ("text", pa.string())])
 NUMBERS = pa.schema([("order", pa.int64()), ("n", pa.int32())])
@@ -87,7 +87,7 @@ def test_a_buffer_equals_a_sorted_list_of_rows(schema: pa.Schema) -> None:
         def go_on_in_another_process(self) -> None:
             self.save(anew=False)
             head = json.loads(json.dumps(self.buffer.head()))
-            self.buffer = RowBuffer.attach(schema, "event_time", self.memory, head)
+            self.buffer = RowBuffer(schema, "event_time", self.memory, head)
 
         @rule()
         def reload(self) -> None:

@@ -26,12 +26,11 @@ from timerheap import (
     ValueStateDescriptor,
 )
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.spark._arrow import widen
+from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.growing_state import MapTable
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.open_windows import SessionsPart, SlicesPart
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._query import Query
 from timerheap.spark._slices import WindowSpec
 from timerheap.spark._worker.states import GroupRuntimeContext
@@ -178,7 +177,7 @@ def test_what_a_save_writes_of_windows_depends_on_their_state_alone(part: Any, a
         columns = {"n": times, "text": np.array([draw.choice("xyz") * (t % 3) for t in times], object)}
         for at, (way, store) in enumerate(zip(ways, stores, strict=True)):
             if way == "attached":
-                windows[at] = part.attach(spec, arena, json.loads(json.dumps(windows[at].head())))
+                windows[at] = part(spec, arena, json.loads(json.dumps(windows[at].head())))
                 stored[at] = Stored(stored[at].manifest)
             elif way == "loaded" and watermark:
                 windows[at] = part(spec, arena)

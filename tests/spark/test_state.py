@@ -26,14 +26,13 @@ from timerheap import (
     Types,
     ValueStateDescriptor,
 )
-from timerheap._native._heap import CurrentKey, to_text
+from timerheap._native._heap import CurrentKey
 from timerheap.flink.internal_timer_service import KeyContext
-from timerheap.spark._arrow import widen
-from timerheap.spark._group.checkpoint import MANIFEST, Manifest, Stored, Tiers
+from timerheap.spark._arrow import KeyedRows, widen
+from timerheap.spark._group.checkpoint import Manifest, Stored, Tiers
 from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
 from timerheap.spark._group.key_group import (
     KeyGroup,
-    ReadChunks,
     StoredGroup,
     expiry_namespace,
     restore,
@@ -41,7 +40,6 @@ from timerheap.spark._group.key_group import (
 )
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.live_file import LiveFile
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._query import Query
 from timerheap.spark._worker.live_groups import Cache, Owner
 from timerheap.spark._worker.states import GroupRuntimeContext, RowRuntimeContext
@@ -390,12 +388,9 @@ def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> N
             ((name, ids),) = found.due_expiries(domain == "event", 30, {"seen"})
             assert (name, ids.tolist()) == ("seen", [1])
             assert found.next_due(domain == "event") == (50 if n else None), "those of no state go, too"
-        chunks = ReadChunks()
-        for (of, id_), data in {**store.chunks, (MANIFEST, 0): store.manifest}.items():
-            chunks.add(of, id_, pa.scalar(to_text(data)))
-        timestamps, _, namespaces = StoredGroup(chunks, [kind]).timers_of(kind)
-        assert len(timestamps) == n
-        assert not namespaces.any()
+        heap = getattr(StoredGroup(store, store.read_manifest(), [kind]), f"{domain}_timers").heap
+        assert len(heap) == n
+        assert not heap.namespaces.any()
 
 
 def test_timers_in_namespaces_are_refused_by_a_function_that_cannot_name_them() -> None:

@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 from queries import query_of
 
 from timerheap import KeyedProcessFunction
-from timerheap.spark._arrow import widen
+from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.chunks import ROWS as ROWS_KIND
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.row_buffer import KeyedRows, RowOrder
+from timerheap.spark._group.row_buffer import RowOrder
 
 FIELDS = [
     pa.field("k", pa.string()),

@@ -77,7 +77,7 @@ def test_an_id_table_behaves_like_a_dict(name: str) -> None:
 
         @rule()
         def go_on_in_another_process(self) -> None:
-            self.table = IdTable.attach(type_, self.memory, json.loads(json.dumps(self.table.head())))
+            self.table = IdTable(type_, self.memory, json.loads(json.dumps(self.table.head())))
 
         @rule()
         def read_all(self) -> None:

@@ -19,7 +19,7 @@ from queries import opened, query_of
 
 from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor
 from timerheap._native._heap import PlaceNumbers, wave_order
-from timerheap.spark._exchange.frames import HashedRows
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._worker import batch_runner
@@ -201,9 +201,9 @@ def _arrival(steps: Sequence[Step], n: int) -> int:
     return steps[n].at - 3 * (n % 2)
 
 
-def _rows(steps: Sequence[Step], numbers: Sequence[int]) -> HashedRows:
+def _rows(steps: Sequence[Step], numbers: Sequence[int]) -> KeyedRows:
     columns = {name: np.array([getattr(steps[n], name) for n in numbers], np.int64) for name in ROWS.names}
-    return HashedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
+    return KeyedRows(pa.record_batch(columns), columns["k"] * 11 + 5, columns["at"])
 
 
 STEPS = st.lists(

@@ -10,7 +10,8 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, TimerValues
 from pyspark.sql.types import StructType
 
-from timerheap.spark._exchange.frames import HashedRows, hashes_of
+from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._exchange.frames import hashes_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import DeclaredState, FrameSettings, ProcessorWork, Query, TimeMode
 from timerheap.spark._worker.output import ResultBuffer
@@ -61,7 +62,7 @@ class Stage:
         arrays = [pa.array(list(c), f.type) for c, f in zip(columns, query.schema, strict=True)]
         table = pa.RecordBatch.from_arrays(arrays, schema=query.schema)
         if rows:
-            hashed = HashedRows(table, hashes_of(table.column(0)), np.zeros(len(rows), np.int64))
+            hashed = KeyedRows(table, hashes_of(table.column(0)), np.zeros(len(rows), np.int64))
             runner.process([(bound, hashed)])
         if query.time_mode != "None":
             runner.fire([bound], watermark if query.time_mode == "EventTime" else now)

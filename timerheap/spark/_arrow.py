@@ -1,4 +1,4 @@
-"""Arrow columns with 64-bit offsets, which live structures need, and views of their buffers.
+"""Rows and columns of Arrow with 64-bit offsets, which live structures need, and views of their buffers.
 
 Arrow's default types for text, bytes and lists have 32-bit offsets, which limit an array to 2 GiB. A key
 group may hold more, and so may the new rows of one.
@@ -6,8 +6,9 @@ group may hold more, and so may the new rows of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,30 +20,39 @@ from timerheap._native._heap import BITS, FIXED, FLOAT, TEXT, ArrayView
 FITS = (1 << 31) - 1
 """A number of bytes that always fits 32-bit offsets."""
 
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+
+
+def map_type(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type after `change` of each type in it, the innermost first, and of itself."""
+    fields = [type_.field(i) for i in range(type_.num_fields)]
+    fields = [field.with_type(map_type(field.type, change)) for field in fields]
+    if pa.types.is_struct(type_):
+        type_ = pa.struct(fields)
+    elif pa.types.is_map(type_):
+        type_ = pa.map_(*fields[0].type)
+    elif pa.types.is_list(type_):
+        type_ = pa.list_(*fields)
+    elif pa.types.is_large_list(type_):
+        type_ = pa.large_list(*fields)
+    return change(type_)
+
 
 @lru_cache(maxsize=256)
 def wide(type_: pa.DataType) -> pa.DataType:
     """Return the type with 64-bit offsets at every depth."""
-    if pa.types.is_string(type_):
-        return pa.large_string()
-    if pa.types.is_binary(type_):
-        return pa.large_binary()
-    if pa.types.is_list(type_):
-        return pa.large_list(_wide_field(type_.value_field))
-    if pa.types.is_map(type_):  # Arrow has no large map; the map's own offsets count entries
-        return pa.map_(wide(type_.key_type), _wide_field(type_.item_field))
-    if pa.types.is_struct(type_):
-        return pa.struct([_wide_field(field) for field in type_])
-    return type_
+    return map_type(type_, _widened)
 
 
-def _wide_field(field: pa.Field) -> pa.Field:
-    return field.with_type(wide(field.type))
+def _widened(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(type_):  # Arrow has no large map; the map's own offsets count entries
+        return pa.large_list(type_.value_field)
+    return _LARGE.get(type_, type_)
 
 
 def wide_rows(schema: pa.Schema) -> pa.Schema:
     """Return the schema with all columns `wide`."""
-    return pa.schema([_wide_field(field) for field in schema])
+    return pa.schema([field.with_type(wide(field.type)) for field in schema])
 
 
 def widen(rows: pa.RecordBatch, schema: pa.Schema | None = None) -> pa.RecordBatch:
@@ -61,6 +71,55 @@ def concatenated(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     if any(part.schema != schema for part in parts) or sum(part.nbytes for part in parts) > FITS:
         parts = [widen(part) for part in parts]
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedRows:
+    """Rows with the ids of their keys and their event times in epoch ms: each int64, shape (n,).
+
+    Before a key group has admitted them, the ids are the hashes of their keys. The rows have 64-bit offsets
+    if they need them, or if they have waited for the watermark. In a query without event time it is 0.
+    """
+
+    rows: pa.RecordBatch
+    ids: np.ndarray
+    timestamps: np.ndarray
+    places: np.ndarray | None = None  # of the keys in their table, until it changes, if they are known
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, columns: list[str]) -> KeyedRows:
+        """Return the rows with these columns alone, without copying."""
+        return replace(self, rows=self.rows.select(columns))
+
+    def take(self, rows: np.ndarray) -> KeyedRows:
+        """Return the rows at these positions."""
+        places = None if self.places is None else self.places[rows]
+        return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows], places)
+
+    def where(self, mask: np.ndarray) -> KeyedRows:
+        """Return the rows where `mask` is True."""
+        rows = np.flatnonzero(mask)
+        return self.take(rows) if 0 < len(rows) < len(self) else self.slice(0, len(rows))
+
+    def slice(self, start: int, stop: int) -> KeyedRows:
+        """Return the rows from `start` up to but not including `stop`, without copying."""
+        rows, places = self.rows.slice(start, stop - start), self.places
+        places = None if places is None else places[start:stop]
+        return KeyedRows(rows, self.ids[start:stop], self.timestamps[start:stop], places)
+
+    @staticmethod
+    def concatenated(parts: list[KeyedRows]) -> KeyedRows:
+        """Return the rows of all parts, one or more; of several, the places are not known."""
+        parts = [rows for rows in parts if len(rows)] or parts[:1]
+        if len(parts) == 1:
+            return parts[0]
+        return KeyedRows(
+            concatenated([rows.rows for rows in parts]),
+            np.concatenate([rows.ids for rows in parts]),
+            np.concatenate([rows.timestamps for rows in parts]),
+        )
 
 
 def narrow(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -153,18 +212,10 @@ def view_of(array: pa.Array) -> ArrayView:
 
 
 def clear_unequal(stored: pa.Array, places: np.ndarray, values: pa.Array, same: np.ndarray) -> None:
-    """Clear `same` where a value differs from the stored one; NaN equals NaN, and null equals null.
+    """Clear `same` (bool) where a value, null or of a flat type, differs from the stored one.
 
-    Parameters
-    ----------
-    stored : pyarrow.Array
-        Of the type of `values`; offsets may have another size.
-    places : ndarray of int64, shape (n,)
-        The position of each stored value.
-    values : pyarrow.Array, shape (n,)
-        Null or of a flat type.
-    same : ndarray of bool, shape (n,)
-        Changed in place; rows with False are not compared.
+    NaN equals NaN, and null equals null. `places` has the position of each stored value, int64; what is False
+    is not compared. The stored array is of the type of `values`, and may have offsets of another size.
     """
     if not pa.types.is_null(values.type):
         view_of(values).compare(view_of(stored), places, same)

@@ -28,8 +28,6 @@ from timerheap.functions import RuntimeContext
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.rows import row_source
 
-__all__ = ["async_map"]
-
 _LATENCY = 0.05  # seconds that a result waits for others, to be sent in one record batch
 _MAX_ROWS = 1_000  # per record batch
 

@@ -16,20 +16,6 @@ from pyspark.sql.types import DataType, StructField, StructType
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "LARGE_RESULTS",
-    "analyzed_plan",
-    "of_plan",
-    "on_connect",
-    "refuse_connect",
-    "to_arrow_schema",
-    "to_arrow_type",
-    "to_frame",
-    "to_record_batch",
-    "to_tuples",
-    "with_columns",
-]
-
 T = TypeVar("T")
 
 

@@ -23,23 +23,6 @@ if TYPE_CHECKING:  # a worker that packs rows has no key groups
     from timerheap.spark._group.row_buffer import RowOrder
     from timerheap.spark._slices import WindowSpec
 
-__all__ = [
-    "LATE_BY",
-    "LATE_ROWS",
-    "TIME",
-    "DeclaredState",
-    "FrameSettings",
-    "Late",
-    "ProcessorWork",
-    "Query",
-    "TimeMode",
-    "WindowWork",
-    "computed_name",
-    "nullable_arrow_schema",
-    "shown_name",
-    "visible",
-]
-
 TIME = "__timerheap_time"
 """Name of the event-time column that is not the user's: of two inputs, or of a timestamp assigner."""
 

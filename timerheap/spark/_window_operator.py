@@ -17,6 +17,7 @@ from timerheap._values import records
 from timerheap.functions import KeyedProcessFunction, RuntimeContext
 from timerheap.output_tag import OutputTag, is_tagged
 from timerheap.row import Row
+from timerheap.spark._arrow import map_type
 from timerheap.spark._query import LATE_ROWS, shown_name
 from timerheap.timer import MAX_WATERMARK
 from timerheap.watermarks import WatermarkStrategy
@@ -37,8 +38,6 @@ from timerheap.windows.window_functions import as_window_function
 
 if TYPE_CHECKING:
     from timerheap.spark._plan.named_columns import ColumnOrName
-
-__all__ = ["window_operator"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATE = OutputTag(LATE_ROWS, "null")  # the type is that of the query
@@ -256,21 +255,12 @@ def _result_type(keys: list[StructField], result: StructType) -> StructType:
 
 
 def _element_type(rows: pa.Schema) -> pa.DataType:
-    return pa.struct([_naive(field) for field in rows])
+    return map_type(pa.struct(list(rows)), _naive)
 
 
-def _naive(field: pa.Field) -> pa.Field:
-    """Remove the time zone of timestamps, since the timestamps in rows are naive."""
-    type_ = field.type
-    if pa.types.is_timestamp(type_):
-        return field.with_type(pa.timestamp(type_.unit))
-    if pa.types.is_struct(type_):
-        return field.with_type(pa.struct([_naive(f) for f in type_]))
-    if pa.types.is_list(type_):
-        return field.with_type(pa.list_(_naive(type_.value_field)))
-    if pa.types.is_map(type_):
-        return field.with_type(pa.map_(_naive(type_.key_field).type, _naive(type_.item_field).type))
-    return field
+def _naive(type_: pa.DataType) -> pa.DataType:
+    """Remove the time zone of a timestamp, since the timestamps in rows are naive."""
+    return pa.timestamp(type_.unit) if pa.types.is_timestamp(type_) else type_
 
 
 class _Windows(KeyedProcessFunction):

@@ -47,8 +47,6 @@ from timerheap.tvf import (
 )
 from timerheap.watermarks import WatermarkStrategy
 
-__all__ = ["GroupedWindows", "Windows", "cumulate", "hop", "session_window", "tumble"]
-
 
 @dataclass(frozen=True)
 class Source:

@@ -18,8 +18,8 @@ from timerheap._values import ArrowTypes, Misfit
 from timerheap.broadcast import KeyedBroadcastProcessFunction
 from timerheap.functions import BatchProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
 from timerheap.hashing import spark_xxhash64
-from timerheap.spark._arrow import narrow_column
-from timerheap.spark._exchange.frames import INPUT, HashedRows, event_millis
+from timerheap.spark._arrow import KeyedRows, narrow_column
+from timerheap.spark._exchange.frames import INPUT, event_millis
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup
 from timerheap.spark._plan.arguments import arrow_schema, expect_event_time, key_columns
@@ -110,7 +110,7 @@ class PushedRows:
                 why = "the event time" if timed else "not null in the schema"
                 raise ValueError(f"rows must have a value in column {field.name!r}, which is {why}, got None")
 
-    def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> HashedRows:
+    def hashed(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> KeyedRows:
         """Return rows with the hashes of their keys and their event times.
 
         batch: of `table`
@@ -120,7 +120,7 @@ class PushedRows:
         timestamps = np.zeros(batch.num_rows, np.int64)
         if self.event_time is not None:
             timestamps = event_millis(batch.column(self.event_time))
-        return HashedRows(rows, np.array(self._key_hashes(keys), np.int64), timestamps)
+        return KeyedRows(rows, np.array(self._key_hashes(keys), np.int64), timestamps)
 
     def _key_hashes(self, columns: list[list[Any]]) -> list[int]:
         """Hash keys like `timerheap.spark._plan.build`."""
@@ -363,7 +363,7 @@ class Inputs:
             **options,
         )
 
-    def hashed(self, number: int, rows: object, query: Query) -> HashedRows:
+    def hashed(self, number: int, rows: object, query: Query) -> KeyedRows:
         """Return the rows of an input as they reach a key group of the query.
 
         TypeError, ValueError: if a row does not fit

@@ -17,7 +17,7 @@ from timerheap.functions import KeyedCoProcessFunction
 from timerheap.interval_join import IntervalJoin
 from timerheap.metrics import DistributionResult, Metrics
 from timerheap.output_tag import OutputTag
-from timerheap.spark._exchange.frames import HashedRows
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import (
@@ -279,7 +279,7 @@ class ProcessTester:
         self._now = now
         return self._run(None, self._group.watermark)
 
-    def _run(self, rows: HashedRows | None, watermark: int, broadcast: pa.Table | None = None) -> list[Row]:
+    def _run(self, rows: KeyedRows | None, watermark: int, broadcast: pa.Table | None = None) -> list[Row]:
         if self._failed:
             raise RuntimeError(
                 "the function must not have failed before; restore() a snapshot, or begin anew"

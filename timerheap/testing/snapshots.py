@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from timerheap.spark._group.checkpoint import MANIFEST, Manifest, Stored
+from timerheap.spark._group import key_group
+from timerheap.spark._group.checkpoint import Chunks, Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import Query
 
@@ -12,36 +13,13 @@ _SCHEMA = pa.schema([("kind", pa.int16()), ("id", pa.int32()), ("data", pa.binar
 _CLOCK = b"timerheap.now"
 
 
-class _Chunks:
-    """A `ChunkStore` in memory."""
-
-    def __init__(self, chunks: dict[tuple[int, int], bytes]) -> None:
-        self.chunks = chunks
-
-    def read(self, kind: int, id_: int) -> bytes | None:
-        return self.chunks.get((kind, id_))
-
-    def write(self, kind: int, id_: int, data: bytes) -> None:
-        self.chunks[kind, id_] = data
-
-    def remove(self, kind: int, id_: int) -> None:
-        del self.chunks[kind, id_]
-
-    def read_manifest(self) -> Manifest | None:
-        data = self.read(MANIFEST, 0)
-        return None if data is None else Manifest.from_bytes(data)
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        self.write(MANIFEST, 0, manifest.to_bytes())
-
-
 def save_group(group: KeyGroup, max_parallelism: int, now: int | None) -> bytes:
     """Return a key group as bytes, which `load_group` reads."""
-    store = _Chunks({})
+    store = Chunks()
     stored = Stored(Manifest(max_parallelism))
     parts, watermark = group.parts(), group.watermark
     stored.save(store, parts, b"", group.losses, group.late_rows, whole=True, watermark=watermark)
-    columns = zip(*((kind, id_, data) for (kind, id_), data in sorted(store.chunks.items())), strict=True)
+    columns = zip(*((kind, id_, data) for (kind, id_), data in sorted(store.items())), strict=True)
     arrays = [pa.array(column, type_) for column, type_ in zip(columns, _SCHEMA.types, strict=True)]
     schema = _SCHEMA.with_metadata({_CLOCK: b"" if now is None else str(now).encode()})
     sink = pa.BufferOutputStream()
@@ -65,12 +43,10 @@ def load_group(query: Query, max_parallelism: int, data: bytes) -> tuple[KeyGrou
     except (ValueError, pa.ArrowException, OSError, StopIteration) as e:
         raise ValueError(f"snapshot must be what snapshot() has returned: {e}") from e
     kinds, ids, chunks = (column.to_pylist() for column in batch.columns)
-    store = _Chunks(dict(zip(zip(kinds, ids, strict=True), chunks, strict=True)))
+    store = Chunks(zip(zip(kinds, ids, strict=True), chunks, strict=True))
     manifest = store.read_manifest()
     if manifest is None:
         raise ValueError("snapshot must be what snapshot() has returned, got one without a manifest")
     manifest.check(max_parallelism)
-    group = KeyGroup(query.layout)
-    stored = Stored.load(store, manifest, group.part, query.drop_state)
-    group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
-    return group.loaded(None if stored.drops else manifest.losses), int(now) if now else None
+    group, _ = key_group.load_group(store, manifest, query.layout)
+    return group, int(now) if now else None

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from timerheap._native._heap import NESTED, TEXT, ArrayView, Packing, read_frame, spark_hashes
-from timerheap.spark._arrow import FITS, concatenated, is_flat, narrow_column, view_of
+from timerheap.spark._arrow import FITS, KeyedRows, is_flat, narrow_column, view_of
 from timerheap.spark._exchange.observed import merged, observed
 from timerheap.spark._exchange.placement import Placement, labels_of
 from timerheap.spark._query import Query, nullable_arrow_schema, shown_name
@@ -37,11 +37,8 @@ def freeze_modules(load: Callable[[], object] | None = None) -> None:
     worker anyway. Only the first task of a worker does this, and the first with an operator, since later ones
     find live state as well.
 
-    Parameters
-    ----------
-    load : callable, optional
-        Imports the modules of an operator. What it returns is dropped before: a user's function that is
-        exempt and refers to itself would live as long as the worker, with all that it has made.
+    `load` imports the modules of an operator. What it returns is dropped before: a user's function that is
+    exempt and refers to itself would live as long as the worker, with all that it has made.
     """
     global _done
     level = 1 if load is None else 2
@@ -70,15 +67,8 @@ def frames_of(
 ) -> tuple[np.ndarray, pa.Array]:
     """Return the partitions that have rows, and a frame with the rows of each, in the order of key groups.
 
-    Flat columns are copied once. Nested ones are taken, and written as a batch of Arrow's.
-
-    Parameters
-    ----------
-    batches : list of pyarrow.RecordBatch
-        One or more of one schema.
-    hashes : list of ndarray of int64
-        The hashes of the keys, for each batch.
-    placement : Placement
+    Flat columns are copied once. Nested ones are taken, and written as a batch of Arrow's. There are one or
+    more batches of one schema, each with the hashes of its keys.
     """
     schema = batches[0].schema
     packing = Packing(hashes, placement.max_parallelism, placement.partitions)
@@ -119,12 +109,8 @@ def rows_of(frame: Any) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
     """Return the rows of a frame, their key groups in order, and the number of rows of each.
 
     Text and bytes have 32-bit offsets, which suffice for a frame. The rows are views of the frame where it
-    has the same bytes.
-
-    Raises
-    ------
-    ValueError
-        If the frame was not written by `frames_of` of this version, or is damaged.
+    has the same bytes. Raises ValueError if the frame was not written by `frames_of` of this version, or is
+    damaged.
     """
     data = np.frombuffer(frame, np.uint8)
     if data.ctypes.data % 8:
@@ -234,30 +220,14 @@ class Reducer(Protocol):
 
 @dataclass(frozen=True)
 class Packer:
-    """The function of the stage (``mapInArrow``).
+    """The function of the stage (``mapInArrow``)."""
 
-    Parameters
-    ----------
-    key : str
-        The key column, if the rows come without `HASH`.
-    columns : list of (argument, column)
-        The columns that must not be null, each with the argument that named it in the user's call.
-    event_time : str or None
-        The event time's column.
-    max_parallelism : int or None
-        Number of key groups; None: the default for the number of partitions.
-    announces : bool, default False
-        Whether the first micro-batch calls every partition even if it has no rows.
-    reduce : callable, optional
-        Returns a `Reducer`, whose rows are sent instead.
-    """
-
-    key: str
-    columns: list[tuple[str, str]]
+    key: str  # the key column, if the rows come without `HASH`
+    columns: list[tuple[str, str]]  # the arguments that name columns without null, and the columns
     event_time: str | None
-    max_parallelism: int | None
-    announces: bool = False
-    reduce: Callable[[], Reducer] | None = None
+    max_parallelism: int | None  # None: the default for the number of partitions
+    announces: bool = False  # whether the first micro-batch calls every partition even without rows
+    reduce: Callable[[], Reducer] | None = None  # its rows are sent instead
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack the rows of a task."""
@@ -350,13 +320,7 @@ def packed_copies(partitions: np.ndarray, sequence: int, table: pa.Table) -> pa.
 
 @dataclass(frozen=True)
 class Broadcaster:
-    """The function of the stage that copies rows (``mapInArrow``); its output is `PACKED`.
-
-    Parameters
-    ----------
-    max_parallelism : int or None
-        Number of key groups; None: the default for the number of partitions.
-    """
+    """The function of the stage that copies rows (``mapInArrow``); its output is `PACKED`."""
 
     max_parallelism: int | None
 
@@ -382,63 +346,18 @@ def broadcast_rows(type_: StructType, packed: Iterable[tuple[int, bytes]]) -> pa
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HashedRows:
-    """Rows with the hashes of their keys and their event times.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch, n rows
-        By the `schema` of the query; with 64-bit offsets if they need them.
-    hashes : ndarray of int64, shape (n,)
-    timestamps : ndarray of int64, shape (n,)
-        Epoch ms; zeros in a query without event time.
-    """
-
-    rows: pa.RecordBatch
-    hashes: np.ndarray
-    timestamps: np.ndarray
-
-    def slice(self, start: int, stop: int) -> HashedRows:
-        """Return the rows from `start` up to but not including `stop`, without copying."""
-        rows = self.rows.slice(start, stop - start)
-        return HashedRows(rows, self.hashes[start:stop], self.timestamps[start:stop])
-
-    @staticmethod
-    def concatenated(parts: list[HashedRows]) -> HashedRows:
-        """Return the rows of all parts, one or more."""
-        if len(parts) == 1:
-            return parts[0]
-        return HashedRows(
-            concatenated([part.rows for part in parts]),
-            np.concatenate([part.hashes for part in parts]),
-            np.concatenate([part.timestamps for part in parts]),
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The rows of one frame.
+    """The rows of one frame."""
 
-    Parameters
-    ----------
-    rows : HashedRows
-    key_groups, counts : list of int
-        The key groups in the order of their rows, and the number of rows of each.
-    """
-
-    rows: HashedRows
-    key_groups: list[int]
-    counts: list[int]
+    rows: KeyedRows
+    key_groups: list[int]  # in the order of their rows
+    counts: list[int]  # the number of rows of each
 
 
 def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part], pa.Table]:
     """Return a partition's rows in input order, in parts, and the event times that all tasks have observed.
 
-    Parameters
-    ----------
-    query : Query
-    packed : iterable of (sequence, blob)
-        Output of the pack stage, in any order.
+    `packed` are the sequences and blobs of the pack stage, in any order.
     """
     parts, seen = [], []
     for sequence, blob in sorted(packed, key=lambda pair: int(pair[0])):
@@ -450,21 +369,21 @@ def unpack(query: Query, packed: Iterable[tuple[int, bytes]]) -> tuple[list[Part
     return parts, merged(seen)
 
 
-def _fitted(query: Query, batch: pa.RecordBatch) -> HashedRows:
+def _fitted(query: Query, batch: pa.RecordBatch) -> KeyedRows:
     columns = [narrow_column(batch.column(field.name), field.type) for field in query.schema]
     rows = pa.RecordBatch.from_arrays(columns, schema=query.schema)
     timestamps = np.zeros(batch.num_rows, np.int64)
     if query.event_time in rows.schema.names:
         timestamps = event_millis(rows.column(query.event_time))
-    return HashedRows(rows, key_hashes(batch, query.key[0]), timestamps)
+    return KeyedRows(rows, key_hashes(batch, query.key[0]), timestamps)
 
 
-def by_key_group(parts: list[Part]) -> dict[int, HashedRows]:
+def by_key_group(parts: list[Part]) -> dict[int, KeyedRows]:
     """Return the rows of each key group that has some."""
-    found: dict[int, list[HashedRows]] = {}
+    found: dict[int, list[KeyedRows]] = {}
     for part in parts:
         start = 0
         for key_group, count in zip(part.key_groups, part.counts, strict=True):
             found.setdefault(key_group, []).append(part.rows.slice(start, start + count))
             start += count
-    return {key_group: HashedRows.concatenated(slices) for key_group, slices in found.items()}
+    return {key_group: KeyedRows.concatenated(slices) for key_group, slices in found.items()}

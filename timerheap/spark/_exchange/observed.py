@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["OBSERVED", "merged", "observed"]
-
 OBSERVED = pa.schema(
     [("input", pa.int8()), ("channel", pa.string()), ("max_timestamp", pa.int64()), ("count", pa.int64())]
 )
@@ -31,17 +29,9 @@ def observed(
 ) -> pa.Table:
     """Return what `n` rows show of their channels, a table of `OBSERVED`; O(n).
 
-    Parameters
-    ----------
-    n : int
-    times : ndarray of int64, shape (n,), or None
-        Event times, None if the rows have none.
-    timed : ndarray of bool, shape (n,), optional
-        Whether the event time of a row counts; by default all do.
-    inputs : ndarray of int8, shape (n,), optional
-        The number of each row's input, 0 or 1; by default 0.
-    channels : pyarrow.Array of string, shape (n,), optional
-        By default the rows have no channels.
+    The columns have the shape (n,): event times (int64), None if the rows have none; whether each counts
+    (bool), by default yes; the number of each row's input (int8), by default 0; and its channel, by default
+    none.
     """
     if channels is None and inputs is None:
         counted = _NO_TIMES if times is None else times if timed is None else times[timed]
@@ -87,14 +77,8 @@ def _encoded(channels: pa.Array) -> tuple[pa.Array, np.ndarray]:
 def _table(names: pa.Array, codes: np.ndarray, newest: np.ndarray, counts: np.ndarray) -> pa.Table:
     """Return a table of `OBSERVED`, of what has rows.
 
-    Parameters
-    ----------
-    names : pyarrow.Array of string
-        The names of the channels.
-    codes : ndarray of int64, shape (n,)
-        Twice the number of a name, plus the number of the input.
-    newest, counts : ndarray of int64, shape (n,)
-        The largest timestamp, or `_NONE`, and the number of rows.
+    The arrays are int64, of shape (n,). A code is twice the number of a name, plus the number of the input;
+    beside it are the largest timestamp, or `_NONE`, and the number of rows.
     """
     present = np.flatnonzero(counts)
     codes, newest = codes[present], newest[present]

@@ -10,15 +10,6 @@ from pyspark import TaskContext
 
 from timerheap.hashing import spark_hashes, spark_preimages
 
-__all__ = [
-    "DEFAULT_PARTITIONS",
-    "MAX_KEY_GROUPS",
-    "Placement",
-    "key_group_of",
-    "label_of",
-    "labels_of",
-]
-
 DEFAULT_PARTITIONS = 200
 """Spark's own default of ``spark.sql.shuffle.partitions``, which the properties of a task leave out."""
 
@@ -33,23 +24,13 @@ _PARTITIONS = (  # of stateful operators; the first is set if it differs from th
 
 
 def labels_of(key_groups: np.ndarray) -> np.ndarray:
-    """Return the label of each key group: the int whose hash in Spark is the number of the group.
+    """Return the label of each key group, int32: the int whose hash in Spark is the number of the group.
 
     Spark puts a label on the shuffle partition ``pmod(hash(label), partitions)``. So key group g is on
     partition ``g % partitions`` however many partitions there are, before and after Spark repartitions a
     checkpoint. Spark does not spread plain numbers evenly: 0 to 127 leave 13 of 64 partitions empty. Costs
     some 20 ns a group, since murmur3 of an int can be inverted.
 
-    Parameters
-    ----------
-    key_groups : ndarray of int, shape (n,)
-
-    Returns
-    -------
-    ndarray of int32, shape (n,)
-
-    Examples
-    --------
     >>> labels_of(np.arange(3))
     array([-1693959553, -1910889132, -1382833682], dtype=int32)
     """
@@ -68,14 +49,7 @@ def key_group_of(label: int) -> int:
 
 
 class Placement(NamedTuple):
-    """The shuffle partitions and key groups that a query runs with.
-
-    Parameters
-    ----------
-    partitions : int
-    max_parallelism : int
-        Number of key groups.
-    """
+    """The shuffle partitions and the number of key groups that a query runs with."""
 
     partitions: int
     max_parallelism: int

@@ -15,8 +15,6 @@ from timerheap.spark._slices import PartialColumns, WindowSpec, input_column
 from timerheap.tvf import Partials, SliceAssigner
 from timerheap.tvf.columns import Groups
 
-__all__ = ["LocalStage", "SlicedRows"]
-
 
 @dataclass(frozen=True)
 class LocalStage:

@@ -66,15 +66,10 @@ _SLACK = 16 << 10
 
 
 class Tiers:
-    """The limits of one key group.
+    """The limits of one key group, whose id shifts them, so that groups do not all merge at the same time.
 
     A segment of less than 4 KiB has level 0; each further level has segments of 8 times the size. A smaller
     segment below a larger one counts as one of the larger one's level, since it cannot be merged without it.
-
-    Parameters
-    ----------
-    id_ : bytes
-        The group's id, which shifts the limits, so that groups do not all merge at the same time.
     """
 
     def __init__(self, id_: bytes) -> None:
@@ -86,22 +81,13 @@ class Tiers:
         return nbytes < _SMALL
 
     def overgrown(self, stored: int, changed: int, live: int) -> bool:
-        """Return whether to write a part anew.
-
-        Parameters
-        ----------
-        stored, changed, live : int
-            The size of its run, of its changes, and of the part itself, in bytes.
-        """
+        """Return whether to write a part anew, given the bytes of its run, of its changes and of itself."""
         return 0 < changed >= live or stored > self._growth * live + _SLACK
 
     def merge_from(self, sizes: list[int]) -> int:
         """Return the first segment of those to merge into the last one; the last one if there are none.
 
-        Parameters
-        ----------
-        sizes : list of int
-            The sizes of the segments, the oldest first.
+        The sizes are those of the segments, the oldest first.
         """
         sizes = list(sizes)
         while (start := self._full_level(sizes)) < len(sizes) - 1:
@@ -126,24 +112,13 @@ def _level(nbytes: int) -> int:
 
 
 class Standing(NamedTuple):
-    """What a key group held when it was saved.
+    """What a key group held when it was saved, under the names of the metrics."""
 
-    Parameters
-    ----------
-    event_time_timers, processing_time_timers : int
-        Its timers; for windows their ends, by key and slice.
-    keys : int
-    waiting_rows : int
-        Its rows that wait for the watermark.
-    next_event_time_timer, next_processing_time_timer : int or None
-        When the next of these is due, epoch ms; None if there is none.
-    """
-
-    event_time_timers: int = 0
-    processing_time_timers: int = 0
+    pending_event_time_timers: int = 0  # of windows, the ends by key and slice
+    pending_processing_time_timers: int = 0
     keys: int = 0
     waiting_rows: int = 0
-    next_event_time_timer: int | None = None
+    next_event_time_timer: int | None = None  # epoch ms; None if there is none
     next_processing_time_timer: int | None = None
 
 
@@ -168,24 +143,12 @@ _WAKE_UP, _CLOCK_APART, _NEXT_EVENT, _NEXT_PROCESSING, _CLOCK_STALE = 1, 2, 4, 8
 
 @dataclass(slots=True)
 class Segment:
-    """The chunks of one save, or of several that have been merged.
+    """The chunks of one save, or of several that have been merged."""
 
-    Parameters
-    ----------
-    count : int
-        Number of chunks.
-    nbytes : int
-        Their size.
-    rows : int
-        The number of their rows.
-    digest : int
-        The `joint_digest` of all of them, unsigned, 32 bits.
-    """
-
-    count: int
+    count: int  # the number of chunks; the size and the number of rows are those of all of them
     nbytes: int
     rows: int
-    digest: int
+    digest: int  # their `joint_digest`, unsigned, 32 bits
 
 
 @dataclass(slots=True)
@@ -193,21 +156,12 @@ class Run:
     """The chunks of one part: a stack of segments, the oldest first.
 
     Chunk 0 has the name and the schema of the part; those of the segments follow, numbered from 1.
-
-    Parameters
-    ----------
-    kind : int
-    schema : int
-        The fingerprint of chunk 0; -1 before it is written.
-    size, entries : int
-        The size in bytes of the last snapshot that was written, and the number of entries of the part then.
-    segments : list of Segment
     """
 
     kind: int
-    schema: int = -1
-    size: int = 0
-    entries: int = 0
+    schema: int = -1  # the fingerprint of chunk 0; -1 before it is written
+    size: int = 0  # the bytes of the last snapshot that was written
+    entries: int = 0  # how many the part had then
     segments: list[Segment] = field(default_factory=list)
 
     @property
@@ -228,44 +182,18 @@ class Run:
 
 @dataclass(slots=True)
 class Manifest:
-    """The table of contents of a group.
-
-    Parameters
-    ----------
-    max_parallelism : int
-    id : bytes
-        8 bytes, which the group keeps for life, and which the attempts of its first task agree on.
-    token : bytes
-        16 random bytes, which every save, even a retried one, sets anew.
-    watermark : int
-        The watermark that the group has been run up to.
-    clock : bytes
-        The clock; if it is longer than `INLINE_CLOCK`, it is in chunks, and this is the `digest` of each.
-    clock_apart : bool
-        Whether the clock is in chunks.
-    clock_stale : bool
-        Whether these are of an earlier save, after which the channels may have advanced.
-    late_rows : int
-        The number of late rows so far.
-    losses : int
-        What has gone from the group since its dead keys were last looked for.
-    wake_up : int or None
-        The timestamp of the group's timer in Spark.
-    standing : Standing
-        What the group holds.
-    runs : list of Run
-    """
+    """The table of contents of a group."""
 
     max_parallelism: int
-    id: bytes = bytes(8)
-    token: bytes = b""
-    watermark: int = MIN_WATERMARK
-    clock: bytes = b""
-    clock_apart: bool = False
-    clock_stale: bool = False
+    id: bytes = bytes(8)  # the same for life, and for all attempts of the first task of the group
+    token: bytes = b""  # 16 random bytes, which every save, even a retried one, sets anew
+    watermark: int = MIN_WATERMARK  # the group has been run up to it
+    clock: bytes = b""  # or, if it is longer than `INLINE_CLOCK`, the `digest` of each of its chunks
+    clock_apart: bool = False  # whether the clock is in chunks
+    clock_stale: bool = False  # whether these are of an earlier save, after which channels may have advanced
     late_rows: int = 0
-    losses: int = 0
-    wake_up: int | None = None
+    losses: int = 0  # what has gone from the group since its dead keys were last looked for
+    wake_up: int | None = None  # the timestamp of the group's timer in Spark
     standing: Standing = NOTHING
     runs: list[Run] = field(default_factory=list)
 
@@ -450,11 +378,15 @@ class CheckpointedPart(LoadedPart, Protocol):
         """Return the number of entries, from which the size of a snapshot is estimated."""
 
 
-class ChunkStore(Protocol):
-    """The Spark state variables of the current key group."""
+class ChunkReader(Protocol):
+    """Reads the chunks of a key group."""
 
     def read(self, kind: int, id_: int) -> bytes | None:
         """Return a chunk, or None if there is none."""
+
+
+class ChunkStore(ChunkReader, Protocol):
+    """The Spark state variables of the current key group."""
 
     def write(self, kind: int, id_: int, data: bytes) -> None:
         """Write a chunk."""
@@ -469,15 +401,35 @@ class ChunkStore(Protocol):
         """Write the manifest."""
 
 
-def read_clock(manifest: Manifest, read: Callable[[int, int], bytes | None]) -> bytes:
-    """Return the clock of a manifest; `read` returns a chunk by kind and id, or None."""
+class Chunks(dict[tuple[int, int], bytes]):
+    """A `ChunkStore` in memory: chunks by kind and id."""
+
+    def read(self, kind: int, id_: int) -> bytes | None:
+        return self.get((kind, id_))
+
+    def write(self, kind: int, id_: int, data: bytes) -> None:
+        self[kind, id_] = data
+
+    def remove(self, kind: int, id_: int) -> None:
+        del self[kind, id_]
+
+    def read_manifest(self) -> Manifest | None:
+        data = self.get((MANIFEST, 0))
+        return None if data is None else Manifest.from_bytes(data)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        self[MANIFEST, 0] = manifest.to_bytes()
+
+
+def read_clock(manifest: Manifest, store: ChunkReader) -> bytes:
+    """Return the clock of a manifest."""
     if not manifest.clock_apart:
         return manifest.clock
-    return b"".join(_read_half(read, half, manifest.clock[16 * half : 16 * half + 16]) for half in _HALVES)
+    return b"".join(_read_half(store, half, manifest.clock[16 * half : 16 * half + 16]) for half in _HALVES)
 
 
-def _read_half(read: Callable[[int, int], bytes | None], id_: int, wanted: bytes) -> bytes:
-    data = read(CLOCK, id_)
+def _read_half(store: ChunkReader, id_: int, wanted: bytes) -> bytes:
+    data = store.read(CLOCK, id_)
     if data is None:
         raise ValueError("the checkpoint lacks a chunk of the watermark's state")
     try:
@@ -488,6 +440,13 @@ def _read_half(read: Callable[[int, int], bytes | None], id_: int, wanted: bytes
     if digest(half) != wanted:
         raise ValueError("a chunk of the watermark's state is not that of the manifest")
     return half
+
+
+def described(store: ChunkReader, runs: Iterable[Run]) -> Iterator[tuple[Run, str, pa.Schema]]:
+    """Yield the runs that have contents or are of user states, with their names and schemas."""
+    for run in runs:
+        if run.segments or run.kind >= USER_STATE:
+            yield run, *read_schema(run.kind, _read(store, run.kind, 0, ""))
 
 
 class Stored:
@@ -507,7 +466,7 @@ class Stored:
     @classmethod
     def load(
         cls,
-        store: ChunkStore,
+        store: ChunkReader,
         manifest: Manifest,
         make_part: Callable[[int, str, pa.Schema], LoadedPart],
         drop_state: Collection[str] = (),
@@ -517,10 +476,7 @@ class Stored:
         User states named in `drop_state` are not read, and the next save removes them.
         """
         dropped = []
-        for run in manifest.runs:
-            if not run.segments and run.kind < USER_STATE:
-                continue
-            name, schema = read_schema(run.kind, _read(store, run.kind, 0, ""))
+        for run, name, schema in described(store, manifest.runs):
             if run.kind >= USER_STATE and name in drop_state:
                 dropped.append(run)
                 continue
@@ -550,10 +506,6 @@ class Stored:
     def drops(self) -> bool:
         """Whether the next save removes a state."""
         return bool(self._dropped)
-
-    def read_clock(self, store: ChunkStore) -> bytes:
-        """Return the clock of the last save."""
-        return read_clock(self.manifest, store.read)
 
     def save(
         self,
@@ -687,7 +639,7 @@ class Stored:
             self._recent.pop((kind, id_), None)
 
 
-def _read(store: ChunkStore, kind: int, id_: int, name: str) -> bytes:
+def _read(store: ChunkReader, kind: int, id_: int, name: str) -> bytes:
     data = store.read(kind, id_)
     if data is None:
         raise ValueError(f"the checkpoint lacks chunk {id_} of kind {kind} {name!r}")

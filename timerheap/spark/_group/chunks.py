@@ -21,23 +21,6 @@ from timerheap._native._heap import seal, unseal
 from timerheap.spark._arrow import fitting, narrow
 from timerheap.spark._group.columns import Column
 
-__all__ = [
-    "CLOCK",
-    "EVENT_EXPIRIES",
-    "EVENT_TIMERS",
-    "KEYS",
-    "PROCESSING_EXPIRIES",
-    "PROCESSING_TIMERS",
-    "ROWS",
-    "SLICES",
-    "USER_STATE",
-    "pieces",
-    "read_chunk",
-    "read_schema",
-    "write_chunk",
-    "write_schema",
-]
-
 # The kinds of chunks; frozen, since checkpoints contain them. User states have USER_STATE and up.
 EVENT_TIMERS = 16
 PROCESSING_TIMERS = 17

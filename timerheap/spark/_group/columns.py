@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import ColumnReader
-from timerheap.spark._arrow import FITS, view_of, wide
+from timerheap.spark._arrow import FITS, map_type, view_of, wide
 from timerheap.spark._group.memory import (
     PROCESS,
     Buffer,
@@ -24,25 +24,11 @@ from timerheap.spark._group.memory import (
 
 
 class ArrayLayout:
-    """A growable array: a validity bitmap, other buffers, and children.
+    """A growable array of `n` values: a validity bitmap, other buffers, and those of fields or elements.
 
     Appending has two steps, so that a failed allocation in any part of the tree changes none of it: `grow`
-    makes room, and `append` then fills it. Both accept 32-bit and 64-bit offsets.
-
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-        With 64-bit offsets, and without maps.
-    memory : Memory
-    *children : ArrayLayout
-        Those of the fields or elements.
-
-    Attributes
-    ----------
-    n : int
-        Length.
-    fixed_width : bool
-        Whether no part of the tree has offsets, so that values can be overwritten.
+    makes room, and `append` then fills it. Both accept 32-bit and 64-bit offsets. The type has 64-bit offsets
+    and no maps. Values can be overwritten if it is of `fixed_width`: no part of the tree has offsets.
     """
 
     _buffers_beside_validity = 0
@@ -124,7 +110,7 @@ class ArrayLayout:
     def attach(self, head: list[Any]) -> None:
         """Attach the array that `head` describes; O(1)."""
         self.n, self._nulls, buffers, children = head
-        self._validity, *self._buffers = (Buffer.attach(self._memory, buffer) for buffer in buffers)
+        self._validity, *self._buffers = (Buffer(self._memory, buffer) for buffer in buffers)
         for child, described in zip(self.children, children, strict=True):
             child.attach(described)
 
@@ -366,35 +352,19 @@ class Column:
     """A growable Arrow array of one type, which keeps its bytes in a `Memory`.
 
     Arrow's maps have 32-bit offsets, which count entries. A column may hold more entries than that: it keeps
-    maps as lists of entries with 64-bit offsets, and converts what is taken.
-
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-    memory : Memory
-
-    Attributes
-    ----------
-    type : pyarrow.DataType
-        `type_` with 64-bit offsets: the type of what is returned.
-    fixed_width : bool
-        Whether values can be overwritten: no part of the type has offsets.
+    maps as lists of entries with 64-bit offsets, and converts what is taken. What it returns is of `type`,
+    the type with 64-bit offsets. Values can be overwritten if no part of it has offsets: `fixed_width`.
     """
 
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: list[Any] | None = None) -> None:
         self.type = wide(type_)
         self._layout = layout_of(_without_maps(self.type), memory)
         self.fixed_width = self._layout.fixed_width
-
-    @classmethod
-    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> Column:
-        """Return the column that `head` describes; O(1) for a type."""
-        column = cls(type_, memory)
-        column._layout.attach(head)
-        return column
+        if head is not None:
+            self._layout.attach(head)
 
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach the column."""
         return self._layout.head()
 
     def __len__(self) -> int:
@@ -467,18 +437,8 @@ class Column:
 
 @lru_cache(maxsize=256)
 def _without_maps(type_: pa.DataType) -> pa.DataType:
-    """Return a wide type with lists of entries for maps, at every depth."""
-    if pa.types.is_map(type_):
-        return pa.large_list(pa.field("entries", _without_maps(_entries(type_)), nullable=False))
-    if pa.types.is_large_list(type_):
-        return pa.large_list(type_.value_field.with_type(_without_maps(type_.value_type)))
-    if pa.types.is_struct(type_):
-        return pa.struct([field.with_type(_without_maps(field.type)) for field in type_])
-    return type_
-
-
-def _entries(type_: pa.MapType) -> pa.DataType:
-    return pa.struct([type_.key_field, type_.item_field])
+    """Return a type with lists of entries, with 64-bit offsets, for maps at every depth."""
+    return map_type(type_, lambda each: pa.large_list(each.field(0)) if pa.types.is_map(each) else each)
 
 
 def _with_maps(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -495,7 +455,7 @@ def _with_maps(array: pa.Array, type_: pa.DataType) -> pa.Array:
                 f"maps must have at most {FITS} entries at a time, got {offsets[-1]}; process fewer rows"
             )
         own = [array.buffers()[0], pa.py_buffer(offsets.astype(np.int32))]
-        children = [_with_maps(array.values, _entries(type_))]
+        children = [_with_maps(array.values, type_.field(0).type)]
     else:
         own = array.buffers()[:2]
         children = [_with_maps(array.values, type_.value_type)]

@@ -30,13 +30,9 @@ _CHAIN = pa.list_(pa.field("link", pa.struct([("segment", pa.int64()), ("length"
 class Edits:
     """Changes of contents: rows to append to the contents of their keys, or to replace them.
 
-    Parameters
-    ----------
-    ids : ndarray of int64, shape (n,)
-        A key may have several rows, which then apply in this order.
-    replaces : ndarray of bool, shape (n,)
-        Whether a row replaces what its key had before; an empty row that does removes the contents.
-    rows : pyarrow.LargeListArray, shape (n,)
+    The ids (int64), what `replaces` (bool) and the rows (lists with 64-bit offsets) have the shape (n,). A
+    key may have several rows, which then apply in this order. An empty row that replaces removes the
+    contents.
     """
 
     def __init__(self, ids: np.ndarray, replaces: np.ndarray, rows: pa.Array) -> None:
@@ -81,35 +77,21 @@ class SegmentChains:
     Appending adds a segment. Then the newest segments are joined as long as the one before them is at most
     twice as long, so that each is more than twice as long as the next: a chain has O(log n) segments, and n
     entries are copied O(n log n) times in all, however they come.
-
-    Parameters
-    ----------
-    type_ : pyarrow.ListType
-        The type of contents.
-    compact : Compact
-    memory : Memory
     """
 
-    def __init__(self, type_: pa.DataType, compact: Compact, memory: Memory = PROCESS) -> None:
+    _next: int  # the id of the next segment
+
+    def __init__(
+        self, type_: pa.DataType, compact: Compact, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
+        links, segments, self._next = head or ((), (), 0)
         self._compact = compact
-        self._chains = IdTable(_CHAIN, memory)
-        self._segments = IdTable(type_, memory)
-        self._next = 0  # the id of the next segment
+        self._chains = IdTable(_CHAIN, memory, links)
+        self._segments = IdTable(type_, memory, segments)
         self.type = self._segments.type
 
-    @classmethod
-    def attach(cls, type_: pa.DataType, compact: Compact, memory: Memory, head: list[Any]) -> SegmentChains:
-        """Return the chains that `head` describes; O(1)."""
-        chains = cls.__new__(cls)
-        links, segments, chains._next = head
-        chains._compact = compact
-        chains._chains = IdTable.attach(_CHAIN, memory, links)
-        chains._segments = IdTable.attach(type_, memory, segments)
-        chains.type = chains._segments.type
-        return chains
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach it; see `Memory`."""
         return [self._chains.head(), self._segments.head(), self._next]
 
     def ids(self) -> np.ndarray:
@@ -142,13 +124,7 @@ class SegmentChains:
         self._segments.reserve(times)
 
     def apply(self, edits: Edits) -> int:
-        """Change the contents, and return how many keys have lost theirs.
-
-        Parameters
-        ----------
-        edits : Edits
-            One row for each key.
-        """
+        """Change the contents by edits with one row for each key; return how many keys have lost theirs."""
         links, bounds = self._chains_of(edits.ids)
         held, lengths = (links.field(name).to_numpy() for name in ("segment", "length"))
         start, end = bounds[:-1], bounds[1:]  # of the links of each key
@@ -254,31 +230,24 @@ class GrowingState(ABC, Generic[L]):
     """The contents of one list or map state, by key id: chains of segments behind what the batch has touched.
 
     Changes of the current batch are collected for each key, and become one row of its chain and of the
-    checkpoint. Contents are loaded only when they are read.
-
-    Parameters
-    ----------
-    kind : int
-        The kind of its chunks in the checkpoint.
-    name : str
-        The state's name.
-    type_ : pyarrow.DataType
-        The type of a whole list or map.
-    memory : Memory
+    checkpoint. Contents are loaded only when they are read. `type` is that of a whole list or map.
     """
 
     shape: ClassVar[str]
     id_column = 0
+    _losses: int
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
+        self._losses, chains = head or (0, ())
         self.kind = kind
         self.name = name
         self.type = type_
         rows = self._row_type(type_)
         self.schema = pa.schema([("key_hash", pa.int64()), ("replaces", pa.bool_()), (self.shape, rows)])
-        self._chains = SegmentChains(rows, self._compact, memory)
+        self._chains = SegmentChains(rows, self._compact, memory, chains)
         self._journal: list[Edits] = []
-        self._losses = 0
         self._at_hand: list[np.ndarray] = []
         self._loaded: dict[int, L] = {}
 
@@ -287,32 +256,24 @@ class GrowingState(ABC, Generic[L]):
         """Return an empty state for chunks of this schema."""
         return cls(kind, name, cls._type_of(schema.field(cls.shape).type), memory)
 
-    @classmethod
-    def attach(cls, kind: int, name: str, type_: pa.DataType, memory: Memory, head: list[Any]) -> Self:
-        """Return the state that `head` describes; O(1)."""
-        state = cls(kind, name, type_)
-        state._losses, chains = head
-        state._chains = SegmentChains.attach(cls._row_type(type_), cls._compact, memory, chains)
-        return state
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         return [self._losses, self._chains.head()]
 
     @staticmethod
-    @abstractmethod
     def _row_type(type_: pa.DataType) -> pa.DataType:
         """Return the list type of the rows of chunks, given the type of whole contents."""
+        return type_
 
     @staticmethod
-    @abstractmethod
     def _type_of(rows: pa.DataType) -> pa.DataType:
         """Return the type of whole contents, given that of the rows of chunks."""
+        return rows
 
     @staticmethod
-    @abstractmethod
     def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
-        """See `timerheap.spark._group.growing_state.Compact`."""
+        """See `Compact`."""
+        return rows
 
     @abstractmethod
     def _read(self, ids: list[int], rows: pa.Array) -> None:
@@ -396,11 +357,9 @@ class GrowingState(ABC, Generic[L]):
         self._chains.apply(_edits(batch).composed(self._compact))
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self._chains.reserve(times)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         edits = Edits.concatenated([_edits(batch) for batch in batches]).composed(self._compact)
         return _batch(edits, self.schema)
 
@@ -441,22 +400,12 @@ def log_type(type_: pa.MapType) -> pa.ListType:
     return pa.list_(pa.field("entry", pa.struct(fields)))
 
 
-def map_type(log: pa.ListType) -> pa.MapType:
-    """Return the type of the map whose log has this type."""
-    return pa.map_(log.value_type.field("key").type, log.value_type.field("value").type)
-
-
 def compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
     """Return logs with the same effect, in which a key has at most a removal and then a value.
 
     Like a dict, a log keeps the place of the first value of a key since its last removal. A log of whole
-    contents needs no removals.
-
-    Parameters
-    ----------
-    rows : pyarrow.LargeListArray of `log_type`, shape (n,)
-    whole : ndarray of bool, shape (n,)
-        Which logs begin with nothing.
+    contents, one that begins with nothing, needs no removals. Rows of `log_type` and `whole` have the shape
+    (n,).
     """
     entries = rows.flatten()
     removed = entries.field("removed").to_numpy(zero_copy_only=False)
@@ -528,21 +477,9 @@ class ListTable(GrowingState[list[Any]]):
 
     shape = "list"
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        super().__init__(kind, name, type_, memory)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._pending: dict[int, tuple[bool, list[Any]]] = {}  # whether it replaces, and elements
-
-    @staticmethod
-    def _row_type(type_: pa.DataType) -> pa.DataType:
-        return type_
-
-    @staticmethod
-    def _type_of(rows: pa.DataType) -> pa.DataType:
-        return rows
-
-    @staticmethod
-    def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
-        return rows
 
     def load(self, key_id: int) -> list[Any]:
         """Return the elements of a key; `append` extends the list."""
@@ -616,11 +553,11 @@ class MapTable(GrowingState[dict[Any, Any]]):
 
     shape = "map"
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        super().__init__(kind, name, type_, memory)
-        self._key = KeyCodec(type_.key_type, f"state {name!r}, a key", Row)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._key = KeyCodec(self.type.key_type, f"state {self.name!r}, a key", Row)
         self._pending: dict[int, _Changes] = {}
-        self._searchable = searchable(type_.key_type)
+        self._searchable = searchable(self.type.key_type)
         self._searched: dict[int, tuple[int, pa.Array | None]] = {}  # how often, and the log
 
     @staticmethod
@@ -629,7 +566,7 @@ class MapTable(GrowingState[dict[Any, Any]]):
 
     @staticmethod
     def _type_of(rows: pa.DataType) -> pa.DataType:
-        return map_type(rows)
+        return pa.map_(rows.value_type.field("key").type, rows.value_type.field("value").type)
 
     @staticmethod
     def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
@@ -788,4 +725,4 @@ def attached_state(memory: Memory, head: list[Any]) -> UserState:
     """Return the state that `head` describes; O(1)."""
     kind, shape, schema, head = head
     (field,) = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schema)))
-    return _TABLES[shape].attach(kind, field.name, field.type, memory, head)
+    return _TABLES[shape](kind, field.name, field.type, memory, head)

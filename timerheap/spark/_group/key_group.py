@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import from_text, xxh64
+from timerheap._native._heap import KeyTimerHeap, xxh64
 from timerheap.spark._group.checkpoint import (
-    MANIFEST,
     CheckpointedPart,
+    ChunkReader,
     LoadedPart,
     Manifest,
     Standing,
     Stored,
+    described,
 )
 from timerheap.spark._group.chunks import (
     EVENT_EXPIRIES,
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
     from timerheap.spark._group.open_windows import StoredWindows, WindowsPart
     from timerheap.spark._slices import WindowSpec
 
+_TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
+_PARTS = ("keys", "event", "processing", "rows", "slices")
+_NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {"states": {}, "expiries": {}}  # the head of a new group
 
 BROADCAST_STATE = "broadcast:"
 """Prefix of the names of broadcast states, which a function asks for when it has rows.
@@ -56,91 +60,51 @@ class GroupLayout:
 
     A live group outlives the task that has loaded it, so it must not refer to the query, whose function may
     have made large objects.
-
-    Parameters
-    ----------
-    key_fields : list of pyarrow.Field
-        The key columns.
-    rows : pyarrow.Schema
-        Of the rows that may wait.
-    order : {"event_time", "arrival"}
-        When rows reach the function.
-    one_timer_per_key : bool
-        Whether a key has one timer, which a new timestamp moves.
-    names_namespaces : bool
-        Whether timers may be in other namespaces than 0.
-    windows : WindowSpec or None
-        The windows to aggregate, None for a function.
-    drop_state : tuple of str
-        Names of states in the checkpoint to drop.
-    encrypted : bool
-        Whether Spark encrypts what it writes to local disks, so that live groups must stay in memory.
     """
 
     key_fields: list[pa.Field]
-    rows: pa.Schema
+    rows: pa.Schema  # of rows that may wait
     order: RowOrder
-    one_timer_per_key: bool
-    names_namespaces: bool
-    windows: WindowSpec | None
-    drop_state: tuple[str, ...]
-    encrypted: bool = False
+    one_timer_per_key: bool  # if so, a new timestamp moves it
+    names_namespaces: bool  # whether timers may be in other namespaces than 0
+    windows: WindowSpec | None  # None for a function
+    drop_state: tuple[str, ...]  # names of states that a load leaves out
+    encrypted: bool = False  # Spark encrypts local files, so that live groups must stay in memory
 
 
 class KeyGroup:
     """Holds everything that one key group of a query has.
 
-    Parameters
-    ----------
-    layout : GroupLayout
-    memory : Memory
-        Where everything is that another process needs to continue the group.
-    head : dict, optional
-        What `head` returned in that process: the group is then the one in `memory`, and the layout must be
-        one that it `fits`. O(1), except for windows. By default the group is empty.
-
-    Attributes
-    ----------
-    watermark : int
-        The watermark that the group has been run up to.
-    late_rows : int
-        The number of late rows so far.
-    wake_up : int or None
-        The timestamp of the group's timer in Spark.
+    In `memory` is everything that another process needs to continue the group. With the `head` that `head()`
+    returned in that process, the group is the one in that memory, and the layout must be one that it `fits`;
+    O(1), except for windows. `wake_up` is the timestamp of the group's timer in Spark.
     """
 
     def __init__(
         self, layout: GroupLayout, memory: Memory = PROCESS, head: dict[str, Any] | None = None
     ) -> None:
-        def part(cls: Any, name: str, *arguments: Any) -> Any:
-            if head is None:
-                return cls(*arguments, memory)
-            return cls.attach(*arguments, memory, head[name])
-
         self.layout = layout
         self.memory = memory
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
         single, windows = layout.one_timer_per_key, layout.windows
-        self.keys: KeyTable = part(KeyTable, "keys", layout.key_fields)
-        self.event_timers: JournalledTimers = part(JournalledTimers, "event", EVENT_TIMERS, single)
-        self.processing_timers: JournalledTimers = part(
-            JournalledTimers, "processing", PROCESSING_TIMERS, single
-        )
-        self.rows: RowBuffer = part(RowBuffer, "rows", layout.rows, layout.order)
+        heads = _NEW if head is None else head
+        self.keys = KeyTable(layout.key_fields, memory, heads["keys"])
+        self.event_timers = JournalledTimers(EVENT_TIMERS, single, memory, heads["event"])
+        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, single, memory, heads["processing"])
+        self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"])
         self.slices: WindowsPart | None = None
         if windows is not None:
             from timerheap.spark._group.open_windows import part_of  # with timerheap.tvf, for windows alone
 
-            self.slices = part(part_of(windows), "slices", windows)
-        states = {} if head is None else head["states"]
+            self.slices = part_of(windows)(windows, memory, heads["slices"])
         self.states: dict[str, UserState] = {
-            name: attached_state(memory, each) for name, each in states.items()
+            name: attached_state(memory, each) for name, each in heads["states"].items()
         }
-        expiries = {} if head is None else head["expiries"]
+        expiries = heads["expiries"]
         self._expiries: dict[bool, JournalledTimers] = {
-            event_time: JournalledTimers.attach(_EXPIRIES[event_time], False, memory, expiries[name])
+            event_time: JournalledTimers(_EXPIRIES[event_time], False, memory, expiries[name])
             for event_time, name in zip((False, True), _EXPIRY_NAMES, strict=True)
             if name in expiries
         }
@@ -176,7 +140,7 @@ class KeyGroup:
         yield from self.states.values()
         yield from self._expiries.values()
 
-    def part(self, kind: int, name: str, schema: pa.Schema) -> CheckpointedPart:
+    def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
         """Return the part that a run of chunks belongs to."""
         if kind >= USER_STATE:
             return self._restored_state(kind, name, schema)
@@ -318,10 +282,7 @@ class KeyGroup:
     def loaded(self, losses: int | None = None) -> KeyGroup:
         """Finish a load after all chunks have been replayed.
 
-        Parameters
-        ----------
-        losses : int, optional
-            What `losses` returned after the save. By default, any key may be dead.
+        `losses` is what the method of that name returned after the save. Without it, any key may be dead.
         """
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink
@@ -369,117 +330,53 @@ def expiry_namespace(name: str) -> int:
     return xxh64(name.encode()) - (1 << 63)
 
 
-_NO_TIMES = np.empty(0, np.int64)
+def load_group(
+    store: ChunkReader, manifest: Manifest, layout: GroupLayout, memory: Memory = PROCESS
+) -> tuple[KeyGroup, Stored]:
+    """Return the group that a manifest describes; raise ValueError if it does not fit the layout."""
+    group = KeyGroup(layout, memory)
+    stored = Stored.load(store, manifest, group.part, layout.drop_state)
+    group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
+    group.wake_up = manifest.wake_up
+    return group.loaded(None if stored.drops else manifest.losses), stored
 
 
-class ReadChunks:
-    """The `ChunkStore` of a key group whose chunks have been read; it is not written."""
+class StoredGroup(KeyGroup):
+    """A key group as its manifest describes it, for a reader that does not know the query.
 
-    def __init__(self) -> None:
-        self._chunks: dict[tuple[int, int], pa.Scalar] = {}
-
-    def add(self, kind: int, id_: int, text: pa.Scalar) -> None:
-        """Add a chunk that was read, as it is stored."""
-        self._chunks[kind, id_] = text
-
-    def read(self, kind: int, id_: int) -> bytes | None:
-        """Return a chunk, or None if there is none."""
-        text = self._chunks.get((kind, id_))
-        return None if text is None else from_text(text.as_py())
-
-    def read_manifest(self) -> Manifest:
-        """Return the manifest; raise ValueError if there is none."""
-        data = self.read(MANIFEST, 0)
-        if data is None:
-            raise ValueError("the checkpoint lacks the manifest of a key group")
-        return Manifest.from_bytes(data)
-
-    def has_all(self, kinds: Collection[int]) -> bool:
-        """Return whether the chunks of these kinds have been read, as far as they exist."""
-        if (MANIFEST, 0) not in self._chunks:
-            return False
-        manifest = self.read_manifest()
-        wanted = {
-            (run.kind, id_) for run in manifest.runs if run.kind in kinds for id_ in range(run.count + 1)
-        }
-        return wanted <= self._chunks.keys()
-
-    def write(self, kind: int, id_: int, data: bytes) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-    def remove(self, kind: int, id_: int) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
-
-
-class StoredGroup:
-    """The parts of a key group, loaded from its chunks.
-
-    Parameters
-    ----------
-    store : ReadChunks
-        With the manifest and the chunks of the parts to load.
-    kinds : collection of int
-        The kinds of these parts.
-
-    Attributes
-    ----------
-    manifest : Manifest
-    keys : KeyTable or None
-    timers : dict of int to JournalledTimers
-        By kind.
-    rows : RowBuffer or None
-    windows : StoredWindows or None
-    states : dict of str to UserState
-        By name.
-
-    Raises
-    ------
-    ValueError
-        If a chunk is missing or damaged, or belongs to another save than the others.
+    Only the parts of `kinds` are loaded. Raises ValueError if a chunk is missing or damaged, or belongs to
+    another save than the others.
     """
 
-    def __init__(self, store: ReadChunks, kinds: Collection[int]) -> None:
-        self.manifest = manifest = store.read_manifest()
-        self.keys: KeyTable | None = None
-        self.timers: dict[int, JournalledTimers] = {}
-        self.rows: RowBuffer | None = None
+    def __init__(self, store: ChunkReader, manifest: Manifest, kinds: Collection[int]) -> None:
+        self.manifest = manifest
         self.windows: StoredWindows | None = None
-        self.states: dict[str, UserState] = {}
         runs = [run for run in manifest.runs if run.kind in kinds]
-        Stored.load(store, replace(manifest, runs=runs), self._part)
-        if self.rows is not None:
-            self.rows.loaded(manifest.watermark)
+        found = {run.kind: (name, schema) for run, name, schema in described(store, runs)}
+        rows = found[ROWS][1] if ROWS in found else pa.schema([])
+        single = any(found[kind][0] == KeyTimerHeap.__name__ for kind in _TIMERS if kind in found)
+        layout = GroupLayout(
+            key_fields=KeyTable.fields(found[KEYS][1]) if KEYS in found else [],
+            rows=RowBuffer.rows_of(rows),
+            order="event_time",
+            one_timer_per_key=single,
+            names_namespaces=True,
+            windows=None,
+            drop_state=(),
+        )
+        super().__init__(layout)
+        Stored.load(store, replace(manifest, runs=runs), self.part)
+        self.watermark = manifest.watermark
+        self.loaded()
 
-    def timers_of(self, kind: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the timestamps, key ids and namespaces of the timers of a kind, each of shape (n,)."""
-        if kind not in self.timers:
-            return _NO_TIMES, _NO_TIMES, _NO_TIMES
-        heap = self.timers[kind].heap
-        return heap.timestamps, heap.key_hashes, heap.namespaces
+    def part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
+        """Return the part that a run of chunks belongs to."""
+        if kind != SLICES:
+            return super().part(kind, name, schema)
+        from timerheap.spark._group.open_windows import StoredWindows  # with timerheap.tvf
 
-    def _part(self, kind: int, name: str, schema: pa.Schema) -> LoadedPart:
-        part: LoadedPart
-        if kind >= USER_STATE:
-            part = self.states[name] = restored_state(kind, name, schema)
-        elif kind == KEYS:
-            part = self.keys = KeyTable.restored(schema)
-        elif kind in (EVENT_TIMERS, PROCESSING_TIMERS, EVENT_EXPIRIES, PROCESSING_EXPIRIES):
-            part = self.timers[kind] = JournalledTimers.restored(kind, name)
-        elif kind == ROWS:
-            part = self.rows = RowBuffer.restored(schema)
-        elif kind == SLICES:
-            from timerheap.spark._group.open_windows import StoredWindows  # with timerheap.tvf
-
-            part = self.windows = StoredWindows(name, schema)
-        else:
-            raise ValueError(f"the checkpoint has chunks of kind {kind}, which this version cannot read")
-        return part
+        self.windows = StoredWindows(name, schema)
+        return self.windows
 
 
 _CONTENTS = pa.schema([("kind", pa.int16()), ("name", pa.string()), ("rows", pa.large_binary())])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,58 +32,42 @@ class KeyTable:
     of their values and a secret seed, at a cost that does not depend on how many there are. A chunk holds one
     row per id: the key columns, and the hash of a displaced key (else null).
 
-    Parameters
-    ----------
-    fields : list of pyarrow.Field
-        The key columns. Null is an ordinary value, which equals only null. Their metadata is stored, too.
-    memory : Memory
-
-    Attributes
-    ----------
-    table : IdTable
-        The key columns by id.
+    The `fields` are those of the key columns, whose metadata is stored, too. Null is an ordinary value, which
+    equals only null. `table` has the key columns by id.
     """
 
     kind = KEYS
     name = ""
     id_column = 0
+    losses: int  # counts new keys, since a key may never get a timer, state or row
+    _seed: int
+    _rounds: int  # of second hashes: more than one only if those of displaced keys collide, too
+    _next: int | None  # see `_free_ids`
 
-    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS) -> None:
+    def __init__(self, fields: list[pa.Field], memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
+        new = 0, secrets.randbits(64), 0, None, (), (), None
+        self.losses, self._seed, self._rounds, self._next, table, hashes, displaced = head or new
         self._columns = pa.schema([field.remove_metadata() for field in fields])
         self._wide = wide_rows(self._columns)
         columns = [field.with_name(f"k{i}") for i, field in enumerate(fields)]
         stored = pa.struct([pa.field("hash", pa.int64()), *columns])
         self.schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("key", stored)])
         self.type = pa.struct(columns)
-        self.table = IdTable(self.type, memory)
-        self._hashes = IdTable(pa.int64(), memory)  # the hashes of displaced keys by id
-        self._displaced = IdIndex(memory)  # their ids by second hash
-        self._seed = secrets.randbits(64)
-        self._rounds = 0  # of second hashes: more than one only if those of displaced keys collide, too
-        self._next: int | None = None  # see `_free_ids`
+        self.table = IdTable(self.type, memory, table)
+        self._hashes = IdTable(pa.int64(), memory, hashes)  # the hashes of displaced keys by id
+        # Their ids by second hash.
+        self._displaced = IdIndex(memory) if displaced is None else IdIndex._attach(memory, displaced)
         self._added: list[np.ndarray] = []
         self._dropped: list[np.ndarray] = []
-        self.losses = 0  # counts new keys, since a key may never get a timer, state or row
         self.at_hand = _NO_IDS  # the known ids of the current rows or timers, read-only
 
-    @classmethod
-    def restored(cls, schema: pa.Schema) -> KeyTable:
-        """Return an empty table for chunks of this schema."""
-        stored = schema.field("key").type
-        return cls([stored.field(i) for i in range(1, stored.num_fields)])
-
-    @classmethod
-    def attach(cls, fields: list[pa.Field], memory: Memory, head: list[Any]) -> KeyTable:
-        """Return the table that `head` describes; O(1)."""
-        keys = cls(fields, memory)
-        keys.losses, keys._seed, keys._rounds, keys._next, table, hashes, displaced = head
-        keys.table = IdTable.attach(keys.type, memory, table)
-        keys._hashes = IdTable.attach(pa.int64(), memory, hashes)
-        keys._displaced = IdIndex._attach(memory, displaced)
-        return keys
+    @staticmethod
+    def fields(schema: pa.Schema) -> list[pa.Field]:
+        """Return the key columns of chunks of this schema."""
+        return list(schema.field("key").type)[1:]
 
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         parts = [self.table.head(), self._hashes.head(), self._displaced._head()]
         return [self.losses, self._seed, self._rounds, self._next, *parts]
 
@@ -93,18 +78,8 @@ class KeyTable:
     def locate(self, hashes: np.ndarray, columns: list[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
         """Return the id of the key of each row and its place in `table`, and add the new keys.
 
-        Costs O(n) without a Python step per row.
-
-        Parameters
-        ----------
-        hashes : ndarray of int64, shape (n,)
-        columns : list of pyarrow.Array, each of shape (n,)
-            The key columns.
-
-        Returns
-        -------
-        ids, places : ndarray of int64, shape (n,)
-            The places are valid until the next change of the table.
+        Hashes, key columns and results have the shape (n,). Costs O(n) without a Python step per row. The
+        places are valid until the next change of the table.
         """
         places, found, same = self.table.match(hashes, columns)
         if not found.all():
@@ -296,11 +271,9 @@ class KeyTable:
             self._index_displaced(ids)
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self.table.reserve(times)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return last_rows(batches)
 
     def _batch(self, ids: np.ndarray, keys: pa.Array) -> pa.RecordBatch:
@@ -321,15 +294,11 @@ def _taken(columns: list[pa.Array], rows: np.ndarray) -> list[pa.Array]:
 def shown_keys(schema: pa.Schema) -> dict[int, pa.Field]:
     """Return the key columns that are the user's, by number, under their names in the user's rows.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of chunks of a `KeyTable`.
+    The schema is that of chunks of a `KeyTable`.
     """
-    _, *fields = schema.field("key").type
     return {
         number: field.with_name(field.metadata[NAME].decode()).remove_metadata()
-        for number, field in enumerate(fields)
+        for number, field in enumerate(KeyTable.fields(schema))
         if field.metadata and NAME in field.metadata
     }
 

@@ -114,32 +114,20 @@ _WITHOUT_RESERVATION = {
 
 
 class LiveFile:
-    """A `Memory` in a file.
+    """A `Memory` in a file; the object closes its descriptor.
 
-    A worker holds a lock on the file as long as it works on it. The operating system drops the lock when
-    the worker dies, so files without an owner can be told from others. All space is reserved before it is
-    handed out, so a full disk is an error here, rather than a signal (SIGBUS) at the first write; on a file
-    system that cannot reserve it, no file is created. A process that is forked gets a copy of its own.
+    A worker holds a lock on the file as long as it works on it. The operating system drops the lock when the
+    worker dies, so files without an owner can be told from others. All space is reserved before it is handed
+    out, so a full disk is an error here, rather than a signal (SIGBUS) at the first write; on a file system
+    that cannot reserve it, no file is created. A process that is forked gets a copy of its own.
 
-    If the file cannot be used any more, for example because the disk is full, it is given up: it is
-    removed, its blocks stay valid, and further blocks are in the memory of the process.
+    If the file cannot be used any more, for example because the disk is full, it is given up, with the reason
+    in `failure`: it is removed, its blocks stay valid, and further blocks are in the memory of the process.
 
     The first page says which build has written the file, and where the head is, which describes the
     structures in the file. Both have checksums, which blocks have not: they would cost O(size) in each
     micro-batch. The rest are blocks and free space. The free space is not recorded: what no structure
     attaches is free.
-
-    Parameters
-    ----------
-    path : str
-        Where the file is.
-    fd : int
-        The open file; this object closes it.
-
-    Attributes
-    ----------
-    failure : OSError or None
-        Why the file was given up.
     """
 
     def __init__(self, path: str, fd: int) -> None:
@@ -190,7 +178,6 @@ class LiveFile:
     # ---- The methods of `Memory`.
 
     def allocate(self, nbytes: int) -> Block:
-        """See `Memory.allocate`."""
         size = _rounded(max(nbytes, 1), _ALIGNMENT)
         if self.failure is None:
             at = self._free.take(size)
@@ -206,7 +193,6 @@ class LiveFile:
         return PROCESS.allocate(nbytes)
 
     def release(self, block: Block) -> None:
-        """See `Memory.release`."""
         if block.at:  # else it is in the memory of the process
             self._free.add(block.at, block.at + len(block.bytes))
 
@@ -236,12 +222,8 @@ class LiveFile:
     def read_head(self) -> bytes:
         """Map the file, all of whose space is free then, and return its head.
 
-        Raises
-        ------
-        OSError
-            If the file cannot be mapped.
-        ValueError
-            If `write_head` of this build has not written it, or not completely, or others may write to it.
+        Raises OSError if the file cannot be mapped, and ValueError if `write_head` of this build has not
+        written it, or not completely, or others may write to it.
         """
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077 or found.st_uid != os.geteuid():
@@ -440,24 +422,17 @@ _GONE = math.inf
 
 
 class LiveStore:
-    """The live files of one query in the directories of an executor.
+    """The live files of one query in the local directories of an executor, which Spark removes with it.
 
     The name of a released file is the id of its key group and the token under which the group was saved, so
     its contents are those of the state store at that token, and nothing in it needs to be compared. A worker
-    takes a file by renaming it. Of several tasks for one group, such as an attempt and its retry, one
-    gets the file, and the others load the group from the state store. After the save the worker renames the
-    file to the new token.
+    takes a file by renaming it. Of several tasks for one group, such as an attempt and its retry, one gets
+    the file, and the others load the group from the state store. After the save the worker renames the file
+    to the new token.
 
-    While a worker has a file, it holds a lock on it. A file that is taken and not locked belonged to a
-    worker that died, and is removed. So is a released file of the group with another token: that save was
-    never committed, or the group has been loaded elsewhere since.
-
-    Parameters
-    ----------
-    directories : list of str
-        The local directories of the executor, which all of its workers see and which Spark removes.
-    query : str
-        The id of the query.
+    While a worker has a file, it holds a lock on it. A file that is taken and not locked belonged to a worker
+    that died, and is removed. So is a released file of the group with another token: that save was never
+    committed, or the group has been loaded elsewhere since.
     """
 
     def __init__(self, directories: list[str], query: str) -> None:
@@ -481,19 +456,8 @@ class LiveStore:
     def take(self, group: bytes, token: bytes, known: LiveFile | None = None) -> LiveFile | None:
         """Claim and return the released file of a group, or None; remove its other files without an owner.
 
-        Parameters
-        ----------
-        group : bytes
-            The id of the group.
-        token : bytes
-            The token in the state store.
-        known : LiveFile, optional
-            The file that this process has mapped; if it has the same file, it keeps the mapping.
-
-        Returns
-        -------
-        LiveFile or None
-            None if there is no such file, or if it cannot be opened.
+        The token is that of the state store. If this process has mapped the same file, the `known` one, it
+        keeps the mapping. Returns None if there is no such file, or if it cannot be opened.
         """
         directory = self._directory(group)
         path = _released(directory, group, token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,18 +14,10 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A piece of memory.
+    """A piece of memory, which starts at a multiple of 64 bytes."""
 
-    Parameters
-    ----------
-    bytes : ndarray of uint8, shape (n,)
-        Writable; starts at a multiple of 64 bytes.
-    at : int
-        Where `Memory.attach` finds it; of no meaning in the memory of a process.
-    """
-
-    bytes: np.ndarray
-    at: int
+    bytes: np.ndarray  # uint8, shape (n,), writable
+    at: int  # where `Memory.attach` finds it; of no meaning in the memory of a process
 
 
 class Memory(Protocol):
@@ -32,7 +25,7 @@ class Memory(Protocol):
 
     A structure on this memory keeps all its contents in blocks, and describes itself in a head: JSON values
     that hold the `at` and the size of each block and whatever else it takes to build the structure again on
-    the same bytes, in any process, in O(1).
+    the same bytes, in any process, in O(1); its class takes it as an argument.
     """
 
     def allocate(self, nbytes: int) -> Block:
@@ -49,7 +42,6 @@ class ProcessMemory:
     """The memory of this process."""
 
     def allocate(self, nbytes: int) -> Block:
-        """See `Memory.allocate`."""
         array = np.empty(nbytes + _ALIGNMENT, np.uint8)
         start = -array.ctypes.data % _ALIGNMENT
         return Block(array[start : start + nbytes], 0)
@@ -58,7 +50,6 @@ class ProcessMemory:
         """See `Memory.release`."""
 
     def attach(self, at: int, nbytes: int) -> Block:
-        """See `Memory.attach`."""
         raise ValueError("the memory of a process cannot be attached")
 
 
@@ -70,40 +61,24 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class Buffer:
-    """Bytes in one block, which is replaced by a larger one when it is full.
-
-    Parameters
-    ----------
-    memory : Memory
-
-    Attributes
-    ----------
-    used : int
-        Number of bytes in use, at the front of the block.
-    """
+    """Bytes in one block, which is replaced by a larger one when it is full; `used` of them are in use."""
 
     __slots__ = ("_block", "_bytes", "_memory", "used")
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, head: Sequence[int] = ()) -> None:
         self._memory = memory
         self._block: Block | None = None
         self._bytes = _NOTHING
         self.used = 0
-
-    @classmethod
-    def attach(cls, memory: Memory, head: list[Any]) -> Buffer:
-        """Return the buffer that `head` describes; O(1)."""
-        buffer = cls(memory)
         if head:
-            at, nbytes, used = head
-            block = memory.attach(at, nbytes)
-            if not 0 <= used <= nbytes:
-                raise ValueError(f"a buffer of {nbytes} bytes cannot have {used} in use")
-            buffer._block, buffer._bytes, buffer.used = block, block.bytes, used
-        return buffer
+            at, nbytes, self.used = head
+            self._block = memory.attach(at, nbytes)
+            self._bytes = self._block.bytes
+            if not 0 <= self.used <= nbytes:
+                raise ValueError(f"a buffer of {nbytes} bytes cannot have {self.used} in use")
 
-    def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+    def head(self) -> list[int]:
+        """Return what it takes to attach the buffer; see `Memory`."""
         return [] if self._block is None else [self._block.at, len(self._bytes), self.used]
 
     def reserve(self, more: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from timerheap.spark._group.chunks import SLICES
 from timerheap.spark._group.memory import PROCESS, Block, Memory
 from timerheap.spark._group.tables import latest_versions, with_version
 from timerheap.spark._slices import KEY_HASH, SLICE_END, PartialColumns, WindowSpec
+from timerheap.timer import MIN_WATERMARK
 from timerheap.tvf import (
     GlobalWindowAggregate,
     Partials,
@@ -33,11 +34,14 @@ class BatchLog:
     nobody can attach it there.
     """
 
-    def __init__(self, schema: pa.Schema, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, schema: pa.Schema, memory: Memory = PROCESS, head: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self._schema = schema
         self._memory = memory
-        self._blocks: list[tuple[Block, int]] = []  # with the number of bytes in use
-        self._nbytes = 0
+        # The blocks, with the number of bytes in use.
+        self._blocks: list[tuple[Block, int]] = [(memory.attach(at, size), size) for at, size in head]
+        self._nbytes = sum(size for _, size in self._blocks)
 
     def append(self, changes: pa.RecordBatch, nbytes: int, snapshot: Callable[[], pa.RecordBatch]) -> None:
         """Append changes, or replace the log by a snapshot if it would outgrow twice `nbytes`."""
@@ -78,18 +82,9 @@ class BatchLog:
                 raise ValueError(f"a block must hold a record batch: {e}") from e
             yield batch
 
-    def head(self) -> list[list[int]]:
-        """Return what `attach` needs."""
-        return [[block.at, size] for block, size in self._blocks]
-
-    @classmethod
-    def attach(cls, schema: pa.Schema, memory: Memory, head: list[list[int]]) -> BatchLog:
-        """Return the log that `head` describes; raise ValueError if that cannot be."""
-        log = cls(schema, memory)
-        for at, size in head:
-            log._blocks.append((memory.attach(at, size), size))
-            log._nbytes += size
-        return log
+    def head(self) -> list[tuple[int, int]]:
+        """Return what it takes to attach the log."""
+        return [(block.at, size) for block, size in self._blocks]
 
 
 SESSION_START = "__timerheap_session_start"
@@ -106,33 +101,30 @@ class WindowsPart(ABC):
 
     kind = SLICES
     id_column = 0
+    losses: int  # the number of slices that were removed, or of keys that lost their last session
     windows: GlobalWindowAggregate | SessionWindowAggregate
     _group: ClassVar[str]  # the column with the group of an accumulator
     _version: ClassVar[str]  # a column that is null only in rows that delete
     _more: ClassVar[list[pa.Field]] = []  # columns after those of `PartialColumns`
 
-    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
+    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
+        self.losses, watermark, log, timers = head or (0, MIN_WATERMARK, (), None)
         self.name = spec.name
         self.columns = PartialColumns(spec)
         self.schema = pa.schema([*self.columns.schema, *self._more])
-        self.losses = 0  # the number of slices that were removed, or of keys that lost their last session
         self._replayed: list[pa.RecordBatch] = []
-        self._log = BatchLog(self.schema, memory)
+        self._log = BatchLog(self.schema, memory, log)
+        self.windows = self._new_windows(spec)
+        if timers is None:
+            self.windows.timers._lend(memory)
+            return
+        for batch in self._log:  # O(size)
+            self.replay(batch)
+        self._restore(self._stored(), watermark, TimerHeap._attach(memory, timers))
 
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         return [self.losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
-
-    @classmethod
-    def attach(cls, spec: WindowSpec, memory: Memory, head: list[Any]) -> Self:
-        """Return the part that `head` describes; O(size)."""
-        part = cls(spec)
-        part.losses, watermark, log, timers = head
-        part._log = BatchLog.attach(part.schema, memory, log)
-        for batch in part._log:
-            part.replay(batch)
-        part._restore(part._stored(), watermark, TimerHeap._attach(memory, timers))
-        return part
 
     def loaded(self, watermark: int) -> None:
         """Restore the windows at the stored watermark, after all chunks have been replayed."""
@@ -149,6 +141,11 @@ class WindowsPart(ABC):
     def ids(self) -> np.ndarray:
         """Return the ids of the keys that have accumulators."""
         return self._partials().key_ids
+
+    @staticmethod
+    @abstractmethod
+    def _new_windows(spec: WindowSpec) -> GlobalWindowAggregate | SessionWindowAggregate:
+        """Return windows without accumulators."""
 
     @abstractmethod
     def _partials(self) -> Partials:
@@ -197,7 +194,6 @@ class WindowsPart(ABC):
         """Do nothing: chunks are kept until `loaded`."""
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `CheckpointedPart`."""
         return latest_versions(batches, self._group, self._version)
 
     def __len__(self) -> int:
@@ -216,11 +212,10 @@ class SlicesPart(WindowsPart):
     windows: GlobalWindowAggregate
     _group, _version = SLICE_END, KEY_HASH
 
-    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
+    @staticmethod
+    def _new_windows(spec: WindowSpec) -> GlobalWindowAggregate:
         assert isinstance(spec.assigner, SliceAssigner)
-        super().__init__(spec, memory)
-        self.windows = GlobalWindowAggregate(spec.assigner, spec.aggregates)
-        self.windows.timers._lend(memory)
+        return GlobalWindowAggregate(spec.assigner, spec.aggregates)
 
     def _partials(self) -> Partials:
         return self.windows.snapshot()
@@ -245,12 +240,10 @@ class SessionsPart(WindowsPart):
     _group, _version = KEY_HASH, SESSION_START
     _more: ClassVar[list[pa.Field]] = [pa.field(SESSION_START, pa.int64())]
 
-    def __init__(self, spec: WindowSpec, memory: Memory = PROCESS) -> None:
+    @staticmethod
+    def _new_windows(spec: WindowSpec) -> SessionWindowAggregate:
         assert isinstance(spec.assigner, SessionUnsliceAssigner)
-        super().__init__(spec, memory)
-        gap, zone = spec.assigner.interval, spec.assigner.zone.name
-        self.windows = SessionWindowAggregate(gap, spec.aggregates, zone)
-        self.windows.timers._lend(memory)
+        return SessionWindowAggregate(spec.assigner.interval, spec.aggregates, spec.assigner.zone.name)
 
     def _partials(self) -> Partials:
         return self.windows.snapshot()[1]
@@ -285,7 +278,6 @@ class StoredWindows:
         self._replayed: list[pa.RecordBatch] = []
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """See `timerheap.spark._group.checkpoint.LoadedPart`."""
         self._replayed.append(widen(batch))
 
     def reserve(self, times: float) -> None:

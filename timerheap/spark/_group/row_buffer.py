@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap._native._heap import TimerHeap, row_order
-from timerheap.spark._arrow import concatenated, wide_rows
+from timerheap.spark._arrow import KeyedRows, wide_rows
 from timerheap.spark._group.chunks import ROWS
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import Slab
@@ -22,22 +21,11 @@ from timerheap.timer import MIN_WATERMARK
 def content_order(
     rows: pa.RecordBatch, timestamps: np.ndarray, ids: np.ndarray, positions: np.ndarray
 ) -> np.ndarray:
-    """Return the positions of rows by timestamp, key id and columns.
+    """Return the positions of rows by timestamp, key id and columns: int64, shape (n,).
 
     Columns are compared from left to right, and null comes last. Lists and maps are compared as text. Equal
     rows stay in their order. O(n), and O(t log t) for t rows that share their timestamp and key with others.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch
-    timestamps, ids : ndarray of int64
-        The timestamp of each row, and the id of its key.
-    positions : ndarray of int64, shape (n,)
-        The rows to order.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
+    `timestamps` and `ids` are those of all rows, `positions`, of shape (n,), those of the rows to order.
     """
     ids_here = ids[positions]
     order = positions[row_order(timestamps[positions], ids_here, ids_here)]
@@ -74,65 +62,7 @@ RowOrder = Literal["event_time", "arrival"]
 
 _INTERNAL = "__timerheap_"  # begins the name of no column of the user's
 _OWN = pa.schema([(f"{_INTERNAL}id", pa.int64()), (f"{_INTERNAL}timestamp", pa.int64())])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedRows:
-    """Rows with the ids of their keys and their event times.
-
-    Parameters
-    ----------
-    rows : pyarrow.RecordBatch, n rows
-        With 64-bit offsets if they need them, or if they have waited for the watermark.
-    ids : ndarray of int64, shape (n,)
-    timestamps : ndarray of int64, shape (n,)
-        Epoch ms; zeros in a query without event time.
-    places : ndarray of int64, shape (n,), optional
-        The places of their keys in the table of keys, until it changes; by default they are unknown.
-    """
-
-    rows: pa.RecordBatch
-    ids: np.ndarray
-    timestamps: np.ndarray
-    places: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def select(self, columns: list[str]) -> KeyedRows:
-        """Return the rows with these columns alone, without copying."""
-        return replace(self, rows=self.rows.select(columns))
-
-    def take(self, rows: np.ndarray) -> KeyedRows:
-        """Return the rows at these positions."""
-        places = None if self.places is None else self.places[rows]
-        return KeyedRows(self.rows.take(pa.array(rows)), self.ids[rows], self.timestamps[rows], places)
-
-    def where(self, mask: np.ndarray) -> KeyedRows:
-        """Return the rows where `mask` is True."""
-        rows = np.flatnonzero(mask)
-        return self.take(rows) if 0 < len(rows) < len(self) else self.slice(0, len(rows))
-
-    def slice(self, start: int, stop: int) -> KeyedRows:
-        """Return the rows from `start` up to but not including `stop`, without copying."""
-        rows, places = self.rows.slice(start, stop - start), self.places
-        places = None if places is None else places[start:stop]
-        return KeyedRows(rows, self.ids[start:stop], self.timestamps[start:stop], places)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entries:
-    """Where rows are in the slab, with the ids of their keys and their event times: arrays of shape (n,)."""
-
-    places: np.ndarray
-    ids: np.ndarray
-    timestamps: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def take(self, rows: np.ndarray) -> _Entries:
-        return _Entries(self.places[rows], self.ids[rows], self.timestamps[rows])
+_NONE = (np.empty(0, np.int64),) * 3
 
 
 class RowBuffer:
@@ -140,22 +70,21 @@ class RowBuffer:
 
     The rows are in a slab, and a heap orders them by timestamp, so that appending costs O(new rows), and
     releasing O(due rows x log n). Rows that are released before anything else happens to the buffer are not
-    even copied into it.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Schema of the rows.
-    order : {"event_time", "arrival"}
-        By event time, rows wait for the watermark; on arrival, there must be none in the checkpoint.
-    memory : Memory
+    even copied into it. By event time, rows wait for the watermark; with the order "arrival" there must be
+    none in the checkpoint.
     """
 
     kind = ROWS
     name = ""
     id_column = -2
+    # Rows released that had waited. Another's key is new, which counts, or was held by something else.
+    losses: int
+    _released: int  # the largest watermark so far
 
-    def __init__(self, schema: pa.Schema, order: RowOrder, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, schema: pa.Schema, order: RowOrder, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
+        slab, heap, self._released, self.losses = head or ((), None, MIN_WATERMARK, 0)
         self._schema = schema
         self._order = order
         self._wide = wide_rows(schema)
@@ -164,31 +93,21 @@ class RowBuffer:
         self._memory = memory
         self.schema = pa.schema([*schema, *_OWN])
         self._stored = wide_rows(self.schema)
-        self._slab = Slab(pa.struct(list(schema)), memory)
-        self._heap = self._new_heap()  # the namespace of a row is its place in the slab
+        self._slab = Slab(pa.struct(list(schema)), memory, slab)
+        # The namespace of a row is its place in the slab.
+        self._heap = self._new_heap() if heap is None else TimerHeap._attach(memory, heap)
         self._new: list[KeyedRows] = []  # not yet in the slab
-        self._unsaved: list[_Entries] = []
-        self._released = MIN_WATERMARK  # the largest watermark so far
+        # The places of rows in the slab, the ids of their keys, and their event times.
+        self._unsaved: tuple[np.ndarray, ...] = _NONE
         self._replayed: list[pa.RecordBatch] = []
-        # Rows released that had waited. Another's key is new, which counts, or was held by something else.
-        self.losses = 0
 
-    @classmethod
-    def restored(cls, schema: pa.Schema) -> RowBuffer:
-        """Return an empty buffer for chunks of this schema."""
-        return cls(pa.schema(list(schema)[: -len(_OWN)]), "event_time")
-
-    @classmethod
-    def attach(cls, schema: pa.Schema, order: RowOrder, memory: Memory, head: list[Any]) -> RowBuffer:
-        """Return the buffer that `head` describes; O(1)."""
-        buffer = cls(schema, order, memory)
-        slab, heap, buffer._released, buffer.losses = head
-        buffer._slab = Slab.attach(pa.struct(list(schema)), memory, slab)
-        buffer._heap = TimerHeap._attach(memory, heap)
-        return buffer
+    @staticmethod
+    def rows_of(schema: pa.Schema) -> pa.Schema:
+        """Return the schema of the rows in chunks of this schema."""
+        return pa.schema(list(schema)[: -len(_OWN)])
 
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         self._settle()
         return [self._slab.head(), self._heap._head(), self._released, self.losses]
 
@@ -203,7 +122,7 @@ class RowBuffer:
     def waiting(self) -> KeyedRows:
         """Return a copy of the rows that wait, in arbitrary order."""
         self._settle()
-        return self._rows(_Entries(self._heap.namespaces, self._heap.key_hashes, self._heap.timestamps))
+        return self._rows(self._heap.namespaces, self._heap.key_hashes, self._heap.timestamps)
 
     def append(self, rows: KeyedRows) -> None:
         """Buffer rows until the watermark reaches them."""
@@ -211,18 +130,11 @@ class RowBuffer:
             self._new.append(rows)
 
     def release(self, watermark: int) -> tuple[KeyedRows, np.ndarray]:
-        """Remove the rows up to `watermark`.
+        """Remove the rows up to `watermark`; a MemoryError leaves the buffer as it was.
 
-        A MemoryError leaves the buffer as it was.
-
-        Returns
-        -------
-        rows : KeyedRows
-            These rows, and perhaps others.
-        order : ndarray of int64
-            The positions of these rows, in `content_order`.
+        Returns these rows, and perhaps others, and the positions of these rows, in `content_order`.
         """
-        arrived = _concatenated([self._nothing, *self._new])
+        arrived = KeyedRows.concatenated([self._nothing, *self._new])
         self._new = [arrived.where(arrived.timestamps > watermark)]
         try:
             self._settle()
@@ -232,7 +144,7 @@ class RowBuffer:
         self._released = max(self._released, watermark)
         popped = self._popped(watermark)
         self.losses += len(popped)
-        rows = _concatenated([arrived, popped])
+        rows = KeyedRows.concatenated([arrived, popped])
         due = np.flatnonzero(rows.timestamps <= watermark)
         return rows, content_order(rows.rows, rows.timestamps, rows.ids, due)
 
@@ -240,32 +152,36 @@ class RowBuffer:
         """Put the new rows, of which most never get here, into the slab; all of them or none."""
         new = [rows for rows in self._new if len(rows)]
         if new:
-            rows = _concatenated(new)
+            rows = KeyedRows.concatenated(new)
             values = self._slab.fitting(rows.rows.to_struct_array())
             held = np.zeros(len(rows), bool)
             places = self._slab.plan(values, np.zeros(len(rows), np.int64), held)
+            unsaved: tuple[np.ndarray, ...] = (places, rows.ids, rows.timestamps)
+            if len(self._unsaved[0]):
+                unsaved = tuple(map(np.concatenate, zip(self._unsaved, unsaved, strict=True)))
             self._heap.push_many(rows.timestamps, rows.ids, places)
             self._slab.write(values, places, held)
-            self._unsaved.append(_Entries(places, rows.ids, rows.timestamps))
+            self._unsaved = unsaved
         self._new = []
 
     def _popped(self, watermark: int) -> KeyedRows:
         """Remove and return the due rows of the slab."""
         due = self._heap.pop_due(watermark)
-        rows = self._rows(_Entries(due.namespaces, due.key_hashes, due.timestamps))
+        rows = self._rows(due.namespaces, due.key_hashes, due.timestamps)
         if len(due):
             self._slab.drop(due.namespaces)
-            self._unsaved = [entries.take(entries.timestamps > watermark) for entries in self._unsaved]
+            left = self._unsaved[2] > watermark
+            self._unsaved = tuple(column[left] for column in self._unsaved)
             self._sweep()
         return rows
 
-    def _rows(self, entries: _Entries) -> KeyedRows:
-        if not len(entries):
+    def _rows(self, places: np.ndarray, ids: np.ndarray, timestamps: np.ndarray) -> KeyedRows:
+        if not len(places):
             return self._nothing
-        values = self._slab.take(entries.places)
+        values = self._slab.take(places)
         columns = [values.field(i) for i in range(len(self._wide))]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._wide)
-        return KeyedRows(rows, entries.ids, entries.timestamps)
+        return KeyedRows(rows, ids, timestamps)
 
     def _sweep(self) -> None:
         """Compact the slab if it is sparse."""
@@ -279,7 +195,7 @@ class RowBuffer:
                     moved = np.empty(len(self._slab), np.int64)
                     moved[heap.namespaces] = self._slab.new_places(heap.namespaces)
                     compacted.push_many(heap.timestamps, heap.key_hashes, moved[heap.namespaces])
-                    unsaved = [replace(entries, places=moved[entries.places]) for entries in self._unsaved]
+                    unsaved = moved[self._unsaved[0]], *self._unsaved[1:]
                     self._slab.compact(heap.namespaces)
                 except MemoryError:
                     compacted.clear()
@@ -297,15 +213,15 @@ class RowBuffer:
     def changes(self) -> pa.RecordBatch | None:
         """Return the rows that were appended since the last call and still wait."""
         self._settle()
-        unsaved, self._unsaved = [entries for entries in self._unsaved if len(entries)], []
-        return self._pack(self._rows(_joined(unsaved))) if unsaved else None
+        unsaved, self._unsaved = self._unsaved, _NONE
+        return self._pack(self._rows(*unsaved)) if len(unsaved[0]) else None
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all rows that wait."""
         self._settle()
         heap = self._heap
-        entries = _Entries(heap.namespaces, heap.key_hashes, heap.timestamps)
-        rows = self._rows(entries.take(np.argsort(heap.namespaces)))
+        order = np.argsort(heap.namespaces)
+        rows = self._rows(heap.namespaces[order], heap.key_hashes[order], heap.timestamps[order])
         if len(rows) and self._slab.fixed_width:  # it uses places again; else their order is that of arrival
             rows = rows.take(content_order(rows.rows, rows.timestamps, rows.ids, np.arange(len(rows))))
         return self._pack(rows)
@@ -334,8 +250,8 @@ class RowBuffer:
                 self._check_schema(pa.schema(list(batch.schema)[:-2]))
                 self.append(self._unpack(batch))
                 self._settle()
+                self._unsaved = _NONE
         self._heap.reserve(0)  # from now on the memory may shrink
-        self._unsaved = []
 
     def reserve(self, times: float) -> None:
         """Do nothing: chunks are kept until `loaded`."""
@@ -372,28 +288,6 @@ class RowBuffer:
     def _pack(self, rows: KeyedRows) -> pa.RecordBatch:
         columns = [*rows.rows.columns, pa.array(rows.ids), pa.array(rows.timestamps)]
         return pa.RecordBatch.from_arrays(columns, schema=self._stored)
-
-
-def _joined(entries: list[_Entries]) -> _Entries:
-    if len(entries) == 1:
-        return entries[0]
-    return _Entries(
-        np.concatenate([some.places for some in entries]),
-        np.concatenate([some.ids for some in entries]),
-        np.concatenate([some.timestamps for some in entries]),
-    )
-
-
-def _concatenated(parts: list[KeyedRows]) -> KeyedRows:
-    """Return the rows of all parts, of which there must be one; of several, the places are not known."""
-    parts = [rows for rows in parts if len(rows)] or parts[:1]
-    if len(parts) == 1:
-        return parts[0]
-    return KeyedRows(
-        concatenated([rows.rows for rows in parts]),
-        np.concatenate([rows.ids for rows in parts]),
-        np.concatenate([rows.timestamps for rows in parts]),
-    )
 
 
 def _differences(was: Iterable[pa.Field], now: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from math import ceil
 from typing import Any
@@ -29,13 +30,8 @@ def last_rows(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def latest_versions(batches: list[pa.RecordBatch], group: str, version: str) -> pa.RecordBatch:
     """Return the rows that later batches have not deleted, after the deletions.
 
-    Parameters
-    ----------
-    batches : list of pyarrow.RecordBatch
-        In each, the rows without a `version` delete the rows of earlier batches with the same `group`, which
-        is int64.
-    group, version : str
-        Names of columns.
+    In each batch, the rows without a `version` delete the rows of earlier batches with the same `group`,
+    which is int64. Both are names of columns.
     """
     kept: list[pa.RecordBatch] = []
     deleted = IdIndex()
@@ -69,43 +65,26 @@ class Slab:
     """Values of one Arrow type, each at a place: a number that its owner keeps.
 
     Values of fixed width are overwritten, and places of dropped ones are used again. Others are appended, and
-    what they replace is dead until a compaction, which moves the live values to new places.
-
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-    memory : Memory
-
-    Attributes
-    ----------
-    type : pyarrow.DataType
-        `type_` with 64-bit offsets: the type of what is returned.
+    what they replace is dead until a compaction, which moves the live values to new places. What is returned
+    is of `type`, the type with 64-bit offsets.
     """
 
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        self._memory = memory
-        self._column = Column(type_, memory)
-        self._free = Buffer(memory)  # int64: dropped places of a column of fixed width
+    _patience: float
+    _kept: int  # bytes after the last compaction
+    _most: int  # live values since then
+
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
         # Key groups fill up alike: with one threshold, all would be compacted in the same micro-batch.
-        self._patience = random.uniform(0.75, 1.25)
-        self._kept = 0  # bytes after the last compaction
-        self._most = 0  # live values since then
+        new = None, (), random.uniform(0.75, 1.25), 0, 0
+        column, free, self._patience, self._kept, self._most = head or new
+        self._memory = memory
+        self._column = Column(type_, memory, column)
+        self._free = Buffer(memory, free)  # int64: dropped places of a column of fixed width
         self.type = self._column.type
         self.fixed_width = self._column.fixed_width
 
-    @classmethod
-    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> Slab:
-        """Return the slab that `head` describes; O(1)."""
-        slab = cls.__new__(cls)
-        column, free, slab._patience, slab._kept, slab._most = head
-        slab._memory = memory
-        slab._column = Column.attach(type_, memory, column)
-        slab._free = Buffer.attach(memory, free)
-        slab.type, slab.fixed_width = slab._column.type, slab._column.fixed_width
-        return slab
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach it; see `Memory`."""
         return [self._column.head(), self._free.head(), self._patience, self._kept, self._most]
 
     def __len__(self) -> int:
@@ -119,14 +98,8 @@ class Slab:
     def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
         """Return where `write` will put values, and make room; a MemoryError leaves the slab as it was.
 
-        Parameters
-        ----------
-        values : pyarrow.Array, shape (n,)
-            As `fitting` returns them.
-        places : ndarray of int64, shape (n,)
-            The present places of values that are to be replaced, distinct.
-        held : ndarray of bool, shape (n,)
-            Which values have a present place.
+        The values are as `fitting` returns them. Those that are `held` (bool) have a present place, and
+        `places` are distinct there. All have the shape (n,).
         """
         n, end = len(values), len(self._column)
         if not self.fixed_width:
@@ -239,38 +212,20 @@ def members(ids: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 
 class IdTable:
-    """A map from int64 ids to values of one Arrow type, read and written in columns.
+    """A map from int64 ids to values of one Arrow type, which are never null, read and written in columns.
 
-    An index maps each id to the place of its value in a slab. Each call costs amortised O(1) per row.
-
-    Parameters
-    ----------
-    type_ : pyarrow.DataType
-        Type of the values, which are never null.
-    memory : Memory
-
-    Attributes
-    ----------
-    type : pyarrow.DataType
-        `type_` with 64-bit offsets, so that a table may hold more than 2 GiB; the type of returned values.
+    An index maps each id to the place of its value in a slab. Each call costs amortised O(1) per row. What is
+    returned is of `type`, the type with 64-bit offsets, so that a table may hold more than 2 GiB.
     """
 
-    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS) -> None:
-        self._slab = Slab(type_, memory)
-        self._index = IdIndex(memory)
+    def __init__(self, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()) -> None:
+        slab, index = head or ((), None)
+        self._slab = Slab(type_, memory, slab)
+        self._index = IdIndex(memory) if index is None else IdIndex._attach(memory, index)
         self.type = self._slab.type
 
-    @classmethod
-    def attach(cls, type_: pa.DataType, memory: Memory, head: list[Any]) -> IdTable:
-        """Return the table that `head` describes; O(1)."""
-        table = cls.__new__(cls)
-        table._slab = Slab.attach(type_, memory, head[0])
-        table._index = IdIndex._attach(memory, head[1])
-        table.type = table._slab.type
-        return table
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
+        """Return what it takes to attach it; see `Memory`."""
         return [self._slab.head(), self._index._head()]
 
     def __len__(self) -> int:
@@ -305,12 +260,8 @@ class IdTable:
     def match(self, ids: np.ndarray, fields: list[pa.Array]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the places of ids, which are in the table, and which have a value with these fields.
 
-        The values must be structs of flat types. NaN equals NaN, and null equals null.
-
-        Returns
-        -------
-        places : ndarray of int64, shape (n,)
-        found, same : ndarray of bool, shape (n,)
+        The values must be structs of flat types. NaN equals NaN, and null equals null. The three arrays have
+        the shape (n,).
         """
         places, found = self._index.find_many(ids)
         same = found.copy()
@@ -333,11 +284,6 @@ class IdTable:
         """Set the values of distinct `ids`; a null removes the id.
 
         Returns whether other ids have got new places. A MemoryError leaves the table as it was.
-
-        Parameters
-        ----------
-        ids : ndarray of int64, shape (n,)
-        values : pyarrow.Array of `type_` or `type`, shape (n,)
         """
         values, gone = self._slab.fitting(values), None
         if values.null_count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
 from typing import Any, NamedTuple
@@ -50,58 +51,35 @@ class TimerJournal(NamedTuple):
         return pa.RecordBatch.from_arrays([pa.array(column) for column in self], schema=SCHEMA)
 
 
-class NetEffect(NamedTuple):
-    """What a journal comes to: pops up to a watermark, then removals and pushes of different timers.
+def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> TimerJournal:
+    """Return the shortest journal with the effect of another, for timers of either identity; O(n).
 
-    Parameters
-    ----------
-    watermark : int or None
-        None: pops nothing.
-    removals, pushes : TimerJournal
-    """
-
-    watermark: int | None
-    removals: TimerJournal
-    pushes: TimerJournal
-
-    def journal(self) -> TimerJournal:
-        """Return a journal with this effect, and no shorter one has it."""
-        parts = [self.removals, self.pushes]
-        if self.watermark is not None:
-            columns = (np.array([value], np.int64) for value in (self.watermark, 0, 0))
-            parts.insert(0, TimerJournal(np.array([POP_DUE], np.int8), *columns))
-        return TimerJournal(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> NetEffect:
-    """Return what a journal comes to, for timers of either identity; O(n).
-
-    Only the last operation on a timer counts, and a timer that is popped after its push is gone. With one
-    timer per key an older one may have had another timestamp, so the timer popped becomes a removal; else the
-    pop at the start removes the older ones of all that the journal popped.
+    It pops up to a watermark, then removes and pushes different timers. Only the last operation on a timer
+    counts, and a timer that is popped after its push is gone. With one timer per key an older one may have
+    had another timestamp, so the timer popped becomes a removal; else the pop at the start removes the older
+    ones of all that the journal popped.
     """
     pops = journal.ops == POP_DUE
-    rows = journal
-    watermark = None
-    fired = np.zeros(0, bool)
-    if pops.any():
-        watermark = int(journal.timestamps[pops].max())
-        highest = np.where(pops, journal.timestamps, np.iinfo(np.int64).min)  # in later pops
-        highest = np.maximum.accumulate(highest[::-1])[::-1]
-        last_pop = np.flatnonzero(pops)[-1]
-        fired = (journal.timestamps <= highest) & (np.arange(len(pops)) < last_pop)
-        rows, fired = journal.take(~pops), fired[~pops]
+    popped = np.flatnonzero(pops)
+    highest = np.where(pops, journal.timestamps, np.iinfo(np.int64).min)
+    highest = np.maximum.accumulate(highest[::-1])[::-1]  # of the pops from each row on
+    fired = (journal.timestamps <= highest) & (np.arange(len(pops)) < popped.max(initial=-1))
+    rows, fired = journal.take(~pops), fired[~pops]
     last = _last_of_each(rows, one_timer_per_key)
-    rows, fired = rows.take(last), fired[last] if watermark is not None else np.zeros(len(last), bool)
+    rows, fired = rows.take(last), fired[last]
     pushed = rows.ops == PUSH
     removed = ~pushed
     if one_timer_per_key:
         removed |= fired
-    elif watermark is not None:
-        removed &= rows.timestamps > watermark
+    elif len(popped):
+        removed &= rows.timestamps > highest[0]
     removals = rows.take(removed)
     removals.ops[:] = REMOVE
-    return NetEffect(watermark, removals, rows.take(pushed & ~fired))
+    parts = [removals, rows.take(pushed & ~fired)]
+    if len(popped):
+        nothing = np.zeros(1, np.int64)
+        parts.insert(0, TimerJournal(np.array([POP_DUE], np.int8), highest[:1], nothing, nothing))
+    return TimerJournal(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _last_of_each(journal: TimerJournal, one_timer_per_key: bool) -> np.ndarray:
@@ -138,10 +116,6 @@ class TimersOfKeys:
 
     The first questions scan the heap. Further ones sort it once, and then cost what they return; timers that
     were pushed later are remembered.
-
-    Parameters
-    ----------
-    heap : TimerHeap
     """
 
     def __init__(self, heap: TimerHeap) -> None:
@@ -178,49 +152,29 @@ _FEW = 64  # changes that are copied one by one: for so few, keeping their colum
 class JournalledTimers:
     """A `TimerHeap` or `KeyTimerHeap` that records its changes since the last save.
 
-    Parameters
-    ----------
-    kind : int
-        Kind of its chunks.
-    one_timer_per_key : bool
-        Whether the heap is a `KeyTimerHeap`.
-    memory : Memory
-        Where the heap is.
-
-    Attributes
-    ----------
-    single : TimerChanges
-        Receives changes of few timers.
+    `single`, a `TimerChanges`, receives changes of few timers.
     """
 
     schema = SCHEMA
     id_column = 2
+    _losses: int
 
-    def __init__(self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
         self.kind = kind
-        self.heap: TimerHeap | KeyTimerHeap = KeyTimerHeap() if one_timer_per_key else TimerHeap()
-        self.heap._lend(memory)
+        class_ = KeyTimerHeap if one_timer_per_key else TimerHeap
+        self._losses, heap = head or (0, None)
+        self.heap: TimerHeap | KeyTimerHeap = class_() if heap is None else class_._attach(memory, heap)
+        if heap is None:
+            self.heap._lend(memory)
         self.name = type(self.heap).__name__
         self.single = TimerChanges()
-        self._losses = 0
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
-    @classmethod
-    def restored(cls, kind: int, name: str) -> JournalledTimers:
-        """Return no timers, for chunks of this kind and name."""
-        return cls(kind, one_timer_per_key=name == KeyTimerHeap.__name__)
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         return [self.losses, self.heap._head()]
-
-    @classmethod
-    def attach(cls, kind: int, one_timer_per_key: bool, memory: Memory, head: list[Any]) -> JournalledTimers:
-        """Return the timers that `head` describes; O(1)."""
-        timers = cls(kind, one_timer_per_key)
-        timers._losses, heap = head
-        timers.heap = type(timers.heap)._attach(memory, heap)
-        return timers
 
     @property
     def losses(self) -> int:
@@ -389,7 +343,6 @@ class JournalledTimers:
             self.heap.remove_many(key_hashes, namespaces)
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self.heap.reserve(ceil(times * len(self.heap)))
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -397,7 +350,7 @@ class JournalledTimers:
         return self._merged(TimerJournal.of(pa.concat_batches(batches))).to_arrow()
 
     def _merged(self, journal: TimerJournal) -> TimerJournal:
-        return net_effect(journal, isinstance(self.heap, KeyTimerHeap)).journal()
+        return net_effect(journal, isinstance(self.heap, KeyTimerHeap))
 
     def __len__(self) -> int:
         """Return the number of timers."""
@@ -412,14 +365,7 @@ def _kept(column: npt.ArrayLike) -> np.ndarray:
 
 
 class KeyTimers(RowTimers):
-    """The timers of the current key in one time domain, for a function on rows.
-
-    Parameters
-    ----------
-    timers : JournalledTimers
-        Of a `TimerHeap`.
-    keys : CurrentKey
-    """
+    """The timers of the current key in one time domain, in a `TimerHeap`, for a function on rows."""
 
     def __init__(self, timers: JournalledTimers, keys: CurrentKey) -> None:
         assert isinstance(timers.heap, TimerHeap)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -29,49 +30,34 @@ class StateTable:
     """The values of one state, by key id: a table, behind a cache of what the current batch has touched.
 
     Implements `timerheap._states.ValueContents`.
-
-    Parameters
-    ----------
-    kind : int
-        The kind of its chunks in the checkpoint.
-    name : str
-        The state's name.
-    type_ : pyarrow.DataType
-        The type of a value.
-    memory : Memory
     """
 
     shape = "value"
     id_column = 0
+    _losses: int
 
-    def __init__(self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS) -> None:
+    def __init__(
+        self, kind: int, name: str, type_: pa.DataType, memory: Memory = PROCESS, head: Sequence[Any] = ()
+    ) -> None:
         self.kind = kind
         self.name = name
         self.type = type_
         self.schema = pa.schema([pa.field("key_hash", pa.int64()), pa.field(self.shape, type_)])
-        self._table = IdTable(type_, memory)
+        self._losses, table = head or (0, ())
+        self._table = IdTable(type_, memory, table)
         self._at_hand: list[np.ndarray] = []
         self._loaded: dict[int, Any] = {}
         self._stored: dict[int, Any] = {}  # since then, not yet in the table
         self._cells: RowCells | None = None  # or in these, for a native loop
         self._unsaved: list[tuple[np.ndarray, pa.Array]] = []  # what has been written
-        self._losses = 0
 
     @classmethod
     def restored(cls, kind: int, name: str, schema: pa.Schema, memory: Memory = PROCESS) -> Self:
         """Return an empty state for chunks of this schema."""
         return cls(kind, name, schema.field(cls.shape).type, memory)
 
-    @classmethod
-    def attach(cls, kind: int, name: str, type_: pa.DataType, memory: Memory, head: list[Any]) -> Self:
-        """Return the state that `head` describes; O(1)."""
-        state = cls(kind, name, type_)
-        state._losses, table = head
-        state._table = IdTable.attach(type_, memory, table)
-        return state
-
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs; all changes must have been saved."""
+        """Return what it takes to attach it; all changes must have been saved."""
         return [self.losses, self._table.head()]
 
     @property
@@ -167,10 +153,11 @@ class StateTable:
         unsaved, self._unsaved = self._unsaved, []
         if not unsaved:
             return None
-        if len(unsaved) == 1 and unsaved[0][1].type == self._table.type:
-            return self._batch(*unsaved[0])
-        ids = pd.unique(np.concatenate([ids for ids, _ in unsaved]))
-        return self._batch(ids, self._table.get(ids))
+        ids, values = unsaved[0]
+        if len(unsaved) > 1:
+            ids = pd.unique(np.concatenate([ids for ids, _ in unsaved]))
+            values = self._table.get(ids)
+        return self._batch(ids, values.cast(self._table.type))
 
     def snapshot(self) -> pa.RecordBatch:
         """Return all values."""
@@ -186,11 +173,9 @@ class StateTable:
         self._table.put(batch.column(0).to_numpy(), batch.column(1))
 
     def reserve(self, times: float) -> None:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         self._table.reserve(times)
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """See `timerheap.spark._group.checkpoint.CheckpointedPart`."""
         return last_rows(batches)
 
     def __len__(self) -> int:

@@ -38,50 +38,27 @@ _INPUT = struct.Struct("<qIqB")
 
 @dataclass(slots=True)
 class InputClock:
-    """The channels of one input, n of them.
+    """The channels of one input, n of them; the arrays have the shape (n,)."""
 
-    Parameters
-    ----------
-    column : str or None
-        The channel column; None: a single channel for all rows.
-    watermark : int
-    names : list of (str or None)
-    watermarks, max_timestamps : ndarray of int64, shape (n,)
-    active : ndarray of bool, shape (n,)
-    active_at : ndarray of int64, shape (n,)
-        When a channel had its last row by the clock, epoch ms, or MIN_WATERMARK if that is not known. If
-        micro-batches have a time, it is one of those, and at least that of the first of the run.
-    begun_at : int
-        The time of the first micro-batch of the run, epoch ms, or MIN_WATERMARK if micro-batches have none.
-    idle : bool
-        Whether it is idle.
-    """
-
-    column: str | None
+    column: str | None  # the channel column; None: a single channel for all rows
     watermark: int
     names: list[str | None]
     watermarks: np.ndarray
     max_timestamps: np.ndarray
     active: np.ndarray
+    # When a channel had its last row by the clock, epoch ms, or MIN_WATERMARK if that is not known. If
+    # micro-batches have a time, it is one of those, and at least that of the first of the run.
     active_at: np.ndarray
-    begun_at: int = MIN_WATERMARK
+    begun_at: int = MIN_WATERMARK  # the time of the first micro-batch of the run, if micro-batches have one
     idle: bool = False
 
 
 @dataclass(slots=True)
 class StoredClock:
-    """The watermark of a key group and the channels of its inputs.
-
-    Parameters
-    ----------
-    watermark : int
-    run : str or None
-        The run of the query that the times of activity belong to.
-    inputs : list of InputClock
-    """
+    """The watermark of a key group and the channels of its inputs."""
 
     watermark: int
-    run: str | None
+    run: str | None  # the run of the query that the times of activity belong to
     inputs: list[InputClock] = field(default_factory=list)
 
 
@@ -192,11 +169,7 @@ _NEVER = MIN_WATERMARK  # the time of activity of a channel without a clock
 class InputChannels:
     """The channels of one input in a watermark valve, by number; channels are the values of `column`.
 
-    Parameters
-    ----------
-    strategy : WatermarkStrategy
-    column : str or None
-        The query's channel column; the attribute `column` may be that of the checkpoint.
+    The attribute `column` may be that of the checkpoint, and not the query's.
     """
 
     def __init__(self, strategy: WatermarkStrategy, column: str | None) -> None:
@@ -222,10 +195,7 @@ class InputChannels:
     def switch(self) -> str | None:
         """Drop the checkpoint's channels if they belong to another column, since they get no more rows.
 
-        Returns
-        -------
-        str or None
-            A notice for the user; None if nothing was dropped.
+        Returns a notice for the user, or None if nothing was dropped.
         """
         if self.column == self._column:
             return None
@@ -255,13 +225,8 @@ class InputChannels:
         """Advance the watermarks of active channels by the rows of a micro-batch.
 
         The lowest watermark counts first, so that a channel that has to catch up is compared with the
-        watermark before the micro-batch.
-
-        Parameters
-        ----------
-        channels, max_timestamps, counts : ndarray of int64, shape (n,)
-            Distinct channels, and their largest timestamps and numbers of rows in the micro-batch.
-        now : int or None
+        watermark before the micro-batch. The arrays, int64 and of shape (n,), are distinct channels with
+        their largest timestamps and numbers of rows in the micro-batch.
         """
         before = self._max_timestamps[channels]
         watermarks = self._generators.watermarks(channels, before, max_timestamps, counts, now)
@@ -405,14 +370,8 @@ def _describe(column: str | None) -> str:
 class WatermarkState:
     """The watermark of a key group and the state of its channels.
 
-    Every key group observes the rows of all channels, so all key groups have the same watermark.
-
-    Parameters
-    ----------
-    strategies : tuple of WatermarkStrategy
-        The strategy of each input.
-    columns : tuple of (str or None)
-        The channel column of each input.
+    Every key group observes the rows of all channels, so all key groups have the same watermark. There is a
+    strategy and a channel column, or None, for each input.
     """
 
     def __init__(self, strategies: tuple[WatermarkStrategy, ...], columns: tuple[str | None, ...]) -> None:
@@ -430,21 +389,14 @@ class WatermarkState:
     def observe(self, observed: pa.Table, now: int | None, run: str | None, at: int | None = None) -> int:
         """Advance the watermark by the rows of a micro-batch and return it.
 
-        The watermark never falls. New and returning channels become active before any watermark advances,
-        so that within a micro-batch no channel overtakes another; channels become idle, or follow the clock,
+        The watermark never falls. New and returning channels become active before any watermark advances, so
+        that within a micro-batch no channel overtakes another; channels become idle, or follow the clock,
         last. If the query has another channel column than the checkpoint, the old channels count until the
         input has rows and are then dropped.
 
-        Parameters
-        ----------
-        observed : pyarrow.Table
-            Count and largest timestamp of the rows of each channel.
-        now : int or None
-            Time of the micro-batch, epoch ms, in a query with a clock.
-        run : str or None
-            Run of the query. The time between two runs does not count as time without rows.
-        at : int, optional
-            Time of the micro-batch in a query without a clock.
+        `observed` has the count and the largest timestamp of the rows of each channel. The time of the
+        micro-batch, epoch ms, is `now` in a query with a clock, else `at`. The time between two runs does not
+        count as time without rows.
         """
         at = at if now is None else now
         if run != self._run:

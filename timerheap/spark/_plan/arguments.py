@@ -29,25 +29,6 @@ from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._query import TIME, Late, shown_name
 from timerheap.watermarks import NoWatermarks, WatermarkStrategy
 
-__all__ = [
-    "arrow_schema",
-    "backticks",
-    "channel_column",
-    "collation_of",
-    "data_frame",
-    "expect_event_time",
-    "is_atomic",
-    "key_columns",
-    "key_groups",
-    "late_rows",
-    "named_column",
-    "parsed_schema",
-    "quoted",
-    "row_order",
-    "sendable",
-    "state_names",
-]
-
 _RESERVED = "__timerheap_"
 
 

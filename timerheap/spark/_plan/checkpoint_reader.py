@@ -50,18 +50,10 @@ _STATE = "chunks"  # the state variable of `timerheap.spark._worker.spark_store`
 
 
 class StoredOperator(NamedTuple):
-    """An operator of timerheap in a checkpoint.
+    """An operator of timerheap in a checkpoint."""
 
-    Parameters
-    ----------
-    number : int
-        Its operator id.
-    first_batch, last_batch : int
-        The finished micro-batches whose state the checkpoint has.
-    """
-
-    number: int
-    first_batch: int
+    number: int  # its operator id
+    first_batch: int  # the finished micro-batches whose state the checkpoint has are from this one
     last_batch: int
 
 
@@ -122,10 +114,7 @@ def _not_ours(path: str, why: str) -> ValueError:
 def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id: int | None) -> DataFrame:
     """Return the chunks of an operator after a micro-batch: label, kind, id and text.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If the checkpoint does not have the state after this micro-batch.
+    Raises TypeError or ValueError if the checkpoint does not have the state after this micro-batch.
     """
     _, first, last = operator
     batch = last if batch_id is None else integer("batch_id", batch_id)
@@ -152,15 +141,7 @@ def first_line(error: Exception) -> str:
 
 
 class StoredPart(NamedTuple):
-    """A part that key groups have.
-
-    Parameters
-    ----------
-    kind : int
-    name : str
-    schema : pyarrow.Schema
-        Of its chunks.
-    """
+    """A part that key groups have, with the schema of its chunks."""
 
     kind: int
     name: str
@@ -170,17 +151,8 @@ class StoredPart(NamedTuple):
 class Survey:
     """The manifests of all key groups, and the parts that they list, each once.
 
-    Parameters
-    ----------
-    chunks : pyspark.sql.DataFrame
-        The columns label, kind, id and text. One Spark job reads the manifests and the schemas.
-
-    Attributes
-    ----------
-    manifests : list of Manifest
-        Of all key groups.
-    parts : list of StoredPart
-        By kind; the part that most groups have comes first among those of one kind.
+    One Spark job reads the manifests and the schemas from the columns label, kind, id and text. The parts are
+    by kind; that of most groups comes first among those of one kind.
     """
 
     def __init__(self, chunks: DataFrame) -> None:
@@ -235,8 +207,9 @@ class Survey:
         if not highest.clock_apart:
             return highest.clock
         first = self._chunks.where((F.col("label") == label_of(0)) & F.col("kind").isin(MANIFEST, CLOCK))
-        found = {(row.kind, row.id): from_text(row.text) for row in first.collect()}  # of what writes it
-        return read_clock(Manifest.from_bytes(found[MANIFEST, 0]), lambda *chunk: found.get(chunk))
+        texts = {(row.kind, row.id): row.text for row in first.collect()}  # of what writes it
+        chunks, manifest = tables.stored_chunks(texts)
+        return read_clock(manifest, chunks)
 
 
 WATERMARKS = pa.schema(
@@ -644,10 +617,7 @@ def _accumulator(name: str) -> str:
 def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
     """Return a key group of a new query with the keys and states of the checkpoint, but no contents.
 
-    Raises
-    ------
-    ValueError
-        If the new query has other keys, timers or windows.
+    Raises ValueError if the new query has other keys, timers or windows.
     """
     group = KeyGroup(query.layout)
     for kind, name, schema in state.survey.parts:

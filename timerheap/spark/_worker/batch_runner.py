@@ -17,10 +17,9 @@ from timerheap._values import records
 from timerheap.functions import BatchProcessFunction, BatchTimerService
 from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
-from timerheap.spark._arrow import fitting, narrow
+from timerheap.spark._arrow import KeyedRows, fitting, narrow
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.keys import KeyTable
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query, shown_name
 from timerheap.spark._worker.output import ResultBuffer

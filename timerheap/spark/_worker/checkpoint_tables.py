@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from timerheap._native._heap import from_text
 from timerheap.spark._arrow import fitting, narrow, wide_rows, widen
 from timerheap.spark._exchange.placement import Placement, key_group_of, label_of
-from timerheap.spark._group.checkpoint import MANIFEST, Stored, read_clock
-from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
-from timerheap.spark._group.key_group import BROADCAST_STATE, KeyGroup, ReadChunks, StoredGroup, split
+from timerheap.spark._group.checkpoint import MANIFEST, Chunks, Manifest, read_clock
+from timerheap.spark._group.key_group import BROADCAST_STATE, StoredGroup, load_group, split
 from timerheap.spark._group.keys import shown_keys
 from timerheap.spark._group.open_windows import SESSION_START
 from timerheap.spark._query import Query
@@ -30,16 +30,23 @@ _SCHEMA = pa.schema(
 )
 
 
+_Texts = dict[tuple[int, int], str]  # chunks as they are stored, by kind and id
+
+
+def stored_chunks(texts: _Texts) -> tuple[Chunks, Manifest]:
+    """Return chunks, with the manifest among them; raise ValueError if there is none."""
+    chunks = Chunks({at: from_text(text) for at, text in texts.items()})
+    manifest = chunks.read_manifest()
+    if manifest is None:
+        raise ValueError("the checkpoint lacks the manifest of a key group")
+    return chunks, manifest
+
+
 @dataclass(frozen=True)
 class Splitter:
-    """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`.
+    """Splits one key group of a checkpoint (``applyInArrow``) into rows of `INITIAL`, for a new query.
 
     Its input has the columns label, kind, id and text, and a row for each chunk, also for the manifest.
-
-    Parameters
-    ----------
-    query : Query
-        The new query.
     """
 
     query: Query
@@ -47,37 +54,24 @@ class Splitter:
     def __call__(self, values: pa.Table) -> pa.Table:
         """Split the key group whose values these are."""
         placement = Placement.running(self.query.max_parallelism)
-        store = ReadChunks()
-        kinds, ids = (values.column(name).to_pylist() for name in ("kind", "id"))
-        for chunk in zip(kinds, ids, values.column("text"), strict=True):
-            store.add(*chunk)
-        manifest = store.read_manifest()
-        group = KeyGroup(self.query.layout)
-        Stored.load(store, manifest, group.part, self.query.drop_state)
-        group.watermark = manifest.watermark
+        columns = (values.column(name).to_pylist() for name in ("kind", "id", "text"))
+        store, manifest = stored_chunks({(kind, id_): text for kind, id_, text in zip(*columns, strict=True)})
+        group, _ = load_group(store, manifest, self.query.layout)
         clocked = key_group_of(values.column("label")[0].as_py()) == 0  # its clock is that of all groups
-        found = dict(split(group.loaded(), placement.max_parallelism, clocked))
-        clock = read_clock(manifest, store.read) if clocked else None
+        found = dict(split(group, placement.max_parallelism, clocked))
+        clock = read_clock(manifest, store) if clocked else None
         key_groups = range(placement.max_parallelism) if clocked else found
         rows = [
-            (
-                label_of(key_group % placement.partitions),
-                key_group,
-                clock,
-                found.get(key_group),
-            )
+            (label_of(key_group % placement.partitions), key_group, clock, found.get(key_group))
             for key_group in key_groups
         ]
-        columns = zip(*rows, strict=True) if rows else ([] for _ in _SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=_SCHEMA)
+        return pa.Table.from_pylist([dict(zip(_SCHEMA.names, row, strict=True)) for row in rows], _SCHEMA)
 
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
 """The time domains of timers."""
 
-_DOMAINS = {EVENT_TIMERS: EVENT_TIME, PROCESSING_TIMERS: PROCESSING_TIME}
 _STEP = 1 << 17  # rows at once
 _FIRST, _LAST = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
 
@@ -98,19 +92,10 @@ class GroupReader:
 
     The input has the columns label, kind, id and text, and a row for each chunk. A key group is read as soon
     as its chunks are there, so that only one at a time is in memory if Spark returns them group by group.
-
-    Parameters
-    ----------
-    table : Table
-        What to return of each group.
-    kinds : collection of int
-        The kinds of the parts that it needs.
-    schema : pyarrow.Schema
-        Of the result.
     """
 
     table: Table
-    kinds: Collection[int]
+    kinds: Collection[int]  # the parts that the table needs
     schema: pa.Schema
 
     @property
@@ -120,20 +105,26 @@ class GroupReader:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the key groups of a partition."""
-        begun: dict[int, ReadChunks] = {}
+        begun: dict[int, _Texts] = {}
         for batch in batches:
-            numbers = (column.to_pylist() for column in batch.columns[:3])
-            for label, *chunk in zip(*numbers, batch.column(3), strict=True):
-                begun.setdefault(label, ReadChunks()).add(*chunk)
-            for label in [label for label, chunks in begun.items() if chunks.has_all(self.kinds)]:
+            for label, kind, id_, text in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                begun.setdefault(label, {})[kind, id_] = text
+            for label in [label for label, texts in begun.items() if self._has_all(texts)]:
                 yield from self._read(label, begun.pop(label))
-        for label, chunks in begun.items():
-            yield from self._read(label, chunks)
+        for label, texts in begun.items():
+            yield from self._read(label, texts)
 
-    def _read(self, label: int, chunks: ReadChunks) -> Iterator[pa.RecordBatch]:
+    def _has_all(self, texts: _Texts) -> bool:
+        if (MANIFEST, 0) not in texts:
+            return False
+        runs = Manifest.from_bytes(from_text(texts[MANIFEST, 0])).runs
+        wanted = [run for run in runs if run.kind in self.kinds]
+        return all((run.kind, id_) in texts for run in wanted for id_ in range(run.count + 1))
+
+    def _read(self, label: int, texts: _Texts) -> Iterator[pa.RecordBatch]:
         key_group = key_group_of(label)
         try:
-            group = StoredGroup(chunks, self.kinds)
+            group = StoredGroup(*stored_chunks(texts), self.kinds)
         except ValueError as e:
             raise ValueError(
                 f"checkpoint must be whole, got one whose key group {key_group} is damaged: {e}; "
@@ -148,9 +139,12 @@ class GroupReader:
 
 def timers(group: StoredGroup, key_group: int) -> Columns:
     """Yield the timers: keys, timestamp, epoch ms, time domain, namespace, key group."""
-    for kind, domain in _DOMAINS.items():
-        every = group.timers_of(kind)
-        for start in range(0, len(every[0]), _STEP):
+    for heap, domain in (
+        (group.event_timers.heap, EVENT_TIME),
+        (group.processing_timers.heap, PROCESSING_TIME),
+    ):
+        every = heap.timestamps, heap.key_hashes, heap.namespaces
+        for start in range(0, len(heap), _STEP):
             timestamps, ids, namespaces = (column[start : start + _STEP] for column in every)
             n = len(timestamps)
             yield [
@@ -178,7 +172,7 @@ def state(name: str, keys: Sequence[pa.DataType], group: StoredGroup, key_group:
 
 def waiting_rows(names: list[str], group: StoredGroup, key_group: int) -> Columns:
     """Yield the rows that wait for the watermark: their columns `names`, event time, key group."""
-    if group.rows is not None and len(group.rows):
+    if len(group.rows):
         waiting = group.rows.waiting()
         columns = [waiting.rows.column(name) for name in names]
         yield [*columns, readable(waiting.timestamps), _numbers(key_group, len(waiting))]
@@ -206,15 +200,15 @@ def windows(group: StoredGroup, key_group: int) -> Columns:
 def groups(group: StoredGroup, key_group: int) -> Columns:
     """Yield a row for the group: see `timerheap.spark.CheckpointState.groups`."""
     manifest = group.manifest
-    times = [group.timers_of(kind)[0] for kind in _DOMAINS]
+    times = [timers.heap.timestamps for timers in (group.event_timers, group.processing_timers)]
     never = MAX_WATERMARK
     sizes = {name: len(state) for name, state in sorted(group.states.items())}
     yield [
         _numbers(key_group, 1),
-        _counted(0 if group.keys is None else len(group.keys)),
+        _counted(len(group.keys)),
         *(_counted(len(each)) for each in times),
         *(readable(each.min(initial=never, keepdims=True)) for each in times),
-        _counted(0 if group.rows is None else len(group.rows)),
+        _counted(len(group.rows)),
         _counted(0 if group.windows is None else group.windows.rows().num_rows),
         pa.array([list(sizes.items())], pa.map_(pa.string(), pa.int64())),
         _counted(manifest.late_rows),
@@ -224,8 +218,6 @@ def groups(group: StoredGroup, key_group: int) -> Columns:
 
 
 def _keys(group: StoredGroup, ids: np.ndarray) -> list[pa.Array]:
-    if group.keys is None:
-        raise ValueError("it has no keys")
     keys = group.keys.keys(ids)
     return [keys.column(number) for number in shown_keys(group.keys.schema)]
 

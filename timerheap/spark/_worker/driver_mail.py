@@ -61,33 +61,18 @@ Look = Literal["for an end", "at the state"]
 
 
 class Letter(NamedTuple):
-    """What a task tells the driver.
-
-    Parameters
-    ----------
-    session, owner : str
-        The session and the query that it belongs to.
-    about : str
-        Of the letters of an owner about one thing, the driver opens the first.
-    content : str, (Look, QueryRun) or Counts
-        Text for a warning; a run to look at; or the key groups of a task, which are logged each time.
-    """
+    """What a task tells the driver."""
 
     session: str
-    owner: str
-    about: str
-    content: str | tuple[Look, QueryRun] | Counts
+    owner: str  # the query
+    about: str  # of the letters of an owner about one thing, the driver opens the first
+    content: str | tuple[Look, QueryRun] | Counts  # counts are logged each time
 
 
 class Mail:
     """Sends letters of one query to the driver, which receives them when the task has succeeded.
 
-    Parameters
-    ----------
-    box : Accumulator, optional
-        None on Spark Connect, where letters are lost.
-    session, owner : str
-        See `Letter`.
+    The box is None on Spark Connect, where letters are lost.
     """
 
     def __init__(self, box: Accumulator[tuple[Letter, ...]] | None, session: str, owner: str) -> None:
@@ -123,14 +108,7 @@ class Mail:
 
 
 class Telling:
-    """A stage that tells the driver of its run, before a task can reach the state.
-
-    Parameters
-    ----------
-    stage : callable
-        What it does with the rows.
-    letters : Mail
-    """
+    """A stage that tells the driver of its run, before a task can reach the state."""
 
     def __init__(
         self, stage: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], letters: Mail

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from timerheap._native._heap import xxh64
 from timerheap.spark._group.checkpoint import ChunkStore, Manifest, Stored
-from timerheap.spark._group.key_group import GroupLayout, KeyGroup
+from timerheap.spark._group.key_group import GroupLayout, KeyGroup, load_group
 from timerheap.spark._group.live_file import LiveFile, LiveStore
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._worker.driver_mail import Counts, Mail
@@ -227,11 +227,7 @@ class LiveGroups:
     def _loaded(self, manifest: Manifest) -> tuple[KeyGroup, Stored]:
         """Load a group from the state store."""
         self._count(Counts(loaded=1))
-        group = KeyGroup(self._layout, self._memory(manifest.id))
-        stored = Stored.load(self._store, manifest, group.part, self._layout.drop_state)
-        group.watermark, group.late_rows = manifest.watermark, manifest.late_rows
-        group.wake_up = manifest.wake_up
-        return group.loaded(None if stored.drops else manifest.losses), stored
+        return load_group(self._store, manifest, self._layout, self._memory(manifest.id))
 
     def _memory(self, group: bytes) -> Memory:
         """Return a file for a group, or the memory of the process."""

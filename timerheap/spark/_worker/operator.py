@@ -19,8 +19,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import StructType
 
 from timerheap.functions import BatchProcessFunction, KeyedProcessFunction
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._compat import LARGE_RESULTS, to_arrow_schema
-from timerheap.spark._exchange.frames import AT, HashedRows, broadcast_rows, unpack
+from timerheap.spark._exchange.frames import AT, broadcast_rows, unpack
 from timerheap.spark._exchange.placement import Placement, key_group_of
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._query import ProcessorWork, Query, WindowWork
@@ -197,10 +198,10 @@ class BatchOperator:
         return in_types_of_spark(output.table(), self._result_type, packed)
 
 
-def unpacked_rows(query: Query, packed: pa.Table) -> HashedRows | None:
+def unpacked_rows(query: Query, packed: pa.Table) -> KeyedRows | None:
     """Return the rows of a partition of a batch DataFrame, None if it has none."""
     parts, _ = unpack(query, _pairs(packed))
-    return HashedRows.concatenated([part.rows for part in parts]) if parts else None
+    return KeyedRows.concatenated([part.rows for part in parts]) if parts else None
 
 
 def _pairs(packed: pa.Table) -> Iterator[tuple[int, bytes]]:

@@ -15,12 +15,12 @@ import pandas as pd
 import pyarrow as pa
 
 from timerheap.metrics import Metrics
-from timerheap.spark._exchange.frames import HashedRows, Part, by_key_group
+from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._exchange.frames import Part, by_key_group
 from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.watermark import WatermarkState
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
@@ -111,18 +111,8 @@ class TaskMetrics:
 
     def add_group(self, manifest: Manifest) -> None:
         """Add what a key group holds, as of its last save."""
-        standing, nbytes = manifest.standing, manifest.nbytes
-        self.add(
-            pending_event_time_timers=standing.event_time_timers,
-            pending_processing_time_timers=standing.processing_time_timers,
-            next_event_time_timer=standing.next_event_time_timer,
-            next_processing_time_timer=standing.next_processing_time_timer,
-            keys=standing.keys,
-            waiting_rows=standing.waiting_rows,
-            state_bytes=nbytes,
-            largest_group_bytes=nbytes,
-            groups=1,
-        )
+        nbytes = manifest.nbytes
+        self.add(**manifest.standing._asdict(), state_bytes=nbytes, largest_group_bytes=nbytes, groups=1)
 
     def take(self, metrics: Metrics | None = None) -> str:
         """Return the values so far, separated by commas, and begin anew.
@@ -196,7 +186,7 @@ def run_key_group(
     query: Query,
     runner: Runner,
     group: KeyGroup,
-    rows: HashedRows | None,
+    rows: KeyedRows | None,
     now: int | None,
     watermark: int,
     output: ResultBuffer,
@@ -226,18 +216,17 @@ def run_key_group(
         runner.advance_clock(now)
 
 
-def _admit(query: Query, group: KeyGroup, rows: HashedRows, output: ResultBuffer) -> KeyedRows:
+def _admit(query: Query, group: KeyGroup, rows: KeyedRows, output: ResultBuffer) -> KeyedRows:
     """Return the rows that are not late."""
-    batch, hashes, timestamps = rows.rows, rows.hashes, rows.timestamps
     timed = query.event_time in query.schema.names
     if timed and query.windows is None:  # in windows a row is late when its slice is over
-        late = timestamps <= group.watermark
+        late = rows.timestamps <= group.watermark
         group.late_rows += int(np.count_nonzero(late))
         if late.any() and query.late != "process":
-            _drop_late(query, group, batch.filter(pa.array(late)), timestamps[late], output)
-            batch, hashes, timestamps = batch.filter(pa.array(~late)), hashes[~late], timestamps[~late]
-    ids, places = group.keys.locate(hashes, [batch.column(name) for name in query.key])
-    return KeyedRows(batch, ids, timestamps, places)
+            _drop_late(query, group, rows.rows.filter(pa.array(late)), rows.timestamps[late], output)
+            rows = rows.where(~late)
+    ids, places = group.keys.locate(rows.ids, [rows.rows.column(name) for name in query.key])
+    return KeyedRows(rows.rows, ids, rows.timestamps, places)
 
 
 def _drop_late(
@@ -392,7 +381,7 @@ class FunctionPartition(Partition):
             by_group.setdefault(key_group, []).append((data, contents))
         for key_group, pairs in sorted(by_group.items()):
             group, stored = self._load(key_group)
-            stored_clock = next((data for data, _ in pairs if data), stored.read_clock(self._store))
+            stored_clock = next((data for data, _ in pairs if data), read_clock(stored.manifest, self._store))
             for _, contents in pairs:
                 if contents:
                     restore(group, contents)
@@ -416,7 +405,7 @@ class FunctionPartition(Partition):
     def _run_group(
         self,
         key_group: int,
-        rows: HashedRows | None,
+        rows: KeyedRows | None,
         observed: pa.Table,
         output: ResultBuffer,
         broadcast: pa.Table | None = None,
@@ -467,7 +456,7 @@ class FunctionPartition(Partition):
 
     def _advance(self, manifest: Manifest, observed: pa.Table) -> _Clock:
         """Return the clock of the selected group after this micro-batch."""
-        state = self._clock_state(read_clock(manifest, self._store.read), manifest.clock_stale)
+        state = self._clock_state(read_clock(manifest, self._store), manifest.clock_stale)
         state.follow(manifest.watermark)
         state.observe(observed, self._now, self._run, self._at)
         self._mail.warn(state.notices)

@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 
 from timerheap._native._heap import RowSource
 from timerheap._states import EXPIRING
-from timerheap.spark._exchange.frames import AT, HashedRows, Part, by_key_group, unpack
+from timerheap.spark._arrow import KeyedRows
+from timerheap.spark._exchange.frames import AT, Part, by_key_group, unpack
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.columns import python_values
@@ -132,7 +133,7 @@ class ProcessorRunner:
         service.bind_group(of_key, of_key, group.watermark, self._now)
         return BoundGroup(group, timers, service, tables, stored, expiries)
 
-    def process(self, parts: list[tuple[BoundGroup, HashedRows]]) -> None:
+    def process(self, parts: list[tuple[BoundGroup, KeyedRows]]) -> None:
         """Call ``handleInputRows`` for each key, in the order of the keys."""
         handle, times, emit = self._processor.handleInputRows, self._times, self._records.emit
         for key, rows in self._by_key(parts, self._query):
@@ -140,7 +141,7 @@ class ProcessorRunner:
                 emit(handle(key, rows, times))
         self._records.flush()
 
-    def initialise(self, parts: list[tuple[BoundGroup, HashedRows]], query: Query) -> None:
+    def initialise(self, parts: list[tuple[BoundGroup, KeyedRows]], query: Query) -> None:
         """Call ``handleInitialState`` for each row, or each frame, of a query's rows."""
         for key, rows in self._by_key(parts, query):
             for initial in rows:
@@ -148,15 +149,15 @@ class ProcessorRunner:
                     self._processor.handleInitialState(key, initial, self._times)
 
     def _by_key(
-        self, parts: list[tuple[BoundGroup, HashedRows]], query: Query
+        self, parts: list[tuple[BoundGroup, KeyedRows]], query: Query
     ) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
         """Make each key current and yield it, and its rows."""
         if not parts:
             return
-        rows = HashedRows.concatenated([part for _, part in parts])
-        ids, owners = [], np.repeat(np.arange(len(parts)), [len(part.hashes) for _, part in parts])
+        rows = KeyedRows.concatenated([part for _, part in parts])
+        ids, owners = [], np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
         for bound, part in parts:
-            own = bound.group.keys.resolve(part.hashes, [part.rows.column(name) for name in query.key])
+            own = bound.group.keys.resolve(part.ids, [part.rows.column(name) for name in query.key])
             bound.announce(np.unique(own))
             ids.append(own)
         order = _key_order([rows.rows.column(name) for name in query.key])
@@ -358,7 +359,7 @@ class ProcessorPartition(Partition):
             opened[partition] = self._open(partition)
         bound = {group: bound for group, (bound, _) in opened.items()}
         rows = [(bound[group], self._timely(rows, seen, bound[group])) for group, rows in by_group.items()]
-        self._runner.process([(group, some) for group, some in rows if len(some.hashes)])
+        self._runner.process([(group, some) for group, some in rows if len(some)])
         if self._timed:
             self._runner.fire(list(bound.values()), self._now)
         for group, each in opened.items():
@@ -382,7 +383,7 @@ class ProcessorPartition(Partition):
         group, stored = self._load(key_group)
         return self._runner.bind(group), stored
 
-    def _timely(self, rows: HashedRows, seen: int, bound: BoundGroup) -> HashedRows:
+    def _timely(self, rows: KeyedRows, seen: int, bound: BoundGroup) -> KeyedRows:
         """Return the rows that are not late."""
         if not (self._follows and self._work.event_time):
             return rows
@@ -393,7 +394,7 @@ class ProcessorPartition(Partition):
         bound.group.late_rows += count
         self._late_rows += count
         _log.warning("dropped %d late rows", count)
-        return HashedRows(rows.rows.filter(pa.array(~late)), rows.hashes[~late], rows.timestamps[~late])
+        return rows.where(~late)
 
     def _save(
         self,
@@ -483,5 +484,5 @@ class BatchProcessorOperator:
         return in_types_of_spark(output.table(), StructType(query.result.fields), packed)
 
 
-def _of(bound: BoundGroup, rows: HashedRows | None) -> list[tuple[BoundGroup, HashedRows]]:
+def _of(bound: BoundGroup, rows: KeyedRows | None) -> list[tuple[BoundGroup, KeyedRows]]:
     return [] if rows is None else [(bound, rows)]

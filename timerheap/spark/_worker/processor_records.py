@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
 
 from timerheap._native._heap import RowSource
 from timerheap._values import detached
-from timerheap.spark._arrow import narrow
+from timerheap.spark._arrow import map_type, narrow
 from timerheap.spark._compat import to_frame, to_record_batch
 from timerheap.spark._group.columns import column_reader, python_values
 from timerheap.spark._query import FrameSettings
@@ -54,22 +54,12 @@ class Records(Protocol):
 
 def in_zone(column: pa.Array, zone: str) -> pa.Array:
     """Return a column with this time zone where its type has one."""
-    type_ = _in_zone(column.type, zone)
+
+    def moved(type_: pa.DataType) -> pa.DataType:
+        return pa.timestamp(type_.unit, zone) if is_.is_timestamp(type_) and type_.tz else type_
+
+    type_ = map_type(column.type, moved)
     return column if type_ == column.type else column.cast(type_)
-
-
-def _in_zone(type_: pa.DataType, zone: str) -> pa.DataType:
-    if is_.is_timestamp(type_):
-        return pa.timestamp(type_.unit, zone) if type_.tz is not None else type_
-    if is_.is_struct(type_):
-        return pa.struct([field.with_type(_in_zone(field.type, zone)) for field in type_])
-    if is_.is_map(type_):
-        return pa.map_(_in_zone(type_.key_type, zone), _in_zone(type_.item_type, zone))
-    if is_.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_in_zone(type_.value_type, zone)))
-    if is_.is_large_list(type_):
-        return pa.large_list(type_.value_field.with_type(_in_zone(type_.value_type, zone)))
-    return type_
 
 
 _internals: Any = import_module("pandas.core.internals")  # not a promise of pandas: see `sliced`

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from timerheap._native._heap import CurrentKey, IdIndex, KnownKeys, RowLoop, RowSource
 from timerheap.functions import KeyedProcessFunction
 from timerheap.metrics import Metrics
+from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._group.timers import KeyTimers, due_keys
 from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer

@@ -13,8 +13,6 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from timerheap._native._heap import from_text, to_text
 from timerheap.spark._group.checkpoint import FORMAT, MANIFEST, Manifest
 
-__all__ = ["CHUNKS", "SparkStore"]
-
 # Frozen: every checkpoint has these schemas. As types, since Spark parses text anew in each task, and without
 # smallint, which Spark cannot read back where it encodes states as Avro.
 _KEY = StructType([StructField("kind", IntegerType()), StructField("id", IntegerType())])
@@ -132,24 +130,10 @@ class SparkStore:
         self._send(self._handle.deleteTimer, timestamp)
 
     def keep_timer(self, current: int | None, wanted: int | None, over: int) -> int | None:
-        """Keep one timer of the selected group, at `wanted` or before it.
+        """Keep one timer of the selected group, at `wanted` or before it; return what the group has now.
 
         A timer that is too early stays: the wanted time often moves on in each micro-batch, and a call too
-        many changes nothing.
-
-        Parameters
-        ----------
-        current : int or None
-            The timer of the group so far.
-        wanted : int or None
-            When Spark has to call the group next.
-        over : int
-            The time up to which timers have fired or fire in this micro-batch; Spark deletes those.
-
-        Returns
-        -------
-        int or None
-            The timer that the group has now.
+        many changes nothing. Timers up to `over` have fired or fire in this micro-batch; Spark deletes those.
         """
         if current is not None and current <= over:
             current = None

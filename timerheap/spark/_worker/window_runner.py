@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._values import Misfit
-from timerheap.spark._arrow import narrow_column
+from timerheap.spark._arrow import KeyedRows, narrow_column
 from timerheap.spark._group.key_group import KeyGroup
-from timerheap.spark._group.row_buffer import KeyedRows
 from timerheap.spark._query import Query, WindowWork, shown_name
 from timerheap.spark._slices import KEY_HASH, input_column
 from timerheap.spark._worker.output import ResultBuffer, column_of

@@ -35,10 +35,10 @@ class Columns(BatchProcessFunction):
     one_timer_per_key = True
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + GAP)
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + GAP)
 
     def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
-        keys = ctx.keys(due.key_hashes).column("key")
+        keys = ctx.keys(due.ids).column("key")
         yield pa.record_batch([keys, pa.array(due.timestamps)], names=["key", "at"])
 
 

@@ -73,10 +73,10 @@ class Columns(BatchProcessFunction):
     """Registers a timer at the time of each row, 1,000 s later, and emits what fires."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 1_000_000)
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 1_000_000)
 
     def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch([ctx.keys(due.key_hashes).column("k"), due.timestamps], names=["k", "at"])
+        yield pa.record_batch([ctx.keys(due.ids).column("k"), due.timestamps], names=["k", "at"])
 
 
 class Sessions(Columns):

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import WatermarkStrategy
-from timerheap.spark.java import ensure_java
+from timerheap.spark import ensure_java
 
 HOUR = 3_600_000  # milliseconds
 DAY = 24 * HOUR

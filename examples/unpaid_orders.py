@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
 from timerheap import KeyedCoProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
-from timerheap.spark.java import ensure_java
+from timerheap.spark import ensure_java
 
 MINUTE = 60_000  # milliseconds
 
@@ -72,7 +72,7 @@ def run(spark: SparkSession, folder: Path) -> DataFrame:
     write_events(folder / "orders", ORDERS)
     write_events(folder / "payments", PAYMENTS)
     reader = spark.readStream.schema("order_id int, at timestamp")
-    unpaid = timerheap.spark.process_two(
+    unpaid = timerheap.spark.process_connected(
         reader.json(str(folder / "orders")),
         reader.json(str(folder / "payments")),
         key="order_id",

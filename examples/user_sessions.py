@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
-from timerheap.spark.java import ensure_java
+from timerheap.spark import ensure_java
 
 MINUTE = 60_000  # milliseconds
 GAP = 30 * MINUTE

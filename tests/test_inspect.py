@@ -56,7 +56,7 @@ class State:
                 "keys",
                 "event_time_timers",
                 "processing_time_timers",
-                "waiting_rows",
+                "buffered_rows",
                 "windows",
                 "late_rows",
                 "bytes",

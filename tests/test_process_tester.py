@@ -27,11 +27,11 @@ from timerheap.time import TimeDomain
 def test_rows_wait_for_the_watermark_in_event_time_order() -> None:
     test = made()
     assert test.push([("a", 1, 500), ("b", 2, 100)]) == []
-    assert test.waiting_rows() == [Row(plane="b", gate=2, at=100), Row(plane="a", gate=1, at=500)]
+    assert test.buffered_rows() == [Row(plane="b", gate=2, at=100), Row(plane="a", gate=1, at=500)]
     assert test.timers() == []
     assert test.advance_watermark(400) == []
     assert test.timers() == [PendingTimer("b", 1100)]
-    assert test.waiting_rows() == [Row(plane="a", gate=1, at=500)]
+    assert test.buffered_rows() == [Row(plane="a", gate=1, at=500)]
     assert test.advance_watermark(1100) == [Row(plane="b", at=1100)]
     assert (test.watermark, test.timers()) == (1100, [PendingTimer("a", 1500)])
     assert test.finish() == [Row(plane="a", at=1500)]
@@ -52,7 +52,7 @@ def test_late_rows_are_dropped_and_counted_or_returned() -> None:
     test = made()
     test.advance_watermark(100)
     assert test.push([("a", 1, 100)]) == []
-    assert (test.late_row_count, test.waiting_rows()) == (1, [])
+    assert (test.late_row_count, test.buffered_rows()) == (1, [])
     with pytest.raises(ValueError, match='late must be "emit" for a test that returns late rows'):
         test.late_rows()
     test = made(late="emit")
@@ -67,10 +67,10 @@ def test_a_snapshot_is_restored_with_a_new_copy_of_the_function() -> None:
     test.push([("a", 1, 100), (None, 2, 900)])
     test.advance_watermark(500)
     snapshot, function = test.snapshot(), test.function
-    before = test.timers(), test.state("gates"), test.waiting_rows(), test.watermark
+    before = test.timers(), test.state("gates"), test.buffered_rows(), test.watermark
     assert test.finish() == [Row(plane="a", at=1100), Row(plane=None, at=1900)]
     test.restore(snapshot)
-    assert (test.timers(), test.state("gates"), test.waiting_rows(), test.watermark) == before
+    assert (test.timers(), test.state("gates"), test.buffered_rows(), test.watermark) == before
     assert test.function is not function
     other = made()
     other.restore(snapshot)
@@ -171,13 +171,13 @@ class LateFromTheClock(KeyedProcessFunction):
 
 class LateFromTheClockInColumns(BatchProcessFunction):
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_processing_time_timers(ctx.key_hashes, 5)
+        ctx.timer_service().register_processing_time_timers(ctx.ids, 5)
 
     def on_timers(self, due: Any, ctx: Any) -> Iterable[pa.RecordBatch]:
         if ctx.time_domain() is TimeDomain.PROCESSING_TIME:
-            ctx.timer_service().register_event_time_timers(due.key_hashes, 3)
+            ctx.timer_service().register_event_time_timers(due.ids, 3)
         else:
-            keys = ctx.keys(due.key_hashes).column(0)
+            keys = ctx.keys(due.ids).column(0)
             yield pa.RecordBatch.from_arrays([keys, pa.array(ctx.watermarks)], ["plane", "at"])
 
 
@@ -199,11 +199,11 @@ class Columns(BatchProcessFunction):
         self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + GAP)
-        self.last.update_many(ctx.key_hashes, batch.column("at"))
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + GAP)
+        self.last.update_many(ctx.ids, batch.column("at"))
 
     def on_timers(self, due: Any, ctx: Any) -> Iterable[pa.RecordBatch]:
-        keys = ctx.keys(due.key_hashes)
+        keys = ctx.keys(due.ids)
         yield pa.RecordBatch.from_arrays([keys.column(0), pa.array(due.timestamps)], ["plane", "at"])
 
 
@@ -224,8 +224,8 @@ class Alarms(Columns):
         timers = ctx.timer_service()
         now = timers.current_processing_time()
         for wait in (5, 10):
-            timers.register_processing_time_timers(ctx.key_hashes, now + wait)
-        timers.delete_processing_time_timers(ctx.key_hashes, now + 5)
+            timers.register_processing_time_timers(ctx.ids, now + wait)
+        timers.delete_processing_time_timers(ctx.ids, now + 5)
 
 
 @pytest.mark.promises(
@@ -260,7 +260,7 @@ def test_two_inputs_share_state_in_event_time_order() -> None:
     test.push_right([("a", 200), ("a", 50)])
     test.push([("a", 1, 100)])
     left, right = Row(plane="a", gate=1, at=100), [Row(tail="a", seen=50), Row(tail="a", seen=200)]
-    assert test.waiting_rows() == [right[0], left, right[1]]
+    assert test.buffered_rows() == [right[0], left, right[1]]
     assert test.finish() == [Row(plane="a", at=None), Row(plane="a", at=100)]
     assert test.state("left") == {"a": 100}
     with pytest.raises(ValueError, match="function must be a KeyedCoProcessFunction to have a right input"):

@@ -152,7 +152,7 @@ def assigned(function: Any, **options: Any) -> ProcessTester:
 def test_a_timestamp_assigner_computes_the_event_time_of_rows() -> None:
     test = assigned(Overdue(), late="emit")
     assert test.push([("a", 2, 0), ("b", 1, 0)]) == []
-    assert test.waiting_rows() == [Row(plane="b", gate=1, at=0), Row(plane="a", gate=2, at=0)]
+    assert test.buffered_rows() == [Row(plane="b", gate=1, at=0), Row(plane="a", gate=2, at=0)]
     test.advance_watermark(1_000)
     assert test.timers() == [PendingTimer("b", 2_000)]
     assert test.push([("c", 0, 7)]) == []
@@ -172,7 +172,7 @@ def test_one_of_two_inputs_may_have_a_timestamp_assigner() -> None:
     both = assigned(times, output_schema="plane string", order="event_time")
     both.push([("a", 2, 0)])
     both.push_right([("a", 2, 0), ("b", 2, 0)])
-    assert len(both.waiting_rows()) == 3
+    assert len(both.buffered_rows()) == 3
     assert both.finish() == [Row(plane="a")]
 
 

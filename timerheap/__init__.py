@@ -15,6 +15,7 @@ from timerheap.functions import (
     BatchProcessFunction,
     BatchRuntimeContext,
     BatchTimerService,
+    DueTimers,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     RuntimeContext,
@@ -40,7 +41,7 @@ from timerheap.state import (
 )
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.time import Duration, Time, TimeDomain
-from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch, coalesce
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK, Timer, TimerBatch, round_up
 from timerheap.types import TypeInformation, Types
 from timerheap.watermarks import TimestampAssigner, WatermarkStrategy
 
@@ -61,6 +62,7 @@ __all__ = [
     "Counter",
     "Distribution",
     "DistributionResult",
+    "DueTimers",
     "Duration",
     "IntervalJoin",
     "KeyTimerHeap",
@@ -93,7 +95,7 @@ __all__ = [
     "ValueState",
     "ValueStateDescriptor",
     "WatermarkStrategy",
-    "coalesce",
+    "round_up",
     "spark_xxhash64",
 ]
 
@@ -104,7 +106,7 @@ _REFUSED = {
     ),
     **dict.fromkeys(
         ("CoProcessFunction", "CoMapFunction", "CoFlatMapFunction"),
-        "write a KeyedCoProcessFunction for timerheap.spark.process_two",
+        "write a KeyedCoProcessFunction for timerheap.spark.process_connected",
     ),
     **dict.fromkeys(
         ("AllWindowFunction", "ProcessAllWindowFunction"),

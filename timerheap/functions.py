@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from timerheap.types import _Subscripted
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         ValueStateDescriptor,
     )
     from timerheap.time import TimeDomain
-    from timerheap.timer import TimerBatch
 
 __all__ = [
     "AggregateFunction",
@@ -283,7 +283,7 @@ class BatchTimerService(ABC):
 
     @abstractmethod
     def register_event_time_timers(
-        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
         """Register timers; return a bool array that is True where the timer is new.
 
@@ -293,7 +293,7 @@ class BatchTimerService(ABC):
     @abstractmethod
     def delete_event_time_timers(
         self,
-        key_hashes: npt.ArrayLike,
+        ids: npt.ArrayLike,
         timestamps: npt.ArrayLike | None = None,
         namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
@@ -304,18 +304,39 @@ class BatchTimerService(ABC):
 
     @abstractmethod
     def register_processing_time_timers(
-        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
         """Register processing-time timers; see `register_event_time_timers`."""
 
     @abstractmethod
     def delete_processing_time_timers(
         self,
-        key_hashes: npt.ArrayLike,
+        ids: npt.ArrayLike,
         timestamps: npt.ArrayLike | None = None,
         namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
         """Delete processing-time timers; see `delete_event_time_timers`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DueTimers:
+    """Timers of many keys that are due, as columns of shape (n,).
+
+    Attributes
+    ----------
+    timestamps : ndarray of int64
+        When they were due, in epoch ms.
+    ids : ndarray of int64
+        The ids of their keys, as in `BatchProcessFunction.Context.ids`.
+    namespaces : ndarray of int64
+    """
+
+    timestamps: np.ndarray
+    ids: np.ndarray
+    namespaces: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
 
 
 class BatchProcessFunction(Function, ABC):
@@ -341,9 +362,9 @@ class BatchProcessFunction(Function, ABC):
     >>> class Timeout(BatchProcessFunction):
     ...     one_timer_per_key = True
     ...     def process_batch(self, batch, ctx):
-    ...         ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 60_000)
+    ...         ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 60_000)
     ...     def on_timers(self, due, ctx):
-    ...         columns = [ctx.keys(due.key_hashes).column("key"), pa.array(due.timestamps)]
+    ...         columns = [ctx.keys(due.ids).column("key"), pa.array(due.timestamps)]
     ...         yield pa.record_batch(columns, names=["key", "at"])
     """
 
@@ -354,7 +375,7 @@ class BatchProcessFunction(Function, ABC):
 
         Attributes
         ----------
-        key_hashes : ndarray of int64, shape (n,)
+        ids : ndarray of int64, shape (n,)
             The key id of each row, or of each timer in `on_timers`; read-only. Timers and state can be set
             only for ids of known keys: an unknown id raises KeyError, and nothing is set.
         timestamps : ndarray of int64, shape (n,), or None
@@ -362,7 +383,7 @@ class BatchProcessFunction(Function, ABC):
             without ``event_time``.
         """
 
-        key_hashes: np.ndarray
+        ids: np.ndarray
         timestamps: np.ndarray | None
 
         @property
@@ -375,14 +396,14 @@ class BatchProcessFunction(Function, ABC):
             """
 
         @abstractmethod
-        def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
+        def keys(self, ids: npt.ArrayLike) -> pa.RecordBatch:
             """Return the keys of n key ids as a record batch of the key columns; O(n).
 
             An unknown id raises KeyError.
             """
 
         @abstractmethod
-        def set_current_key(self, key_hash: int) -> None:
+        def set_current_key(self, key_id: int) -> None:
             """Set the key that the single-key state methods use, until the call ends."""
 
         @abstractmethod
@@ -409,9 +430,7 @@ class BatchProcessFunction(Function, ABC):
         by name. Integers stand for timestamps, in epoch ms, and timestamps without a time zone are in UTC.
         """
 
-    def on_timers(
-        self, due: TimerBatch, ctx: BatchProcessFunction.Context
-    ) -> Iterable[pa.RecordBatch] | None:
+    def on_timers(self, due: DueTimers, ctx: BatchProcessFunction.Context) -> Iterable[pa.RecordBatch] | None:
         """Handle due timers and yield record batches."""
         return None
 

@@ -157,25 +157,25 @@ class BatchValueState(ValueState):
     """A `ValueState` of a `BatchProcessFunction`, which also reads and writes many keys at once."""
 
     @abstractmethod
-    def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
+    def values(self, ids: npt.ArrayLike) -> pa.Array:
         """Return the values of many keys as an Arrow array of shape (n,), null for a key without a value.
 
         Costs O(n) and creates no Python object for each row.
 
         Parameters
         ----------
-        key_hashes : array_like of int64, shape (n,)
+        ids : array_like of int64, shape (n,)
         """
 
     @abstractmethod
-    def update_many(self, key_hashes: npt.ArrayLike, values: object) -> None:
+    def update_many(self, ids: npt.ArrayLike, values: object) -> None:
         """Set the values of many keys.
 
         A null clears the state of its key. If a key occurs more than once, its last value is kept.
 
         Parameters
         ----------
-        key_hashes : array_like of int64, shape (n,)
+        ids : array_like of int64, shape (n,)
         values : pyarrow Array, or an argument of ``pyarrow.array``, shape (n,)
         """
 

@@ -16,8 +16,8 @@ __all__ = [
     "MIN_WATERMARK",
     "Timer",
     "TimerBatch",
-    "coalesce",
     "lateness",
+    "round_up",
 ]
 
 
@@ -117,10 +117,10 @@ class TimerBatch:
 
 
 @overload
-def coalesce(timestamp: int, resolution: int) -> int: ...
+def round_up(timestamp: int, resolution: int) -> int: ...
 @overload
-def coalesce(timestamp: ArrayLike, resolution: int) -> NDArray[np.int64]: ...
-def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.int64]:
+def round_up(timestamp: ArrayLike, resolution: int) -> NDArray[np.int64]: ...
+def round_up(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.int64]:
     """Round timestamps up to multiples of a resolution, so that nearby timers become one.
 
     A key that registers a timer for every element has as many timers as elements. If firing slightly later is
@@ -150,9 +150,9 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
 
     Examples
     --------
-    >>> coalesce(1_234, 1_000), coalesce(2_000, 1_000), coalesce(-1, 1_000)
+    >>> round_up(1_234, 1_000), round_up(2_000, 1_000), round_up(-1, 1_000)
     (2000, 2000, 0)
-    >>> coalesce(np.array([1, 999, 1_000, 1_001]), 1_000)
+    >>> round_up(np.array([1, 999, 1_000, 1_001]), 1_000)
     array([1000, 1000, 1000, 2000])
 
     In a function, a key then has one timer per minute, however many elements arrive:
@@ -161,7 +161,7 @@ def coalesce(timestamp: int | ArrayLike, resolution: int) -> int | NDArray[np.in
     >>> from timerheap.testing import ProcessTester
     >>> class Timeout(KeyedProcessFunction):
     ...     def process_element(self, value, ctx):
-    ...         ctx.timer_service().register_event_time_timer(coalesce(value.at + 1_800_000, 60_000))
+    ...         ctx.timer_service().register_event_time_timer(round_up(value.at + 1_800_000, 60_000))
     >>> tester = ProcessTester(Timeout(), "plane", "plane string, at bigint", "plane string")
     >>> tester.push([("N14228", at) for at in range(0, 120_000, 10)])
     []

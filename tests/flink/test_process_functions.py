@@ -275,9 +275,9 @@ class Columns(BatchProcessFunction):
         answers: list[bool] = []
         for act, places in groupby(range(len(acts)), acts.__getitem__):
             same = list(places)
-            done = self.calls(ctx)[act](ctx.key_hashes[same], due[same], namespaces[same])
+            done = self.calls(ctx)[act](ctx.ids[same], due[same], namespaces[same])
             answers += done.tolist()
-        yield self.seen("c", due, ctx.key_hashes, namespaces, ctx, answers)
+        yield self.seen("c", due, ctx.ids, namespaces, ctx, answers)
 
     def on_timers(self, due: Any, ctx: BatchProcessFunction.Context) -> Iterable[pa.RecordBatch]:
         kind = "e" if ctx.time_domain() is TimeDomain.EVENT_TIME else "p"

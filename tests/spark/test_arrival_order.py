@@ -49,7 +49,7 @@ class Columns(BatchProcessFunction):
     one_timer_per_key = True
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, batch.column("add").to_numpy())
+        ctx.timer_service().register_event_time_timers(ctx.ids, batch.column("add").to_numpy())
         yield batch.select(["k", "at"])
 
 

@@ -84,9 +84,7 @@ BAD: dict[str, Callable[[Any, Any], object]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_an_unknown_key_id_raises_and_changes_nothing(name: str) -> None:
     group = new_group()
-    with pytest.raises(
-        KeyError, match=r"key_hashes must be ids of live keys, got 77 .*pass ids from ctx.key"
-    ):
+    with pytest.raises(KeyError, match=r"ids must be ids of live keys, got 77 .*pass ids from ctx.key"):
         run(BAD[name], group=group)
     assert len(group.event_timers.heap) == len(group.processing_timers.heap) == 0
     assert group.event_timers.changes() is None
@@ -98,7 +96,7 @@ def test_an_unknown_key_id_raises_and_changes_nothing(name: str) -> None:
 )
 def test_key_ids_may_be_arrays_lists_or_columns() -> None:
     def call(function: Any, ctx: Any) -> None:
-        timers, ids = ctx.timer_service(), ctx.key_hashes
+        timers, ids = ctx.timer_service(), ctx.ids
         assert timers.register_event_time_timers(ids, 10).all()
         assert timers.register_event_time_timers(ids[1:], [20, 30]).all()
         assert timers.register_event_time_timers(5, [40]).all()
@@ -138,7 +136,7 @@ def test_the_current_key_is_set_anew_in_each_call() -> None:
     def not_chosen(function: Any, ctx: Any) -> None:
         function.seen.add(2)
 
-    with pytest.raises(RuntimeError, match=r"no key is current; call ctx.set_current_key\(key_hash\) first"):
+    with pytest.raises(RuntimeError, match=r"no key is current; call ctx.set_current_key\(key_id\) first"):
         run(chosen, not_chosen)
 
 

@@ -33,10 +33,10 @@ class Once(BatchProcessFunction):
     """Registers a timer for each row, which fires in the next micro-batch."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 100)
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 100)
 
     def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
-        keys = ctx.keys(due.key_hashes).column("k")
+        keys = ctx.keys(due.ids).column("k")
         yield pa.record_batch([keys, pa.array(due.timestamps)], names=["k", "at"])
 
 

@@ -73,18 +73,18 @@ def test_a_slow_channel_loses_no_rows(order: str, spark: SparkSession, tmp_path:
     assert sorted((k, at) for kind, k, at, *_ in found if kind == "row") == passed
     due = sorted({(k, at) for k, at in came if at <= last})
     assert sorted((k, at) for kind, k, at, *_ in found if kind == "timer") == due
-    (explanation,) = timerheap.spark.explain_watermark(spark, tmp_path / "checkpoint")
-    assert explanation.watermark == last
-    assert [(channel.name, channel.behind) for channel in explanation.holders] == [("2", 1_000)]
+    marks = timerheap.spark.read_checkpoint(spark, tmp_path / "checkpoint").watermarks()
+    held = marks.where("holds").selectExpr("channel", "behind_ms", "unix_millis(query_watermark)").collect()
+    assert [tuple(row) for row in held] == [("2", 1_000, last)]
 
 
 def test_many_channels_are_explained(spark: SparkSession, tmp_path: Path) -> None:
     parts = [rows(*(("a", channel, 1_000 + channel) for channel in range(100)))]  # a clock in its own chunk
     streams.write_batches(tmp_path / "input", parts, SCHEMA)
     streams.stream(spark, lambda df: echoed(df, channel="channel"), tmp_path / "input", tmp_path)
-    (explanation,) = timerheap.spark.explain_watermark(spark, tmp_path / "checkpoint")
-    assert sorted(int(channel.name) for channel in explanation.channels) == list(range(100))
-    assert [channel.name for channel in explanation.holders] == ["0"]
+    marks = timerheap.spark.read_checkpoint(spark, tmp_path / "checkpoint").watermarks().collect()
+    assert sorted(int(mark.channel) for mark in marks) == list(range(100))
+    assert [mark.channel for mark in marks if mark.holds] == ["0"]
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])

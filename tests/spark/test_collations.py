@@ -45,7 +45,7 @@ def test_a_key_with_another_collation_raises(df: DataFrame, collation: str) -> N
         spark.process(df, ["k", "c"], Nothing(), "k string")
     for left, right, argument in (("c", "k", "key"), ("k", "c", "right_key")):
         with pytest.raises(ValueError, match=f"^{argument} {says}"):
-            spark.process_two(df, df, left, Nothing(), "k string", right_key=right)
+            spark.process_connected(df, df, left, Nothing(), "k string", right_key=right)
     with pytest.raises(ValueError, match=f"^key {says}"):
         spark.window_operator(df, "c", TumblingEventTimeWindows.of(5), Nothing(), "n bigint", "at")
     spark.process(df, "k", Nothing(), "k string")

@@ -52,5 +52,5 @@ def test_every_operator_runs_on_spark_connect(tmp_path: Path) -> None:
     }
     assert found["streams"] == {**both, **dict.fromkeys(processors, running)}
     refused = found["refused"]
-    assert len(refused) == 5
+    assert len(refused) == 4
     assert all("not supported on Spark Connect" in message for message in refused)

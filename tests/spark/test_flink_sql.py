@@ -232,7 +232,7 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
         (
             f"SELECT L.v FROM (SELECT * {FROM}) L FULL JOIN (SELECT * {FROM}) R ON L.k = R.k AND "
             "L.window_start = R.window_start AND L.window_end = R.window_end",
-            r"a window join \(JOIN\) is not supported; .*process_two",
+            r"a window join \(JOIN\) is not supported; .*process_connected",
         ),
         (
             f"SELECT * FROM (SELECT * {FROM}) L WHERE L.k IN (SELECT k FROM (SELECT * {FROM}) R WHERE "
@@ -267,7 +267,12 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
     ],
 )
 @pytest.mark.promises(
-    "Flink SQL", "refused", "window JOIN", "window SEMI JOIN", "window ANTI JOIN", note="use `process_two`"
+    "Flink SQL",
+    "refused",
+    "window JOIN",
+    "window SEMI JOIN",
+    "window ANTI JOIN",
+    note="use `process_connected`",
 )
 @pytest.mark.promises(
     "Flink SQL",
@@ -319,7 +324,7 @@ def test_ranks_are_parsed(where: str, limit: int, rest: str | None) -> None:
     "Top-N of the rows of SESSION",
     note="rank or group the aggregates",
 )
-@pytest.mark.promises("Flink SQL", "refused", "temporal joins", note="use `process_two`")
+@pytest.mark.promises("Flink SQL", "refused", "temporal joins", note="use `process_connected`")
 def test_an_unsupported_query_raises_and_names_the_feature(query: str, message: str) -> None:
     with pytest.raises(ValueError, match=rf"(?s)^query.*{message}"):
         parsed(query)

@@ -58,10 +58,10 @@ class Columns(BatchProcessFunction):
 
 class Endless(BatchProcessFunction):
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, 7)
+        ctx.timer_service().register_event_time_timers(ctx.ids, 7)
 
     def on_timers(self, due: Any, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(due.key_hashes, due.timestamps)
+        ctx.timer_service().register_event_time_timers(due.ids, due.timestamps)
 
 
 def value_state(runtime_context: Any, type_: Any) -> Any:
@@ -143,12 +143,12 @@ RUNS: dict[str, tuple[Any, str]] = {
         "state 'book': a key of a map state must not be None",
     ),
     "column in a state": (
-        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], ["a"])),
+        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.ids[:1], ["a"])),
         say("values must fit int32, the type of state 'last': "),
     ),
     "short column in a state": (
-        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.key_hashes[:1], [1, 2])),
-        "values must have one value for each of the 1 key_hashes of state 'last', got 2",
+        Columns(lambda rc, batch, ctx: value_state(rc, "int").update_many(ctx.ids[:1], [1, 2])),
+        "values must have one value for each of the 1 ids of state 'last', got 2",
     ),
     "one name, two states": (
         Rows(lambda rc, row, ctx: both(rc)),
@@ -182,9 +182,7 @@ RUNS: dict[str, tuple[Any, str]] = {
         r"processing_time must be True .* timers need process\(\.\.\., processing_time=True\)",
     ),
     "clock of columns": (
-        Columns(
-            lambda rc, batch, ctx: ctx.timer_service().register_processing_time_timers(ctx.key_hashes, 5)
-        ),
+        Columns(lambda rc, batch, ctx: ctx.timer_service().register_processing_time_timers(ctx.ids, 5)),
         r"processing-time timers need process\(\.\.\., processing_time=True\)",
     ),
     "float as timestamp": (
@@ -192,16 +190,16 @@ RUNS: dict[str, tuple[Any, str]] = {
         r"timestamp.*2\.5.*float",
     ),
     "floats as timestamps": (
-        Columns(lambda rc, batch, ctx: ctx.timer_service().register_event_time_timers(ctx.key_hashes, 2.5)),
+        Columns(lambda rc, batch, ctx: ctx.timer_service().register_event_time_timers(ctx.ids, 2.5)),
         "timestamps",
     ),
     "deleting without timestamps": (
-        Columns(lambda rc, batch, ctx: ctx.timer_service().delete_event_time_timers(ctx.key_hashes)),
+        Columns(lambda rc, batch, ctx: ctx.timer_service().delete_event_time_timers(ctx.ids)),
         "timestamps must be those of the timers to delete, got None",
     ),
     "nobody's id": (
         Columns(lambda rc, batch, ctx: ctx.keys(np.array([5]))),
-        "key_hashes must be ids of live keys, got 5",
+        "ids must be ids of live keys, got 5",
     ),
     "endless": (
         Endless(),

@@ -118,7 +118,7 @@ def test_buffered_rows_may_have_columns_of_any_name(
 
     work, again = tmp_path / "work", tmp_path / "work"
     streams.run(counts(streams.read_stream(spark, folder("work", files[:2])), max_parallelism=16), work)
-    assert timerheap.spark.read_checkpoint(spark, work / "checkpoint").waiting_rows().count() > 90
+    assert timerheap.spark.read_checkpoint(spark, work / "checkpoint").buffered_rows().count() > 90
     if other == "restart":
         streams.write_batches(work / "in", files[2:], schema)
         streams.run(counts(streams.read_stream(spark, work / "in"), max_parallelism=16), work)

@@ -238,14 +238,14 @@ class SessionColumns(BatchProcessFunction):
         self.size = runtime_context.get_state(ValueStateDescriptor("size", "bigint"))
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ids, at = ctx.key_hashes, ctx.timestamps
+        ids, at = ctx.ids, ctx.timestamps
         size = self.size.values(ids).fill_null(0).to_numpy()
         self.start.update_many(ids[size == 0], pa.array(at[size == 0]))
         self.size.update_many(ids, pa.array(size + 1))
         ctx.timer_service().register_event_time_timers(ids, at + GAP)
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
-        ids = due.key_hashes
+        ids = due.ids
         columns = [
             ctx.keys(ids).column("k"),
             self.start.values(ids),

@@ -86,8 +86,8 @@ class ByBatch(Makes, BatchProcessFunction):
         self.seen = runtime_context.get_state(SEEN)
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Iterator[pa.RecordBatch]:
-        self.seen.update_many(ctx.key_hashes, pa.array(ctx.timestamps))
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 1)
+        self.seen.update_many(ctx.ids, pa.array(ctx.timestamps))
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 1)
         yield pa.record_batch([batch.column("k"), [alive()] * len(batch)], names=["k", "n"])
 
     def on_timers(self, due: Any, ctx: Any) -> None:

@@ -291,7 +291,7 @@ def test_a_key_of_nulls_is_added_if_its_hash_was_displaced() -> None:
 def test_an_unknown_id_raises_and_is_named() -> None:
     table = KeyTable(FIELDS)
     resolve(table, [("a", 1)], [5], FIELDS)
-    with pytest.raises(KeyError, match=r"key_hashes must be ids of live keys, got 77 \(1 unknown of 2\)"):
+    with pytest.raises(KeyError, match=r"ids must be ids of live keys, got 77 \(1 unknown of 2\)"):
         table.keys(np.array([5, 77]))
 
 

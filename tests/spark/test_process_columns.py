@@ -45,7 +45,7 @@ class Rounds(BatchProcessFunction):
         self.times = runtime_context.get_map_state(MapStateDescriptor("times", "bigint", "int"))
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
-        timers, ids = ctx.timer_service(), ctx.key_hashes
+        timers, ids = ctx.timer_service(), ctx.ids
         assert batch.schema.names == SCHEMA.names
         assert ctx.keys(ids).equals(batch.select(["k", "j"]))
         at, op, arg = (batch.column(name).to_numpy() for name in ("at", "op", "arg"))
@@ -76,10 +76,10 @@ class Rounds(BatchProcessFunction):
         return timers.delete_event_time_timers(ids, timestamps, 0)
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
-        timers, ids, times = ctx.timer_service(), due.key_hashes, due.timestamps
+        timers, ids, times = ctx.timer_service(), due.ids, due.timestamps
         assert list(due) == sorted(due)
         assert ctx.time_domain() == TimeDomain.EVENT_TIME
-        assert ctx.key_hashes.tolist() == ids.tolist()
+        assert ctx.ids.tolist() == ids.tolist()
         assert ctx.timestamps.tolist() == times.tolist()
         distinct, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
         known = self.fired.values(distinct)
@@ -285,12 +285,12 @@ class Untimed(BatchProcessFunction):
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
         assert ctx.timestamps is None
         assert ctx.timer_service().current_watermark() == MIN_WATERMARK
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, np.arange(len(ctx.key_hashes)))
+        ctx.timer_service().register_event_time_timers(ctx.ids, np.arange(len(ctx.ids)))
         yield batch.append_column("fired", pa.array([False] * len(batch)))
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
         assert ctx.timer_service().current_watermark() == MAX_WATERMARK
-        keys = ctx.keys(due.key_hashes)
+        keys = ctx.keys(due.ids)
         yield pa.table({"k": keys.column("k"), "fired": pa.array([True] * len(due))})
 
 

@@ -18,7 +18,7 @@ from streams import read_stream, rows, write_batches
 import timerheap.spark
 from timerheap import DistributionResult, KeyedProcessFunction, OutputTag, Types, WatermarkStrategy
 from timerheap.metrics import Metrics
-from timerheap.spark import Progress, named, progress, side_output
+from timerheap.spark import Progress, progress, side_output, with_name
 from timerheap.spark._compat import analyzed_plan
 from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.checkpoint import Manifest, Run, Segment, Standing
@@ -106,14 +106,14 @@ def test_the_progress_of_each_micro_batch_has_the_metrics(spark: SparkSession, t
         "keys": third["keys"],
         "groups": third["max_parallelism"],
         "max_parallelism": third["max_parallelism"],
-        "waiting_rows": 2,
+        "buffered_rows": 2,
     }
     assert (first["pending_event_time_timers"], first["next_event_time_timer"]) == (1, 2000)
-    assert (first["keys"], first["waiting_rows"], first["fired_timers"]) == (3, 2, 0)
+    assert (first["keys"], first["buffered_rows"], first["fired_timers"]) == (3, 2, 0)
     assert (second["late_rows"], second["dropped_rows"], second["fired_timers"]) == (2, 2, 3)
     last = progress(query)
     assert isinstance(last, Progress)
-    assert (last.batch_id, last.watermark, last.waiting_rows, last.state_bytes) == (2, 2250, 2, nbytes)
+    assert (last.batch_id, last.watermark, last.buffered_rows, last.state_bytes) == (2, 2250, 2, nbytes)
 
 
 class Counting(KeyedProcessFunction):
@@ -162,8 +162,8 @@ def test_operators_behind_each_other_have_metrics_of_their_own(spark: SparkSessi
     one, two = progress(query), progress(query, "timerheap_2")
     assert one is not None
     assert two is not None
-    assert (one.fired_timers, one.waiting_rows) == (1, 1)
-    assert (two.waiting_rows, two.watermark) == (1, 5900)
+    assert (one.fired_timers, one.buffered_rows) == (1, 1)
+    assert (two.buffered_rows, two.watermark) == (1, 5900)
 
 
 @pytest.mark.spark
@@ -173,9 +173,12 @@ def test_operators_side_by_side_have_the_metrics_of_their_names(spark: SparkSess
     left, right, *others = (
         remind(read_stream(spark, tmp_path / name)) for name in ("left", "right", "others", "others")
     )
-    left, right = named(left, "left").where("at > 0"), right.select("k", "at").transform(named, "right")
+    left, right = (
+        with_name(left, "left").where("at > 0"),
+        right.select("k", "at").transform(with_name, "right"),
+    )
     with pytest.raises(ValueError, match="name must differ from the other metrics of the query, got 'left'"):
-        named(remind(left), "left")
+        with_name(remind(left), "left")
     query, found = run(left.union(right).union(right).union(others[0]).union(others[1]), tmp_path)
     assert found == [*3 * [("a", 1000)], *2 * [("a", 2000)]]
     one, two = progress(query, "left"), progress(query, "right")
@@ -194,7 +197,7 @@ def test_joined_operators_have_the_metrics_of_their_names(spark: SparkSession, t
     for name, times in ("left", [0, 5000]), ("right", [0, 1000, 9000]):
         write_batches(tmp_path / name, [[{"k": "a", "at": at} for at in times]], SCHEMA)
         result = remind(read_stream(spark, tmp_path / name)).withColumnRenamed("at", name)
-        results[name] = named(result, name)
+        results[name] = with_name(result, name)
     query, found = run(results["left"].join(results["right"], "k"), tmp_path)
     assert found == [("a", 1000, 1000), ("a", 1000, 2000)]
     metrics = [progress(query, name) for name in results]
@@ -207,15 +210,15 @@ def test_only_the_result_of_one_operator_is_named(spark: SparkSession, tmp_path:
     df = read_stream(spark, tmp_path / "in")
     for wrong in df, remind(df).union(remind(df)):
         with pytest.raises(ValueError, match="df must be the result of one operator, such as"):
-            named(wrong, "a")
+            with_name(wrong, "a")
     with pytest.raises(TypeError, match=r"df must be a pyspark\.sql\.DataFrame, got 'df'"):
-        named("df", "a")  # type: ignore[arg-type]
+        with_name("df", "a")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="name must be a str, got 5"):
-        named(df, 5)  # type: ignore[arg-type]
+        with_name(df, 5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name must not be empty"):
-        named(df, "")
+        with_name(df, "")
     batch = remind(spark.read.parquet(str(tmp_path / "in")))
-    assert named(batch, "a") is batch
+    assert with_name(batch, "a") is batch
 
 
 @pytest.mark.spark
@@ -224,7 +227,7 @@ def test_a_named_result_has_its_side_outputs(spark: SparkSession, tmp_path: Path
     write_batches(tmp_path / "in", [[{"k": "a", "at": 0}]], SCHEMA)
     df = read_stream(spark, tmp_path / "in")
     result = timerheap.spark.process(df, "k", Reminder(), OUTPUT, side_outputs=[late])
-    other = side_output(named(result, "alerts"), late)
+    other = side_output(with_name(result, "alerts"), late)
     assert other.columns == ["value"]
     assert "CollectMetrics alerts," in analyzed_plan(other)
 
@@ -273,11 +276,11 @@ def test_progress_is_none_before_the_first_micro_batch() -> None:
 
 
 def test_progress_keeps_what_the_last_micro_batch_does_not_tell() -> None:
-    held = {"keys": 3, "waiting_rows": 2, "watermark": 5, "clock_lag": 10, "fired_timers": 7}
-    some = {"keys": 1, "waiting_rows": 0, "groups": 1, "max_parallelism": 2}
+    held = {"keys": 3, "buffered_rows": 2, "watermark": 5, "clock_lag": 10, "fired_timers": 7}
+    some = {"keys": 1, "buffered_rows": 0, "groups": 1, "max_parallelism": 2}
     found = progress(stub({**held, "groups": 2, "max_parallelism": 2}, some, {}, None))
     assert found is not None
-    assert (found.batch_id, found.keys, found.waiting_rows, found.watermark) == (2, 3, 2, 5)
+    assert (found.batch_id, found.keys, found.buffered_rows, found.watermark) == (2, 3, 2, 5)
     assert (found.fired_timers, found.late_rows, found.next_event_time_timer) == (0, 0, None)
 
 
@@ -314,7 +317,7 @@ def test_numbers_of_groups_are_combined_and_start_anew() -> None:
         "next_event_time_timer": "5",
         "next_processing_time_timer": "9",
         "keys": "4",
-        "waiting_rows": "1",
+        "buffered_rows": "1",
         "state_bytes": "100",
         "largest_group_bytes": "100",
         "groups": "2",

@@ -131,7 +131,7 @@ def test_a_state_has_a_row_for_each_key(state: CheckpointState) -> None:
 
 def test_waiting_rows_are_those_that_the_watermark_has_not_passed(state: CheckpointState) -> None:
     rows, watermark = rows_until(5)
-    found = records(state.waiting_rows())
+    found = records(state.buffered_rows())
     wanted = [{**row, "event_time": instant(row["at"])} for row in rows if row["at"] > watermark]
     groups = [row.pop("key_group") for row in found]
     assert sorted(found, key=repr) == sorted(wanted, key=repr)
@@ -141,9 +141,9 @@ def test_waiting_rows_are_those_that_the_watermark_has_not_passed(state: Checkpo
 def test_groups_sum_up_to_the_tables(state: CheckpointState) -> None:
     groups = records(state.groups())
     assert [row["key_group"] for row in sorted(groups, key=lambda row: row["key_group"])] == [0, 1, 2]
-    timers, rows = records(state.timers()), records(state.waiting_rows())
+    timers, rows = records(state.timers()), records(state.buffered_rows())
     assert sum(row["event_time_timers"] for row in groups) == len(timers)
-    assert sum(row["waiting_rows"] for row in groups) == len(rows)
+    assert sum(row["buffered_rows"] for row in groups) == len(rows)
     assert sum(dict(row["states"])["times"] for row in groups) == state.state("times").count()
     firsts = [row["next_event_time_timer"] for row in groups if row["next_event_time_timer"]]
     assert min(firsts) == min(row["timestamp"] for row in timers if row["timestamp"])

@@ -40,7 +40,7 @@ def test_two_inputs_are_shown_by_name_and_the_silent_one_holds(spark: SparkSessi
     streams.write_batches(tmp_path / "left", BATCHES[:1], SCHEMA)
     streams.write_batches(tmp_path / "right", [[]], SCHEMA)
     left, right = (streams.read_stream(spark, tmp_path / side) for side in ("left", "right"))
-    joined = timerheap.spark.process_two(
+    joined = timerheap.spark.process_connected(
         left,
         right.withColumnRenamed("plane", "tail"),
         "plane",
@@ -54,7 +54,7 @@ def test_two_inputs_are_shown_by_name_and_the_silent_one_holds(spark: SparkSessi
     )
     streams.run(joined, tmp_path)
     state = read_checkpoint(spark, tmp_path / "checkpoint")
-    waiting = state.waiting_rows()
+    waiting = state.buffered_rows()
     assert waiting.columns == ["plane", "left", "right", "event_time", "key_group"]
     found = [(row["plane"], row["left"]["at"], row["right"]) for row in records(waiting)]
     assert sorted(found, key=repr) == sorted([(r["plane"], r["at"], None) for r in BATCHES[0]], key=repr)

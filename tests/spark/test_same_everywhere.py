@@ -38,14 +38,14 @@ class Counts(BatchProcessFunction):
         self.n = runtime_context.get_state(ValueStateDescriptor("n", Types.LONG()))
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ids, counts = np.unique(ctx.key_hashes, return_counts=True)
+        ids, counts = np.unique(ctx.ids, return_counts=True)
         before = np.asarray(self.n.values(ids).fill_null(0))
         self.n.update_many(ids, before + counts)
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 30)
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 30)
 
     def on_timers(self, due: Any, ctx: Any) -> Iterable[pa.RecordBatch]:
-        line = ctx.keys(due.key_hashes).column("line")
-        columns = [line, self.n.values(due.key_hashes), pa.array(due.timestamps)]
+        line = ctx.keys(due.ids).column("line")
+        columns = [line, self.n.values(due.ids), pa.array(due.timestamps)]
         yield pa.RecordBatch.from_arrays(columns, ["line", "n", "at"])
 
 
@@ -106,7 +106,7 @@ def spark_result(case: str, df: DataFrame) -> DataFrame:
     }
     if case == "two inputs":
         left, right = df.where("op % 2 = 0"), df.where("op % 2 <> 0")
-        return timerheap.spark.process_two(left, right, key, function(), output, "at", **options)
+        return timerheap.spark.process_connected(left, right, key, function(), output, "at", **options)
     return timerheap.spark.process(df, key, function(), output, "at", **options)
 
 

@@ -67,7 +67,7 @@ class SeenColumns(BatchProcessFunction):
     """Yields the same, as columns."""
 
     def process_batch(self, rows: pa.RecordBatch, ctx: Any) -> Any:
-        (keys,) = ctx.keys(ctx.key_hashes).columns
+        (keys,) = ctx.keys(ctx.ids).columns
         names = [",".join(rows.schema.names)] * rows.num_rows
         yield pa.RecordBatch.from_arrays(
             [keys.cast(pa.string()), pa.array(ctx.timestamps), pa.array(names)], ["key", "at", "names"]
@@ -140,7 +140,7 @@ def test_a_column_or_an_expression_may_be_the_key_and_the_time(function: Any, df
 
 def test_columns_and_expressions_name_keys_times_and_channels_everywhere(df: DataFrame) -> None:
     right = df.select(F.col("k").alias("Key"), "ms", F.lit(0).alias("n"))
-    two = timerheap.spark.process_two(
+    two = timerheap.spark.process_connected(
         df.groupBy(F.lower("k")), right.groupBy(F.lower("key")), function=SeenTwo(), output_schema=SEEN,
         event_time=F.col("ms") + 1, watermark="0 seconds",
     )  # fmt: skip
@@ -223,10 +223,10 @@ def test_a_stream_with_spark_s_watermark_needs_no_other(spark: SparkSession, tmp
     assert sorted(at for _, at, _ in streams.sink(spark, tmp_path)) == [1_000, 9_000, 10_000]
     cut = timerheap.spark.tumble(df, "at", size="5 seconds").groupBy("k").agg(F.count("*").alias("n"))
     assert cut.isStreaming
-    both = timerheap.spark.process_two(df, df, F.col("k"), SeenTwo(), SEEN)
+    both = timerheap.spark.process_connected(df, df, F.col("k"), SeenTwo(), SEEN)
     assert both.isStreaming
     with pytest.raises(ValueError, match="right_event_time must name the event-time column, since left has"):
-        timerheap.spark.process_two(df, df.select("k"), "k", SeenTwo(), SEEN)
+        timerheap.spark.process_connected(df, df.select("k"), "k", SeenTwo(), SEEN)
     with pytest.raises(ValueError, match=r"event_time must name .*, got None, .*withWatermark\(\) on"):
         timerheap.spark.process(df.withColumn("again", F.col("at")), "k", Seen(), SEEN)
 

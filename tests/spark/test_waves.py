@@ -77,18 +77,18 @@ class Columns(BatchProcessFunction):
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
         at, add, drop, ns = (batch.column(name).to_numpy() for name in ("at", "add", "drop", "ns"))
         assert at.tolist() == ctx.timestamps.tolist()
-        n = self.count(ctx.key_hashes)
-        new = ctx.timer_service().register_event_time_timers(ctx.key_hashes, at + add, ns)
+        n = self.count(ctx.ids)
+        new = ctx.timer_service().register_event_time_timers(ctx.ids, at + add, ns)
         some = drop > 0
-        self.delete(ctx, ctx.key_hashes[some], (at + drop)[some], ns[some])
+        self.delete(ctx, ctx.ids[some], (at + drop)[some], ns[some])
         yield self.results(ctx, np.full(len(n), ROW_NS), n, new)
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
         assert list(due) == sorted(due)
-        n = self.count(due.key_hashes)
+        n = self.count(due.ids)
         done = [cascade(at, ns) for at, _, ns in due]
         for part in (0, 1):
-            timers = [(id_, *t) for id_, did in zip(due.key_hashes, done, strict=True) for t in did[part]]
+            timers = [(id_, *t) for id_, did in zip(due.ids, done, strict=True) for t in did[part]]
             if timers:
                 ids, at, ns = np.array(timers, np.int64).T
                 if part:
@@ -99,7 +99,7 @@ class Columns(BatchProcessFunction):
 
     def results(self, ctx: Any, ns: np.ndarray, n: np.ndarray, new: np.ndarray) -> pa.RecordBatch:
         assert ctx.timer_service().current_watermark() == min(ctx.watermarks.tolist())
-        columns = [ctx.keys(ctx.key_hashes).column("k"), ctx.timestamps, ns, ctx.watermarks, n, new]
+        columns = [ctx.keys(ctx.ids).column("k"), ctx.timestamps, ns, ctx.watermarks, n, new]
         return pa.record_batch([pa.array(column) for column in columns], names=RESULT.names)
 
 
@@ -296,7 +296,7 @@ def test_places_and_waves_equal_a_model(data: bytes) -> None:
 def test_timers_that_are_always_due_again_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(Columns):
         def on_timers(self, due: Any, ctx: Any) -> None:
-            ctx.timer_service().register_event_time_timers(due.key_hashes, due.timestamps)
+            ctx.timer_service().register_event_time_timers(due.ids, due.timestamps)
 
     monkeypatch.setattr(batch_runner, "_ROUNDS", 50)
     with pytest.raises(RuntimeError, match=r"already due 50 times in a row, last for key \{'k': 3\} at"):

@@ -31,7 +31,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark.java import ensure_java
+from timerheap.spark import ensure_java
 from timerheap.windows import AggregateFunction, TumblingEventTimeWindows
 
 WATERMARK = WatermarkStrategy.for_bounded_out_of_orderness(1000)
@@ -74,11 +74,11 @@ class Columns(BatchProcessFunction):
     """Has a timer a second after each row."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(ctx.key_hashes, ctx.timestamps + 1000)
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 1000)
 
     def on_timers(self, due: Any, ctx: Any) -> Iterable[Any]:
         times = pa.array(due.timestamps)
-        yield pa.record_batch([ctx.keys(due.key_hashes).column(0), times, times], names=["k", "at", "n"])
+        yield pa.record_batch([ctx.keys(due.ids).column(0), times, times], names=["k", "at", "n"])
 
 
 class Sides(KeyedCoProcessFunction):
@@ -198,7 +198,9 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
         "columns": lambda: timerheap.spark.process(
             df.groupBy("k"), function=Columns(), output_schema=OUTPUT, **OPTIONS
         ),
-        "two inputs": lambda: timerheap.spark.process_two(df, df, "k", Sides(), OUTPUT, **right, **OPTIONS),
+        "two inputs": lambda: timerheap.spark.process_connected(
+            df, df, "k", Sides(), OUTPUT, **right, **OPTIONS
+        ),
         "rules": lambda: timerheap.spark.process_broadcast(
             df, df.where("k = 'a'"), "k", Ruled(), OUTPUT, **OPTIONS
         ),
@@ -240,9 +242,8 @@ def run(spark: SparkSession, work: Path) -> dict[str, Any]:
     query = stream.writeStream.format("noop").option("checkpointLocation", f"{work}/noop").start()
     refused = [
         refusal(lambda: timerheap.spark.read_checkpoint(spark, f"{work}/rows/checkpoint")),
-        refusal(lambda: timerheap.spark.explain_watermark(spark, f"{work}/rows/checkpoint")),
         refusal(lambda: timerheap.spark.progress(query)),
-        refusal(lambda: timerheap.spark.named(stream, "rows")),
+        refusal(lambda: timerheap.spark.with_name(stream, "rows")),
         refusal(
             lambda: timerheap.spark.transform_with_state(
                 df, "k", Count(), OUTPUT, "Append", "None", df.groupBy("k")

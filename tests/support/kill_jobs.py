@@ -205,7 +205,7 @@ class Columns(BatchProcessFunction):
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
         if self.killer is not None:
             self.killer()
-        ids = ctx.key_hashes
+        ids = ctx.ids
         ctx.timer_service().register_event_time_timers(ids, ctx.timestamps + GAP)
         counts = Counter(ids.tolist())
         before = self.rows.values(ids).to_pylist()
@@ -220,16 +220,16 @@ class Columns(BatchProcessFunction):
                 self.words.remove(word)
 
     def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
-        counts = self.rows.values(due.key_hashes).to_pylist()
+        counts = self.rows.values(due.ids).to_pylist()
         contents = []
-        for id_, count in zip(due.key_hashes.tolist(), counts, strict=True):
+        for id_, count in zip(due.ids.tolist(), counts, strict=True):
             ctx.set_current_key(id_)
             contents.append(repr((count, list(self.seen), sorted(self.words.items()))))
             self.seen.clear()
             if count % 3:
                 self.words.clear()
-        self.rows.update_many(due.key_hashes, pa.nulls(len(counts), pa.int64()))
-        keys = ctx.keys(due.key_hashes).column("k")
+        self.rows.update_many(due.ids, pa.nulls(len(counts), pa.int64()))
+        keys = ctx.keys(due.ids).column("k")
         yield pa.record_batch([keys, pa.array(due.timestamps), pa.array(contents)], names=["k", "at", "what"])
 
 

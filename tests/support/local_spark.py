@@ -13,7 +13,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from timerheap.spark.java import ensure_java
+from timerheap.spark import ensure_java
 
 STREAMING = "org.apache.spark.sql.execution.streaming"
 ROCKSDB = f"{STREAMING}.state.RocksDBStateStoreProvider"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NEXT = 5  # timers to show
 _MOST = 16  # rows of the other tables
 _TIMERS = ("event_time_timers", "processing_time_timers")
-_COUNTS = ("keys", *_TIMERS, "waiting_rows", "windows", "late_rows", "bytes")
+_COUNTS = ("keys", *_TIMERS, "buffered_rows", "windows", "late_rows", "bytes")
 _FIRSTS = ("next_event_time_timer", "next_processing_time_timer")
 
 

@@ -12,11 +12,12 @@ if not all(map(find_spec, ("pandas", "pyarrow", "pyspark"))):
 
 if TYPE_CHECKING:
     from timerheap.spark._async_map import async_map
+    from timerheap.spark._java import ensure_java
     from timerheap.spark._plan.aggregates import aggregate
-    from timerheap.spark._plan.checkpoint_reader import CheckpointState, explain_watermark, read_checkpoint
+    from timerheap.spark._plan.checkpoint_reader import CheckpointState, read_checkpoint
     from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
-    from timerheap.spark._plan.progress import Progress, named, progress
-    from timerheap.spark._process import process, process_broadcast, process_two
+    from timerheap.spark._plan.progress import Progress, progress, with_name
+    from timerheap.spark._process import process, process_broadcast, process_connected
     from timerheap.spark._processors import transform_with_state, transform_with_state_in_pandas
     from timerheap.spark._sql import sql
     from timerheap.spark._stateful_timers import GroupTimers, ProcessorTimers
@@ -33,13 +34,12 @@ __all__ = [
     "aggregate",
     "async_map",
     "cumulate",
-    "explain_watermark",
+    "ensure_java",
     "hop",
     "late_rows",
-    "named",
     "process",
     "process_broadcast",
-    "process_two",
+    "process_connected",
     "progress",
     "read_checkpoint",
     "session_window",
@@ -49,16 +49,18 @@ __all__ = [
     "transform_with_state_in_pandas",
     "tumble",
     "window_operator",
+    "with_name",
     "with_side_outputs",
 ]
 
 _HOMES = {
     "_async_map": "async_map",
+    "_java": "ensure_java",
     "_plan.aggregates": "aggregate",
-    "_plan.checkpoint_reader": "CheckpointState explain_watermark read_checkpoint",
+    "_plan.checkpoint_reader": "CheckpointState read_checkpoint",
     "_plan.outputs": "late_rows side_output with_side_outputs",
-    "_plan.progress": "Progress named progress",
-    "_process": "process process_broadcast process_two",
+    "_plan.progress": "Progress progress with_name",
+    "_process": "process process_broadcast process_connected",
     "_processors": "transform_with_state transform_with_state_in_pandas",
     "_sql": "sql",
     "_stateful_timers": "GroupTimers ProcessorTimers",

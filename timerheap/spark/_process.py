@@ -1,4 +1,4 @@
-"""`process`, `process_two` and `process_broadcast`: Flink's process functions on Spark DataFrames."""
+"""`process`, `process_connected` and `process_broadcast`: Flink's process functions on Spark DataFrames."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def planned_query(
     return query, marked(Input(rows, time, strategy, by_channel))
 
 
-def process_two(
+def process_connected(
     left: DataFrame | GroupedData,
     right: DataFrame | GroupedData,
     key: ColumnOrName | Sequence[ColumnOrName] | None = None,

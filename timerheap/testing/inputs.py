@@ -238,7 +238,7 @@ class GroupContents:
         _, contents = _contents(states[name])
         return contents[0] if contents else {}
 
-    def waiting_rows(self) -> list[Row]:
+    def buffered_rows(self) -> list[Row]:
         """Return the rows that wait for the watermark, by event time, in the columns of the query."""
         waiting = self._group.rows.waiting()
         waiting = waiting.take(np.argsort(waiting.timestamps, kind="stable"))

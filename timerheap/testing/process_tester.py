@@ -52,7 +52,7 @@ from timerheap.watermarks import WatermarkStrategy
 class ProcessTester:
     """Runs a process function without Spark: a test pushes rows and advances the watermark and the clock.
 
-    The function runs on the code that runs it in `timerheap.spark.process`, `process_two` and
+    The function runs on the code that runs it in `timerheap.spark.process`, `process_connected` and
     `process_broadcast`, with all keys in one key group, and everything is checked as there: the types of
     rows, states and results. What runs is a copy of the function, as on Spark, which pickles it to its
     workers.
@@ -76,9 +76,9 @@ class ProcessTester:
     rules_schema : str or pyspark.sql.types.StructType, optional
         The columns of the broadcast rows of a KeyedBroadcastProcessFunction.
     watermark, right_watermark : WatermarkStrategy, str or timedelta, optional
-        As in `timerheap.spark.process` and `process_two`, for their timestamp assigners: without `event_time`
-        these compute the event time of each row. Nothing else of them is used, since the test itself
-        advances the watermark.
+        As in `timerheap.spark.process` and `process_connected`, for their timestamp assigners: without
+        `event_time` these compute the event time of each row. Nothing else of them is used, since the test
+        itself advances the watermark.
     late : {"drop", "emit"}, optional
         What becomes of rows behind the watermark, as in `timerheap.spark.process`; `late_rows` returns them.
     processing_time : bool
@@ -367,9 +367,9 @@ class ProcessTester:
         self._expect_rules("broadcast states")
         return self._contents.broadcast_state(name)
 
-    def waiting_rows(self) -> list[Row]:
+    def buffered_rows(self) -> list[Row]:
         """Return the rows that wait for the watermark, by event time; of two inputs, those of both."""
-        return self._inputs.untagged(self._contents.waiting_rows())
+        return self._inputs.untagged(self._contents.buffered_rows())
 
     def snapshot(self) -> bytes:
         """Return everything that a checkpoint would hold, and the clock."""

@@ -117,7 +117,7 @@ class Standing(NamedTuple):
     pending_event_time_timers: int = 0  # of windows, the ends by key and slice
     pending_processing_time_timers: int = 0
     keys: int = 0
-    waiting_rows: int = 0
+    buffered_rows: int = 0
     next_event_time_timer: int | None = None  # epoch ms; None if there is none
     next_processing_time_timer: int | None = None
 

@@ -307,6 +307,6 @@ def _expect_all(ids: np.ndarray, held: np.ndarray) -> None:
     missing = ids[~held]
     if len(missing):
         raise KeyError(
-            f"key_hashes must be ids of live keys, got {int(missing[0])} ({len(missing)} unknown of "
-            f"{len(ids)}); pass ids from ctx.key_hashes"
+            f"ids must be ids of live keys, got {int(missing[0])} ({len(missing)} unknown of "
+            f"{len(ids)}); pass ids from ctx.ids"
         )

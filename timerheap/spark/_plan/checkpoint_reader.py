@@ -297,7 +297,7 @@ _GROUPS = [
     pa.field("processing_time_timers", pa.int64()),
     pa.field("next_event_time_timer", tables.TIMESTAMP),
     pa.field("next_processing_time_timer", tables.TIMESTAMP),
-    pa.field("waiting_rows", pa.int64()),
+    pa.field("buffered_rows", pa.int64()),
     pa.field("windows", pa.int64()),
     pa.field("states", pa.map_(pa.string(), pa.int64())),
     pa.field("late_rows", pa.int64()),
@@ -328,10 +328,6 @@ class CheckpointState:
         The key columns; empty for windows over all rows.
     states : list of str
         The names of the function's states.
-    chunks : pyspark.sql.DataFrame
-        The state as it is stored, in the columns label, kind, id and text.
-    survey : Survey
-        What the key groups have in common.
     """
 
     def __init__(
@@ -343,8 +339,8 @@ class CheckpointState:
         self.max_parallelism = survey.manifests[0].max_parallelism
         self.key = [field.name for field in survey.keys]
         self.states = sorted(survey.states)
-        self.chunks = chunks
-        self.survey = survey
+        self._chunks = chunks
+        self._survey = survey
 
     def timers(self) -> DataFrame:
         """Return the pending timers, one a row.
@@ -386,31 +382,31 @@ class CheckpointState:
         """
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, got {name!r}")
-        parts = self.survey.states.get(name)
+        parts = self._survey.states.get(name)
         if parts is None:
             have = f"one of {self.states}" if self.states else "left out, since the query has no states"
             raise ValueError(f"name must be {have}, got {name!r}")
         type_ = restored_state(*parts[0]).type
         kinds = [KEYS, *{part.kind for part in parts}]
-        keys = [field.type for field in self.survey.keys]
+        keys = [field.type for field in self._survey.keys]
         return self._table(partial(tables.state, name, keys), kinds, self._with_keys([("value", type_)]))
 
-    def waiting_rows(self) -> DataFrame:
+    def buffered_rows(self) -> DataFrame:
         """Return the rows that wait for the watermark, in a query with ``order="event_time"``.
 
         Returns
         -------
         pyspark.sql.DataFrame
-            The columns of the query's rows; for `process_two` the key columns and the structs ``left`` and
-            ``right``, one of which is null. Then ``event_time``, a timestamp, and ``key_group``.
+            The columns of the query's rows; for `process_connected` the key columns and the structs ``left``
+            and ``right``, one of which is null. Then ``event_time``, a timestamp, and ``key_group``.
         """
-        rows = self.survey.rows
+        rows = self._survey.rows
         if rows is None:
-            return self._table(partial(tables.waiting_rows, []), [ROWS], self._with_keys(_event_time()))
+            return self._table(partial(tables.buffered_rows, []), [ROWS], self._with_keys(_event_time()))
         columns = self._row_columns(list(rows)[:-2])
         taken = [field.name for field in columns.values()]
         fields = [*columns.values(), *_named(taken, _event_time())]
-        return self._table(partial(tables.waiting_rows, list(columns)), [ROWS], fields)
+        return self._table(partial(tables.buffered_rows, list(columns)), [ROWS], fields)
 
     def _row_columns(self, stored: list[pa.Field]) -> dict[str, pa.Field]:
         """Return the columns of waiting rows that are the user's, by their names in the checkpoint."""
@@ -436,7 +432,7 @@ class CheckpointState:
         ValueError
             If the query has no windows. Those of `window_operator` are in its states.
         """
-        part = self.survey.windows
+        part = self._survey.windows
         if part is None:
             raise ValueError(
                 f"checkpoint must be that of a query with windows, got {self.checkpoint!r}, whose operator "
@@ -456,11 +452,11 @@ class CheckpointState:
         -------
         pyspark.sql.DataFrame
             ``key_group``; the numbers of its ``keys``, ``event_time_timers``, ``processing_time_timers``,
-            ``waiting_rows`` and accumulators in ``windows``; ``next_event_time_timer`` and
+            ``buffered_rows`` and accumulators in ``windows``; ``next_event_time_timer`` and
             ``next_processing_time_timer``; ``states``, a map from the name of each state to the number of
             keys that have it; ``late_rows``, so far; ``bytes``, the size of the chunks; ``watermark``.
         """
-        kinds = {part.kind for part in self.survey.parts}
+        kinds = {part.kind for part in self._survey.parts}
         return self._table(tables.groups, sorted(kinds), _GROUPS)
 
     def watermarks(self) -> DataFrame:
@@ -469,7 +465,7 @@ class CheckpointState:
         Returns
         -------
         pyspark.sql.DataFrame
-            ``input``, "df", or "left" and "right" for `process_two`, or "spark" for a processor, of
+            ``input``, "df", or "left" and "right" for `process_connected`, or "spark" for a processor, of
             Spark's own watermark; ``channel_column`` and ``channel``, null for a watermark over all rows;
             ``watermark``, that of the channel, null before its first row; ``newest``, its largest event time;
             ``behind_ms``, how far it is behind the furthest channel of all inputs; ``last_row``, when its
@@ -477,21 +473,21 @@ class CheckpointState:
             up since it became active; ``holds``, whether the query's watermark cannot advance before this one
             does; and ``query_watermark``.
         """
-        rows = watermark_rows(self.survey.clock())
-        return self.chunks.sparkSession.createDataFrame(pa.Table.from_pylist(rows, WATERMARKS))
+        rows = watermark_rows(self._survey.clock())
+        return self._chunks.sparkSession.createDataFrame(pa.Table.from_pylist(rows, WATERMARKS))
 
     def _with_keys(self, own: Sequence[tuple[str, pa.DataType]]) -> list[pa.Field]:
-        return [*self.survey.keys, *_named(self.key, own)]
+        return [*self._survey.keys, *_named(self.key, own)]
 
     def _table(self, table: tables.Table, kinds: Collection[int], fields: list[pa.Field]) -> DataFrame:
         schema = from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
         reader = tables.GroupReader(table, kinds, to_arrow_schema(schema))
-        chunks = self.chunks.where(F.col("kind").isin(reader.chunks))
+        chunks = self._chunks.where(F.col("kind").isin(reader.chunks))
         return chunks.mapInArrow(lambda batches: reader(batches), schema)
 
     def __repr__(self) -> str:
         where = f"operator {self.operator_id}, micro-batch {self.batch_id}"
-        return f"<CheckpointState: {where}: {_shown(self.survey)}>"
+        return f"<CheckpointState: {where}: {_shown(self._survey)}>"
 
 
 def read_checkpoint(
@@ -513,7 +509,7 @@ def read_checkpoint(
     ----------
     spark : pyspark.sql.SparkSession
     checkpoint : str or path
-        Checkpoint location of a query with `process`, `process_two`, `transform_with_state`,
+        Checkpoint location of a query with `process`, `process_connected`, `transform_with_state`,
         `window_operator` or windows.
     operator_id : int, optional
         Number of the stateful operator in the query. It may be left out if only one is timerheap's.
@@ -620,10 +616,10 @@ def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
     Raises ValueError if the new query has other keys, timers or windows.
     """
     group = KeyGroup(query.layout)
-    for kind, name, schema in state.survey.parts:
+    for kind, name, schema in state._survey.parts:
         if kind == SLICES:
             raise ValueError(
-                "initial_state must be the state of process() or process_two(), got that of "
+                "initial_state must be the state of process() or process_connected(), got that of "
                 f"{state.checkpoint!r}, which has the windows {name}"
             )
         if kind < USER_STATE or (name not in query.drop_state and name not in group.states):
@@ -634,34 +630,5 @@ def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
 def starting_partitions(state: CheckpointState, query: Query) -> GroupedData:
     """Return the state split by the key groups of a new query, grouped as its packed rows are."""
     splitter = Splitter(query)
-    split = state.chunks.groupBy("label").applyInArrow(lambda chunks: splitter(chunks), INITIAL)
+    split = state._chunks.groupBy("label").applyInArrow(lambda chunks: splitter(chunks), INITIAL)
     return split.groupBy("label")
-
-
-def explain_watermark(
-    spark: SparkSession, checkpoint: str | PathLike[str], operator_id: int | None = None
-) -> list[Explanation]:
-    """Return which channel holds back the watermark of a query, as of its last finished micro-batch.
-
-    `read_checkpoint` has the same in a DataFrame, with readable times, in ``.watermarks()``.
-
-    Parameters
-    ----------
-    spark : pyspark.sql.SparkSession
-    checkpoint : str or path
-        Checkpoint location of the query, which may be running.
-    operator_id : int, optional
-        Number of the stateful operator in the query. It may be left out if only one is timerheap's.
-
-    Returns
-    -------
-    list of timerheap.flink.Explanation
-        One per input: one for `process`, two for `process_two`; empty before the first row.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If there is no such checkpoint or operator, or no micro-batch has finished.
-    """
-    _, _, survey = survey_of(spark, checkpoint, operator_id)
-    return explanations(survey.clock()) if survey.manifests else []

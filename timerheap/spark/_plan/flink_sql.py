@@ -70,14 +70,14 @@ def expect_known_queries(select: exp.Select) -> None:
     if joined and sum(name in _LENGTHS for name in names) > 1:
         refuse(
             "a window join (JOIN)",
-            "join the rows in timerheap.spark.process_two(), with a timer at the window's end; of batches, "
-            "the results of two queries with DataFrame.join()",
+            "join the rows in timerheap.spark.process_connected(), with a timer at the window's end; of "
+            "batches, the results of two queries with DataFrame.join()",
         )
     if where is not None and where.find(exp.Query) is not None:
         refuse(
             "a window join by IN or EXISTS (SEMI JOIN, ANTI JOIN)",
-            "join the rows in timerheap.spark.process_two(), with a timer at the window's end; of batches, "
-            "the results of two queries with DataFrame.join(how='left_semi')",
+            "join the rows in timerheap.spark.process_connected(), with a timer at the window's end; of "
+            "batches, the results of two queries with DataFrame.join(how='left_semi')",
         )
     if _is_grouped(select) and any(one.args.get("group") for one in _within(select)):
         refuse(

@@ -237,9 +237,9 @@ def side_output(df: DataFrame, tag: OutputTag) -> DataFrame:
     Parameters
     ----------
     df : pyspark.sql.DataFrame
-        The result of `process`, `process_two` or `window_operator`, or of `with_side_outputs`. It may have
-        ``where()``, ``select()``, ``withColumn()`` or ``alias()`` behind it, which leave side outputs as they
-        are.
+        The result of `process`, `process_connected` or `window_operator`, or of `with_side_outputs`. It may
+        have ``where()``, ``select()``, ``withColumn()`` or ``alias()`` behind it, which leave side outputs as
+        they are.
     tag : OutputTag
 
     Returns

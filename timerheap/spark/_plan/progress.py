@@ -100,7 +100,7 @@ def renamed(result: DataFrame, name: str) -> DataFrame:
         if node.children().size() != 1:
             raise ValueError(
                 "df must be the result of one operator, such as timerheap.spark.process() returns it, got "
-                f"{result!r}; call named() before results are combined"
+                f"{result!r}; call with_name() before results are combined"
             )
         above.append(node)
         node = node.children().head()
@@ -176,7 +176,7 @@ class Progress:
         With ``order="arrival"``, the rows that were processed ahead of a timer that was due before them.
     keys : int
         The keys with timers, state or waiting rows, and some that had them until lately.
-    waiting_rows : int
+    buffered_rows : int
         The rows that wait for the watermark.
     state_bytes : int
         The size of the state in the checkpoint.
@@ -207,7 +207,7 @@ class Progress:
     dropped_rows: int
     out_of_order_rows: int
     keys: int
-    waiting_rows: int
+    buffered_rows: int
     state_bytes: int
     largest_group_bytes: int
     groups_handed_over: int
@@ -227,7 +227,7 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     ----------
     query : pyspark.sql.streaming.StreamingQuery
     operator : str, default "timerheap"
-        Name of the operator. The first one of a query is "timerheap", unless `named` has given it another
+        Name of the operator. The first one of a query is "timerheap", unless `with_name` has given it another
         name; one whose input is the result of "timerheap" is "timerheap_2", and so on.
 
     Returns
@@ -239,7 +239,7 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
     ------
     TypeError, ValueError
         If `query` is not a streaming query, or has no such operator, or several of the name side by side, as
-        in a union of two results, of which Spark reports one: `named` tells them apart.
+        in a union of two results, of which Spark reports one: `with_name` tells them apart.
 
     Notes
     -----
@@ -258,7 +258,7 @@ def progress(query: StreamingQuery, operator: str = OBSERVED) -> Progress | None
         if has_namesakes(query, operator):
             raise ValueError(
                 f"operator must be the name of one operator, got {operator!r}, which several operators of "
-                "the query have; give them names with timerheap.spark.named(result, name)"
+                "the query have; give them names with timerheap.spark.with_name(result, name)"
             )
         metrics = [batch.observedMetrics[operator].asDict() for batch in reported]
         return _combined(reported[-1].batchId, metrics)
@@ -294,7 +294,7 @@ def _of_all_groups(values: dict[str, Any]) -> bool:
     return groups is not None and groups >= all_groups
 
 
-def named(df: DataFrame, name: str) -> DataFrame:
+def with_name(df: DataFrame, name: str) -> DataFrame:
     """Return the result of an operator, named: its metrics in the progress of a query have this name.
 
     Without it, operators side by side, as in a union or a join of two results, are both called "timerheap",
@@ -326,8 +326,8 @@ def named(df: DataFrame, name: str) -> DataFrame:
     --------
     ::
 
-        carts = timerheap.spark.named(timerheap.spark.process(clicks, "user", CartAlerts(), ...), "carts")
-        retries = timerheap.spark.named(timerheap.spark.process(orders, "id", Retries(), ...), "retries")
+        carts = timerheap.spark.with_name(timerheap.spark.process(clicks, "user", CartAlerts(), ...), "carts")
+        retries = timerheap.spark.with_name(timerheap.spark.process(orders, "id", Retries(), ...), "retries")
         query = carts.union(retries).writeStream...
 
         timerheap.spark.progress(query, "retries").pending_event_time_timers
@@ -337,7 +337,7 @@ def named(df: DataFrame, name: str) -> DataFrame:
         raise TypeError(f"name must be a str, got {name!r}")
     if not name:
         raise ValueError(f"name must not be empty, got {name!r}; it is a key of observedMetrics")
-    refuse_connect(df.sparkSession, "named()")
+    refuse_connect(df.sparkSession, "with_name()")
     if not df.isStreaming:
         return df
     return renamed(df, name)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from timerheap._native._heap import KeyTimerHeap, PlaceNumbers, row_order, wave_order
 from timerheap._values import records
-from timerheap.functions import BatchProcessFunction, BatchTimerService
+from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTimers
 from timerheap.metrics import Metrics
 from timerheap.output_tag import is_tagged
 from timerheap.spark._arrow import KeyedRows, fitting, narrow
@@ -351,45 +351,45 @@ class _TimerService(BatchTimerService):
         return no_processing_time() if self._now is None else self._now
 
     def register_event_time_timers(
-        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
-        self._group.keys.expect(key_hashes)
-        new = self._group.event_timers.push_many(timestamps, key_hashes, namespaces)
+        self._group.keys.expect(ids)
+        new = self._group.event_timers.push_many(timestamps, ids, namespaces)
         if self.staged is not None:
-            self.staged.register(timestamps, key_hashes, namespaces, new)
+            self.staged.register(timestamps, ids, namespaces, new)
         return new
 
     def delete_event_time_timers(
         self,
-        key_hashes: npt.ArrayLike,
+        ids: npt.ArrayLike,
         timestamps: npt.ArrayLike | None = None,
         namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
-        deleted = self._delete(self._group.event_timers, key_hashes, timestamps, namespaces)
+        deleted = self._delete(self._group.event_timers, ids, timestamps, namespaces)
         if self.staged is not None and timestamps is not None:
-            self.staged.delete(timestamps, key_hashes, namespaces, deleted)
+            self.staged.delete(timestamps, ids, namespaces, deleted)
         return deleted
 
     def register_processing_time_timers(
-        self, key_hashes: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
     ) -> np.ndarray:
         self.current_processing_time()
-        self._group.keys.expect(key_hashes)
-        return self._group.processing_timers.push_many(timestamps, key_hashes, namespaces)
+        self._group.keys.expect(ids)
+        return self._group.processing_timers.push_many(timestamps, ids, namespaces)
 
     def delete_processing_time_timers(
         self,
-        key_hashes: npt.ArrayLike,
+        ids: npt.ArrayLike,
         timestamps: npt.ArrayLike | None = None,
         namespaces: npt.ArrayLike = 0,
     ) -> np.ndarray:
         self.current_processing_time()
-        return self._delete(self._group.processing_timers, key_hashes, timestamps, namespaces)
+        return self._delete(self._group.processing_timers, ids, timestamps, namespaces)
 
     def _delete(
         self,
         timers: JournalledTimers,
-        key_hashes: npt.ArrayLike,
+        ids: npt.ArrayLike,
         timestamps: npt.ArrayLike | None,
         namespaces: npt.ArrayLike,
     ) -> np.ndarray:
@@ -401,7 +401,7 @@ class _TimerService(BatchTimerService):
                 else "timestamps must be those of the timers to delete, got None; only functions with "
                 "one_timer_per_key leave them out"
             )
-        return timers.remove_many(0 if timestamps is None else timestamps, key_hashes, namespaces)
+        return timers.remove_many(0 if timestamps is None else timestamps, ids, namespaces)
 
 
 class _CurrentKey:
@@ -418,7 +418,7 @@ class _CurrentKey:
         """Id of the key."""
         if self._id is None:
             raise RuntimeError(
-                "no key is current; call ctx.set_current_key(key_hash) first, in each call that uses the "
+                "no key is current; call ctx.set_current_key(key_id) first, in each call that uses the "
                 "state of single keys"
             )
         return self._id
@@ -430,7 +430,7 @@ class _CurrentKey:
 
 class _Context(BatchProcessFunction.Context):
     def __init__(self, keys: _CurrentKey) -> None:
-        self.key_hashes = np.empty(0, np.int64)
+        self.ids = np.empty(0, np.int64)
         self.timestamps: np.ndarray | None = None
         self.timers: _TimerService
         self.domain = TimeDomain.EVENT_TIME
@@ -445,10 +445,10 @@ class _Context(BatchProcessFunction.Context):
     @property
     def watermarks(self) -> np.ndarray:
         watermarks = self.timers.watermarks
-        return np.full(len(self.key_hashes), self.timers.watermark) if watermarks is None else watermarks
+        return np.full(len(self.ids), self.timers.watermark) if watermarks is None else watermarks
 
-    def keys(self, key_hashes: npt.ArrayLike) -> pa.RecordBatch:
-        ids = np.asarray(key_hashes, np.int64)
+    def keys(self, ids: npt.ArrayLike) -> pa.RecordBatch:
+        ids = np.asarray(ids, np.int64)
         one = ids.item() if ids.shape == (1,) else None
         if one is None or one != self._one:
             keys = self._group.keys.keys(ids)
@@ -458,9 +458,9 @@ class _Context(BatchProcessFunction.Context):
             self._one, self._key = one, keys
         return self._key
 
-    def set_current_key(self, key_hash: int) -> None:
-        self._group.keys.expect(key_hash)
-        self._keys.current_key = int(key_hash)
+    def set_current_key(self, key_id: int) -> None:
+        self._group.keys.expect(key_id)
+        self._keys.current_key = int(key_id)
 
     def timer_service(self) -> BatchTimerService:
         return self.timers
@@ -591,14 +591,14 @@ class BatchRunner:
         self._begin_call(due.key_hashes)
         self._context.timestamps = due.timestamps
         self._context.domain = domain
-        self._emit(self._function.on_timers, due)
+        self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, due.namespaces))
 
     def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)
         self._current.forget()
         for table in self._tables:
             table.announce(ids)
-        self._context.key_hashes = self._group.keys.at_hand = ids
+        self._context.ids = self._group.keys.at_hand = ids
 
     def _emit(self, method: Callable[[Any, Any], object], columns: object) -> None:
         """Call a method of the function with rows or timers, and emit what it returns."""
@@ -607,7 +607,7 @@ class BatchRunner:
             for batch in records(source, method(columns, self._context)):
                 self._output.batch(_detached(batch), source)
         except Exception as e:
-            e.add_note(f"timerheap: in {source}, {len(self._context.key_hashes):,} keys")
+            e.add_note(f"timerheap: in {source}, {len(self._context.ids):,} keys")
             raise
 
 

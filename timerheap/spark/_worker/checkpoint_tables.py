@@ -170,7 +170,7 @@ def state(name: str, keys: Sequence[pa.DataType], group: StoredGroup, key_group:
         yield [*of_keys, table.get_many(step), _numbers(key_group, len(step))]
 
 
-def waiting_rows(names: list[str], group: StoredGroup, key_group: int) -> Columns:
+def buffered_rows(names: list[str], group: StoredGroup, key_group: int) -> Columns:
     """Yield the rows that wait for the watermark: their columns `names`, event time, key group."""
     if len(group.rows):
         waiting = group.rows.waiting()

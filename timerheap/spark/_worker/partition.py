@@ -63,7 +63,7 @@ TASK_METRICS = (
     Metric("dropped_rows", "sum"),
     Metric("out_of_order_rows", "sum"),
     Metric("keys", "sum", of_all=True),
-    Metric("waiting_rows", "sum", of_all=True),
+    Metric("buffered_rows", "sum", of_all=True),
     Metric("state_bytes", "sum", of_all=True),
     Metric("largest_group_bytes", "max", of_all=True),
     Metric("groups_handed_over", "sum"),

@@ -262,11 +262,11 @@ class _BatchValueHandle(ValueHandle, BatchValueState):
     context: GroupRuntimeContext
     _contents: KeyedContents
 
-    def values(self, key_hashes: npt.ArrayLike) -> pa.Array:
-        return narrow_column(self._table().get_many(_ids(key_hashes)), self._type)
+    def values(self, ids: npt.ArrayLike) -> pa.Array:
+        return narrow_column(self._table().get_many(_checked_ids(ids)), self._type)
 
-    def update_many(self, key_hashes: npt.ArrayLike, values: object) -> None:
-        ids = _ids(key_hashes)
+    def update_many(self, ids: npt.ArrayLike, values: object) -> None:
+        ids = _checked_ids(ids)
         try:
             column = values if isinstance(values, pa.Array) else pa.array(values)
             column = cast_column(column, wide(self._type))
@@ -276,10 +276,10 @@ class _BatchValueHandle(ValueHandle, BatchValueState):
             raise ValueError(f"values must fit {self._type}, the type of state {self._name!r}: {e}") from None
         if len(column) != len(ids):
             raise ValueError(
-                f"values must have one value for each of the {len(ids)} key_hashes of state {self._name!r}, "
+                f"values must have one value for each of the {len(ids)} ids of state {self._name!r}, "
                 f"got {len(column)}"
             )
-        self.context.group.keys.expect(key_hashes)
+        self.context.group.keys.expect(ids)
         distinct, last = np.unique(ids[::-1], return_index=True)
         self._table().put_many(distinct, column.take(pa.array(len(ids) - 1 - last)))
 
@@ -292,10 +292,8 @@ class _BatchValueHandle(ValueHandle, BatchValueState):
         return cast(StateTable, self._contents.table)
 
 
-def _ids(key_hashes: npt.ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
-    ids = np.asarray(key_hashes)
+def _checked_ids(given: npt.ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
+    ids = np.asarray(given)
     if ids.dtype != np.int64 or ids.ndim != 1:
-        raise TypeError(
-            f"key_hashes must be an int64 array of shape (n,), got {ids.dtype} of shape {ids.shape}"
-        )
+        raise TypeError(f"ids must be an int64 array of shape (n,), got {ids.dtype} of shape {ids.shape}")
     return ids

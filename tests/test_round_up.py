@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerheap import MAX_WATERMARK, MIN_WATERMARK, coalesce
+from timerheap import MAX_WATERMARK, MIN_WATERMARK, round_up
 
 timestamps = st.integers(MIN_WATERMARK, MAX_WATERMARK) | st.integers(-3_000, 3_000)
 resolutions = st.integers(1, 2_000) | st.sampled_from([60_000, 86_400_000, MAX_WATERMARK])
@@ -18,33 +18,33 @@ def multiple_from(timestamp, resolution):
 
 
 @given(timestamps=st.lists(timestamps, max_size=20), resolution=resolutions)
-def test_coalesce_rounds_up_to_the_next_multiple(timestamps, resolution):
+def test_round_up_rounds_up_to_the_next_multiple(timestamps, resolution):
     expected = [multiple_from(timestamp, resolution) for timestamp in timestamps]
     for timestamp, wanted in zip(timestamps, expected, strict=True):
         if wanted > MAX_WATERMARK:
             with pytest.raises(OverflowError, match="timestamp must fit into 64 bits when rounded up"):
-                coalesce(timestamp, resolution)
+                round_up(timestamp, resolution)
         else:
-            assert coalesce(timestamp, resolution) == wanted
+            assert round_up(timestamp, resolution) == wanted
             assert wanted - resolution < timestamp <= wanted
     column = np.array(timestamps, np.int64)
     if max(expected, default=0) > MAX_WATERMARK:
         with pytest.raises(OverflowError, match=f"timestamp must fit .* got {max(timestamps)}"):
-            coalesce(column, resolution)
+            round_up(column, resolution)
     else:
-        coalesced = coalesce(column, resolution)
-        assert coalesced.dtype == np.int64
-        assert coalesced.tolist() == expected
+        rounded = round_up(column, resolution)
+        assert rounded.dtype == np.int64
+        assert rounded.tolist() == expected
     assert column.tolist() == timestamps
 
 
-def test_coalesce_accepts_any_integer_array():
-    assert coalesce([[1, 2], [1_000, 1_001]], 1_000).tolist() == [[1_000, 1_000], [1_000, 2_000]]
+def test_round_up_accepts_any_integer_array():
+    assert round_up([[1, 2], [1_000, 1_001]], 1_000).tolist() == [[1_000, 1_000], [1_000, 2_000]]
     for kind in (np.int32, np.uint16, np.uint64):
-        coalesced = coalesce(np.array([1], kind), 100_000)
-        assert (coalesced.dtype, coalesced.tolist()) == (np.int64, [100_000])
-    assert coalesce([], 10).dtype == np.int64
-    scalar = coalesce(np.int64(7), np.int32(5))
+        rounded = round_up(np.array([1], kind), 100_000)
+        assert (rounded.dtype, rounded.tolist()) == (np.int64, [100_000])
+    assert round_up([], 10).dtype == np.int64
+    scalar = round_up(np.int64(7), np.int32(5))
     assert (type(scalar), scalar) == (int, 10)
 
 
@@ -74,4 +74,4 @@ def test_coalesce_accepts_any_integer_array():
 )
 def test_an_invalid_argument_raises_an_error_that_names_it(timestamp, resolution, error, message):
     with pytest.raises(error, match=message):
-        coalesce(timestamp, resolution)
+        round_up(timestamp, resolution)

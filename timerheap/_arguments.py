@@ -27,18 +27,10 @@ _SYNTAX = "a duration such as '10 minutes' or '1 hour 30 minutes'"
 def interval_micros(name: str, text: str) -> int:
     """Parse a duration as Spark's ``withWatermark`` does, to an int of microseconds.
 
-    Parameters
-    ----------
-    name : str
-        The argument, for errors.
-    text : str
-        Numbers with units, from weeks to microseconds, in upper or lower case, perhaps after ``interval``. A
-        number may have a sign, and a number of seconds up to nine decimal places.
-
-    Raises
-    ------
-    ValueError
-        If `text` is not such a duration, or has months or years.
+    name: the argument, for errors
+    text: numbers with units, from weeks to microseconds, in upper or lower case, perhaps after ``interval``.
+        A number may have a sign, and a number of seconds up to nine decimal places.
+    ValueError: if `text` is not such a duration, or has months or years
 
     Examples
     --------

@@ -30,17 +30,9 @@ def records(method: str, returned: object) -> Iterable[Any]:
     A single record raises TypeError, because iterating over it would produce its parts instead: the
     characters of a string, the keys of a dict, the fields of a tuple or Row, or the columns of a table.
 
-    Parameters
-    ----------
-    method : str
-        The name of the method, for the error.
-    returned : object
-        The return value of the method.
-
-    Raises
-    ------
-    TypeError
-        If `returned` is a single record, or not iterable.
+    method: the name of the method, for the error
+    returned: the return value of the method
+    TypeError: if `returned` is a single record, or not iterable
 
     Examples
     --------

@@ -28,15 +28,8 @@ _U32 = 0xFFFFFFFF
 def murmur_hash(code: int) -> int:
     """Compute Flink's ``MathUtils.murmurHash``: the absolute value of murmur3 with seed 0.
 
-    Parameters
-    ----------
-    code : int
-        The hash code of a key; only its low 32 bits are used.
-
-    Returns
-    -------
-    int
-        ``0 <= hash < 2**31``; 0 for the one hash whose absolute value does not fit.
+    code: the hash code of a key; only its low 32 bits are used
+    return: ``0 <= hash < 2**31``; 0 for the one hash whose absolute value does not fit
 
     Examples
     --------

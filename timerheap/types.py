@@ -208,10 +208,7 @@ class Types:
 def arrow_type(type_: object, argument: str = "type") -> pa.DataType:
     """Return the Arrow type of a `TypeInformation`, a DDL string, a Spark type or an Arrow type.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If `type_` is not a type, or not valid DDL; the message starts with `argument`.
+    TypeError, ValueError: if `type_` is not a type, or not valid DDL; the message starts with `argument`
 
     Examples
     --------
@@ -277,10 +274,7 @@ def arrow_columns(ddl: str, argument: str) -> pa.Schema:
     As in Spark, a ``timestamp`` is a moment, and a ``timestamp_ntz`` is not; types of state call them
     ``instant`` and ``timestamp``.
 
-    Raises
-    ------
-    ValueError
-        If `ddl` is not valid; the message starts with `argument`.
+    ValueError: if `ddl` is not valid; the message starts with `argument`
 
     Examples
     --------

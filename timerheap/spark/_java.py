@@ -51,15 +51,8 @@ def find_java() -> Path:
     launcher requires, writes a launcher script to the user's cache directory (``$XDG_CACHE_HOME``, or
     ``~/.cache``).
 
-    Returns
-    -------
-    pathlib.Path
-        A directory to use as ``JAVA_HOME``.
-
-    Raises
-    ------
-    RuntimeError
-        If there is none. The message says what was found in each place and what to install.
+    return: a directory to use as ``JAVA_HOME``
+    RuntimeError: if there is none. The message says what was found in each place and what to install.
 
     Warns
     -----

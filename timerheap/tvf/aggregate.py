@@ -54,20 +54,10 @@ def over_windows(cells: Cells, span: int | None, scan: Callable[[Cells], Cells],
     combination of them compute all windows, whatever the span. Nothing is ever subtracted, so this works for
     every accumulator that can be merged (van Herk 1992, Gil and Werman 1993).
 
-    Parameters
-    ----------
-    cells : tuple of ndarray, shape (lines, width)
-        The columns of an accumulator.
-    span : int or None
-        As in `Grid`.
-    scan : callable
-        Combines each cell with all cells before it in its line.
-    combine : callable
-        Merges two accumulators element by element, in any order.
-
-    Returns
-    -------
-    tuple of ndarray, shape (lines, windows per line)
+    cells: the columns of an accumulator
+    span: as in `Grid`
+    scan: combines each cell with all cells before it in its line
+    combine: merges two accumulators element by element, in any order
 
     Examples
     --------

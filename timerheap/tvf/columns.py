@@ -25,25 +25,13 @@ class Nullable(NamedTuple):
 def nullable(name: str, values: object, dtype: DTypeLike, length: int) -> Nullable:
     """Convert an input column; a masked value is null.
 
-    Parameters
-    ----------
-    name : str
-        The name of the column in errors.
-    values : array_like, shape (n,)
-        The values. In a column of objects, None is null as well.
-    dtype : dtype
-        int64 accepts integers and booleans, float64 any number, object anything.
-    length : int
-        The required number of rows.
-
-    Raises
-    ------
-    TypeError
-        If a value cannot be converted to `dtype` without loss.
-    OverflowError
-        If a value does not fit into `dtype`.
-    ValueError
-        If the shape is wrong.
+    name: the name of the column in errors
+    values: the values. In a column of objects, None is null as well.
+    dtype: int64 accepts integers and booleans, float64 any number, object anything
+    length: the required number of rows
+    TypeError: if a value cannot be converted to `dtype` without loss
+    OverflowError: if a value does not fit into `dtype`
+    ValueError: if the shape is wrong
 
     Examples
     --------

@@ -47,14 +47,9 @@ def lay_out(
 ) -> Layout:
     """Lay out slices for the windows that end from `first` to `last`, both included.
 
-    Parameters
-    ----------
-    assigner : SliceAssigner
-        The window definition.
-    key_ids, slice_ends : ndarray of int64, shape (n,)
-        The slices; each is part of at least one of these windows.
-    first, last : int
-        Local ms.
+    assigner: the window definition
+    key_ids, slice_ends (int64, shape (n,)): the slices; each is part of at least one of these windows
+    first, last: local ms
 
     Notes
     -----

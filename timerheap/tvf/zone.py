@@ -18,23 +18,12 @@ Int64s = NDArray[np.int64] | Sequence[int]
 def column(name: str, values: Int64s | int, length: int | None = None) -> NDArray[np.int64]:
     """Convert `values` to a one-dimensional column of int64.
 
-    Parameters
-    ----------
-    name : str
-        The name of the argument in errors.
-    values : array_like of int, shape (n,)
-        Integers of any width. If `length` is given, a single int is repeated.
-    length : int, optional
-        The required number of values.
-
-    Raises
-    ------
-    TypeError
-        If the values are not integers: floats and timestamps of other units are not cast.
-    OverflowError
-        If a value does not fit into int64.
-    ValueError
-        If the shape is wrong, or there are nulls.
+    name: the name of the argument in errors
+    values (int, shape (n,)): integers of any width. If `length` is given, a single int is repeated.
+    length: the required number of values
+    TypeError: if the values are not integers: floats and timestamps of other units are not cast
+    OverflowError: if a value does not fit into int64
+    ValueError: if the shape is wrong, or there are nulls
 
     Examples
     --------

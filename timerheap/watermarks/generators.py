@@ -189,13 +189,8 @@ class WatermarksWithIdleness(WatermarkGenerator):
     While it is idle, it emits no periodic watermarks. The next row ends the idleness, and the next watermark
     that rises makes the output active.
 
-    Parameters
-    ----------
-    watermarks : WatermarkGenerator
-        The generator of the watermarks.
-    idle_timeout : int
-        Milliseconds.
-    clock : Clock
+    watermarks: the generator of the watermarks
+    idle_timeout: milliseconds
 
     Examples
     --------
@@ -237,15 +232,9 @@ class WatermarksWithIdleness(WatermarkGenerator):
 class WatermarksWithWallClock(WatermarkGenerator):
     """Follows the clock while there are no rows (`WatermarkStrategy.with_wall_clock`).
 
-    Parameters
-    ----------
-    watermarks : WatermarkGenerator
-        The generator of the watermarks.
-    after : int
-        Milliseconds without a row.
-    lag : int
-        Milliseconds that the watermark then is behind the clock.
-    clock : Clock
+    watermarks: the generator of the watermarks
+    after: milliseconds without a row
+    lag: milliseconds that the watermark then is behind the clock
 
     Examples
     --------
@@ -288,18 +277,9 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
     Otherwise one row with a wrong clock could advance the watermark by years and make every other row late.
     The row itself is kept.
 
-    Parameters
-    ----------
-    watermarks : WatermarkGenerator
-        The generator of the watermarks.
-    max_ahead : int
-        Milliseconds that a timestamp may be ahead of the clock.
-    clock : Clock
-
-    Attributes
-    ----------
-    ahead_rows : int
-        Number of rows that were too far ahead.
+    watermarks: the generator of the watermarks
+    max_ahead: milliseconds that a timestamp may be ahead of the clock
+    ahead_rows: number of rows that were too far ahead
 
     Examples
     --------

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "demo.py"
+PATHS = filter(None, [str(PROGRAM.parent), os.environ.get("PYTHONPATH")])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}  # as make sets it
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
@@ -109,7 +111,7 @@ def test_the_command_checks_its_alerts(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "--batches", "3"],
         cwd=tmp_path,
-        env={**os.environ, **scratch, "COLUMNS": "200", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
+        env={**ENVIRONMENT, **scratch, "COLUMNS": "200", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -126,7 +128,7 @@ def test_the_command_checks_its_alerts(tmp_path: Path) -> None:
 def test_the_command_keeps_its_files_in_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     command = [sys.executable, str(PROGRAM), "--directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert f"must be an empty directory, got {tmp_path}" in " ".join(done.stderr.split())
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "demo_windows.py"
+PATHS = filter(None, [str(PROGRAM.parent), os.environ.get("PYTHONPATH")])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}  # as make sets it
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled")]
 
@@ -267,7 +269,7 @@ def test_the_command_checks_its_windows_and_draws_a_chart(tmp_path: Path) -> Non
     done = subprocess.run(
         [sys.executable, str(PROGRAM), "--batches", "3", "--chart", "new/week.png"],
         cwd=tmp_path,
-        env={**os.environ, **scratch, "COLUMNS": "200", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
+        env={**ENVIRONMENT, **scratch, "COLUMNS": "200", "JDK_JAVA_OPTIONS": JAVA_OPTIONS},
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -283,7 +285,7 @@ def test_the_command_checks_its_windows_and_draws_a_chart(tmp_path: Path) -> Non
 
 def test_a_chart_that_is_not_a_png_file_raises(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), "--chart", "week.svg"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 2
     assert "must end in .png, got" in " ".join(done.stderr.split())
 

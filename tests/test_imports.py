@@ -38,7 +38,7 @@ LAYERS = {
         "__main__",
     ],
     "spark": [
-        "_arrow _compat java",
+        "_arrow _compat _java",
         "_slices",
         "_group",
         "_query",

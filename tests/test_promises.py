@@ -56,9 +56,10 @@ def public_names(of: str, found: Any) -> Iterator[str]:
 
 
 def surface(module: ModuleType) -> Iterator[str]:
-    for name in module.__all__:
-        if inspect.isclass(getattr(module, name)):
-            yield from public_names(name, getattr(module, name))
+    for name, found in vars(module).items():
+        own = inspect.isclass(found) and f"{found.__module__}.".startswith(f"{module.__name__}.")
+        if own and name in getattr(module, "__all__", timerheap.__all__):
+            yield from public_names(name, found)
 
 
 @pytest.mark.parametrize("module", SURFACE, ids=lambda module: module.__name__)

@@ -156,7 +156,6 @@ class KeyedContents:
         return self.table
 
     def key(self) -> Any:
-        """See `Contents`."""
         key = self.keys.current_key
         if key is None:
             raise RuntimeError(
@@ -244,7 +243,6 @@ class ExpiringValue(Expiring):
     table: ValueContents
 
     def load(self, key: Any) -> Any:
-        """See `ValueContents`."""
         kept = self.table.load(key)
         if kept is None:
             return None
@@ -257,7 +255,6 @@ class ExpiringValue(Expiring):
         return kept["value"]
 
     def store(self, key: Any, value: Any) -> None:
-        """See `ValueContents`."""
         if value is None:
             self.table.store(key, None)
             return
@@ -267,7 +264,6 @@ class ExpiringValue(Expiring):
         self.table.store(key, kept)
 
     def purge(self, key: Any, now: int) -> None:
-        """See `Expiring.purge`."""
         kept = self.table.load(key)
         if kept is not None and self._expired(kept, now):
             self.table.store(key, None)
@@ -281,7 +277,6 @@ class ExpiringList(Expiring):
     table: ListContents
 
     def load(self, key: Any) -> list[Any]:
-        """See `ListContents`."""
         kept = list(self.table.load(key))
         if not kept:
             return []
@@ -300,11 +295,9 @@ class ExpiringList(Expiring):
         return not self.load(key)
 
     def append(self, key: Any, elements: list[Any]) -> None:
-        """See `ListContents`."""
         self.table.append(key, self._kept_elements(key, elements))
 
     def replace(self, key: Any, elements: list[Any]) -> None:
-        """See `ListContents`."""
         self.table.replace(key, self._kept_elements(key, elements))
 
     def _kept_elements(self, key: Any, elements: list[Any]) -> list[dict[str, Any]]:
@@ -317,7 +310,6 @@ class ExpiringList(Expiring):
         return kept
 
     def purge(self, key: Any, now: int) -> None:
-        """See `Expiring.purge`."""
         kept = list(self.table.load(key))
         live = [element for element in kept if not self._expired(element, now)]
         if len(live) < len(kept):
@@ -349,12 +341,10 @@ class ExpiringMap(Expiring):
         return not any(self._is_shown(kept, now) for kept in self.table.load(key).values())
 
     def find(self, key: Any, entry: Any) -> tuple[bool, Any]:
-        """See `MapContents`."""
         found, kept = self.table.find(key, entry)
         return self._visit(key, entry, kept, self._now()) if found else (False, None)
 
     def put(self, key: Any, entries: dict[Any, Any]) -> None:
-        """See `MapContents`."""
         now = self._now()
         kept = {entry: self._keep(value, now) for entry, value in entries.items()}
         if self.table.is_empty(key):
@@ -362,15 +352,12 @@ class ExpiringMap(Expiring):
         self.table.put(key, kept)
 
     def remove(self, key: Any, entry: Any) -> None:
-        """See `MapContents`."""
         self.table.remove(key, entry)
 
     def remove_all(self, key: Any) -> None:
-        """See `MapContents`."""
         self.table.remove_all(key)
 
     def purge(self, key: Any, now: int) -> None:
-        """See `Expiring.purge`."""
         live = []
         for entry, kept in list(self.table.load(key).items()):
             if self._expired(kept, now):
@@ -415,15 +402,12 @@ class ValueHandle(Handle, ValueState):
     parts = ("",)
 
     def value(self) -> Any:
-        """See `timerheap.ValueState`."""
         return self._codec.decode(self._contents.table.load(self._contents.key()))
 
     def update(self, value: Any) -> None:
-        """See `timerheap.ValueState`."""
         self._contents.table.store(self._contents.key(), self._codec.encode(value))
 
     def clear(self) -> None:
-        """See `timerheap.state.State.clear`."""
         self._contents.table.store(self._contents.key(), None)
 
 
@@ -434,7 +418,6 @@ class _AddingHandle(Handle):
     parts = ("",)
 
     def clear(self) -> None:
-        """See `timerheap.state.State.clear`."""
         self._contents.table.store(self._contents.key(), None)
 
     def _load(self) -> Any:
@@ -453,11 +436,9 @@ class ReducingHandle(_AddingHandle, ReducingState):
     function: Callable[[Any, Any], Any]
 
     def get(self) -> Any:
-        """See `timerheap.ReducingState`."""
         return self._load()
 
     def add(self, value: Any) -> None:
-        """See `timerheap.ReducingState`."""
         kept = None if value is None else self._load()
         self._store(value if kept is None else self.function(kept, value))
 
@@ -476,12 +457,10 @@ class AggregatingHandle(_AddingHandle, AggregatingState):
     function: AggregateFunction
 
     def get(self) -> Any:
-        """See `timerheap.AggregatingState`."""
         kept = self._load()
         return None if kept is None else self.function.get_result(kept)
 
     def add(self, value: Any) -> None:
-        """See `timerheap.AggregatingState`."""
         kept = self._load()
         self._store(self.function.add(value, self.function.create_accumulator() if kept is None else kept))
 
@@ -501,30 +480,25 @@ class ListHandle(Handle, ListState):
     parts = (", an element",)
 
     def get(self) -> Iterator[Any]:
-        """See `timerheap.ListState`."""
         elements = self._contents.table.load(self._contents.key())
         # add() extends this list, update() and clear() replace it: the elements of now need no copy
         return map(self._codec.decode, islice(elements, len(elements)))
 
     def add(self, value: Any) -> None:
-        """See `timerheap.ListState`."""
         encoded = self._codec.encode(value)
         if encoded is None:
             self._no_none()
         self._contents.table.append(self._contents.key(), [encoded])
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """See `timerheap.ListState`."""
         encoded = self._encode(values)
         if encoded:
             self._contents.table.append(self._contents.key(), encoded)
 
     def update(self, values: Iterable[Any]) -> None:
-        """See `timerheap.ListState`."""
         self._contents.table.replace(self._contents.key(), self._encode(values))
 
     def clear(self) -> None:
-        """See `timerheap.state.State.clear`."""
         self._contents.table.replace(self._contents.key(), [])
 
     def absorb(self, other: ListState) -> None:
@@ -554,49 +528,39 @@ class MapHandle(Handle, MapState):
         self._key_codec = codecs[0]
 
     def get(self, key: Any) -> Any:
-        """See `timerheap.MapState`."""
         contents = self._contents
         return self._codec.decode(contents.table.find(contents.key(), self._encode_key(key))[1])
 
     def put(self, key: Any, value: Any) -> None:
-        """See `timerheap.MapState`."""
         encoded = {self._encode_key(key): self._codec.encode(value)}
         self._contents.table.put(self._contents.key(), encoded)
 
     def put_all(self, dict_value: Mapping[Any, Any]) -> None:
-        """See `timerheap.MapState`."""
         encoded = {self._encode_key(k): self._codec.encode(v) for k, v in dict_value.items()}
         if encoded:
             self._contents.table.put(self._contents.key(), encoded)
 
     def remove(self, key: Any) -> None:
-        """See `timerheap.MapState`."""
         self._contents.table.remove(self._contents.key(), self._encode_key(key))
 
     def contains(self, key: Any) -> bool:
-        """See `timerheap.MapState`."""
         found: bool = self._contents.table.find(self._contents.key(), self._encode_key(key))[0]
         return found
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """See `timerheap.MapState`."""
         return ((k, self._codec.decode(v)) for k, v in self._entries())
 
     def keys(self) -> Iterator[Any]:
-        """See `timerheap.MapState`."""
         return (k for k, _ in self._entries())
 
     def values(self) -> Iterator[Any]:
-        """See `timerheap.MapState`."""
         return (self._codec.decode(v) for _, v in self._entries())
 
     def is_empty(self) -> bool:
-        """See `timerheap.MapState`."""
         empty: bool = self._contents.table.is_empty(self._contents.key())
         return empty
 
     def clear(self) -> None:
-        """See `timerheap.state.State.clear`."""
         self._contents.table.remove_all(self._contents.key())
 
     def _entries(self) -> Iterator[tuple[Any, Any]]:
@@ -648,27 +612,22 @@ class KeyedRuntimeContext(RuntimeContext):
         return table
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """See `timerheap.RuntimeContext`."""
         return self._max_parallelism
 
     def get_metrics_group(self) -> MetricGroup:
-        """See `timerheap.RuntimeContext`."""
         if self.metrics is None:
             self.metrics = Metrics()
         return MetricGroup(self.metrics)
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
-        """See `timerheap.RuntimeContext`."""
         return self._value_state(ValueHandle, state_descriptor)
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState:
-        """See `timerheap.RuntimeContext`."""
         _expect(state_descriptor, ListStateDescriptor)
         type_ = self._types.resolve(state_descriptor.type_info, f"state {state_descriptor.name!r}")
         return self._handle(ListHandle, state_descriptor, (type_,))
 
     def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState:
-        """See `timerheap.RuntimeContext`."""
         _expect(state_descriptor, MapStateDescriptor)
         argument = f"state {state_descriptor.name!r}"
         key, value = state_descriptor.key_and_value
@@ -676,14 +635,12 @@ class KeyedRuntimeContext(RuntimeContext):
         return self._handle(MapHandle, state_descriptor, types)
 
     def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState:
-        """See `timerheap.RuntimeContext`."""
         _expect(state_descriptor, ReducingStateDescriptor)
         handle = self._handle_of_value(ReducingHandle, state_descriptor)
         handle.function = state_descriptor.reduce_function
         return handle
 
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        """See `timerheap.RuntimeContext`."""
         _expect(state_descriptor, AggregatingStateDescriptor)
         handle = self._handle_of_value(AggregatingHandle, state_descriptor)
         handle.function = state_descriptor.agg_function

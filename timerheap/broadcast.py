@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from timerheap.output_tag import OutputTag
     from timerheap.state import MapState, MapStateDescriptor, StateDescriptor
 
-__all__ = ["BroadcastState", "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState"]
-
 
 class ReadOnlyBroadcastState(_Subscripted):
     """A dict that is the same for all keys (``pyflink.datastream.state.ReadOnlyBroadcastState``).

@@ -31,18 +31,6 @@ if TYPE_CHECKING:
     )
     from timerheap.time import TimeDomain
 
-__all__ = [
-    "AggregateFunction",
-    "BatchProcessFunction",
-    "BatchRuntimeContext",
-    "BatchTimerService",
-    "Function",
-    "KeyedCoProcessFunction",
-    "KeyedProcessFunction",
-    "RuntimeContext",
-    "TimerService",
-]
-
 
 class RuntimeContext(ABC):
     """Gives a function access to its state (``pyflink.datastream.RuntimeContext``).

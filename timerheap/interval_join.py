@@ -15,8 +15,6 @@ from timerheap.state import MapState, MapStateDescriptor
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.types import TypeInformation, Types, _Subscripted, arrow_type
 
-__all__ = ["IntervalJoin", "ProcessJoinFunction"]
-
 _OUTER = {"inner": "", "left": "left", "right": "right", "full": "left and right"}  # whose misses are emitted
 
 
@@ -216,13 +214,11 @@ class IntervalJoin(KeyedCoProcessFunction):
         self.num_late_records_dropped = 0
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """See `timerheap.KeyedCoProcessFunction`."""
         self._left.open(runtime_context)
         self._right.open(runtime_context)
         self._function.open(runtime_context)
 
     def close(self) -> None:
-        """See `timerheap.KeyedCoProcessFunction`."""
         self._function.close()
 
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterator[Any]:

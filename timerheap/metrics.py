@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["Counter", "Distribution", "DistributionResult", "Meter", "MetricGroup", "Metrics"]
-
 M = TypeVar("M", bound="Counter | Meter | Distribution")
 
 

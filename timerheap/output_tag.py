@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from timerheap.types import Types
 
-__all__ = ["OutputTag", "is_tagged"]
-
 
 class OutputTag:
     """The name and the type of a side output (``pyflink.datastream.OutputTag``).

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-__all__ = ["Row"]
-
 
 class Row:
     """A row with or without field names (``pyflink.common.Row``).

@@ -13,22 +13,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = [
-    "AggregatingState",
-    "AggregatingStateDescriptor",
-    "BatchValueState",
-    "ListState",
-    "ListStateDescriptor",
-    "MapState",
-    "MapStateDescriptor",
-    "ReducingState",
-    "ReducingStateDescriptor",
-    "State",
-    "StateDescriptor",
-    "ValueState",
-    "ValueStateDescriptor",
-]
-
 
 class StateDescriptor:
     """The name of a state and the type of its values.

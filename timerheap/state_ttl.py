@@ -8,9 +8,6 @@ from typing import Self, TypeVar
 
 from timerheap._arguments import positive, positive_int
 
-__all__ = ["StateTtlConfig"]
-
-
 E = TypeVar("E", bound=Enum)
 
 

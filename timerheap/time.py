@@ -6,8 +6,6 @@ from datetime import timedelta
 from enum import Enum
 from typing import Protocol
 
-__all__ = ["Clock", "Duration", "Time", "TimeDomain"]
-
 
 class Duration:
     """PyFlink's ``Duration`` factories, which return ``datetime.timedelta``.

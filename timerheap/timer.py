@@ -11,16 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from timerheap._arguments import int64, positive_int
 
-__all__ = [
-    "MAX_WATERMARK",
-    "MIN_WATERMARK",
-    "Timer",
-    "TimerBatch",
-    "lateness",
-    "round_up",
-]
-
-
 MIN_WATERMARK = -(2**63)  # before the first watermark
 MAX_WATERMARK = 2**63 - 1  # the end of the input
 

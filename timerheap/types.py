@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TypeInformation", "Types", "arrow_columns", "arrow_type"]
-
 
 class _Subscripted:
     """A class that can be subscripted in annotations and in the bases of a class; the types are not used."""

@@ -84,7 +84,7 @@ BAD: dict[str, Callable[[Any, Any], object]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_an_unknown_key_id_raises_and_changes_nothing(name: str) -> None:
     group = new_group()
-    with pytest.raises(KeyError, match=r"ids must be ids of live keys, got 77 .*pass ids from ctx.key"):
+    with pytest.raises(KeyError, match=r"ids must be ids of live keys, got 77 .*pass ids from ctx.ids"):
         run(BAD[name], group=group)
     assert len(group.event_timers.heap) == len(group.processing_timers.heap) == 0
     assert group.event_timers.changes() is None

@@ -176,7 +176,7 @@ def test_an_unknown_state_raises_and_lists_the_names(state: CheckpointState) -> 
 
 
 def test_damaged_chunks_raise_and_name_the_key_group(state: CheckpointState) -> None:
-    table = state.chunks.toArrow()
+    table = state._chunks.toArrow()
     rows = [row for row in table.to_pylist() if row["label"] == label_of(1)]
     reader = GroupReader(timers, [16, 18], pa.schema([]))
 

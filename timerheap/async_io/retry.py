@@ -81,11 +81,9 @@ class RetryPredicate(AsyncRetryPredicate):
         self._exception_predicate = exception_predicate
 
     def result_predicate(self) -> ResultPredicate | None:
-        """See `AsyncRetryPredicate.result_predicate`."""
         return self._result_predicate
 
     def exception_predicate(self) -> ExceptionPredicate | None:
-        """See `AsyncRetryPredicate.exception_predicate`."""
         return self._exception_predicate
 
 
@@ -157,7 +155,6 @@ class NoRetryStrategy(AsyncRetryStrategy):
     """A strategy that never retries."""
 
     def can_retry(self, current_attempts: int) -> bool:
-        """See `AsyncRetryStrategy.can_retry`."""
         return False
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
@@ -165,7 +162,6 @@ class NoRetryStrategy(AsyncRetryStrategy):
         return -1
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """See `AsyncRetryStrategy.get_retry_predicate`."""
         return RetryPredicate(None, None)
 
 
@@ -190,27 +186,20 @@ class _Bounded(AsyncRetryStrategy):
         self._predicate = RetryPredicate(result_predicate, exception_predicate)
 
     def can_retry(self, current_attempts: int) -> bool:
-        """See `AsyncRetryStrategy.can_retry`."""
         return current_attempts <= self._max_attempts
 
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """See `AsyncRetryStrategy.get_retry_predicate`."""
         return self._predicate
 
 
 class FixedDelayRetryStrategy(_Bounded):
     """Retries after a constant delay; Flink's class of that name.
 
-    Parameters
-    ----------
-    max_attempts : int
-        The maximum number of retries after the first attempt, 1 or more.
-    backoff_time_millis : int, timedelta or str
-        The delay before each retry in ms, more than 0.
-    result_predicate : callable, optional
-        A function from the list of results to whether to retry.
-    exception_predicate : callable, optional
-        A function from the exception to whether to retry. At least one of the two predicates is required.
+    max_attempts: the maximum number of retries after the first attempt, 1 or more
+    backoff_time_millis: the delay before each retry in ms, more than 0
+    result_predicate: a function from the list of results to whether to retry
+    exception_predicate: a function from the exception to whether to retry. At least one of the two predicates
+        is required.
     """
 
     def __init__(
@@ -224,7 +213,6 @@ class FixedDelayRetryStrategy(_Bounded):
         self._backoff_time_millis = positive("backoff_time_millis", backoff_time_millis)
 
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """See `AsyncRetryStrategy.get_backoff_time_millis`."""
         return self._backoff_time_millis
 
 
@@ -234,20 +222,13 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
     Flink stores the last delay in the strategy, where concurrent elements overwrite it; here each element has
     its own sequence of delays.
 
-    Parameters
-    ----------
-    max_attempts : int
-        The maximum number of retries after the first attempt, 1 or more.
-    initial_delay : int, timedelta or str
-        The delay before the first retry in ms, more than 0.
-    max_retry_delay : int, timedelta or str
-        The maximum delay in ms, more than 0; it does not limit the first delay.
-    multiplier : float
-        The factor from each delay to the next, which is truncated to whole ms; more than 0.
-    result_predicate : callable, optional
-        A function from the list of results to whether to retry.
-    exception_predicate : callable, optional
-        A function from the exception to whether to retry. At least one of the two predicates is required.
+    max_attempts: the maximum number of retries after the first attempt, 1 or more
+    initial_delay: the delay before the first retry in ms, more than 0
+    max_retry_delay: the maximum delay in ms, more than 0; it does not limit the first delay
+    multiplier: the factor from each delay to the next, which is truncated to whole ms; more than 0
+    result_predicate: a function from the list of results to whether to retry
+    exception_predicate: a function from the exception to whether to retry. At least one of the two predicates
+        is required.
     """
 
     def __init__(

@@ -76,10 +76,7 @@ class KeyedTimerQueue(Protocol[K, N]):
 def all_or_none(*parts: tuple[KeyedTimerQueue[K, N], Iterable[tuple[int, K, N]]]) -> Iterator[None]:
     """Add timers to several queues; on an error, also in the ``with`` block, remove them again.
 
-    Parameters
-    ----------
-    *parts : (KeyedTimerQueue, iterable of timers)
-        A queue, and the timers to add to it. Timers that it already holds are kept in any case.
+    *parts: a queue, and the timers to add to it. Timers that it already holds are kept in any case.
     """
     added: list[tuple[KeyedTimerQueue[K, N], list[tuple[int, K, N]]]] = []
     try:

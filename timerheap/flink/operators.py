@@ -57,27 +57,21 @@ class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
         self.domain = TimeDomain.EVENT_TIME
 
     def get_current_key(self) -> Any:
-        """See `timerheap.KeyedProcessFunction.Context`."""
         return self.key
 
     def timestamp(self) -> int:
-        """See `timerheap.KeyedProcessFunction.Context`."""
         return self.at  # type: ignore[return-value]  # None without a timestamp, as in PyFlink
 
     def timer_service(self) -> TimerService:
-        """See `timerheap.KeyedProcessFunction.Context`."""
         return self.timers
 
     def time_domain(self) -> TimeDomain:
-        """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
         return self.domain
 
     def set_output_timestamp(self, timestamp: int | None) -> None:
-        """See `timerheap.KeyedProcessFunction.Context`."""
         self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """See `timerheap.KeyedProcessFunction.Context`."""
         self.send(tag, value)
 
 

@@ -30,17 +30,9 @@ class Journal:
     Appending an entry costs a copy; a log file would cost a system call. Each entry belongs to a generation,
     which is part of its checksum. Starting a new generation invalidates all entries without writing anything.
 
-    Parameters
-    ----------
-    path : Path
-        The file; created if it does not exist.
-    generation : int
-        The generation of the entries to append, uint64.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be created, or the disk is full.
+    path: the file; created if it does not exist
+    generation: the generation of the entries to append, uint64
+    OSError: if the file cannot be created, or the disk is full
     """
 
     SIZE = 1 << 20
@@ -101,23 +93,13 @@ _MOST_PENDING = 8_192
 class Store:
     """A sorted set of byte strings on disk, each longer than one byte.
 
-    Parameters
-    ----------
-    path : path, optional
-        The directory, created if it does not exist; by default a temporary one, removed with the store.
-    properties : dict
-        JSON values on which the contents depend. They are stored, and must be the same on every opening.
-    sync : bool
-        Whether each write waits for the disk and so also survives a crash of the machine.
-
-    Raises
-    ------
-    ImportError
-        If rocksdict is not installed.
-    OSError
-        If RocksDB cannot open the directory: it is in use, damaged, or holds another kind of database.
-    ValueError
-        If the directory holds other data, or was created with other properties.
+    path: the directory, created if it does not exist; by default a temporary one, removed with the store
+    properties: JSON values on which the contents depend. They are stored, and must be the same on every
+        opening.
+    sync: whether each write waits for the disk and so also survives a crash of the machine
+    ImportError: if rocksdict is not installed
+    OSError: if RocksDB cannot open the directory: it is in use, damaged, or holds another kind of database
+    ValueError: if the directory holds other data, or was created with other properties
 
     Notes
     -----

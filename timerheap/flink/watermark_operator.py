@@ -31,11 +31,7 @@ class IngestionTime(TimestampAssigner, WatermarkGenerator):
     emitted by the next row or the next periodic emit. Since the clock has passed it, no row with the same
     timestamp can be late.
 
-    Parameters
-    ----------
-    clock : ProcessingTimeService
-    interval : int
-        Milliseconds; 0 for no watermarks.
+    interval: milliseconds; 0 for no watermarks
 
     Notes
     -----
@@ -55,15 +51,12 @@ class IngestionTime(TimestampAssigner, WatermarkGenerator):
         return self._now
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """See `TimestampAssigner.extract_timestamp`."""
         return self._time()
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_event`."""
         self.on_periodic_emit(output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_periodic_emit`."""
         if not self._interval:
             return
         over = self._time() - 1

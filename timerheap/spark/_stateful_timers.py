@@ -53,11 +53,23 @@ class StoredTimers(ABC):
     def due(self, limit: int | None = None) -> TimerBatch:
         """Remove and return the due timers; call it both when rows arrive and on a timeout.
 
-        limit: return at most this many; the rest stay in the heap
-        return: all timers with timestamp <= watermark, or <= the micro-batch's processing time if the query
-            uses processing time, sorted by (timestamp, key_hash, namespace)
-        RuntimeError: if called outside the block
-        TypeError, ValueError, OverflowError: if `limit` is not a count
+        Parameters
+        ----------
+        limit : int, optional
+            Return at most this many; the rest stay in the heap.
+
+        Returns
+        -------
+        TimerBatch
+            All timers with timestamp <= watermark, or <= the micro-batch's processing time if the query uses
+            processing time, sorted by (timestamp, key_hash, namespace).
+
+        Raises
+        ------
+        RuntimeError
+            If called outside the block.
+        TypeError, ValueError, OverflowError
+            If `limit` is not a count.
 
         Notes
         -----

@@ -454,14 +454,6 @@ class GlobalWindowAggregate:
         self._merge_partials(partials, int(partials.rows[late.rows].sum()))
         return late
 
-    def late_by(self, slice_ends: Int64s) -> NDArray[np.int64]:
-        """Return how late rows of these slices would be, in ms; 0 if a window of the slice may still fire."""
-        ends = column("slice_ends", slice_ends)
-        late_by = np.zeros(len(ends), np.int64)
-        late = self._late(ends)
-        late_by[late.rows] = late.late_by
-        return late_by
-
     def advance_watermark(self, watermark: int) -> WindowResults:
         """Set the watermark and fire the windows that it ends.
 

@@ -127,11 +127,9 @@ class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
         self.max_timestamp = MIN_WATERMARK + max_out_of_orderness + 1  # keeps the watermark in int64
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_event`."""
         self.max_timestamp = max(self.max_timestamp, timestamp)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_periodic_emit`."""
         output.emit_watermark(self.max_timestamp - self.max_out_of_orderness - 1)
 
 
@@ -215,13 +213,11 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self._is_idle = False
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_event`."""
         self._watermarks.on_event(event, timestamp, output)
         self._timer.activity()
         self._is_idle = False
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_periodic_emit`."""
         if not self._timer.check_if_idle():
             self._watermarks.on_periodic_emit(output)
         elif not self._is_idle:
@@ -259,12 +255,10 @@ class WatermarksWithWallClock(WatermarkGenerator):
         self._active_at = clock.get_current_processing_time()
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_event`."""
         self._watermarks.on_event(event, timestamp, output)
         self._active_at = self._clock.get_current_processing_time()
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_periodic_emit`."""
         self._watermarks.on_periodic_emit(output)
         now = self._clock.get_current_processing_time()
         if now - self._active_at >= self._after:
@@ -303,12 +297,10 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
         self._clock = clock
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_event`."""
         if timestamp > self._clock.get_current_processing_time() + self._max_ahead:
             self.ahead_rows += 1
         else:
             self._watermarks.on_event(event, timestamp, output)
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """See `WatermarkGenerator.on_periodic_emit`."""
         self._watermarks.on_periodic_emit(output)

@@ -45,7 +45,6 @@ class RecordTimestampAssigner(TimestampAssigner):
     """Keeps the previous timestamp of each row (Flink's ``RecordTimestampAssigner``)."""
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """See `TimestampAssigner.extract_timestamp`."""
         return record_timestamp
 
 

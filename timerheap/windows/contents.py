@@ -62,7 +62,6 @@ class AccumulatorContents(WindowContents):
         self._function = as_aggregate(function)
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
-        """See `WindowContents.add`."""
         kept = self._state.get(window)
         if kept is None:
             kept = self._function.create_accumulator()
@@ -75,11 +74,9 @@ class AccumulatorContents(WindowContents):
         yield None if accumulator is None else self._function.get_result(accumulator)
 
     def clear(self, window: Window) -> None:
-        """See `WindowContents.clear`."""
         self._state.remove(window)
 
     def merge(self, window: Window, sources: Iterable[Window]) -> None:
-        """See `WindowContents.merge`."""
         merged = None
         for source in sources:
             kept = self._state.get(source)
@@ -128,7 +125,6 @@ class ElementContents(WindowContents):
         )
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
-        """See `WindowContents.add`."""
         self._append(window, value)
 
     @contextmanager
@@ -137,13 +133,11 @@ class ElementContents(WindowContents):
         yield self._held(kept) or None
 
     def clear(self, window: Window) -> None:
-        """See `WindowContents.clear`."""
         for index in range(self._sizes.get(window) or 0):
             self._elements.remove((*window, index))
         self._sizes.remove(window)
 
     def merge(self, window: Window, sources: Iterable[Window]) -> None:
-        """See `WindowContents.merge`."""
         for source in sources:
             elements = self._held(source)
             self.clear(source)
@@ -188,12 +182,10 @@ class EvictableElements(ElementContents):
         )
 
     def add(self, window: Window, value: Any, timestamp: int | None) -> None:
-        """See `WindowContents.add`."""
         self._append(window, (value, timestamp))
 
     @contextmanager
     def firing(self, window: Window, kept: Window) -> Iterator[Any]:
-        """See `WindowContents.firing`."""
         held = self._held(kept)
         if not held:
             yield None

@@ -76,11 +76,9 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
         self._runtime_context = runtime_context
 
     def get_current_processing_time(self) -> int:
-        """See `WindowAssigner.WindowAssignerContext`."""
         return self.timer_service.current_processing_time()
 
     def get_runtime_context(self) -> RuntimeContext:
-        """See `WindowAssigner.WindowAssignerContext`."""
         return self._runtime_context
 
 
@@ -90,11 +88,9 @@ class EvictorContext(Evictor.EvictorContext):
     timer_service: TimerService
 
     def get_current_processing_time(self) -> int:
-        """See `Evictor.EvictorContext`."""
         return self.timer_service.current_processing_time()
 
     def get_current_watermark(self) -> int:
-        """See `Evictor.EvictorContext`."""
         return self.timer_service.current_watermark()
 
 
@@ -113,36 +109,28 @@ class TriggerContext(Trigger.OnMergeContext):
         self._states = states
 
     def get_current_processing_time(self) -> int:
-        """See `Trigger.TriggerContext`."""
         return self.timer_service.current_processing_time()
 
     def get_current_watermark(self) -> int:
-        """See `Trigger.TriggerContext`."""
         return self.timer_service.current_watermark()
 
     def register_processing_time_timer(self, time: int) -> None:
-        """See `Trigger.TriggerContext`."""
         register = self.timer_service.register_processing_time_timer
         self._processing_timers.register(time, self.window, register)
 
     def register_event_time_timer(self, time: int) -> None:
-        """See `Trigger.TriggerContext`."""
         self._event_timers.register(time, self.window, self.timer_service.register_event_time_timer)
 
     def delete_processing_time_timer(self, time: int) -> None:
-        """See `Trigger.TriggerContext`."""
         self._processing_timers.delete(time, self.window, self.timer_service.delete_processing_time_timer)
 
     def delete_event_time_timer(self, time: int) -> None:
-        """See `Trigger.TriggerContext`."""
         self._event_timers.delete(time, self.window, self.timer_service.delete_event_time_timer)
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-        """See `Trigger.TriggerContext`."""
         return self._states.of(state_descriptor, self.window)
 
     def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
-        """See `Trigger.OnMergeContext`."""
         self._states.merge(state_descriptor, self.window, self.merged)
 
 
@@ -164,27 +152,21 @@ class WindowContext(ProcessWindowFunction.Context):
         self._states = states
 
     def window(self) -> Window:
-        """See `ProcessWindowFunction.Context`."""
         return self.current
 
     def current_processing_time(self) -> int:
-        """See `ProcessWindowFunction.Context`."""
         return self.timer_service.current_processing_time()
 
     def current_watermark(self) -> int:
-        """See `ProcessWindowFunction.Context`."""
         return self.timer_service.current_watermark()
 
     def window_state(self) -> WindowStateStore:
-        """See `ProcessWindowFunction.Context`."""
         return WindowStateStore(self._states, self.current)
 
     def global_state(self) -> RuntimeContext:
-        """See `ProcessWindowFunction.Context`."""
         return self._runtime_context
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """See `ProcessWindowFunction.Context`."""
         self.ctx.set_output_timestamp(self.current.max_timestamp())
         self.ctx.output(tag, value)
         self.ctx.set_output_timestamp(self.timestamp)

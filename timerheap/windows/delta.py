@@ -62,7 +62,6 @@ class DeltaTrigger(QuietTrigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         state = ctx.get_partitioned_state(self._last)
         last = state.value()
         if last is None:
@@ -73,7 +72,6 @@ class DeltaTrigger(QuietTrigger):
         return TriggerResult.CONTINUE
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
         ctx.get_partitioned_state(self._last).clear()
 
     def __repr__(self) -> str:
@@ -102,7 +100,6 @@ class DeltaEvictor(OneSidedEvictor):
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 
     def evict(self, elements: list[TimestampedValue]) -> None:
-        """See `OneSidedEvictor.evict`."""
         if elements:
             last = elements[-1].value
             elements[:] = [

@@ -103,7 +103,6 @@ class OneSidedEvictor(Evictor):
         window: Any,
         evictor_context: Evictor.EvictorContext,
     ) -> None:
-        """See `Evictor.evict_before`."""
         if not self.do_evict_after:
             self.evict(elements)
 
@@ -114,7 +113,6 @@ class OneSidedEvictor(Evictor):
         window: Any,
         evictor_context: Evictor.EvictorContext,
     ) -> None:
-        """See `Evictor.evict_after`."""
         if self.do_evict_after:
             self.evict(elements)
 
@@ -150,7 +148,6 @@ class CountEvictor(OneSidedEvictor):
         return CountEvictor(max_count, do_evict_after)
 
     def evict(self, elements: list[TimestampedValue]) -> None:
-        """See `OneSidedEvictor.evict`."""
         del elements[: max(len(elements) - self.max_count, 0)]
 
     def __repr__(self) -> str:
@@ -180,7 +177,6 @@ class TimeEvictor(OneSidedEvictor):
         return TimeEvictor(window_size, do_evict_after)
 
     def evict(self, elements: list[TimestampedValue]) -> None:
-        """See `OneSidedEvictor.evict`."""
         timestamps = [element.timestamp for element in elements if element.timestamp is not None]
         if timestamps:
             cutoff = max(timestamps) - self.window_size

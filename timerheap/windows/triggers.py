@@ -132,15 +132,12 @@ class QuietTrigger(Trigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_processing_time`."""
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_event_time`."""
         return TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
@@ -163,12 +160,10 @@ class EndOfStreamTrigger(QuietTrigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         ctx.register_event_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_event_time`."""
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
 
@@ -183,27 +178,22 @@ class EventTimeTrigger(QuietTrigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_event_time`."""
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """See `Trigger.can_merge`."""
         return True
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """See `Trigger.on_merge`."""
         if window.max_timestamp() > ctx.get_current_watermark():  # otherwise on_element() fires
             ctx.register_event_time_timer(window.max_timestamp())
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
         ctx.delete_event_time_timer(window.max_timestamp())
 
 
@@ -218,25 +208,20 @@ class ProcessingTimeTrigger(QuietTrigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         ctx.register_processing_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_processing_time`."""
         return TriggerResult.FIRE
 
     def can_merge(self) -> bool:
-        """See `Trigger.can_merge`."""
         return True
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """See `Trigger.on_merge`."""
         if window.max_timestamp() > ctx.get_current_processing_time():
             ctx.register_processing_time_timer(window.max_timestamp())
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
         ctx.delete_processing_time_timer(window.max_timestamp())
 
 
@@ -262,7 +247,6 @@ class CountTrigger(QuietTrigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         count = ctx.get_partitioned_state(self._count)
         count.add(1)
         if count.get() < self.window_size:
@@ -271,15 +255,12 @@ class CountTrigger(QuietTrigger):
         return TriggerResult.FIRE
 
     def can_merge(self) -> bool:
-        """See `Trigger.can_merge`."""
         return True
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """See `Trigger.on_merge`."""
         ctx.merge_partitioned_state(self._count)
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
         ctx.get_partitioned_state(self._count).clear()
 
     def __repr__(self) -> str:
@@ -307,27 +288,21 @@ class PurgingTrigger(Trigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         return _purging(self.nested_trigger.on_element(element, timestamp, window, ctx))
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_processing_time`."""
         return _purging(self.nested_trigger.on_processing_time(time, window, ctx))
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_event_time`."""
         return _purging(self.nested_trigger.on_event_time(time, window, ctx))
 
     def can_merge(self) -> bool:
-        """See `Trigger.can_merge`."""
         return self.nested_trigger.can_merge()
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """See `Trigger.on_merge`."""
         self.nested_trigger.on_merge(window, ctx)
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
         self.nested_trigger.clear(window, ctx)
 
     def __repr__(self) -> str:
@@ -355,18 +330,15 @@ class _Continuous(QuietTrigger):
         """Delete a timer in the trigger's time domain."""
 
     def can_merge(self) -> bool:
-        """See `Trigger.can_merge`."""
         return True
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        """See `Trigger.on_merge`."""
         ctx.merge_partitioned_state(self._fire_time)
         next_time = ctx.get_partitioned_state(self._fire_time).get()
         if next_time is not None:
             self._register(next_time, ctx)
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
         state = ctx.get_partitioned_state(self._fire_time)
         next_time = state.get()
         if next_time is not None:
@@ -418,7 +390,6 @@ class ContinuousEventTimeTrigger(_Continuous):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
@@ -426,7 +397,6 @@ class ContinuousEventTimeTrigger(_Continuous):
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_event_time`."""
         return self._on_timer(time, window, ctx)
 
     def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
@@ -453,12 +423,10 @@ class ContinuousProcessingTimeTrigger(_Continuous):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         self._start(ctx.get_current_processing_time(), window, ctx)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_processing_time`."""
         return self._on_timer(time, window, ctx)
 
     def _register(self, time: int, ctx: Trigger.TriggerContext) -> None:
@@ -525,7 +493,6 @@ class ProcessingTimeoutTrigger(Trigger):
     def on_element(
         self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """See `Trigger.on_element`."""
         result = self.nested_trigger.on_element(element, timestamp, window, ctx)
         if result.is_fire():
             self.clear(window, ctx)
@@ -542,15 +509,12 @@ class ProcessingTimeoutTrigger(Trigger):
         return result
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_processing_time`."""
         return self._fire(self.nested_trigger.on_processing_time(time, window, ctx), window, ctx)
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """See `Trigger.on_event_time`."""
         return self._fire(self.nested_trigger.on_event_time(time, window, ctx), window, ctx)
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        """See `Trigger.clear`."""
         state = ctx.get_partitioned_state(self._timeout)
         waits_until = state.value()
         if waits_until is not None:

@@ -49,7 +49,6 @@ class ArrayLayout:
             self._validity.reserve(nbytes_of_bits(self.n + len(values)) - self._validity.used)
 
     def reserve(self, times: float) -> None:
-        """Make room for `times` the present values."""
         for buffer in (self._validity, *self._buffers):
             buffer.reserve(ceil((times - 1) * buffer.used))
         for child in self.children:
@@ -95,7 +94,6 @@ class ArrayLayout:
         return own + sum(child.nbytes() for child in self.children)
 
     def clear(self) -> None:
-        """Remove all values and release the memory."""
         self.n = self._nulls = 0
         for buffer in (self._validity, *self._buffers):
             buffer.clear()
@@ -103,7 +101,6 @@ class ArrayLayout:
             child.clear()
 
     def head(self) -> list[Any]:
-        """Return the JSON values that `attach` needs."""
         buffers = [buffer.head() for buffer in (self._validity, *self._buffers)]
         return [self.n, self._nulls, buffers, [child.head() for child in self.children]]
 
@@ -364,7 +361,6 @@ class Column:
             self._layout.attach(head)
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach the column."""
         return self._layout.head()
 
     def __len__(self) -> int:
@@ -381,7 +377,6 @@ class Column:
             self._layout.grow(values)
 
     def reserve(self, times: float) -> None:
-        """Make room for `times` the present values."""
         self._layout.reserve(times)
 
     def append(self, values: pa.Array) -> None:
@@ -431,7 +426,6 @@ class Column:
         return self._layout.nbytes()
 
     def clear(self) -> None:
-        """Remove all values and release the memory."""
         self._layout.clear()
 
 

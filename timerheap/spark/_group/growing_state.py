@@ -91,7 +91,6 @@ class SegmentChains:
         self.type = self._segments.type
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; see `Memory`."""
         return [self._chains.head(), self._segments.head(), self._next]
 
     def ids(self) -> np.ndarray:
@@ -119,7 +118,6 @@ class SegmentChains:
         return _regrouped(self._segments.get(np.asarray(chains.field("segment"))), bounds)
 
     def reserve(self, times: float) -> None:
-        """Make room for `times` the present contents."""
         self._chains.reserve(times)
         self._segments.reserve(times)
 
@@ -257,7 +255,6 @@ class GrowingState(ABC, Generic[L]):
         return cls(kind, name, cls._type_of(schema.field(cls.shape).type), memory)
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; all changes must have been saved."""
         return [self._losses, self._chains.head()]
 
     @staticmethod
@@ -272,7 +269,6 @@ class GrowingState(ABC, Generic[L]):
 
     @staticmethod
     def _compact(rows: pa.Array, whole: np.ndarray) -> pa.Array:
-        """See `Compact`."""
         return rows
 
     @abstractmethod
@@ -343,13 +339,11 @@ class GrowingState(ABC, Generic[L]):
         return _batch(edits, self.schema)
 
     def snapshot(self) -> pa.RecordBatch:
-        """Return all contents."""
         ids = np.sort(self.ids())
         whole = np.ones(len(ids), bool)
         return _batch(Edits(ids, whole, self._compact(self._chains.get(ids), whole)), self.schema)
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Restore a batch that `changes` or `snapshot` returned."""
         if wide_rows(batch.schema) != wide_rows(self.schema) or any(c.null_count for c in batch.columns):
             raise ValueError(
                 f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"

@@ -169,10 +169,10 @@ class KeyTable:
         self.losses += len(ids)
         return moved
 
-    def expect(self, key_hashes: npt.ArrayLike) -> None:
+    def expect(self, ids: npt.ArrayLike) -> None:
         """Raise KeyError if an id belongs to no key; the ids `at_hand` are not looked up."""
-        if key_hashes is not self.at_hand:
-            ids = np.atleast_1d(np.asarray(key_hashes))
+        if ids is not self.at_hand:
+            ids = np.atleast_1d(np.asarray(ids))
             if ids.size:
                 _expect_all(ids, self.table.find(ids))
 
@@ -248,11 +248,9 @@ class KeyTable:
         return self._batch(ids, self.table.get(ids)) if len(ids) else None
 
     def snapshot(self) -> pa.RecordBatch:
-        """Return all keys."""
         return self._batch(*self.table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Apply a batch of `changes` or `snapshot`."""
         if wide_rows(batch.schema) != wide_rows(self.schema):
             was, now = batch.schema.field(1).type, self.schema.field(1).type
             raise ValueError(

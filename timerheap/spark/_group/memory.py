@@ -78,7 +78,6 @@ class Buffer:
                 raise ValueError(f"a buffer of {nbytes} bytes cannot have {self.used} in use")
 
     def head(self) -> list[int]:
-        """Return what it takes to attach the buffer; see `Memory`."""
         return [] if self._block is None else [self._block.at, len(self._bytes), self.used]
 
     def reserve(self, more: int) -> None:
@@ -107,7 +106,6 @@ class Buffer:
         return pa.py_buffer(self._bytes[: self.used])
 
     def clear(self) -> None:
-        """Release the block."""
         if self._block is not None:
             self._memory.release(self._block)
         self._block, self._bytes, self.used = None, _NOTHING, 0

@@ -67,7 +67,6 @@ class BatchLog:
         self._nbytes += data.size
 
     def clear(self) -> None:
-        """Remove all batches."""
         for block, _ in self._blocks:
             self._memory.release(block)
         self._blocks, self._nbytes = [], 0
@@ -83,7 +82,6 @@ class BatchLog:
             yield batch
 
     def head(self) -> list[tuple[int, int]]:
-        """Return what it takes to attach the log."""
         return [(block.at, size) for block, size in self._blocks]
 
 
@@ -123,7 +121,6 @@ class WindowsPart(ABC):
         self._restore(self._stored(), watermark, TimerHeap._attach(memory, timers))
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; all changes must have been saved."""
         return [self.losses, self.windows.watermark, self._log.head(), self.windows.timers._head()]
 
     def loaded(self, watermark: int) -> None:
@@ -178,7 +175,6 @@ class WindowsPart(ABC):
         return changes
 
     def snapshot(self) -> pa.RecordBatch:
-        """Return all accumulators."""
         return self._batch(self._all(), np.empty(0, np.int64))
 
     def replay(self, batch: pa.RecordBatch) -> None:

@@ -107,7 +107,6 @@ class RowBuffer:
         return pa.schema(list(schema)[: -len(_OWN)])
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; all changes must have been saved."""
         self._settle()
         return [self._slab.head(), self._heap._head(), self._released, self.losses]
 
@@ -217,7 +216,6 @@ class RowBuffer:
         return self._pack(self._rows(*unsaved)) if len(unsaved[0]) else None
 
     def snapshot(self) -> pa.RecordBatch:
-        """Return all rows that wait."""
         self._settle()
         heap = self._heap
         order = np.argsort(heap.namespaces)

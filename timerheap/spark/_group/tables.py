@@ -84,7 +84,6 @@ class Slab:
         self.fixed_width = self._column.fixed_width
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; see `Memory`."""
         return [self._column.head(), self._free.head(), self._patience, self._kept, self._most]
 
     def __len__(self) -> int:
@@ -92,7 +91,6 @@ class Slab:
         return len(self._column)
 
     def reserve(self, times: float) -> None:
-        """Make room for `times` the present values."""
         self._column.reserve(times)
 
     def plan(self, values: pa.Array, places: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -192,7 +190,6 @@ class Slab:
         return self._column.nbytes() + self._free.used
 
     def clear(self) -> None:
-        """Drop all values and release the memory."""
         self._column.clear()
         self._free.clear()
         self._kept = self._most = 0
@@ -225,7 +222,6 @@ class IdTable:
         self.type = self._slab.type
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; see `Memory`."""
         return [self._slab.head(), self._index._head()]
 
     def __len__(self) -> int:
@@ -276,7 +272,6 @@ class IdTable:
         return self._slab.take(places if found.all() else pa.array(places, mask=~found))
 
     def reserve(self, times: float) -> None:
-        """Make room for `times` the present ids and values."""
         self._index.reserve(ceil(times * len(self._index)))
         self._slab.reserve(times)
 
@@ -308,7 +303,6 @@ class IdTable:
             self._sweep()
 
     def clear(self) -> None:
-        """Remove all ids and release the memory."""
         self._index.clear()
         self._slab.clear()
 

@@ -173,7 +173,6 @@ class JournalledTimers:
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; all changes must have been saved."""
         return [self.losses, self.heap._head()]
 
     @property
@@ -313,7 +312,6 @@ class JournalledTimers:
         return TimerJournal(np.full(len(heap), PUSH, np.int8), *columns).to_arrow()
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Apply a journal of `changes` or `snapshot`."""
         if batch.schema != SCHEMA or any(column.null_count for column in batch.columns):
             raise ValueError(
                 f"a chunk of kind {self.kind} must have the columns {SCHEMA} without nulls, got "
@@ -346,7 +344,6 @@ class JournalledTimers:
         self.heap.reserve(ceil(times * len(self.heap)))
 
     def merge(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """Merge batches of `changes`."""
         return self._merged(TimerJournal.of(pa.concat_batches(batches))).to_arrow()
 
     def _merged(self, journal: TimerJournal) -> TimerJournal:

@@ -57,7 +57,6 @@ class StateTable:
         return cls(kind, name, schema.field(cls.shape).type, memory)
 
     def head(self) -> list[Any]:
-        """Return what it takes to attach it; all changes must have been saved."""
         return [self.losses, self._table.head()]
 
     @property
@@ -160,12 +159,10 @@ class StateTable:
         return self._batch(ids, values.cast(self._table.type))
 
     def snapshot(self) -> pa.RecordBatch:
-        """Return all values."""
         self._settle()
         return self._batch(*self._table.items())
 
     def replay(self, batch: pa.RecordBatch) -> None:
-        """Restore a batch that `changes` or `snapshot` returned."""
         if wide_rows(batch.schema) != wide_rows(self.schema) or batch.column(0).null_count:
             raise ValueError(
                 f"a chunk of state {self.name!r} has the columns {batch.schema}, not {self.schema}"

@@ -539,26 +539,6 @@ def read_checkpoint(
         state = timerheap.spark.read_checkpoint(spark, "/checkpoints/silent")
         state.timers().orderBy("timestamp").show()
     """
-    operator, chunks, survey = survey_of(spark, checkpoint, operator_id, batch_id)
-    if not survey.manifests:
-        raise ValueError(
-            f"checkpoint must have a finished micro-batch with rows, got {str(checkpoint)!r}, whose operator "
-            f"{operator.number} has no key group"
-        )
-    batch = operator.last_batch if batch_id is None else integer("batch_id", batch_id)
-    return CheckpointState(path_of(checkpoint), operator.number, batch, chunks, survey)
-
-
-def survey_of(
-    spark: SparkSession,
-    checkpoint: str | PathLike[str],
-    operator_id: int | None = None,
-    batch_id: int | None = None,
-) -> tuple[StoredOperator, DataFrame, Survey]:
-    """Return an operator of a checkpoint, its chunks, and what its key groups have in common.
-
-    The arguments are those of `read_checkpoint`.
-    """
     refuse_connect(spark, "reading a checkpoint")
     if not isinstance(spark, SparkSession):
         raise TypeError(f"spark must be a pyspark.sql.SparkSession, got {spark!r}")
@@ -574,8 +554,16 @@ def survey_of(
             f"operator_id must be that of an operator of timerheap in {path!r}, got {operator_id!r}; it has "
             f"{described}"
         )
-    chunks = chunks_of(spark, path, chosen[0], batch_id)
-    return chosen[0], chunks, Survey(chunks)
+    (operator,) = chosen
+    chunks = chunks_of(spark, path, operator, batch_id)
+    survey = Survey(chunks)
+    if not survey.manifests:
+        raise ValueError(
+            f"checkpoint must have a finished micro-batch with rows, got {path!r}, whose operator "
+            f"{operator.number} has no key group"
+        )
+    batch = operator.last_batch if batch_id is None else integer("batch_id", batch_id)
+    return CheckpointState(path, operator.number, batch, chunks, survey)
 
 
 def _shown(survey: Survey) -> str:

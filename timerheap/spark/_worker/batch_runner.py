@@ -484,19 +484,15 @@ class BatchRunner:
 
     @property
     def metrics(self) -> Metrics | None:
-        """The metrics of the function, None if it has none."""
         return self._states.metrics
 
     def open(self) -> None:
-        """Open the function."""
         self._function.open(self._states)
 
     def close(self) -> None:
-        """Close the function."""
         self._function.close()
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Begin a key group."""
         self._group = group
         self._output = output
         self._tables = self._states.bind(group)

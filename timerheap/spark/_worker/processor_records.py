@@ -124,7 +124,6 @@ class FrameRecords:
         self._rows = 0
 
     def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> _Frames:
-        """See `Records`."""
         rows = narrow(rows, schema)
         keys = {name: rows.column(name) for name in key}
         columns = [_widened(in_zone(column, self._zone)) for column in rows.columns]
@@ -167,7 +166,6 @@ class FrameRecords:
         return kept
 
     def flush(self) -> None:
-        """See `Records`."""
         if not self._pending:
             return
         pending, self._pending, self._rows = self._pending, [], 0
@@ -270,7 +268,6 @@ class RowRecords:
         self._pending: list[tuple[Any, ...]] = []
 
     def inputs(self, rows: pa.RecordBatch, schema: pa.Schema, key: list[str]) -> _Rows:
-        """See `Records`."""
         columns = [in_zone(column, self._zone) for column in rows.columns]
         return _Rows(pa.RecordBatch.from_arrays(columns, names=rows.schema.names), key)
 
@@ -295,7 +292,6 @@ class RowRecords:
         return tuple(None if place is None else _item(row, place) for place in self._places)
 
     def flush(self) -> None:
-        """See `Records`."""
         if self._pending:
             pending = self._pending.copy()
             self._pending.clear()

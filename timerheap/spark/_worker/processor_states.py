@@ -305,19 +305,16 @@ class ProcessorHandle(StatefulProcessorHandle):
         self._declare = declare
 
     def getValueState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ValueState:
-        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         state: ValueState = self._state("value", stateName, (schema,), ttlDurationMs)
         return state
 
     def getListState(self, stateName: str, schema: Schema, ttlDurationMs: int | None = None) -> ListState:
-        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         state: ListState = self._state("list", stateName, (schema,), ttlDurationMs)
         return state
 
     def getMapState(
         self, stateName: str, userKeySchema: Schema, valueSchema: Schema, ttlDurationMs: int | None = None
     ) -> MapState:
-        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         state: MapState = self._state("map", stateName, (userKeySchema, valueSchema), ttlDurationMs)
         return state
 
@@ -343,7 +340,6 @@ class ProcessorHandle(StatefulProcessorHandle):
         return state
 
     def deleteIfExists(self, stateName: str) -> None:
-        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         if self.stage != "CREATED":
             raise self._invalid("deleting state", "delete_if_exists")
         self.deleted.add(stateName)
@@ -351,15 +347,12 @@ class ProcessorHandle(StatefulProcessorHandle):
             state.deleted = True
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         self._timers("register_timer", "register timer").register_event_time_timer(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         self._timers("delete_timer", "deleting timer").delete_event_time_timer(expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:
-        """See `pyspark.sql.streaming.StatefulProcessorHandle`."""
         found = self._timers("list_timers", "").event_time_timers()
         yield from sorted(found, key=_LONG.pack)  # as Spark lists them
 

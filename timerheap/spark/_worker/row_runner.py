@@ -153,24 +153,19 @@ class RowRunner:
 
     @property
     def fired_timers(self) -> int:
-        """The number of timers that have fired so far."""
         return self._loop.fired
 
     @property
     def metrics(self) -> Metrics | None:
-        """The metrics of the function, None if it has none."""
         return self._states.metrics
 
     def open(self) -> None:
-        """Open the function."""
         self._function.open(self._states)
 
     def close(self) -> None:
-        """Close the function."""
         self._function.close()
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Begin a key group."""
         self._group = group
         self._now = now
         self._context.send = output.side
@@ -193,7 +188,6 @@ class RowRunner:
         self._loop.begin(output, self._ahead, self._seen, self._find_key, self._timers_wait)
 
     def replay(self, waiting: KeyedRows, order: np.ndarray, watermark: int) -> None:
-        """Process rows in event-time order."""
         waiting = waiting.select(self._row_type.names).take(order)
         self._loop.replay(self._prepare(waiting), waiting.ids, waiting.timestamps, watermark)
         self._clock.purge(True, watermark)

@@ -54,11 +54,9 @@ class RowFunctionContext(RowContext, KeyedCoProcessFunction.OnTimerContext):
     send: Callable[[OutputTag, Any], None]
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        """See `timerheap.KeyedProcessFunction.Context`."""
         self.send(tag, value)
 
     def set_output_timestamp(self, timestamp: int | None) -> None:
-        """See `timerheap.KeyedProcessFunction.Context`."""
         if timestamp is not None:
             int64("timestamp", timestamp)
 
@@ -74,23 +72,18 @@ class KeyTimerService(RowTimerService, TimerService):
         self.bind(event, processing, watermark, now)
 
     def event_time_timers(self) -> list[int]:
-        """See `timerheap.TimerService`."""
         return self._domains[0].timestamps()
 
     def processing_time_timers(self) -> list[int]:
-        """See `timerheap.TimerService`."""
         return self._domains[1].timestamps()
 
     def next_event_time_timer(self) -> int | None:
-        """See `timerheap.TimerService`."""
         return next(iter(self.event_time_timers()), None)
 
     def next_processing_time_timer(self) -> int | None:
-        """See `timerheap.TimerService`."""
         return next(iter(self.processing_time_timers()), None)
 
     def delete_all_timers(self) -> int:
-        """See `timerheap.TimerService`."""
         return sum(timers.delete_all() for timers in self._domains)
 
     def _no_processing_time(self) -> NoReturn:
@@ -231,7 +224,6 @@ class RowRuntimeContext(GroupRuntimeContext):
         return table
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
-        """See `timerheap.RuntimeContext`."""
         if getattr(state_descriptor, "ttl_config", None) is not None:
             return self._value_state(ValueHandle, state_descriptor)
         state = self._value_state(KeyValueState, state_descriptor)
@@ -252,7 +244,6 @@ class BatchGroupRuntimeContext(GroupRuntimeContext, BatchRuntimeContext):
         return super()._handle(class_, descriptor, types)
 
     def get_state(self, state_descriptor: ValueStateDescriptor) -> BatchValueState:
-        """See `timerheap.BatchRuntimeContext`."""
         state = self._value_state(_BatchValueHandle, state_descriptor)
         state.context = self
         return state

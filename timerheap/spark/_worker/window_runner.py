@@ -50,7 +50,6 @@ class WindowRunner:
         """Do nothing: windows have no function to close."""
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Begin a key group."""
         assert group.slices is not None
         self._group, self._slices, self._output = group, group.slices, output
         self._windows = group.slices.windows

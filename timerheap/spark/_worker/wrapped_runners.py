@@ -136,7 +136,6 @@ class BroadcastRunner(RowRunner):
         self._of_broadcast = _BroadcastContext(self, self._context)
 
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
-        """Begin a key group."""
         super().begin(group, now, output)
         self._output = output
         self._context.states.bind(group)

@@ -75,16 +75,13 @@ __all__ = [
 cnp.import_array()
 
 include "_memory.pxi"
-include "_lending.pxi"
 include "_columns.pxi"
 include "_seal.pxi"
-include "_text.pxi"
 include "_heap_memory.pxi"
 include "_base.pxi"
 include "_id_index.pxi"
 include "_arrays.pxi"
 include "_frames.pxi"
-include "_packing.pxi"
 include "_grouping.pxi"
 
 
@@ -378,7 +375,6 @@ cdef class KeyTimerHeap(_Heap):
 
 
 include "_row_columns.pxi"
-include "_row_results.pxi"
 include "_row_keys.pxi"
 include "_row_timers.pxi"
 include "_row_state.pxi"

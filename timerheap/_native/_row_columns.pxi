@@ -1,4 +1,4 @@
-# Rows made one at a time from the buffers of Arrow columns, which the Spark layer passes without pyarrow.
+# Rows made one at a time from the buffers of Arrow columns, and records written to such buffers as they come.
 
 
 @cython.final
@@ -244,3 +244,260 @@ cdef class RowSource:
             column = self.columns[number]
             lists.append((<ColumnReader>column).tolist() if type(column) is ColumnReader else column)
         return lists[0] if len(lists) == 1 else list(zip(*lists))
+
+# Records of a function, whose values are written to the buffers of Arrow columns as they come.
+
+cdef extern from "Python.h":
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    bint PyObject_TypeCheck(object o, PyTypeObject *type)
+
+cdef enum:
+    _FEW_RECORDS = 256  # the least room that columns make
+    _MISFIT = 0  # what `put` returns
+    _FITS = 1
+    _MOVED = 2
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class _ColumnWriter:
+    """The values of one column of `RecordColumns`; what `keep` makes of them in a list if there is no format."""
+
+    cdef int kind
+    cdef unsigned width  # of a value in bytes
+    cdef bint text  # whether TEXT is str
+    cdef list objects
+    cdef object keep
+    cdef cnp.ndarray held, values, bounds, bytes
+    cdef uint8_t *is_held  # whether each value is not None
+    cdef uint8_t *value
+    cdef int32_t *bound  # where the bytes of a text start; has one more
+    cdef uint8_t *byte
+    cdef size_t cap, room  # of values, and of bytes of text
+
+    def __cinit__(self, format, unsigned width=0):
+        if callable(format):
+            self.keep, self.objects = format, []
+            return
+        if format not in _KINDS:
+            raise ValueError(f"format must be one of {', '.join(_KINDS)}, got {format!r}")
+        self.kind, self.text = _KINDS[format], format == "string"
+        self.width = {TH_FIXED: width, TH_FLOAT: 8, TH_BITS: 1}.get(self.kind, 0)
+        if self.kind == TH_FIXED and width not in (1, 2, 4, 8):
+            raise ValueError(f"width must be 1, 2, 4 or 8, got {width}")
+
+    cdef int make_room(self, size_t cap) except -1:
+        """Make room for values."""
+        cdef cnp.ndarray held = _empty(cap, cnp.NPY_BOOL), values = None, bounds = None
+        if self.kind == TH_TEXT:
+            bounds = _empty(cap + 1, cnp.NPY_INT32)
+            (<int32_t *>cnp.PyArray_DATA(bounds))[0] = 0
+        else:
+            values = _empty(cap * self.width, cnp.NPY_UINT8)
+        if self.cap >= cap:
+            return 0
+        if self.cap:
+            memcpy(cnp.PyArray_DATA(held), self.is_held, self.cap)
+            if bounds is not None:
+                memcpy(cnp.PyArray_DATA(bounds), self.bound, (self.cap + 1) * sizeof(int32_t))
+            else:
+                memcpy(cnp.PyArray_DATA(values), self.value, self.cap * self.width)
+        self.held, self.values, self.bounds, self.cap = held, values, bounds, cap
+        self.is_held = <uint8_t *>cnp.PyArray_DATA(held)
+        if bounds is not None:
+            self.bound = <int32_t *>cnp.PyArray_DATA(bounds)
+        else:
+            self.value = <uint8_t *>cnp.PyArray_DATA(values)
+        return 0
+
+    cdef int make_text_room(self, size_t room) except -1:
+        """Make room for bytes of text."""
+        cdef cnp.ndarray more = _empty(room, cnp.NPY_UINT8)
+        if self.room >= room:
+            return 0
+        if self.room:
+            memcpy(cnp.PyArray_DATA(more), self.byte, self.room)
+        self.bytes, self.byte, self.room = more, <uint8_t *>cnp.PyArray_DATA(more), room
+        return 0
+
+    cdef int put(self, size_t row, object value) except -1:
+        """Write the value of the row after the last; return _FITS, _MISFIT, or _MOVED if it has made room instead."""
+        cdef Py_ssize_t size
+        cdef const char *text
+        cdef double real
+        if self.objects is not None:
+            if <size_t>len(self.objects) > row:  # of a record that was not written to its end
+                self.objects[row] = value
+            else:
+                self.objects.append(value)
+            return _FITS
+        if row >= self.cap:
+            self.make_room(max(2 * self.cap, <size_t>_FEW_RECORDS))
+            return _MOVED
+        if self.kind == TH_TEXT:
+            text, size = NULL, 0
+            if self.text and type(value) is str:
+                try:
+                    text = PyUnicode_AsUTF8AndSize(value, &size)  # runs nothing unless it fails
+                except UnicodeEncodeError:
+                    return _MISFIT
+            elif not self.text and type(value) is bytes:
+                text, size = PyBytes_AS_STRING(value), len(<bytes>value)
+            elif value is not None:
+                return _MISFIT
+            self.is_held[row] = value is not None
+            return self.put_text(row, text, size)
+        self.is_held[row] = value is not None
+        if value is None:
+            memset(self.value + row * self.width, 0, self.width)
+            return _FITS
+        if self.kind == TH_FIXED:
+            return _FITS if PyLong_CheckExact(value) and self.put_integer(row, value) else _MISFIT
+        if self.kind == TH_BITS:
+            self.value[row] = value is True
+            return _FITS if type(value) is bool else _MISFIT
+        if type(value) is not float:
+            return _MISFIT
+        real = value
+        memcpy(self.value + 8 * row, &real, 8)
+        return _FITS
+
+    cdef int put_text(self, size_t row, const char *text, size_t size) except -1:
+        cdef size_t start = self.bound[row]
+        if size > INT32_MAX - start:
+            return _MISFIT
+        if start + size > self.room:
+            self.make_text_room(max(2 * self.room, start + size, <size_t>16 * _FEW_RECORDS))
+            return _MOVED
+        if size:
+            memcpy(self.byte + start, text, size)
+        self.bound[row + 1] = <int32_t>(start + size)
+        return _FITS
+
+    cdef bint put_integer(self, size_t row, object value) except -1:
+        cdef int overflow = 0
+        cdef int64_t x8 = PyLong_AsLongLongAndOverflow(value, &overflow)
+        cdef int32_t x4 = <int32_t>x8
+        cdef int16_t x2 = <int16_t>x8
+        cdef int8_t x1 = <int8_t>x8
+        if overflow:
+            return False
+        if self.width == 8:
+            memcpy(self.value + 8 * row, &x8, 8)
+            return True
+        if self.width == 4:
+            memcpy(self.value + 4 * row, &x4, 4)
+            return x4 == x8
+        if self.width == 2:
+            memcpy(self.value + 2 * row, &x2, 2)
+            return x2 == x8
+        self.value[row] = <uint8_t>x1
+        return x1 == x8
+
+    cdef object taken(self, size_t n):
+        """Return the first n values, of one or more, as `RecordColumns.take` does."""
+        if self.objects is not None:
+            return self.objects[:n]
+        validity = None if memchr(self.is_held, 0, n) == NULL else _bitmap(self.held, n)
+        if self.kind == TH_TEXT:
+            data = _empty(0, cnp.NPY_UINT8) if self.bytes is None else self.bytes[: self.bound[n]]
+            return validity, self.bounds[: n + 1], data
+        return validity, None, _bitmap(self.values, n) if self.kind == TH_BITS else self.values[: n * self.width]
+
+
+cdef cnp.ndarray _bitmap(cnp.ndarray of, size_t n):
+    """Return flags of 0 or 1 as bits, the first one lowest."""
+    cdef cnp.ndarray bits = _zeros((n + 7) // 8, cnp.NPY_UINT8)
+    cdef const uint8_t *flags = <const uint8_t *>cnp.PyArray_DATA(of)
+    cdef uint8_t *byte = <uint8_t *>cnp.PyArray_DATA(bits)
+    cdef size_t i
+    for i in range(n):
+        byte[i >> 3] |= flags[i] << (i & 7)
+    return bits
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class RecordColumns:
+    """Columns to which records are appended, tuples of one value for each column.
+
+    `formats` has for each column its format, as for `ColumnReader`, and the number of bytes of an integer; or, for
+    one without a format, a callable that returns what is kept of a value, in a list, as whoever appended it may
+    change it. There is room for `most` records. Tuples that start with an instance of `tag` are no records.
+
+    Examples
+    --------
+    >>> columns = RecordColumns([("integer", 2), list], 9, str)
+    >>> columns.append((5, [1])), columns.append((None, [2])), columns.append((70_000, [3])), len(columns)
+    (True, True, False, 2)
+    >>> (validity, _, values), objects = columns.take()
+    >>> values.view(np.int16), np.unpackbits(validity, bitorder="little")[:2], objects
+    (array([5, 0], dtype=int16), array([1, 0], dtype=uint8), [[1], [2]])
+    """
+
+    cdef list formats, writers
+    cdef object tag
+    cdef size_t n, most
+    cdef Py_ssize_t width
+    cdef bint closed
+
+    def __cinit__(self, formats not None, size_t most, type tag not None):
+        self.formats, self.most, self.tag, self.width = list(formats), most, tag, len(formats)
+        self.writers = self.fresh()
+
+    cdef list fresh(self):
+        return [_ColumnWriter(format) if callable(format) else _ColumnWriter(*format) for format in self.formats]
+
+    cpdef bint append(self, record) except -1:
+        """Append a record, and return whether it was.
+
+        It is not if it has another length, if there is no room, or if a value does not have exactly the class and
+        the range of its column. From then on no record is, until `take` is called, so that records stay in order.
+        """
+        cdef Py_ssize_t k = 0
+        cdef int done
+        cdef list writers
+        cdef _ColumnWriter writer
+        cdef size_t n
+        if not PyTuple_Check(record) or PyTuple_GET_SIZE(record) != self.width or not self.width:
+            return False
+        if PyObject_TypeCheck(<object>PyTuple_GET_ITEM(record, 0), <PyTypeObject *>self.tag):
+            return False
+        writers, n = self.writers, self.n
+        while k < self.width:
+            if self.closed or n >= self.most:
+                return False
+            writer, value = writers[k], <object>PyTuple_GET_ITEM(record, k)
+            if writer.objects is not None:
+                value = writer.keep(value)
+            # Where something may have run, other records may have been appended or taken: begin anew.
+            if self.writers is writers and self.n == n:
+                done = writer.put(n, value)
+                if done == _MISFIT:
+                    self.closed = True
+                    return False
+                if done == _FITS and self.writers is writers and self.n == n:
+                    k += 1
+                    continue
+            writers, n, k = self.writers, self.n, 0
+        self.n += 1
+        return True
+
+    def take(self):
+        """Remove all records, of which there must be some, and return their columns.
+
+        A column is its list, or Arrow's buffers as arrays: validity or None, offsets or None, and data.
+        """
+        cdef size_t n = 0
+        cdef list writers = None
+        while self.writers is not writers or self.n != n:
+            writers, n = self.writers, self.n
+            if not n:
+                raise ValueError("there must be records, got none")
+            taken = [(<_ColumnWriter>writer).taken(n) for writer in writers]
+            fresh = self.fresh()
+        self.writers, self.n, self.closed = fresh, 0, False
+        return taken
+
+    def __len__(self):
+        return self.n

@@ -21,7 +21,7 @@ from timerheap.spark._exchange.observed import merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore
-from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._group.watermark import WatermarkState, is_late
 from timerheap.spark._query import Query
 from timerheap.spark._worker.driver_mail import Mail
 from timerheap.spark._worker.live_groups import LiveGroups
@@ -220,27 +220,18 @@ def _admit(query: Query, group: KeyGroup, rows: KeyedRows, output: ResultBuffer)
     """Return the rows that are not late."""
     timed = query.event_time in query.schema.names
     if timed and query.windows is None:  # in windows a row is late when its slice is over
-        late = rows.timestamps <= group.watermark
+        late = is_late(rows.timestamps, group.watermark)
         group.late_rows += int(np.count_nonzero(late))
         if late.any() and query.late != "process":
-            _drop_late(query, group, rows.rows.filter(pa.array(late)), rows.timestamps[late], output)
+            if query.late_row is not None:
+                columns = rows.rows.select(list(query.late_columns)).filter(pa.array(late))
+                output.late(columns, lateness(group.watermark, rows.timestamps[late]))
+            else:
+                dropped = np.count_nonzero(late), group.late_rows
+                _log.warning("dropped %d rows behind the watermark (%d so far in this key group)", *dropped)
             rows = rows.where(~late)
     ids, places = group.keys.locate(rows.ids, [rows.rows.column(name) for name in query.key])
     return KeyedRows(rows.rows, ids, rows.timestamps, places)
-
-
-def _drop_late(
-    query: Query, group: KeyGroup, late: pa.RecordBatch, timestamps: np.ndarray, output: ResultBuffer
-) -> None:
-    if query.late_row is not None:
-        late_by = lateness(group.watermark, timestamps)
-        output.late(late.select(list(query.late_columns)), late_by)
-    else:
-        _log.warning(
-            "dropped %d rows behind the watermark (%d so far in this key group)",
-            len(timestamps),
-            group.late_rows,
-        )
 
 
 _MANY = 1 << 12  # results, for which a DataFrame of their own is worth its cost

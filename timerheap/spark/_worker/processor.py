@@ -25,7 +25,7 @@ from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
-from timerheap.spark._group.watermark import WatermarkState
+from timerheap.spark._group.watermark import WatermarkState, late_in_spark
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query
 from timerheap.spark._worker.driver_mail import reported
 from timerheap.spark._worker.live_groups import LiveGroups
@@ -387,7 +387,7 @@ class ProcessorPartition(Partition):
         """Return the rows that are not late."""
         if not (self._follows and self._work.event_time):
             return rows
-        late = late_rows(rows.rows, self._work.event_time, max(seen, 0))  # Spark's watermark begins at 0
+        late = late_in_spark(rows.rows, self._work.event_time, max(seen, 0))  # Spark's watermark begins at 0
         if not late.any():
             return rows
         count = int(late.sum())
@@ -435,17 +435,6 @@ class ProcessorPartition(Partition):
         if wanted is not None and wanted <= now:
             wanted = now if firing != now else now - 1
         group.wake_up = self._store.keep_timer(group.wake_up, wanted, now)
-
-
-def late_rows(rows: pa.RecordBatch, event_time: tuple[str, ...], watermark: int) -> np.ndarray:
-    """Return which rows have an event time up to a watermark in ms, shape (n,); null is not late."""
-    name, *fields = event_time
-    column = rows.column(name)
-    for inner in fields:
-        column = pc.struct_field(column, inner)
-    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    late: np.ndarray = pc.less_equal(micros, watermark * 1000).fill_null(False).to_numpy(zero_copy_only=False)
-    return late
 
 
 class BatchProcessorOperator:

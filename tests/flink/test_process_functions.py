@@ -281,11 +281,11 @@ class Columns(BatchProcessFunction):
 
     def on_timers(self, due: Any, ctx: BatchProcessFunction.Context) -> Iterable[pa.RecordBatch]:
         kind = "e" if ctx.time_domain() is TimeDomain.EVENT_TIME else "p"
-        keys = ctx.keys(due.key_hashes).column("key").to_pylist()
+        keys = ctx.keys(due.ids).column("key").to_pylist()
         assert len(set(keys)) == len(keys) or not self.in_waves
         done = len(due)
         for place, (timestamp, id_, namespace) in enumerate(
-            zip(due.timestamps.tolist(), due.key_hashes.tolist(), due.namespaces.tolist(), strict=True)
+            zip(due.timestamps.tolist(), due.ids.tolist(), due.namespaces.tolist(), strict=True)
         ):
             acts = self.rules.get((kind, timestamp, keys[place], self.namespaces[namespace]), [])
             acts = [act for act in acts if act[0][1] in self.domains]
@@ -293,13 +293,13 @@ class Columns(BatchProcessFunction):
                 # The rest of the round has been taken off the heap. Put it back, so that these acts meet it
                 # as they do in Flink; it is due, so that it fires in the next round.
                 done = place + 1
-                rest = due.key_hashes[done:], due.timestamps[done:], due.namespaces[done:]
+                rest = due.ids[done:], due.timestamps[done:], due.namespaces[done:]
                 self.calls(ctx)[f"r{kind}"](*rest)
             for act, other, at in acts:
                 self.calls(ctx)[act]([id_], [at], [self.namespaces.index(other)])
             if done < len(due):
                 break
-        timestamps, ids, namespaces = due.timestamps[:done], due.key_hashes[:done], due.namespaces[:done]
+        timestamps, ids, namespaces = due.timestamps[:done], due.ids[:done], due.namespaces[:done]
         yield self.seen(kind, timestamps, ids, namespaces, ctx, [None] * done)
 
     def calls(self, ctx: BatchProcessFunction.Context) -> dict[str, Any]:

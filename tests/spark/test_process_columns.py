@@ -77,7 +77,9 @@ class Rounds(BatchProcessFunction):
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
         timers, ids, times = ctx.timer_service(), due.ids, due.timestamps
-        assert list(due) == sorted(due)
+        timers_due = list(zip(times.tolist(), ids.tolist(), due.namespaces.tolist(), strict=True))
+        assert timers_due == sorted(timers_due)
+        assert len(timers_due) == len(due)
         assert ctx.time_domain() == TimeDomain.EVENT_TIME
         assert ctx.ids.tolist() == ids.tolist()
         assert ctx.timestamps.tolist() == times.tolist()

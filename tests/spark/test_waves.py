@@ -84,9 +84,11 @@ class Columns(BatchProcessFunction):
         yield self.results(ctx, np.full(len(n), ROW_NS), n, new)
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
-        assert list(due) == sorted(due)
+        columns = (due.timestamps, due.ids, due.namespaces)
+        fired = list(zip(*(column.tolist() for column in columns), strict=True))
+        assert fired == sorted(fired)
         n = self.count(due.ids)
-        done = [cascade(at, ns) for at, _, ns in due]
+        done = [cascade(at, ns) for at, _, ns in fired]
         for part in (0, 1):
             timers = [(id_, *t) for id_, did in zip(due.ids, done, strict=True) for t in did[part]]
             if timers:

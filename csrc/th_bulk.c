@@ -29,12 +29,12 @@ typedef struct rows {
 /* The parts of the arguments that a call needs. They are passed as constants, so that each call gets its own loops. */
 enum { ROWS = 1, NEW_TS = 2 };
 
-/* In a heap by_key the timestamp is not part of the identity, and the caller reads it later. */
+/* The timestamp of a timer that moves is not part of its identity, and the caller reads it later. */
 TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int what) {
     for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
         size_t k = i % RING;
-        int64_t ts = r->ahead.ts[k] = h->by_key ? 0 : th_at(r->ts, i);
         int64_t key = r->ahead.key[k] = th_at(r->key, i), ns = r->ahead.ns[k] = th_at(r->ns, i);
+        int64_t ts = r->ahead.ts[k] = th_moves(h, ns) ? 0 : th_at(r->ts, i);
         uint64_t hash = r->ahead.hash[k] = th_hash(h, ts, key, ns);
         TH_PREFETCH(&h->line[th_home(h, hash)]);
         if (what & NEW_TS) {
@@ -80,8 +80,8 @@ TH_INLINE size_t row_of(const th_heap *h, const rows *r, size_t k) {
 /* ---- push ---- */
 
 /* Appends the absent rows, without ordering them, until the arguments end or the heap is full; returns the number of
- * processed arguments. In a heap by_key, stores the slot of each identity, which does not change when its row moves, in
- * `where`. */
+ * processed arguments. If some timers move, stores the slot of each identity, which does not change when its row moves,
+ * in `where`. */
 static size_t append(th_heap *heap, rows *r, uint8_t *added, uint32_t *where) {
     th_heap h = *heap; /* a copy stays in registers, since stores to bytes may alias any memory */
     size_t i = 0;
@@ -91,9 +91,9 @@ static size_t append(th_heap *heap, rows *r, uint8_t *added, uint32_t *where) {
         if (row == SIZE_MAX) {
             if (h.len == h.cap) break;
             row = h.len++;
-            h.ts[row] = where ? th_at(r->ts, i) : r->ahead.ts[k];
             h.key[row] = r->ahead.key[k];
             h.ns[row] = r->ahead.ns[k];
+            h.ts[row] = where && th_moves(&h, h.ns[row]) ? th_at(r->ts, i) : r->ahead.ts[k];
             h.slot[row] = th_enter(&h, r->ahead.hash[k], row);
         }
         if (where) where[i] = h.slot[row];
@@ -119,11 +119,15 @@ static void settle_tail(th_heap *h, size_t first) {
 
 TH_INLINE size_t row_at(const th_heap *h, uint32_t slot) { return h->line[slot >> 4].row[slot & 15]; }
 
-/* Moves the timers that were already present, and restores the order including the rows from `first` on. */
+TH_INLINE void set_time(th_heap *h, size_t row, int64_t ts) {
+    if (th_moves(h, h->ns[row])) h->ts[row] = ts;
+}
+
+/* Moves the timers that were already present, if they move, and restores the order including the rows from `first` on. */
 static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, const uint32_t *where) {
     if (large(h, r->n)) {
         for (size_t i = 0; i < r->n; i++)
-            if (!added[i]) h->ts[row_at(h, where[i])] = th_at(r->ts, i);
+            if (!added[i]) set_time(h, row_at(h, where[i]), th_at(r->ts, i));
         th_heapify(h);
         return;
     }
@@ -131,6 +135,7 @@ static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, 
         if (added[i]) continue;
         size_t row = row_at(h, where[i]);
         th_row x = th_get(h, row);
+        if (!th_moves(h, x.ns)) continue;
         x.ts = th_at(r->ts, i);
         if (row < first) th_settle(h, row, first, x); /* the rows before the tail are a heap */
         else th_put(h, row, x);
@@ -148,16 +153,16 @@ static size_t count_absent(const th_heap *h, rows *r, size_t i, int what) {
 th_status th_heap_push_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *added,
                             uint32_t *where, size_t *need) {
     rows r = {.ts = ts, .key = key, .ns = ns, .n = n};
-    size_t first = h->len, done = h->cap ? append(h, &r, added, h->by_key ? where : NULL) : 0;
+    size_t first = h->len, done = h->cap ? append(h, &r, added, h->identity ? where : NULL) : 0;
     if (done < n) {
-        *need = h->len + (h->cap ? count_absent(h, &r, done, h->by_key ? ROWS : 0) : n);
+        *need = h->len + (h->cap ? count_absent(h, &r, done, h->identity ? ROWS : 0) : n);
         while (h->len > first) {
             size_t last = --h->len;
             th_leave(h, th_hash_row(h, last), h->slot[last]);
         }
         return TH_FULL;
     }
-    if (h->by_key && h->len - first < n) move(h, first, &r, added, where);
+    if (h->identity && h->len - first < n) move(h, first, &r, added, where);
     else settle_tail(h, first);
     h->changes++;
     return TH_YES;
@@ -179,7 +184,8 @@ void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, 
     }
 }
 
-void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed) {
+TH_INLINE void remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed,
+                           bool exactly) {
     bool loose = large(h, n);
     rows r = {.ts = ts, .key = key, .ns = ns, .n = n};
     if (!h->len) {
@@ -188,11 +194,19 @@ void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, 
     }
     for (size_t i = 0; i < n; i++) {
         size_t k = fetch(h, &r, i, ROWS), row = row_of(h, &r, k);
-        removed[i] = row != SIZE_MAX;
-        if (row != SIZE_MAX) th_drop(h, row, r.ahead.hash[k], loose);
+        removed[i] = row != SIZE_MAX && !(exactly && th_moves(h, h->ns[row]) && th_at(ts, i) != h->ts[row]);
+        if (removed[i]) th_drop(h, row, r.ahead.hash[k], loose);
     }
     if (loose) th_heapify(h);
     h->changes++;
+}
+
+void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed) {
+    remove_many(h, ts, key, ns, n, removed, false);
+}
+
+void th_heap_take_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *taken) {
+    remove_many(h, ts, key, ns, n, taken, true);
 }
 
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,

@@ -123,7 +123,8 @@ void th_drop(th_heap *h, size_t i, uint64_t hash, bool loose) {
 
 void th_reschedule(th_heap *h, size_t i, uint64_t hash, int64_t new_ts, uint64_t new_hash, bool loose) {
     if (h->ts[i] == new_ts) return;
-    if (th_lookup(h, new_hash, new_ts, h->key[i], h->ns[i]) != SIZE_MAX) {
+    size_t there = th_lookup(h, new_hash, new_ts, h->key[i], h->ns[i]);
+    if (there != SIZE_MAX && there != i) { /* a timer that moves is there itself */
         th_drop(h, i, hash, loose);
         return;
     }
@@ -147,8 +148,8 @@ void th_seed(uint64_t out[3], uint64_t seed) {
     out[2] |= 1;
 }
 
-void th_heap_init(th_heap *h, bool by_key, uint64_t seed) {
-    *h = (th_heap){.by_key = by_key};
+void th_heap_init(th_heap *h, th_identity identity, uint64_t seed) {
+    *h = (th_heap){.identity = identity, .moves = {identity == TH_BY_KEY, identity != TH_BY_TIMER}};
     th_seed(h->seed, seed);
 }
 

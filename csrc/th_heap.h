@@ -4,7 +4,7 @@
  * lends it by pointer, and ensures that only one thread uses a heap at a time. README.md describes layout and costs.
  *
  * A timer is (timestamp, key hash, namespace), three int64 without sentinels, ordered in that sequence. Its identity is
- * all three or, in a heap `by_key`, (key hash, namespace); a heap holds one timer per identity. */
+ * all three, or (key hash, namespace) if it moves: th_identity says which do. A heap holds one timer per identity. */
 #ifndef TH_HEAP_H
 #define TH_HEAP_H
 
@@ -28,6 +28,13 @@ typedef enum th_status {
     TH_CORRUPT = 5   /* a row and its index entry do not point at each other */
 } th_status;
 
+/* Which timers move: pushing one that is present changes its timestamp. */
+typedef enum th_identity {
+    TH_BY_TIMER = 0, /* none */
+    TH_BY_KEY = 1,   /* all */
+    TH_BY_NAME = 2   /* those of another namespace than 0 */
+} th_identity;
+
 /* One cache line of the index. All zero is an empty line. */
 typedef struct th_line {
     uint8_t tag[TH_LANES];  /* 8 bits of the hash of the entry, or 0 for a free lane */
@@ -42,7 +49,8 @@ typedef struct th_heap {
     size_t len, cap, lines;
     uint64_t changes;       /* counts changes of rows, so that an iterator can detect them */
     uint64_t seed[3];
-    bool by_key;
+    th_identity identity;
+    bool moves[2]; /* by whether the namespace is another than 0 */
 } th_heap;
 
 /* A column of arguments: `step` is in elements, 0 for a single value for all rows. A call reads each value once. If
@@ -54,7 +62,7 @@ typedef struct th_column {
 } th_column;
 
 /* Initializes an empty heap without memory (cap 0); `seed` determines its hash function. */
-void th_heap_init(th_heap *h, bool by_key, uint64_t seed);
+void th_heap_init(th_heap *h, th_identity identity, uint64_t seed);
 
 /* Returns the number of index lines that a heap of `cap` rows needs (0 for 0). */
 size_t th_index_lines(size_t cap);
@@ -88,32 +96,34 @@ void th_heap_copy(th_heap *to, const th_heap *h);
 /* Empties the heap and keeps its memory. */
 void th_heap_clear(th_heap *h);
 
-/* Finds a timer by its identity (`ts` is ignored in a heap by_key). Returns whether it is present, and its row. */
+/* Finds a timer by its identity (`ts` is ignored for a timer that moves). Returns whether it is present, and its row. */
 bool th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row);
 
-/* Adds a timer. Returns TH_YES; TH_NO if it is present (a heap by_key then moves it to `ts`); TH_FULL if len == cap. */
+/* Adds a timer. Returns TH_YES; TH_NO if it is present (one that moves is then at `ts`); TH_FULL if len == cap. */
 th_status th_heap_push(th_heap *h, int64_t ts, int64_t key, int64_t ns);
 
 /* Removes a timer by its identity. Returns whether it was present. */
 bool th_heap_remove(th_heap *h, int64_t ts, int64_t key, int64_t ns);
 
-/* Removes a timer and, if it was present, pushes it at `new_ts`. Returns whether it was present. Not for a heap by_key.
- */
+/* Removes a timer and, if it was present, pushes it at `new_ts`. Returns whether it was present. */
 bool th_heap_reschedule(th_heap *h, int64_t ts, int64_t new_ts, int64_t key, int64_t ns);
 
 /* Removes row 0, the first timer; len must not be 0. */
 void th_heap_pop(th_heap *h);
 
 /* Pushes n timers as if one by one; added[i] is the result of th_heap_push. Returns TH_YES; or TH_FULL with the heap
- * unchanged and a sufficient capacity in *need. `where` is scratch of n words, used only by a heap by_key. */
+ * unchanged and a sufficient capacity in *need. `where` is scratch of n words, unused by a heap TH_BY_TIMER. */
 th_status th_heap_push_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *added,
                             uint32_t *where, size_t *need);
 
-/* Looks up n identities in a heap by_key: sets found[i], and ts[i] or 0 if it is absent. */
+/* Looks up n identities in a heap TH_BY_KEY: sets found[i], and ts[i] or 0 if it is absent. */
 void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts);
 
 /* Removes n timers one by one; removed[i] is the result of th_heap_remove. */
 void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed);
+
+/* Removes n timers one by one if they are at `ts`, also those that move; taken[i] is whether it was removed. */
+void th_heap_take_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *taken);
 
 /* Reschedules n timers one by one; moved[i] is the result of th_heap_reschedule. */
 void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,

@@ -121,9 +121,12 @@ TH_INLINE void th_prefetch_children(const th_heap *h, size_t i) {
 
 /* ---- the index ---- */
 
+/* Returns whether the identity of a timer of this namespace is (key, ns). */
+TH_INLINE bool th_moves(const th_heap *h, int64_t ns) { return h->moves[ns != 0]; }
+
 /* An attacker who knows the keys but not the seed cannot make them collide. */
 TH_INLINE uint64_t th_hash(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {
-    uint64_t t = h->by_key ? 0 : (uint64_t)ts;
+    uint64_t t = th_moves(h, ns) ? 0 : (uint64_t)ts;
     return th_mix(th_mix(t ^ h->seed[0], (uint64_t)key ^ h->seed[1]) ^ (uint64_t)ns, h->seed[2]);
 }
 
@@ -147,7 +150,7 @@ TH_INLINE unsigned th_match(const th_line *b, uint8_t tag) {
 }
 
 TH_INLINE bool th_same(const th_heap *h, size_t i, int64_t ts, int64_t key, int64_t ns) {
-    return h->key[i] == key && h->ns[i] == ns && (h->by_key || h->ts[i] == ts);
+    return h->key[i] == key && h->ns[i] == ns && (th_moves(h, ns) || h->ts[i] == ts);
 }
 
 /* Returns the row of an identity, or SIZE_MAX. The search ends after all lines, since every line may be passed. */

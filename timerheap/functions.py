@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from timerheap.types import _Subscripted
 
@@ -107,7 +107,7 @@ class KeyedProcessFunction(Function, ABC):
     --------
     >>> class Timeout(KeyedProcessFunction):
     ...     def process_element(self, value, ctx):
-    ...         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 60_000)
+    ...         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 60_000, name="silent")
     ...     def on_timer(self, timestamp, ctx):
     ...         yield ctx.get_current_key(), timestamp
     """
@@ -146,6 +146,10 @@ class KeyedProcessFunction(Function, ABC):
         @abstractmethod
         def time_domain(self) -> TimeDomain:
             """Return the time domain of the timer: event time or processing time."""
+
+        @abstractmethod
+        def timer_name(self) -> str | None:
+            """Return the name with which the timer was registered, or None."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
@@ -201,6 +205,15 @@ class KeyedCoProcessFunction(Function, ABC):
 class TimerService(ABC):
     """The time and the timers of the current key (``pyflink.datastream.TimerService``).
 
+    A timer without a name is identified by its timestamp: a key has as many as it registers timestamps. Of
+    each name, a key has at most one timer in each time domain, and registering it again moves it; so a
+    function need not remember when it fires. Both kinds may be used side by side. Names suit kinds of timers,
+    "silent" or "reminder": each is stored once per key group, as long as some timer has it. Flink's process
+    table functions have named timers, too (``registerOnTime(name, time)``); its DataStream API has none.
+
+    Timers of a key with the same timestamp fire in an order that depends on their names alone, the one
+    without a name first.
+
     Registering and deleting cost O(log n) in the timers of all keys. Flink has no methods that list a key's
     timers or return the next one; these scan all timers, O(n), and suit a function that asks seldom.
     """
@@ -214,20 +227,26 @@ class TimerService(ABC):
         """Return the watermark, epoch milliseconds."""
 
     @abstractmethod
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """Register a timer that fires when the watermark reaches `timestamp`, epoch milliseconds."""
+    def register_event_time_timer(self, timestamp: int, *, name: str | None = None) -> None:
+        """Register a timer that fires when the watermark reaches `timestamp`, epoch milliseconds.
+
+        With a `name`, the key's timer of that name is moved if there is one.
+        """
 
     @abstractmethod
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        """Register a timer that fires when the clock has passed `timestamp`, epoch milliseconds."""
+    def register_processing_time_timer(self, timestamp: int, *, name: str | None = None) -> None:
+        """Register a timer that fires when the clock has passed `timestamp`, epoch milliseconds.
+
+        With a `name`, the key's timer of that name is moved if there is one.
+        """
 
     @abstractmethod
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the event-time timer of that timestamp, if there is one."""
+    def delete_event_time_timer(self, timestamp: int | None = None, *, name: str | None = None) -> None:
+        """Delete the event-time timer of that timestamp or, without one, of that name, if there is one."""
 
     @abstractmethod
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the processing-time timer of that timestamp, if there is one."""
+    def delete_processing_time_timer(self, timestamp: int | None = None, *, name: str | None = None) -> None:
+        """Delete the processing-time timer of that timestamp or, without one, of that name, if there is one."""
 
     @abstractmethod
     def event_time_timers(self) -> list[int]:
@@ -238,12 +257,12 @@ class TimerService(ABC):
         """Return the timestamps of the processing-time timers in ascending order. A scan, O(n)."""
 
     @abstractmethod
-    def next_event_time_timer(self) -> int | None:
-        """Return the timestamp of the next event-time timer, or None. A scan, O(n)."""
+    def next_event_time_timer(self, *, name: str | None = None) -> int | None:
+        """Return the timestamp of the next event-time timer, or None. A scan, O(n); O(1) with a `name`."""
 
     @abstractmethod
-    def next_processing_time_timer(self) -> int | None:
-        """Return the timestamp of the next processing-time timer, or None. A scan, O(n)."""
+    def next_processing_time_timer(self, *, name: str | None = None) -> int | None:
+        """Return the timestamp of the next processing-time timer, or None. A scan, O(n); O(1) with a `name`."""
 
     @abstractmethod
     def delete_all_timers(self) -> int:
@@ -251,10 +270,10 @@ class TimerService(ABC):
 
 
 class BatchTimerService(ABC):
-    """Registers and deletes timers of many keys at once.
+    """Registers and deletes timers of many keys together, with or without a name; see `TimerService`.
 
-    All arguments are int64 and are broadcast to shape (n,). Each call costs O(n log timers). Timestamps are
-    in epoch ms. Namespaces are ints.
+    The arrays are int64 and are broadcast to shape (n,). Each call costs O(n log timers). Timestamps are in
+    epoch ms.
     """
 
     @abstractmethod
@@ -271,37 +290,31 @@ class BatchTimerService(ABC):
 
     @abstractmethod
     def register_event_time_timers(
-        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, *, name: str | None = None
     ) -> np.ndarray:
         """Register timers; return a bool array that is True where the timer is new.
 
-        With `BatchProcessFunction.one_timer_per_key`, a timer that was moved is not new.
+        With a `name`, the timers of that name are moved where there is one; these are not new.
         """
 
     @abstractmethod
     def delete_event_time_timers(
-        self,
-        ids: npt.ArrayLike,
-        timestamps: npt.ArrayLike | None = None,
-        namespaces: npt.ArrayLike = 0,
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, *, name: str | None = None
     ) -> np.ndarray:
         """Delete timers; return a bool array that is True where there was a timer.
 
-        `timestamps` must be omitted with `BatchProcessFunction.one_timer_per_key`, and is required otherwise.
+        They are those of these `timestamps` or, without them, of this `name`.
         """
 
     @abstractmethod
     def register_processing_time_timers(
-        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, *, name: str | None = None
     ) -> np.ndarray:
         """Register processing-time timers; see `register_event_time_timers`."""
 
     @abstractmethod
     def delete_processing_time_timers(
-        self,
-        ids: npt.ArrayLike,
-        timestamps: npt.ArrayLike | None = None,
-        namespaces: npt.ArrayLike = 0,
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, *, name: str | None = None
     ) -> np.ndarray:
         """Delete processing-time timers; see `delete_event_time_timers`."""
 
@@ -316,12 +329,16 @@ class DueTimers:
         When they were due, in epoch ms.
     ids : ndarray of int64
         The ids of their keys, as in `BatchProcessFunction.Context.ids`.
-    namespaces : ndarray of int64
     """
 
     timestamps: np.ndarray
     ids: np.ndarray
-    namespaces: np.ndarray
+    _find_names: Callable[[], np.ndarray]
+
+    @property
+    def names(self) -> np.ndarray:
+        """Their names, None for a timer without one: ndarray of objects, found when asked for."""
+        return self._find_names()
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -336,27 +353,19 @@ class BatchProcessFunction(Function, ABC):
     change only the timers of its own keys. What it registers or deletes counts for the key's next timer.
 
     In arrival order, and for processing time, timers fire in rounds. A call receives all due timers, ordered
-    by (timestamp, key hash, namespace). Timers that the call registers and that are already due fire in the
+    by (timestamp, key hash), those of a key and timestamp as in `TimerService`. Timers that the call registers and that are already due fire in the
     next round. Deleting a timer of the current round has no effect.
-
-    Attributes
-    ----------
-    one_timer_per_key : bool
-        If True, each key and namespace has at most one timer, and registering moves it
-        (`timerheap.KeyTimerHeap`), so the function need not know the old timestamp.
 
     Examples
     --------
     >>> class Timeout(BatchProcessFunction):
-    ...     one_timer_per_key = True
     ...     def process_batch(self, batch, ctx):
-    ...         ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 60_000)
+    ...         timers = ctx.timer_service()
+    ...         timers.register_event_time_timers(ctx.ids, ctx.timestamps + 60_000, name="silent")
     ...     def on_timers(self, due, ctx):
     ...         columns = [ctx.keys(due.ids).column("key"), pa.array(due.timestamps)]
     ...         yield pa.record_batch(columns, names=["key", "at"])
     """
-
-    one_timer_per_key: ClassVar[bool] = False
 
     class Context(ABC):
         """Context of `process_batch` and `on_timers`; valid only during the call.

@@ -47,7 +47,9 @@ typedef struct timer {
 
 static timer model[MOST];
 static size_t model_len;
-static bool by_key;
+static th_identity identity;
+
+static bool moves(timer x) { return identity == TH_BY_KEY || (identity == TH_BY_NAME && x.ns); }
 
 static int compare(const void *pa, const void *pb) {
     const timer *a = pa, *b = pb;
@@ -58,7 +60,7 @@ static int compare(const void *pa, const void *pb) {
 
 static timer *model_find(timer x) {
     for (timer *t = model; t < model + model_len; t++)
-        if (t->key == x.key && t->ns == x.ns && (by_key || t->ts == x.ts)) return t;
+        if (t->key == x.key && t->ns == x.ns && (moves(x) || t->ts == x.ts)) return t;
     return NULL;
 }
 
@@ -107,7 +109,7 @@ static void move_to_block(size_t cap) {
 /* Continues on the same block, as another process does. */
 static void attach(void) {
     th_heap old = h;
-    th_heap_init(&h, old.by_key, heap_seed);
+    th_heap_init(&h, old.identity, heap_seed);
     th_heap_place(&h, block, old.cap);
     h.len = old.len;
     h.changes = old.changes;
@@ -137,11 +139,11 @@ static void resize(size_t cap) {
     free_memory(&old, old_block);
 }
 
-static void start(bool keyed, size_t cap) {
-    by_key = keyed;
+static void start(th_identity which, size_t cap) {
+    identity = which;
     model_len = 0;
     heap_seed = next();
-    th_heap_init(&h, keyed, heap_seed);
+    th_heap_init(&h, which, heap_seed);
     resize(cap);
 }
 
@@ -212,7 +214,7 @@ static void lend(batch b) {
 
 static void push_many(batch b) {
     size_t need = 0, len = h.len;
-    uint32_t *where = memory(by_key ? b.n * 4 : 0);
+    uint32_t *where = memory(identity ? b.n * 4 : 0);
     lend(b);
     while (th_heap_push_many(&h, COLUMN(b, ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done, where, &need) == TH_FULL) {
         CHECK(h.len == len);
@@ -258,6 +260,22 @@ static void remove_many(batch b) {
     for (size_t i = 0; i < b.n; i++) CHECK(b.done[i] == model_remove((timer){b.ts[i], b.key[i], b.ns[i]}));
 }
 
+static void take_many(batch b) {
+    for (size_t i = 0; i < b.n && model_len; i++) { /* some at the timestamps that they have */
+        if (below(2)) {
+            timer *t = model_find((timer){b.ts[i], b.key[i], b.ns[i]});
+            if (t) b.ts[i] = t->ts;
+        }
+    }
+    lend(b);
+    th_heap_take_many(&h, COLUMN(b, ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done);
+    other_argument = NULL;
+    for (size_t i = 0; i < b.n; i++) {
+        timer x = {b.ts[i], b.key[i], b.ns[i]}, *t = model_find(x);
+        CHECK(b.done[i] == (t && t->ts == x.ts && model_remove(x)));
+    }
+}
+
 static void reschedule_many(batch b) {
     lend(b);
     th_heap_reschedule_many(&h, COLUMN(b, ts), COLUMN(b, new_ts), COLUMN(b, key), COLUMN(b, ns), b.n, b.done);
@@ -299,8 +317,8 @@ static void remove_keys(batch b) {
 
 /* ---- tests ---- */
 
-static void random_steps(size_t steps, bool keyed) {
-    start(keyed, below(50));
+static void random_steps(size_t steps, th_identity which) {
+    start(which, below(50));
     size_t spread = 5;
     for (size_t step = 0; step < steps; step++) {
         timer x = any(spread);
@@ -321,7 +339,7 @@ static void random_steps(size_t steps, bool keyed) {
             break;
         case 3: {
             int64_t ts = any_ts(spread);
-            if (!keyed) CHECK(th_heap_reschedule(&h, x.ts, ts, x.key, x.ns) == model_reschedule(x, ts));
+            CHECK(th_heap_reschedule(&h, x.ts, ts, x.key, x.ns) == model_reschedule(x, ts));
             break;
         }
         case 4:
@@ -352,10 +370,11 @@ static void random_steps(size_t steps, bool keyed) {
         default: {
             size_t most = below(3) ? 40 : 1000, room = MOST - model_len;
             batch b = any_batch(below(most < room ? most : room), spread);
-            size_t kind = below(5);
+            size_t kind = below(6);
             if (kind < 2) push_many(b);
             else if (kind == 2) remove_many(b);
-            else if (keyed) find_many(b);
+            else if (kind == 3) take_many(b);
+            else if (which == TH_BY_KEY && below(2)) find_many(b);
             else reschedule_many(b);
             free_batch(b);
         }
@@ -366,8 +385,8 @@ static void random_steps(size_t steps, bool keyed) {
 }
 
 /* Uses keys that all belong to the last two lines, so that the index wraps around at its end. */
-static void crowded_lines(bool keyed) {
-    start(keyed, 900);
+static void crowded_lines(th_identity which) {
+    start(which, 900);
     for (int64_t key = 0; h.len < 300; key++)
         if (th_home(&h, th_hash(&h, 7, key, 0)) >= h.lines - 2) {
             CHECK(th_heap_push(&h, 7, key, 0) == TH_YES);
@@ -483,8 +502,8 @@ static void mutate(size_t kind, size_t i) {
     }
 }
 
-static void check_notices(bool keyed) {
-    start(keyed, 100); /* without spare capacity, whose bytes would be uninitialized */
+static void check_notices(th_identity which) {
+    start(which, 100); /* without spare capacity, whose bytes would be uninitialized */
     for (int64_t i = 0; i < 100; i++) th_heap_push(&h, any_ts(50) / 2, 3 * i, 0); /* avoids overflow in mutate */
     th_heap good = h, bad;
     size_t size[] = {h.cap * 8, h.cap * 8, h.cap * 8, h.cap * 4, h.lines * 64}, at[6] = {0};
@@ -513,9 +532,9 @@ static void check_notices(bool keyed) {
 }
 
 /* Other bytes than those of the heap are noticed before they are used. */
-static void implausible_blocks(bool keyed) {
+static void implausible_blocks(th_identity which) {
     for (size_t cap = 1; cap < 2000; cap = 2 * cap + below(5)) {
-        start(keyed, 0);
+        start(which, 0);
         move_to_block(cap);
         for (size_t n = 0; n < cap; n++) th_heap_push(&h, any_ts(1000), (int64_t)next(), any_ts(5));
         uint8_t *bytes = block, *saved = memory(th_heap_size(cap));
@@ -525,8 +544,8 @@ static void implausible_blocks(bool keyed) {
             if (kind == 1) memset(bytes, 0xFF, th_heap_size(cap));
             if (kind == 2)
                 for (size_t i = 0; i < th_heap_size(cap); i++) bytes[i] = (uint8_t)next();
-            if (kind == 3) th_heap_init(&h, keyed, next()), th_heap_place(&h, block, cap), h.len = cap;
-            if (kind == 4) th_heap_init(&h, keyed, heap_seed), th_heap_place(&h, block, cap), h.len = cap;
+            if (kind == 3) th_heap_init(&h, which, next()), th_heap_place(&h, block, cap), h.len = cap;
+            if (kind == 4) th_heap_init(&h, which, heap_seed), th_heap_place(&h, block, cap), h.len = cap;
             CHECK(cap < 20 || th_heap_plausible(&h) == (kind == 4));
             memcpy(bytes, saved, th_heap_size(cap));
         }
@@ -537,7 +556,7 @@ static void implausible_blocks(bool keyed) {
 
 /* Stored heaps have no index, so only the order and the identities are checked. */
 static void restore_notices(void) {
-    start(false, 100);
+    start(TH_BY_TIMER, 100);
     for (int64_t i = 0; i < 100; i++) th_heap_push(&h, i, i, 0);
     int64_t ts = h.ts[0];
     h.ts[0] = 60, h.key[0] = 1000;
@@ -550,11 +569,11 @@ static void restore_notices(void) {
 }
 
 static void copies(void) {
-    start(true, 200);
+    start(TH_BY_KEY, 200);
     batch b = any_batch(150, 1000);
     push_many(b);
     th_heap original = h;
-    th_heap_init(&h, true, 1);
+    th_heap_init(&h, TH_BY_KEY, 1);
     resize(original.cap);
     th_heap_copy(&h, &original);
     same();
@@ -625,13 +644,13 @@ int main(int count, char **arguments) {
     test_pack(steps);
     test_group(steps);
     test_text(steps);
-    for (int keyed = 0; keyed < 2; keyed++) {
+    for (th_identity which = TH_BY_TIMER; which <= TH_BY_NAME; which++) {
         use_blocks = false;
-        check_notices(keyed);
-        implausible_blocks(keyed);
+        check_notices(which);
+        implausible_blocks(which);
         use_blocks = true;
-        crowded_lines(keyed);
-        for (size_t done = 0; done < steps / 2; done += 200) random_steps(200, keyed);
+        crowded_lines(which);
+        for (size_t done = 0; done < steps / 2; done += 200) random_steps(200, which);
     }
     return 0;
 }

@@ -124,11 +124,11 @@ def _next_timers(state: CheckpointState, console: Console) -> None:
     timers = state.timers()
     keys = timers.columns[: len(state.key)]
     first = timers.orderBy(timers.columns[len(state.key) + 1], *keys).limit(_NEXT)
-    table = _table("Next timers", *map(_shown, keys), "fires at", "time domain")
+    table = _table("Next timers", *map(_shown, keys), "fires at", "time domain", "name")
     for row in _rows(first):
-        *key, timestamp, _, domain, _, _ = row.values()
+        *key, timestamp, _, domain, name, _ = row.values()
         at = _time(timestamp) or "beyond the year 9999"
-        table.add_row(*("null" if value is None else _shown(str(value)) for value in key), at, domain)
+        table.add_row(*("null" if value is None else _shown(str(value)) for value in key), at, domain, _shown(name or ""))
     _print(table, 0, console)
 
 

@@ -1,11 +1,11 @@
-# The methods of both heaps.
+# The methods of all heaps.
 
 cdef enum:
     _FEW = 32  # words of scratch memory on the stack, enough for 64 due rows
 
 
 cdef class _Heap(_HeapMemory):
-    """Base of both heaps."""
+    """Base of the heaps."""
 
     # ---- one timer ----
 
@@ -102,7 +102,7 @@ cdef class _Heap(_HeapMemory):
         cdef th_column key = rows.take(key_hashes, "key_hashes")
         cdef th_column ns = rows.take(namespaces, "namespaces")
         cdef size_t n = rows.count(), need = 0, cap = self.h.cap
-        cdef cnp.ndarray added = _empty(n, cnp.NPY_BOOL), where = _empty(n if self.h.by_key else 0, cnp.NPY_UINT32)
+        cdef cnp.ndarray added = _empty(n, cnp.NPY_BOOL), where = _empty(n if self.h.identity else 0, cnp.NPY_UINT32)
         while th_heap_push_many(&self.h, ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(added),
                                 <uint32_t *>cnp.PyArray_DATA(where), &need) == TH_FULL:
             self.grow(need)
@@ -319,7 +319,7 @@ cdef class _Heap(_HeapMemory):
             memcpy(rows, self.h.ts, n * sizeof(int64_t))
             memcpy(rows + n, self.h.key, n * sizeof(int64_t))
             memcpy(rows + 2 * n, self.h.ns, n * sizeof(int64_t))
-        return seal(1 + self.h.by_key, columns.astype("<i8", copy=False))
+        return seal(1 + <int>self.h.identity, columns.astype("<i8", copy=False))
 
     @classmethod
     def from_bytes(cls, data):
@@ -344,7 +344,7 @@ cdef class _Heap(_HeapMemory):
             heap.
         """
         cdef _Heap heap = cls.__new__(cls)
-        payload = unseal(1 + heap.h.by_key, data)
+        payload = unseal(1 + <int>heap.h.identity, data)
         if len(payload) % 24:
             raise ValueError(f"data must be a valid heap, with 24 bytes a timer, got {len(payload)} bytes of columns")
         cdef size_t n = len(payload) // 24

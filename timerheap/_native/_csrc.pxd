@@ -15,6 +15,11 @@ cdef extern from "th_heap.h" nogil:
         TH_DUPLICATE
         TH_CORRUPT
 
+    ctypedef enum th_identity:
+        TH_BY_TIMER
+        TH_BY_KEY
+        TH_BY_NAME
+
     ctypedef struct th_line:
         pass
 
@@ -28,13 +33,13 @@ cdef extern from "th_heap.h" nogil:
         size_t cap
         size_t lines
         uint64_t changes
-        bint by_key
+        th_identity identity
 
     ctypedef struct th_column:
         const int64_t *data
         ptrdiff_t step
 
-    void th_heap_init(th_heap *h, bint by_key, uint64_t seed)
+    void th_heap_init(th_heap *h, th_identity identity, uint64_t seed)
     size_t th_index_lines(size_t cap)
     void th_heap_reindex(th_heap *h)
     th_status th_heap_restore(th_heap *h)
@@ -53,6 +58,7 @@ cdef extern from "th_heap.h" nogil:
                                 uint32_t *where, size_t *need)
     void th_heap_find_many(const th_heap *h, th_column key, th_column ns, size_t n, uint8_t *found, int64_t *ts)
     void th_heap_remove_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *removed)
+    void th_heap_take_many(th_heap *h, th_column ts, th_column key, th_column ns, size_t n, uint8_t *taken)
     void th_heap_reschedule_many(th_heap *h, th_column ts, th_column new_ts, th_column key, th_column ns, size_t n,
                                  uint8_t *moved)
     size_t th_heap_count_keys(const th_heap *h, th_column key, size_t n, int64_t *table, size_t size)

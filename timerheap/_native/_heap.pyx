@@ -45,6 +45,7 @@ __all__ = [
     "KeyNumbers",
     "KeyTimerHeap",
     "KnownKeys",
+    "NamedTimerHeap",
     "Packing",
     "RowCells",
     "RowContext",
@@ -372,6 +373,50 @@ cdef class KeyTimerHeap(_Heap):
             ts = _int64(timestamp[0], "timestamp")
         key, ns = _int64(key_hash, "key_hash"), _int64(namespace, "namespace")
         return th_heap_find(&self.h, 0, key, ns, &row) and (not timestamp or self.h.ts[row] == ts)
+
+
+cdef class NamedTimerHeap(TimerHeap):
+    """A `TimerHeap` in which timers with a name, in another namespace than 0, move as in a `KeyTimerHeap`.
+
+    Where a method removes or finds a named timer, its timestamp is ignored.
+
+    Examples
+    --------
+    >>> heap = NamedTimerHeap()
+    >>> heap.push(5000, 1), heap.push(9000, 1), heap.push(5000, 1, 7), heap.push(9000, 1, 7)
+    (True, True, True, False)
+    >>> heap.timestamp_of(1, 7), len(heap)
+    (9000, 3)
+    """
+
+    def timestamp_of(self, key_hash, namespace):
+        """Return the timestamp of a named timer, or None. O(1)."""
+        cdef size_t row
+        cdef int64_t key = _int64(key_hash, "key_hash")
+        return self.h.ts[row] if th_heap_find(&self.h, 0, key, _int64(namespace, "namespace"), &row) else None
+
+    def take(self, timestamp, key_hash, namespace):
+        """Remove a timer if it is at `timestamp`, and return whether it was. O(log n)."""
+        return (timestamp, key_hash, namespace) in self and self.remove(timestamp, key_hash, namespace)
+
+    def take_many(self, timestamps, key_hashes, namespaces):
+        """Remove many timers that are at `timestamps`, one by one; return whether each was: bool, shape (n,)."""
+        cdef _Columns rows = _Columns(self)
+        cdef th_column ts = rows.take(timestamps, "timestamps")
+        cdef th_column key = rows.take(key_hashes, "key_hashes")
+        cdef th_column ns = rows.take(namespaces, "namespaces")
+        cdef size_t n = rows.count()
+        cdef cnp.ndarray taken = _empty(n, cnp.NPY_BOOL)
+        th_heap_take_many(&self.h, ts, key, ns, n, <uint8_t *>cnp.PyArray_DATA(taken))
+        self.give_back()
+        return taken
+
+    def __contains__(self, timer):
+        """Return whether a tuple (timestamp, key_hash, namespace) is in the heap, at that timestamp. O(1)."""
+        cdef size_t row
+        timestamp, key_hash, namespace = timer
+        cdef int64_t ts = _int64(timestamp, "timestamp"), key = _int64(key_hash, "key_hash")
+        return th_heap_find(&self.h, ts, key, _int64(namespace, "namespace"), &row) and self.h.ts[row] == ts
 
 
 include "_row_columns.pxi"

@@ -6,14 +6,19 @@ cdef enum:
 
 
 cdef class _HeapMemory(_Borrower):
-    """A heap and its memory; `h.by_key` selects the identity of a timer."""
+    """A heap and its memory; `h.identity` says which timers move."""
 
     cdef th_heap h
     cdef _Memory ts, key, ns, slot, line  # borrowed by h
 
     def __cinit__(self, *args, **kwargs):
         self.seed = _new_seed()
-        th_heap_init(&self.h, isinstance(self, KeyTimerHeap), self.seed)
+        cdef th_identity identity = TH_BY_TIMER
+        if isinstance(self, KeyTimerHeap):
+            identity = TH_BY_KEY
+        elif isinstance(self, NamedTimerHeap):
+            identity = TH_BY_NAME
+        th_heap_init(&self.h, identity, self.seed)
 
     def __init__(self, capacity=0):
         self.make_room(capacity, "capacity")
@@ -132,7 +137,7 @@ cdef class _HeapMemory(_Borrower):
 
     def _head(self):
         """Return a list of integers with which `_attach` finds the heap again, in any process. O(1)."""
-        return self.describe(1 + self.h.by_key, self.h.cap, self.h.len)
+        return self.describe(1 + <int>self.h.identity, self.h.cap, self.h.len)
 
     @classmethod
     def _attach(cls, memory, head):
@@ -142,9 +147,9 @@ cdef class _HeapMemory(_Borrower):
         `head` cannot be the head of a heap of this class in this memory.
         """
         cdef _HeapMemory heap = cls.__new__(cls)
-        cdef _Head h = _head_of(head, 1 + heap.h.by_key)
+        cdef _Head h = _head_of(head, 1 + <int>heap.h.identity)
         cdef void *start = heap.find(memory, &h, th_heap_size(h.cap))
-        th_heap_init(&heap.h, heap.h.by_key, h.seed)
+        th_heap_init(&heap.h, heap.h.identity, h.seed)
         th_heap_place(&heap.h, start, h.cap)
         heap.h.len = h.n
         heap.ts = heap.key = heap.ns = heap.room

@@ -10,6 +10,8 @@ cdef class RowContext:
     cdef RowSource source
     cdef tuple row
     cdef object key, at, domain, timers
+    cdef int64_t namespace  # of the timer
+    cdef public dict names  # as in `RowTimers`; its method `name` returns that of a namespace
 
     def __init__(self, timers):
         self.timers = timers
@@ -34,6 +36,10 @@ cdef class RowContext:
     def time_domain(self):
         """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
         return self.domain
+
+    def timer_name(self):
+        """See `timerheap.KeyedProcessFunction.OnTimerContext`."""
+        return self.names.name(self.namespace) if self.namespace else None
 
 
 @cython.final
@@ -127,7 +133,7 @@ cdef class RowLoop:
             numbers = numbered.number_many(ids)
             number = <const int64_t *>cnp.PyArray_DATA(numbers)
         process = self.function.process_element
-        context.source = rows
+        context.source, context.namespace = rows, 0
         for i in range(n):
             if stepping and ts[i] > INT64_MIN + self.wait and (i == 0 or ts[i] != ts[i - 1]):
                 self.step_to(ts[i] - 1 - self.wait)
@@ -177,9 +183,9 @@ cdef class RowLoop:
         """Fire the timers up to `time`, also those that callbacks register."""
         cdef RowContext context = self.context
         cdef KnownKeys keys
-        cdef int64_t timestamp, place
+        cdef int64_t timestamp, namespace, place
         on_timer = None
-        while timers.take_due(time, &timestamp):
+        while timers.take_due(time, &timestamp, &namespace):
             at = timestamp
             keys = self.ahead
             if not keys.find(self.current.id, &place):
@@ -189,7 +195,7 @@ cdef class RowLoop:
             else:
                 context.key = self.find_key(self.current.get(), at)
             context.row = None
-            context.at, context.domain = at, domain
+            context.at, context.domain, context.namespace = at, domain, namespace
             self.fired += 1
             if on_timer is None:
                 on_timer = self.function.on_timer

@@ -12,8 +12,9 @@ cdef class TimerChanges:
     """A journal of changes of one timer each: rows of (operation, timestamp, key hash, namespace).
 
     Where keys have numbers, the removal of a timer that was pushed since the last `take` undoes the push instead, and
-    the next push of the key takes its row. So a key that moves its timer many times has two rows. Timers that have
-    fired have none: the largest of their timestamps stands for all of them.
+    the next push of the key takes its row. So a key that moves its timer many times has two rows. A timer with a name
+    has one, which later changes of it overwrite. Timers that have fired have none: the largest of their timestamps
+    stands for all of them.
     """
 
     cdef cnp.ndarray array
@@ -85,34 +86,34 @@ cdef class TimerChanges:
         self.numbers = numbers
         return 0
 
-    cdef void push(self, int64_t ts, int64_t key, Py_ssize_t number, bint added) noexcept:
+    cdef void push(self, int64_t ts, int64_t key, int64_t ns, Py_ssize_t number, bint added) noexcept:
         """Record a push, which was `added` unless the timer existed."""
         cdef int64_t *row
         self.version += 1
         if self.fired_at == self.n and self.fired_key == key:
             self.fired_at = SIZE_MAX
             self.gone -= 1
-        if number >= 0 and added and self.latest[number]:
+        if number >= 0 and (added or ns) and self.latest[number]:
             row = self.rows + 4 * (self.latest[number] - 1)
-            if row[0] == _VOID and row[2] == key:
+            if row[2] == key and row[3] == ns and (ns or row[0] == _VOID):
                 row[0], row[1] = _PUSH, ts
-                self.voids -= 1
+                self.voids -= not ns
                 return
-        self.write(_PUSH, ts, key, 0)
+        self.write(_PUSH, ts, key, ns)
         if number >= 0:
-            self.latest[number] = self.n if added else 0
+            self.latest[number] = self.n if added or ns else 0
 
-    cdef void remove(self, int64_t ts, int64_t key, Py_ssize_t number) noexcept:
-        """Record the removal of a timer in the namespace 0."""
+    cdef void remove(self, int64_t ts, int64_t key, int64_t ns, Py_ssize_t number) noexcept:
+        """Record the removal of a timer."""
         cdef int64_t *row
         self.version += 1
         if number >= 0 and self.latest[number]:
             row = self.rows + 4 * (self.latest[number] - 1)
-            if row[0] == _PUSH and row[1] == ts and row[2] == key:
-                row[0] = _VOID
-                self.voids += 1
+            if row[2] == key and row[3] == ns and (ns or (row[0] == _PUSH and row[1] == ts)):
+                row[0] = _REMOVE if ns else _VOID  # an older timer of that name may have been moved
+                self.voids += not ns
                 return
-        self.write(_REMOVE, ts, key, 0)
+        self.write(_REMOVE, ts, key, ns)
         if number >= 0:
             self.latest[number] = self.n
 
@@ -169,48 +170,77 @@ cdef class RowTimers:
     cdef TimerHeap heap
     cdef TimerChanges changes
     cdef CurrentKey keys
-    cdef object pushed  # called with (timestamp, key id), or None
-    cdef dict due  # a heap of timestamps by key id, or None
+    cdef dict names  # namespaces by name; its method `new` gives a name one, and `find` returns it, or 0
+    cdef object pushed  # called with (timestamp, key id, namespace), or None
+    cdef dict due  # a heap of (timestamp, namespace) by key id, or None
     cdef int64_t until
 
-    def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None):
-        self.heap, self.changes, self.keys = heap, changes, keys
+    def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None,
+                 dict names not None):
+        self.heap, self.changes, self.keys, self.names = heap, changes, keys, names
 
     def on_push(self, pushed):
-        """Call ``pushed(timestamp, key_id)`` after each registration from now on."""
+        """Call ``pushed(timestamp, key_id, namespace)`` after each registration from now on."""
         self.pushed = pushed
 
     def collect_due(self, dict due, int64_t until):
-        """Push registered timestamps up to `until` to the lists in `due`, by key id, or to none if it is None."""
+        """Push registered timers up to `until` to the lists in `due`, by key id, or to none if it is None."""
         self.due, self.until = due, until
 
-    cdef int register(self, object timestamp) except -1:
-        cdef int64_t ts = _int64(timestamp, "timestamp"), key = self.keys.id
+    cdef int64_t namespace_of(self, object name, bint is_new) except? -1:
+        cdef PyObject *known
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, got {_shown(name)}")
+        known = PyDict_GetItemWithError(self.names, name)
+        if known is not NULL:
+            return <object>known
+        return self.names.new(name) if is_new else self.names.find(name)
+
+    cdef int register(self, object timestamp, object name) except -1:
+        cdef int64_t ts = _int64(timestamp, "timestamp")
+        cdef int64_t ns = 0 if name is None else self.namespace_of(name, True), key = self.keys.id
         cdef TimerHeap heap = self.heap
         cdef TimerChanges changes = self.changes
         cdef th_status status = TH_FULL
         cdef Py_ssize_t number
         while status == TH_FULL:  # growing the heap may take the room in the journal, or the number, away again
             number = self.number_of(changes, key)
-            status = th_heap_push(&heap.h, ts, key, 0)
+            status = th_heap_push(&heap.h, ts, key, ns)
             if status == TH_FULL:
                 heap.grow(heap.h.len + 1)
-        changes.push(ts, key, number, status == TH_YES)
+        changes.push(ts, key, ns, number, status == TH_YES)
         if self.pushed is not None:
-            self.pushed(ts, key)
+            self.pushed(ts, key, ns)
         if self.due is not None and ts <= self.until:
-            heappush(self.due.setdefault(key, []), ts)
+            heappush(self.due.setdefault(key, []), (ts, ns))
         return 0
 
-    cdef int delete(self, object timestamp) except -1:
-        cdef int64_t ts = _int64(timestamp, "timestamp"), key = self.keys.id
+    cdef int delete(self, object timestamp, object name) except -1:
+        cdef int64_t ts = 0, ns = 0, key
         cdef TimerHeap heap = self.heap
         cdef TimerChanges changes = self.changes
-        cdef Py_ssize_t number = self.number_of(changes, key)
-        if th_heap_remove(&heap.h, ts, key, 0):
-            changes.remove(ts, key, number)
+        cdef Py_ssize_t number
+        if name is None:
+            ts = _int64(timestamp, "timestamp")
+        elif timestamp is not None:
+            raise TypeError(f"timestamp must be left out for the timer with the name {name!r}, got {timestamp!r}")
+        else:
+            ns = self.namespace_of(name, False)
+            if not ns:
+                return 0
+        key = self.keys.id
+        number = self.number_of(changes, key)
+        if th_heap_remove(&heap.h, ts, key, ns):
+            changes.remove(ts, key, ns, number)
             heap.give_back()
         return 0
+
+    def timestamp_of(self, name):
+        """Return the timestamp of the current key's timer of this name, or None. O(1)."""
+        cdef size_t row
+        cdef TimerHeap heap = self.heap
+        cdef int64_t ns = self.namespace_of(name, False)
+        return heap.h.ts[row] if ns and th_heap_find(&heap.h, 0, self.keys.id, ns, &row) else None
 
     cdef inline Py_ssize_t number_of(self, TimerChanges changes, int64_t key) except -2:
         """Make room for one change of `key`, which is current, and return its number."""
@@ -220,18 +250,18 @@ cdef class RowTimers:
             raise RuntimeError("the current key must not change while a timer is registered or deleted")
         return number
 
-    cdef bint take_due(self, int64_t time, int64_t *timestamp) except -1:
+    cdef bint take_due(self, int64_t time, int64_t *timestamp, int64_t *namespace) except -1:
         """Remove the first timer if its timestamp is <= `time`, and make its key current; return whether it was."""
         cdef TimerHeap heap = self.heap
-        cdef int64_t ts, key
+        cdef int64_t ts, key, ns
         if not heap.h.len or heap.h.ts[0] > time:
             return False
-        ts, key = heap.h.ts[0], heap.h.key[0]
+        ts, key, ns = heap.h.ts[0], heap.h.key[0], heap.h.ns[0]
         self.keys.set(key, -1)
         self.changes.fire(ts, key)
         th_heap_pop(&heap.h)
         heap.give_back()
-        timestamp[0] = ts
+        timestamp[0], namespace[0] = ts, ns
         return True
 
 
@@ -263,24 +293,24 @@ cdef class RowTimerService:
             self._no_processing_time()
         return self.now
 
-    def register_event_time_timer(self, timestamp):
+    def register_event_time_timer(self, timestamp, *, name=None):
         """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.event
-        timers.register(timestamp)
+        timers.register(timestamp, name)
 
-    def register_processing_time_timer(self, timestamp):
+    def register_processing_time_timer(self, timestamp, *, name=None):
         """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.processing
         if self.now is None:
             self._no_processing_time()
-        timers.register(timestamp)
+        timers.register(timestamp, name)
 
-    def delete_event_time_timer(self, timestamp):
+    def delete_event_time_timer(self, timestamp=None, *, name=None):
         """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.event
-        timers.delete(timestamp)
+        timers.delete(timestamp, name)
 
-    def delete_processing_time_timer(self, timestamp):
+    def delete_processing_time_timer(self, timestamp=None, *, name=None):
         """See `timerheap.TimerService`."""
         cdef RowTimers timers = self.processing
-        timers.delete(timestamp)
+        timers.delete(timestamp, name)

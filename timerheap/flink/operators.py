@@ -68,6 +68,9 @@ class FunctionContext(KeyedCoProcessFunction.OnTimerContext):
     def time_domain(self) -> TimeDomain:
         return self.domain
 
+    def timer_name(self) -> None:
+        return None
+
     def set_output_timestamp(self, timestamp: int | None) -> None:
         self.output_timestamp = None if timestamp is None else int64("timestamp", timestamp)
 

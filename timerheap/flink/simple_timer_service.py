@@ -12,6 +12,8 @@ from timerheap.functions import TimerService
 class SimpleTimerService(TimerService):
     """The timers of the current key in an internal timer service, like Flink's ``SimpleTimerService``.
 
+    As in Flink, its timers have no names.
+
     Registering and deleting cost O(log n) in the timers of all keys. The methods that list the timers of a
     key or return the next one are not in Flink and scan all timers, O(n). Use them rarely; a function that
     needs its timestamps often should keep them in state.
@@ -53,19 +55,19 @@ class SimpleTimerService(TimerService):
         """Return the watermark, epoch milliseconds."""
         return self._internal.current_watermark()
 
-    def register_event_time_timer(self, timestamp: int) -> None:
+    def register_event_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
         """Register a timer that fires when the watermark reaches `timestamp`, epoch milliseconds."""
         self._internal.register_event_time_timer(None, timestamp)
 
-    def register_processing_time_timer(self, timestamp: int) -> None:
+    def register_processing_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
         """Register a timer that fires when the clock has passed `timestamp`, epoch milliseconds."""
         self._internal.register_processing_time_timer(None, timestamp)
 
-    def delete_event_time_timer(self, timestamp: int) -> None:
+    def delete_event_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
         """Delete the event-time timer with that timestamp if it exists."""
         self._internal.delete_event_time_timer(None, timestamp)
 
-    def delete_processing_time_timer(self, timestamp: int) -> None:
+    def delete_processing_time_timer(self, timestamp: int) -> None:  # type: ignore[override]
         """Delete the processing-time timer with that timestamp if it exists."""
         self._internal.delete_processing_time_timer(None, timestamp)
 
@@ -77,11 +79,11 @@ class SimpleTimerService(TimerService):
         """Return the timestamps of the processing-time timers, earliest first. A scan, O(n)."""
         return _timestamps(self._internal.processing_time_timers_of_key(self._key()))
 
-    def next_event_time_timer(self) -> int | None:
+    def next_event_time_timer(self) -> int | None:  # type: ignore[override]
         """Return the timestamp of the next event-time timer, or None. A scan, O(n)."""
         return next(iter(self.event_time_timers()), None)
 
-    def next_processing_time_timer(self) -> int | None:
+    def next_processing_time_timer(self) -> int | None:  # type: ignore[override]
         """Return the timestamp of the next processing-time timer, or None. A scan, O(n)."""
         return next(iter(self.processing_time_timers()), None)
 

@@ -151,8 +151,6 @@ class Query:
             key_fields=[field.with_metadata(each) for field, each in zip(fields, metadata, strict=True)],
             rows=self.schema,
             order=self.order,
-            one_timer_per_key=isinstance(self.work, BatchProcessFunction) and self.work.one_timer_per_key,
-            names_namespaces=isinstance(self.work, BatchProcessFunction),
             windows=self.windows,
             drop_state=self.drop_state,
             encrypted=self.encrypted,

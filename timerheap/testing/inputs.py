@@ -179,14 +179,13 @@ class PendingTimer(NamedTuple):
         As ``ctx.get_current_key()`` returns it: a value, or a Row of several key columns.
     timestamp : int
         Epoch ms.
-    namespace : int
-        0 for functions on rows.
+    name : str or None, default None
     time_domain : TimeDomain
     """
 
     key: Any
     timestamp: int
-    namespace: int = 0
+    name: str | None = None
     time_domain: TimeDomain = TimeDomain.EVENT_TIME
 
 
@@ -208,7 +207,8 @@ class GroupContents:
             columns = (timers.heap.timestamps.tolist(), ids.tolist(), timers.heap.namespaces.tolist())
             pending = list(zip(*columns, self._keys(ids), strict=True))
             pending = sorted(pending, key=lambda timer: timer[:3])
-            found += [PendingTimer(key, at, namespace, domain) for at, _, namespace, key in pending]
+            name = self._group.timer_names.name
+            found += [PendingTimer(key, at, name(namespace), domain) for at, _, namespace, key in pending]
         return found
 
     def state(self, name: str) -> dict[Any, Any]:

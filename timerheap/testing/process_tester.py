@@ -110,7 +110,7 @@ class ProcessTester:
     >>> tester.advance_watermark(1_499)
     []
     >>> tester.timers()[0]
-    PendingTimer(key='ann', timestamp=1500, namespace=0, time_domain=<TimeDomain.EVENT_TIME: 0>)
+    PendingTimer(key='ann', timestamp=1500, name=None, time_domain=<TimeDomain.EVENT_TIME: 0>)
     >>> tester.advance_watermark(1_500)
     [Row(user='ann', due=1500)]
     """

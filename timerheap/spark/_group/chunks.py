@@ -30,6 +30,7 @@ CLOCK = 21
 SLICES = 22
 EVENT_EXPIRIES = 23
 PROCESSING_EXPIRIES = 24
+TIMER_NAMES = 25
 USER_STATE = 64
 
 _TARGET_BYTES = 1 << 20  # a load takes about 0.5 ms of CPU for each chunk, whatever its size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from timerheap._native._heap import KeyTimerHeap, xxh64
+from timerheap._native._heap import xxh64
 from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
     ChunkReader,
@@ -27,6 +27,7 @@ from timerheap.spark._group.chunks import (
     PROCESSING_TIMERS,
     ROWS,
     SLICES,
+    TIMER_NAMES,
     USER_STATE,
     pieces,
 )
@@ -34,18 +35,17 @@ from timerheap.spark._group.growing_state import UserState, attached_state, head
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.row_buffer import RowBuffer, RowOrder
-from timerheap.spark._group.timers import JournalledTimers
+from timerheap.spark._group.timers import JournalledTimers, TimerNames
 from timerheap.timer import MIN_WATERMARK
 
 if TYPE_CHECKING:
     from timerheap.spark._group.open_windows import StoredWindows, WindowsPart
     from timerheap.spark._slices import WindowSpec
 
-_TIMERS = (EVENT_TIMERS, PROCESSING_TIMERS)
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 _PARTS = ("keys", "event", "processing", "rows", "slices")
-_NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {"states": {}, "expiries": {}}  # the head of a new group
+_NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {"names": None, "states": {}, "expiries": {}}  # the head of a new group
 
 BROADCAST_STATE = "broadcast:"
 """Prefix of the names of broadcast states, which a function asks for when it has rows.
@@ -65,8 +65,6 @@ class GroupLayout:
     key_fields: list[pa.Field]
     rows: pa.Schema  # of rows that may wait
     order: RowOrder
-    one_timer_per_key: bool  # if so, a new timestamp moves it
-    names_namespaces: bool  # whether timers may be in other namespaces than 0
     windows: WindowSpec | None  # None for a function
     drop_state: tuple[str, ...]  # names of states that a load leaves out
     encrypted: bool = False  # Spark encrypts local files, so that live groups must stay in memory
@@ -88,11 +86,12 @@ class KeyGroup:
         self.late_rows = 0
         self.wake_up: int | None = None
         self.watermark = MIN_WATERMARK
-        single, windows = layout.one_timer_per_key, layout.windows
+        windows = layout.windows
         heads = _NEW if head is None else head
         self.keys = KeyTable(layout.key_fields, memory, heads["keys"])
-        self.event_timers = JournalledTimers(EVENT_TIMERS, single, memory, heads["event"])
-        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, single, memory, heads["processing"])
+        self.event_timers = JournalledTimers(EVENT_TIMERS, memory, heads["event"])
+        self.processing_timers = JournalledTimers(PROCESSING_TIMERS, memory, heads["processing"])
+        self.timer_names = TimerNames(memory, heads["names"])
         self.rows = RowBuffer(layout.rows, layout.order, memory, heads["rows"])
         self.slices: WindowsPart | None = None
         if windows is not None:
@@ -104,7 +103,7 @@ class KeyGroup:
         }
         expiries = heads["expiries"]
         self._expiries: dict[bool, JournalledTimers] = {
-            event_time: JournalledTimers(_EXPIRIES[event_time], False, memory, expiries[name])
+            event_time: JournalledTimers(_EXPIRIES[event_time], memory, expiries[name], named=False)
             for event_time, name in zip((False, True), _EXPIRY_NAMES, strict=True)
             if name in expiries
         }
@@ -120,6 +119,7 @@ class KeyGroup:
             "keys": self.keys.head(),
             "event": self.event_timers.head(),
             "processing": self.processing_timers.head(),
+            "names": None if self.timer_names.table is None else self.timer_names.table.head(),
             "rows": self.rows.head(),
             "slices": None if self.slices is None else self.slices.head(),
             "states": {name: head_of(state) for name, state in self.states.items()},
@@ -137,6 +137,8 @@ class KeyGroup:
         yield from (self.keys, self.event_timers, self.processing_timers, self.rows)
         if self.slices is not None:
             yield self.slices
+        if self.timer_names.table is not None:
+            yield self.timer_names.table
         yield from self.states.values()
         yield from self._expiries.values()
 
@@ -146,6 +148,8 @@ class KeyGroup:
             return self._restored_state(kind, name, schema)
         if kind in _EXPIRIES:
             return self.expiries(event_time=kind == EVENT_EXPIRIES)
+        if kind == TIMER_NAMES:
+            return self.timer_names.part()
         builtin: dict[int, CheckpointedPart] = {
             part.kind: part for part in self.parts() if part.kind < USER_STATE
         }
@@ -156,21 +160,16 @@ class KeyGroup:
                 "version that wrote them, or start a new checkpoint"
             )
         if part.name != name:
-            if kind == SLICES:
-                raise ValueError(
-                    f"the checkpoint has the windows {name}, and the query has {part.name}; keep the "
-                    "windows and their aggregates as they were, or start a new checkpoint"
-                )
             raise ValueError(
-                f"one_timer_per_key must stay as it was: the checkpoint's timers are a {name}, the "
-                f"query's a {part.name}; change it back, or start a new checkpoint"
+                f"the checkpoint has the windows {name}, and the query has {part.name}; keep the "
+                "windows and their aggregates as they were, or start a new checkpoint"
             )
         return part
 
     def expiries(self, event_time: bool) -> JournalledTimers:
         """Return when states with a time to live expire; the namespace is `expiry_namespace` of a state."""
         if event_time not in self._expiries:
-            self._expiries[event_time] = JournalledTimers(_EXPIRIES[event_time], False, self.memory)
+            self._expiries[event_time] = JournalledTimers(_EXPIRIES[event_time], self.memory, named=False)
         return self._expiries[event_time]
 
     def due_expiries(self, event_time: bool, time: int, states: Set[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -262,6 +261,8 @@ class KeyGroup:
         if 2 * self.losses() < self._size():
             return
         self._losses_seen += self.losses()
+        heaps = self.event_timers.heap, self.processing_timers.heap
+        self.timer_names.retain([heap.namespaces for heap in heaps])
         holders = [self.event_timers.heap.key_hashes, self.processing_timers.heap.key_hashes, self.rows.ids()]
         holders += [
             table.ids() for name, table in self.states.items() if not name.startswith(BROADCAST_STATE)
@@ -286,7 +287,6 @@ class KeyGroup:
         """
         for timers in (self.event_timers, self.processing_timers):
             timers.heap.reserve(0)  # from now on the memory may shrink
-            self._check_namespaces(timers)
         for timers in self._expiries.values():
             timers.heap.reserve(0)
         self.rows.loaded(self.watermark)
@@ -295,15 +295,6 @@ class KeyGroup:
         self._losses_seen = 0
         self._losses_seen = self.losses() - (self._size() if losses is None else losses)
         return self
-
-    def _check_namespaces(self, timers: JournalledTimers) -> None:
-        named = int(np.count_nonzero(timers.heap.namespaces))
-        if named and not self.layout.names_namespaces:
-            raise ValueError(
-                f"function must be a BatchProcessFunction as before, since {named} timers of a key group are "
-                "in namespaces other than 0, which other functions cannot name; go back to the old function, "
-                "which may delete them"
-            )
 
     def _size(self) -> int:
         return len(self.keys) + sum(
@@ -315,8 +306,7 @@ def _shape(layout: GroupLayout) -> list[Any]:
     """Return JSON values that are equal for layouts whose groups have the same parts."""
     key = [field.name for field in layout.key_fields]
     windows = None if layout.windows is None else layout.windows.name
-    timers = layout.one_timer_per_key, layout.names_namespaces
-    return [key, str(layout.rows), layout.order, *timers, windows]
+    return [key, str(layout.rows), layout.order, windows]
 
 
 def expiry_namespace(name: str) -> int:
@@ -354,13 +344,10 @@ class StoredGroup(KeyGroup):
         runs = [run for run in manifest.runs if run.kind in kinds]
         found = {run.kind: (name, schema) for run, name, schema in described(store, runs)}
         rows = found[ROWS][1] if ROWS in found else pa.schema([])
-        single = any(found[kind][0] == KeyTimerHeap.__name__ for kind in _TIMERS if kind in found)
         layout = GroupLayout(
             key_fields=KeyTable.fields(found[KEYS][1]) if KEYS in found else [],
             rows=RowBuffer.rows_of(rows),
             order="event_time",
-            one_timer_per_key=single,
-            names_namespaces=True,
             windows=None,
             drop_state=(),
         )
@@ -395,7 +382,7 @@ def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator
     targets = np.unique(key_groups)
     for part in group.parts():
         rows = part.snapshot()
-        if part.name.startswith(BROADCAST_STATE):
+        if part.kind == TIMER_NAMES or part.name.startswith(BROADCAST_STATE):
             if first:
                 parts.append((part, rows, None))
                 targets = np.arange(max_parallelism)

@@ -1,4 +1,4 @@
-"""A key group's timers: a native heap whose changes are journalled for the checkpoint."""
+"""A key group's timers and their names: a native heap whose changes are journalled for the checkpoint."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap._native._heap import CurrentKey, KeyTimerHeap, RowTimers, TimerChanges, TimerHeap, row_order
+from timerheap._native._heap import (
+    CurrentKey,
+    KeyTimerHeap,
+    NamedTimerHeap,
+    RowTimers,
+    TimerChanges,
+    TimerHeap,
+    row_order,
+    xxh64,
+)
+from timerheap.spark._group.chunks import TIMER_NAMES
 from timerheap.spark._group.memory import PROCESS, Memory
+from timerheap.spark._group.value_state import StateTable
 from timerheap.timer import TimerBatch
 
 PUSH, REMOVE, POP_DUE = 0, 1, 2  # of the last only the timestamp counts, which is the watermark
@@ -51,12 +62,12 @@ class TimerJournal(NamedTuple):
         return pa.RecordBatch.from_arrays([pa.array(column) for column in self], schema=SCHEMA)
 
 
-def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> TimerJournal:
-    """Return the shortest journal with the effect of another, for timers of either identity; O(n).
+def net_effect(journal: TimerJournal, named: np.ndarray) -> TimerJournal:
+    """Return the shortest journal with the effect of another; `named` is which rows' timers move; O(n).
 
     It pops up to a watermark, then removes and pushes different timers. Only the last operation on a timer
-    counts, and a timer that is popped after its push is gone. With one timer per key an older one may have
-    had another timestamp, so the timer popped becomes a removal; else the pop at the start removes the older
+    counts, and a timer that is popped after its push is gone. An older timer of its name may have had another
+    timestamp, so a named timer that is popped becomes a removal; else the pop at the start removes the older
     ones of all that the journal popped.
     """
     pops = journal.ops == POP_DUE
@@ -64,15 +75,13 @@ def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> TimerJournal:
     highest = np.where(pops, journal.timestamps, np.iinfo(np.int64).min)
     highest = np.maximum.accumulate(highest[::-1])[::-1]  # of the pops from each row on
     fired = (journal.timestamps <= highest) & (np.arange(len(pops)) < popped.max(initial=-1))
-    rows, fired = journal.take(~pops), fired[~pops]
-    last = _last_of_each(rows, one_timer_per_key)
-    rows, fired = rows.take(last), fired[last]
+    rows, fired, named = journal.take(~pops), fired[~pops], named[~pops]
+    last = _last_of_each(rows, named)
+    rows, fired, named = rows.take(last), fired[last], named[last]
     pushed = rows.ops == PUSH
-    removed = ~pushed
-    if one_timer_per_key:
-        removed |= fired
-    elif len(popped):
-        removed &= rows.timestamps > highest[0]
+    removed = ~pushed | (named & fired)
+    if len(popped):
+        removed &= named | (rows.timestamps > highest[0])
     removals = rows.take(removed)
     removals.ops[:] = REMOVE
     parts = [removals, rows.take(pushed & ~fired)]
@@ -82,17 +91,17 @@ def net_effect(journal: TimerJournal, one_timer_per_key: bool) -> TimerJournal:
     return TimerJournal(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _last_of_each(journal: TimerJournal, one_timer_per_key: bool) -> np.ndarray:
+def _last_of_each(journal: TimerJournal, named: np.ndarray) -> np.ndarray:
     """Return the rows of the last operation on each timer; a heap is used as an exact index."""
     key = journal.key_hashes, journal.namespaces
     rows = np.arange(len(journal.ops))
     last = KeyTimerHeap()
     last.push_many(rows, *key)
-    if one_timer_per_key:
+    if named.all():
         return np.sort(last.timestamps)
     number, _ = last.timestamps_of(*key)  # of the key and the namespace
     last = KeyTimerHeap()
-    last.push_many(rows, journal.timestamps, number)
+    last.push_many(rows, np.where(named, 0, journal.timestamps), number)
     return np.sort(last.timestamps)
 
 
@@ -112,37 +121,38 @@ def due_keys(heap: TimerHeap | KeyTimerHeap, time: int, limit: int) -> np.ndarra
 
 
 class TimersOfKeys:
-    """The timers of single keys in a `TimerHeap`.
+    """The timers of single keys in a heap.
 
     The first questions scan the heap. Further ones sort it once, and then cost what they return; timers that
     were pushed later are remembered.
     """
 
-    def __init__(self, heap: TimerHeap) -> None:
+    def __init__(self, heap: NamedTimerHeap) -> None:
         self._heap = heap
         self._scans = 0
-        self._sorted: tuple[np.ndarray, np.ndarray] | None = None  # key ids and timestamps, by key id
-        self._pushed: dict[int, set[int]] = {}  # timestamps by key id, since then
+        self._sorted: tuple[np.ndarray, ...] | None = None  # key ids, timestamps, namespaces, by key id
+        self._pushed: dict[int, set[tuple[int, int]]] = {}  # timers by key id, since then
 
-    def push(self, timestamp: int, key_id: int) -> None:
+    def push(self, timestamp: int, key_id: int, namespace: int) -> None:
         """Record a new timer."""
         if self._sorted is not None:
-            self._pushed.setdefault(key_id, set()).add(timestamp)
+            self._pushed.setdefault(key_id, set()).add((timestamp, namespace))
 
-    def timestamps(self, key_id: int) -> list[int]:
-        """Return the timestamps of a key's timers, of namespace 0, in ascending order."""
+    def timers(self, key_id: int) -> list[tuple[int, int]]:
+        """Return the timestamps and namespaces of a key's timers, in ascending order."""
+        heap = self._heap
         if self._sorted is None and self._scans < _SCANS:
             self._scans += 1
-            rows = (self._heap.key_hashes == key_id) & (self._heap.namespaces == 0)
-            scanned: list[int] = np.sort(self._heap.timestamps[rows]).tolist()
-            return scanned
+            rows = heap.key_hashes == key_id
+            return sorted(zip(heap.timestamps[rows].tolist(), heap.namespaces[rows].tolist(), strict=True))
         if self._sorted is None:
-            order = np.argsort(self._heap.key_hashes)
-            self._sorted = self._heap.key_hashes[order], self._heap.timestamps[order]
-        ids, timestamps = self._sorted
-        start, stop = ids.searchsorted(key_id), ids.searchsorted(key_id, "right")
-        found = {*timestamps[start:stop].tolist(), *self._pushed.get(key_id, ())}
-        return sorted(timestamp for timestamp in found if (timestamp, key_id, 0) in self._heap)
+            order = np.argsort(heap.key_hashes)
+            self._sorted = heap.key_hashes[order], heap.timestamps[order], heap.namespaces[order]
+        ids, *columns = self._sorted
+        mine = slice(ids.searchsorted(key_id), ids.searchsorted(key_id, "right"))
+        found = {*zip(*(column[mine].tolist() for column in columns), strict=True)}
+        found |= self._pushed.get(key_id, set())
+        return sorted(timer for timer in found if (timer[0], key_id, timer[1]) in heap)
 
 
 _MANY_RUNS = 16
@@ -150,25 +160,27 @@ _FEW = 64  # changes that are copied one by one: for so few, keeping their colum
 
 
 class JournalledTimers:
-    """A `TimerHeap` or `KeyTimerHeap` that records its changes since the last save.
+    """A `NamedTimerHeap` that records its changes since the last save.
 
-    `single`, a `TimerChanges`, receives changes of few timers.
+    `single`, a `TimerChanges`, receives changes of few timers. With `named` false no timer moves, whatever its
+    namespace.
     """
 
     schema = SCHEMA
+    name = ""
     id_column = 2
     _losses: int
 
     def __init__(
-        self, kind: int, one_timer_per_key: bool, memory: Memory = PROCESS, head: Sequence[Any] = ()
+        self, kind: int, memory: Memory = PROCESS, head: Sequence[Any] = (), *, named: bool = True
     ) -> None:
         self.kind = kind
-        class_ = KeyTimerHeap if one_timer_per_key else TimerHeap
+        self.named = named
+        class_ = NamedTimerHeap if named else TimerHeap
         self._losses, heap = head or (0, None)
-        self.heap: TimerHeap | KeyTimerHeap = class_() if heap is None else class_._attach(memory, heap)
+        self.heap: TimerHeap = class_() if heap is None else class_._attach(memory, heap)
         if heap is None:
             self.heap._lend(memory)
-        self.name = type(self.heap).__name__
         self.single = TimerChanges()
         self._journal: list[tuple[int, TimerJournal]] = []  # the number of rows; columns may be scalars
 
@@ -200,11 +212,8 @@ class JournalledTimers:
     def remove_many(
         self, timestamps: npt.ArrayLike, key_hashes: npt.ArrayLike, namespaces: npt.ArrayLike
     ) -> np.ndarray:
-        """Remove timers, like the heap's ``remove_many``; with one timer per key, `timestamps` is ignored."""
-        if isinstance(self.heap, TimerHeap):
-            removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
-        else:
-            removed = self.heap.remove_many(key_hashes, namespaces)
+        """Remove timers, like the heap's ``remove_many``."""
+        removed = self.heap.remove_many(timestamps, key_hashes, namespaces)
         self._losses += int(np.count_nonzero(removed))
         self._record(REMOVE, len(removed), timestamps, key_hashes, namespaces)
         return removed
@@ -224,22 +233,15 @@ class JournalledTimers:
 
         Nothing is recorded: call `taken` when all timers up to a watermark have been taken.
         """
-        if isinstance(self.heap, TimerHeap):
-            live = self.heap.remove_many(timestamps, key_hashes, namespaces)
-        else:
-            at, live = self.heap.timestamps_of(key_hashes, namespaces)
-            live &= at == timestamps
-            self.heap.remove_many(key_hashes[live], namespaces[live])
+        assert isinstance(self.heap, NamedTimerHeap)
+        live = self.heap.take_many(timestamps, key_hashes, namespaces)
         self._losses += int(np.count_nonzero(live))
         return live
 
     def take(self, timestamp: int, key_hash: int, namespace: int) -> bool:
         """Do the same for one timer, in a fraction of the time."""
-        heap = self.heap
-        if isinstance(heap, TimerHeap):
-            live = heap.remove(timestamp, key_hash, namespace)
-        else:
-            live = heap.timestamp_of(key_hash, namespace) == timestamp and heap.remove(key_hash, namespace)
+        assert isinstance(self.heap, NamedTimerHeap)
+        live = self.heap.take(timestamp, key_hash, namespace)
         self._losses += live
         return live
 
@@ -275,7 +277,7 @@ class JournalledTimers:
         if until is None:
             self._append(changes)
             return
-        self._append(changes[changes[:, 1] > until])
+        self._append(changes[(changes[:, 1] > until) | (changes[:, 3] != 0)])  # a name's may have been later
         self._append(np.array([[POP_DUE, until, 0, 0]]))
         heap = self.heap
         if len(left := heap._due_rows(until)):  # registered for a time that was over
@@ -335,10 +337,8 @@ class JournalledTimers:
             self.heap.push_many(timestamps, key_hashes, namespaces)
         elif op == POP_DUE:
             self.heap.pop_due(int(timestamps.max()))
-        elif isinstance(self.heap, TimerHeap):
-            self.heap.remove_many(timestamps, key_hashes, namespaces)
         else:
-            self.heap.remove_many(key_hashes, namespaces)
+            self.heap.remove_many(timestamps, key_hashes, namespaces)
 
     def reserve(self, times: float) -> None:
         self.heap.reserve(ceil(times * len(self.heap)))
@@ -347,7 +347,7 @@ class JournalledTimers:
         return self._merged(TimerJournal.of(pa.concat_batches(batches))).to_arrow()
 
     def _merged(self, journal: TimerJournal) -> TimerJournal:
-        return net_effect(journal, isinstance(self.heap, KeyTimerHeap))
+        return net_effect(journal, (journal.namespaces != 0) & self.named)
 
     def __len__(self) -> int:
         """Return the number of timers."""
@@ -361,25 +361,97 @@ def _kept(column: npt.ArrayLike) -> np.ndarray:
     return np.array(column, np.int64)
 
 
-class KeyTimers(RowTimers):
-    """The timers of the current key in one time domain, in a `TimerHeap`, for a function on rows."""
+class TimerNames(dict[str, int]):
+    """The namespaces of the names of a key group's timers, filled as they are asked for.
 
-    def __init__(self, timers: JournalledTimers, keys: CurrentKey) -> None:
-        assert isinstance(timers.heap, TimerHeap)
-        super().__init__(timers.heap, timers.single, keys)
+    The namespace of a name is a hash of it, above 0. `table` has all names by namespace, None if there are
+    none.
+    """
+
+    table: StateTable | None
+
+    def __init__(self, memory: Memory = PROCESS, head: Sequence[Any] | None = None) -> None:
+        self._memory = memory
+        self.table = None if head is None else self._new_table(head)
+
+    def _new_table(self, head: Sequence[Any] = ()) -> StateTable:
+        return StateTable(TIMER_NAMES, "", pa.string(), self._memory, head)
+
+    def part(self) -> StateTable:
+        """Return the table, which is new if there was none."""
+        if self.table is None:
+            self.table = self._new_table()
+        return self.table
+
+    def _look_up(self, name: str) -> tuple[int, str | None]:
+        """Return the namespace of a name, and the name that has it."""
+        try:
+            namespace = max(xxh64(name.encode()) >> 1, 1)
+        except UnicodeEncodeError:
+            raise ValueError(f"name must be valid Unicode, got {name!r}") from None
+        return namespace, None if self.table is None else self.table.load(namespace)
+
+    def find(self, name: str) -> int:
+        """Return the namespace of a name, or 0 if it is not in use."""
+        namespace, held = self._look_up(name)
+        if held != name:
+            return 0
+        self[name] = namespace
+        return namespace
+
+    def new(self, name: str) -> int:
+        """Return the namespace of a name; from now on it is in use."""
+        namespace, held = self._look_up(name)
+        if held is None:
+            self.part().store(namespace, name)
+        elif held != name:
+            raise ValueError(f"name must have another hash than {held!r}, got {name!r}; choose another name")
+        self[name] = namespace
+        return namespace
+
+    def name(self, namespace: int) -> str | None:
+        """Return the name that has a namespace; None for 0."""
+        name: str | None = self.part().load(namespace) if namespace else None
+        return name
+
+    def names(self, namespaces: np.ndarray) -> np.ndarray:
+        """Return the names of n namespaces, None for 0: an array of objects, shape (n,)."""
+        distinct, number = np.unique(namespaces, return_inverse=True)
+        found: np.ndarray = np.array([*map(self.name, distinct.tolist()), None], object)[number]
+        return found
+
+    def retain(self, namespaces: list[np.ndarray]) -> None:
+        """Drop the names whose namespaces are in none of the arrays."""
+        if self.table is not None:
+            for dead in np.setdiff1d(self.table.ids(), np.concatenate(namespaces)).tolist():
+                self.pop(self.table.load(dead), None)
+                self.table.store(dead, None)
+
+
+class KeyTimers(RowTimers):
+    """The timers of the current key in one time domain, for a function on rows."""
+
+    def __init__(self, timers: JournalledTimers, keys: CurrentKey, names: TimerNames) -> None:
+        assert isinstance(timers.heap, NamedTimerHeap)
+        super().__init__(timers.heap, timers.single, keys, names)
         self._timers = timers
         self._heap = timers.heap
         self._keys = keys
         self._of_keys: TimersOfKeys | None = None
 
-    def timestamps(self) -> list[int]:
-        """Return the timestamps of the current key's timers, of namespace 0, in ascending order."""
+    def timers(self) -> list[tuple[int, int]]:
+        """Return the timestamps and namespaces of the current key's timers, in ascending order."""
         if self._of_keys is None:
             self._of_keys = TimersOfKeys(self._heap)
             self.on_push(self._of_keys.push)
-        return self._of_keys.timestamps(self._keys.current_key)
+        return self._of_keys.timers(self._keys.current_key)
+
+    def timestamps(self) -> list[int]:
+        """Return the timestamps of the current key's timers, in ascending order."""
+        return [timestamp for timestamp, _ in self.timers()]
 
     def delete_all(self) -> int:
-        """Delete the current key's timers of namespace 0, and return their number."""
-        removed = self._timers.remove_many(self.timestamps(), self._keys.current_key, 0)
+        """Delete the current key's timers, and return their number."""
+        timers = np.array(self.timers(), np.int64).reshape(-1, 2)
+        removed = self._timers.remove_many(timers[:, 0], self._keys.current_key, timers[:, 1])
         return int(np.count_nonzero(removed))

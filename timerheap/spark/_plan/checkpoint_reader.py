@@ -31,6 +31,7 @@ from timerheap.spark._group.chunks import (
     PROCESSING_TIMERS,
     ROWS,
     SLICES,
+    TIMER_NAMES,
     USER_STATE,
     read_schema,
 )
@@ -289,7 +290,7 @@ def _time(millis: int) -> datetime | None:
 
 
 _RESERVED = "__timerheap_"
-_TIMERS = [KEYS, EVENT_TIMERS, PROCESSING_TIMERS]
+_TIMERS = [KEYS, EVENT_TIMERS, PROCESSING_TIMERS, TIMER_NAMES]
 _GROUPS = [
     pa.field("key_group", pa.int32()),
     pa.field("keys", pa.int64()),
@@ -349,14 +350,14 @@ class CheckpointState:
         -------
         pyspark.sql.DataFrame
             The key columns; ``timestamp``, when it fires; ``epoch_ms`` (bigint), the same as the function has
-            registered it; ``time_domain``, "event_time" or "processing_time"; ``namespace`` (bigint), 0 for
-            functions on rows; ``key_group``.
+            registered it; ``time_domain``, "event_time" or "processing_time"; ``name``, null for a timer
+            without one; ``key_group``.
         """
         own = [
             ("timestamp", tables.TIMESTAMP),
             ("epoch_ms", pa.int64()),
             ("time_domain", pa.string()),
-            ("namespace", pa.int64()),
+            ("name", pa.string()),
         ]
         return self._table(tables.timers, _TIMERS, self._with_keys(own))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from timerheap._native._heap import KeyTimerHeap, PlaceNumbers, row_order, wave_order
+from timerheap._native._heap import PlaceNumbers, row_order, wave_order
 from timerheap._values import records
 from timerheap.functions import BatchProcessFunction, BatchTimerService, DueTimers
 from timerheap.metrics import Metrics
@@ -54,7 +55,6 @@ class StagedTimers:
     ) -> None:
         self._timers = timers
         self._watermark = watermark
-        self._moves = isinstance(timers.heap, KeyTimerHeap)
         heap = timers.heap
         due = heap._due_rows(watermark)
         ids, self._keys = heap.key_hashes[due], keys.table
@@ -125,72 +125,60 @@ class StagedTimers:
             self._timers.taken(self._watermark)
 
     def register(
-        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, namespaces: npt.ArrayLike, new: np.ndarray
+        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, namespace: int, new: np.ndarray
     ) -> None:
         """Stage those of the timers just registered that fire in this micro-batch.
 
-        timestamps, key_ids, namespaces: as they were passed to the heap's ``push_many``
+        timestamps, key_ids, namespace: as they were passed to the heap's ``push_many``
         new (bool, shape (n,)): what it returned
         """
         if len(new) == 1:
-            self._register_one(timestamps, key_ids, namespaces, new)
+            self._register_one(timestamps, key_ids, namespace, new)
             return
         due = np.asarray(timestamps) <= self._watermark
         if not np.count_nonzero(due):
             return
-        # A timer that is not new is staged already, unless it has been moved.
-        due = np.broadcast_to(due, new.shape) if self._moves else due & new
-        timers = self._columns(timestamps, key_ids, namespaces, due)
-        if self._moves:
-            self._drop(*timers)
-        self._stage(*timers)
+        # A timer that is not new is staged already, unless it has a name and has been moved.
+        due = np.broadcast_to(due, new.shape) if namespace else due & new
+        numbers, at = self._columns(timestamps, key_ids, due)
+        if namespace:
+            self._drop(numbers, at, namespace)
+        self._stage(numbers, at, namespace)
 
     def _register_one(
-        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, namespaces: npt.ArrayLike, new: np.ndarray
+        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, namespace: int, new: np.ndarray
     ) -> None:
         """Do the same for one timer, in a fraction of the time: a key with many rows has as many waves."""
         timestamp = np.asarray(timestamps).item()
-        if timestamp > self._watermark or not (self._moves or new.item()):
+        if timestamp > self._watermark or not (namespace or new.item()):
             return
-        number, namespace = self._number_of(key_ids), np.asarray(namespaces).item()
-        if self._moves and self.staged.item(number) and self._next_namespace.item(number) == namespace:
+        number = self._number_of(key_ids)
+        if namespace and self.staged.item(number) and self._next_namespace.item(number) == namespace:
             self._fill_one(number)
         if not self.staged.item(number):
             self._set(number, timestamp, namespace)
         elif (self.next.item(number), self._next_namespace.item(number)) != (timestamp, namespace):
             self._insert(number, timestamp, namespace)
 
-    def delete(
-        self,
-        timestamps: npt.ArrayLike,
-        key_ids: npt.ArrayLike,
-        namespaces: npt.ArrayLike,
-        deleted: np.ndarray,
-    ) -> None:
-        """Drop deleted timers that are next in turn; the arguments are as in `register`.
+    def delete(self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, deleted: np.ndarray) -> None:
+        """Drop deleted timers without a name that are next in turn; the arguments are as in `register`.
 
         The others are skipped when it is their turn.
         """
-        if not self._moves and len(deleted) == 1:
-            self._delete_one(timestamps, key_ids, namespaces, deleted)
-        elif not self._moves:
-            due = deleted & (np.asarray(timestamps) <= self._watermark)
-            if np.count_nonzero(due):
-                self._drop(*self._columns(timestamps, key_ids, namespaces, due))
+        if len(deleted) == 1:
+            self._delete_one(timestamps, key_ids, deleted)
+            return
+        due = deleted & (np.asarray(timestamps) <= self._watermark)
+        if np.count_nonzero(due):
+            self._drop(*self._columns(timestamps, key_ids, due), 0)
 
-    def _delete_one(
-        self,
-        timestamps: npt.ArrayLike,
-        key_ids: npt.ArrayLike,
-        namespaces: npt.ArrayLike,
-        deleted: np.ndarray,
-    ) -> None:
+    def _delete_one(self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, deleted: np.ndarray) -> None:
         """Do the same for one timer."""
         timestamp = np.asarray(timestamps).item()
         if timestamp <= self._watermark and deleted.item():
             number = self._number_of(key_ids)
             head = self.next.item(number), self._next_namespace.item(number)
-            if self.staged.item(number) and head == (timestamp, np.asarray(namespaces).item()):
+            if self.staged.item(number) and head == (timestamp, 0):
                 self._fill_one(number)
 
     def _number_of(self, key_ids: npt.ArrayLike) -> int:
@@ -200,34 +188,33 @@ class StagedTimers:
         return int(numbers.item())
 
     def _columns(
-        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, namespaces: npt.ArrayLike, where: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the numbers of the keys, the timestamps and the namespaces of some of the timers."""
+        self, timestamps: npt.ArrayLike, key_ids: npt.ArrayLike, where: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of the keys and the timestamps of some of the timers."""
         rows = np.flatnonzero(where)
-        at, ids, namespace = (
-            np.broadcast_to(np.asarray(column, np.int64), where.shape)[rows]
-            for column in (timestamps, key_ids, namespaces)
+        at, ids = (
+            np.broadcast_to(np.asarray(column, np.int64), where.shape)[rows] for column in (timestamps, key_ids)
         )
-        return self._numbers[rows] if key_ids is self._at_hand else self._find(ids), at, namespace
+        return self._numbers[rows] if key_ids is self._at_hand else self._find(ids), at
 
-    def _drop(self, numbers: np.ndarray, timestamps: np.ndarray, namespaces: np.ndarray) -> None:
-        """Drop these timers where they are next."""
-        gone = self.staged[numbers] & (self._next_namespace[numbers] == namespaces)
-        if not self._moves:
+    def _drop(self, numbers: np.ndarray, timestamps: np.ndarray, namespace: int) -> None:
+        """Drop these timers where they are next; those with a name, whatever their timestamps."""
+        gone = self.staged[numbers] & (self._next_namespace[numbers] == namespace)
+        if not namespace:
             gone &= self.next[numbers] == timestamps
         if gone.any():
             self._fill(numbers[gone])
 
-    def _stage(self, numbers: np.ndarray, timestamps: np.ndarray, namespaces: np.ndarray) -> None:
+    def _stage(self, numbers: np.ndarray, timestamps: np.ndarray, namespace: int) -> None:
         """Add timers to those of their keys."""
         free = np.flatnonzero(~self.staged[numbers])
         self.next[numbers[free]] = timestamps[free]
-        self._next_namespace[numbers[free]] = namespaces[free]
+        self._next_namespace[numbers[free]] = namespace
         self.staged[numbers[free]] = True
         # With several timers of a key that had none, one of them is next now, and the others differ from it.
-        rest = (self.next[numbers] != timestamps) | (self._next_namespace[numbers] != namespaces)
+        rest = (self.next[numbers] != timestamps) | (self._next_namespace[numbers] != namespace)
         for row in np.flatnonzero(rest).tolist():
-            self._insert(int(numbers[row]), int(timestamps[row]), int(namespaces[row]))
+            self._insert(int(numbers[row]), int(timestamps[row]), namespace)
 
     def _insert(self, number: int, timestamp: int, namespace: int) -> None:
         head = self.next.item(number), self._next_namespace.item(number)
@@ -351,57 +338,59 @@ class _TimerService(BatchTimerService):
         return no_processing_time() if self._now is None else self._now
 
     def register_event_time_timers(
-        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, *, name: str | None = None
     ) -> np.ndarray:
+        namespace = self._namespace(name)
         self._group.keys.expect(ids)
-        new = self._group.event_timers.push_many(timestamps, ids, namespaces)
+        new = self._group.event_timers.push_many(timestamps, ids, namespace)
         if self.staged is not None:
-            self.staged.register(timestamps, ids, namespaces, new)
+            self.staged.register(timestamps, ids, namespace, new)
         return new
 
     def delete_event_time_timers(
-        self,
-        ids: npt.ArrayLike,
-        timestamps: npt.ArrayLike | None = None,
-        namespaces: npt.ArrayLike = 0,
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, *, name: str | None = None
     ) -> np.ndarray:
-        deleted = self._delete(self._group.event_timers, ids, timestamps, namespaces)
+        deleted = self._delete(self._group.event_timers, ids, timestamps, name)
         if self.staged is not None and timestamps is not None:
-            self.staged.delete(timestamps, ids, namespaces, deleted)
+            self.staged.delete(timestamps, ids, deleted)
         return deleted
 
     def register_processing_time_timers(
-        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, namespaces: npt.ArrayLike = 0
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike, *, name: str | None = None
     ) -> np.ndarray:
         self.current_processing_time()
+        namespace = self._namespace(name)
         self._group.keys.expect(ids)
-        return self._group.processing_timers.push_many(timestamps, ids, namespaces)
+        return self._group.processing_timers.push_many(timestamps, ids, namespace)
 
     def delete_processing_time_timers(
-        self,
-        ids: npt.ArrayLike,
-        timestamps: npt.ArrayLike | None = None,
-        namespaces: npt.ArrayLike = 0,
+        self, ids: npt.ArrayLike, timestamps: npt.ArrayLike | None = None, *, name: str | None = None
     ) -> np.ndarray:
         self.current_processing_time()
-        return self._delete(self._group.processing_timers, ids, timestamps, namespaces)
+        return self._delete(self._group.processing_timers, ids, timestamps, name)
+
+    def _namespace(self, name: str | None) -> int:
+        if name is None:
+            return 0
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, got {name!r}")
+        names = self._group.timer_names
+        return names[name] if name in names else names.new(name)
 
     def _delete(
         self,
         timers: JournalledTimers,
         ids: npt.ArrayLike,
         timestamps: npt.ArrayLike | None,
-        namespaces: npt.ArrayLike,
+        name: str | None,
     ) -> np.ndarray:
-        if self._group.layout.one_timer_per_key != (timestamps is None):
+        if (timestamps is None) == (name is None):
             raise TypeError(
-                "timestamps must be left out with one_timer_per_key, which deletes a key's timer at any "
-                f"timestamp, got {timestamps!r}"
-                if timestamps is not None
-                else "timestamps must be those of the timers to delete, got None; only functions with "
-                "one_timer_per_key leave them out"
+                "timestamps must be those of the timers to delete, got None; leave them out only with a name"
+                if timestamps is None
+                else f"timestamps must be left out for the timers with the name {name!r}, got {timestamps!r}"
             )
-        return timers.remove_many(0 if timestamps is None else timestamps, ids, namespaces)
+        return timers.remove_many(0 if timestamps is None else timestamps, ids, self._namespace(name))
 
 
 class _CurrentKey:
@@ -587,7 +576,8 @@ class BatchRunner:
         self._begin_call(due.key_hashes)
         self._context.timestamps = due.timestamps
         self._context.domain = domain
-        self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, due.namespaces))
+        names = partial(self._group.timer_names.names, due.namespaces)
+        self._emit(self._function.on_timers, DueTimers(due.timestamps, due.key_hashes, names))
 
     def _begin_call(self, ids: np.ndarray) -> None:
         ids.setflags(write=False)

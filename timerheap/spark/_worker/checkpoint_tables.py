@@ -138,7 +138,7 @@ class GroupReader:
 
 
 def timers(group: StoredGroup, key_group: int) -> Columns:
-    """Yield the timers: keys, timestamp, epoch ms, time domain, namespace, key group."""
+    """Yield the timers: keys, timestamp, epoch ms, time domain, name, key group."""
     for heap, domain in (
         (group.event_timers.heap, EVENT_TIME),
         (group.processing_timers.heap, PROCESSING_TIME),
@@ -152,7 +152,7 @@ def timers(group: StoredGroup, key_group: int) -> Columns:
                 readable(timestamps),
                 pa.array(timestamps),
                 pa.repeat(domain, n),
-                pa.array(namespaces),
+                pa.array(group.timer_names.names(namespaces), pa.string()),
                 _numbers(key_group, n),
             ]
 

@@ -129,7 +129,7 @@ class ProcessorRunner:
                 expiries.add(tables[name])
         service = KeyTimerService()
         timers = group.event_timers if self._query.time_mode == "EventTime" else group.processing_timers
-        of_key = KeyTimers(timers, self._scope.keys)
+        of_key = KeyTimers(timers, self._scope.keys, group.timer_names)
         service.bind_group(of_key, of_key, group.watermark, self._now)
         return BoundGroup(group, timers, service, tables, stored, expiries)
 

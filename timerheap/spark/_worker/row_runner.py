@@ -64,7 +64,7 @@ class RowsAhead:
     def __init__(self) -> None:
         self.count = 0
         self.first: str | None = None
-        self._timers: dict[int, list[int]] = {}
+        self._timers: dict[int, list[tuple[int, int]]] = {}
 
     def begin(self, group: KeyGroup, watermark: int) -> None:
         """Begin the rows of a key group, on which `watermark` follows."""
@@ -76,25 +76,27 @@ class RowsAhead:
         rows = heap._due_rows(self._watermark)
         return heap.key_hashes[rows], heap.timestamps[rows]
 
-    def due_by_key(self) -> dict[int, list[int]]:
-        """Return a heap of the timestamps of the due timers of each key, to which more may be pushed."""
-        ids, timestamps = self.due()
-        order = np.argsort(timestamps)  # a sorted list is a heap
+    def due_by_key(self) -> dict[int, list[tuple[int, int]]]:
+        """Return a heap of (timestamp, namespace) of each key's due timers, to which more may be pushed."""
+        heap = self._group.event_timers.heap
+        rows = heap._due_rows(self._watermark)
+        columns = (column[rows].tolist() for column in (heap.timestamps, heap.key_hashes, heap.namespaces))
+        due = sorted(zip(*columns, strict=True))
         self._timers = {}
-        for id_, timestamp in zip(ids[order].tolist(), timestamps[order].tolist(), strict=True):
-            self._timers.setdefault(id_, []).append(timestamp)
+        for timestamp, id_, namespace in due:  # a sorted list is a heap
+            self._timers.setdefault(id_, []).append((timestamp, namespace))
         return self._timers
 
     def check(self, id_: int, timestamp: int) -> None:
         """Check a row of a key in `due_by_key` that is about to be processed."""
         timers, heap = self._timers[id_], self._group.event_timers.heap
-        while (timers[0], id_, 0) not in heap:  # deleted
+        while (timers[0][0], id_, timers[0][1]) not in heap:  # deleted
             heappop(timers)
             if not timers:
                 del self._timers[id_]
                 return
-        if timers[0] < timestamp:
-            self._add(1, timestamp, timers[0])
+        if timers[0][0] < timestamp:
+            self._add(1, timestamp, timers[0][0])
 
     def check_many(self, rows: KeyedRows, before: tuple[np.ndarray, np.ndarray]) -> None:
         """Check rows that were processed in one call; `before` is what `due` returned before the call."""
@@ -178,10 +180,11 @@ class RowRunner:
         self._state_tables: list[UserState] = self._states.bind(group)
         if now is None and len(group.processing_timers.heap):
             no_processing_time()
-        self._event_timers = KeyTimers(group.event_timers, self._current)
+        self._context.names = group.timer_names
+        self._event_timers = KeyTimers(group.event_timers, self._current, group.timer_names)
         self._service.bind_group(
             self._event_timers,
-            KeyTimers(group.processing_timers, self._current),
+            KeyTimers(group.processing_timers, self._current, group.timer_names),
             max(group.watermark - self._timers_wait, MIN_WATERMARK),
             now,
         )

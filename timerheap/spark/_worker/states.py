@@ -77,11 +77,14 @@ class KeyTimerService(RowTimerService, TimerService):
     def processing_time_timers(self) -> list[int]:
         return self._domains[1].timestamps()
 
-    def next_event_time_timer(self) -> int | None:
-        return next(iter(self.event_time_timers()), None)
+    def next_event_time_timer(self, *, name: str | None = None) -> int | None:
+        return self._next(self._domains[0], name)
 
-    def next_processing_time_timer(self) -> int | None:
-        return next(iter(self.processing_time_timers()), None)
+    def next_processing_time_timer(self, *, name: str | None = None) -> int | None:
+        return self._next(self._domains[1], name)
+
+    def _next(self, timers: KeyTimers, name: str | None) -> int | None:
+        return next(iter(timers.timestamps()), None) if name is None else timers.timestamp_of(name)
 
     def delete_all_timers(self) -> int:
         return sum(timers.delete_all() for timers in self._domains)

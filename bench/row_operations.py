@@ -37,7 +37,7 @@ ROWS, KEYS, GAP = 10_000, 6_000, 150_000
 
 
 class Moves:
-    """The session timeout of session_variants.py."""
+    """The session timeout, with the timestamp of its timer in a value state."""
 
     timer: RowValue
 

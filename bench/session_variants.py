@@ -19,8 +19,6 @@ import timerheap.spark
 from timerheap import (
     BatchProcessFunction,
     KeyedProcessFunction,
-    Types,
-    ValueStateDescriptor,
     WatermarkStrategy,
 )
 from timerheap.spark._exchange.frames import OBSERVATION, PACKED, Packer, rows_of
@@ -30,12 +28,10 @@ from timerheap.spark._worker.output import RESULTS, result_frames
 
 
 class Columns(BatchProcessFunction):
-    """timerheap in columns, with one timer per key, which a registration moves."""
-
-    one_timer_per_key = True
+    """timerheap in columns, with a named timer per key, which a registration moves."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + GAP)
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + GAP, name="silent")
 
     def on_timers(self, due: Any, ctx: Any) -> Iterator[pa.RecordBatch]:
         keys = ctx.keys(due.ids).column("key")
@@ -43,21 +39,12 @@ class Columns(BatchProcessFunction):
 
 
 class Rows(KeyedProcessFunction):
-    """timerheap row by row, as in Flink: the function stores the old timestamp to delete the timer."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.timer = runtime_context.get_state(ValueStateDescriptor("timer", Types.LONG()))
+    """timerheap row by row, with the same timer."""
 
     def process_element(self, value: Any, ctx: Any) -> None:
-        old = self.timer.value()
-        if old is not None:
-            ctx.timer_service().delete_event_time_timer(old)
-        new = ctx.timestamp() + GAP
-        ctx.timer_service().register_event_time_timer(new)
-        self.timer.update(new)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP, name="silent")
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[str, int]]:
-        self.timer.clear()
         yield ctx.get_current_key(), timestamp
 
 

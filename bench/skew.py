@@ -82,7 +82,8 @@ class Columns(BatchProcessFunction):
 class Sessions(Columns):
     """Each row moves the timer of its key."""
 
-    one_timer_per_key = True
+    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timers(ctx.ids, ctx.timestamps + 1_000_000, name="end")
 
 
 class Rows(KeyedProcessFunction):

@@ -123,7 +123,8 @@ TH_INLINE void set_time(th_heap *h, size_t row, int64_t ts) {
     if (th_moves(h, h->ns[row])) h->ts[row] = ts;
 }
 
-/* Moves the timers that were already present, if they move, and restores the order including the rows from `first` on. */
+/* Moves the timers that were already present, if they move, and restores the order including the rows from `first` on.
+ */
 static void move(th_heap *h, size_t first, const rows *r, const uint8_t *added, const uint32_t *where) {
     if (large(h, r->n)) {
         for (size_t i = 0; i < r->n; i++)

@@ -162,7 +162,8 @@ void th_heap_copy(th_heap *to, const th_heap *h) {
     memcpy(to->line, h->line, h->lines * sizeof *h->line);
     memcpy(to->seed, h->seed, sizeof h->seed);
     to->len = h->len;
-    to->by_key = h->by_key;
+    to->identity = h->identity;
+    memcpy(to->moves, h->moves, sizeof h->moves);
     to->changes++;
 }
 

@@ -96,7 +96,8 @@ void th_heap_copy(th_heap *to, const th_heap *h);
 /* Empties the heap and keeps its memory. */
 void th_heap_clear(th_heap *h);
 
-/* Finds a timer by its identity (`ts` is ignored for a timer that moves). Returns whether it is present, and its row. */
+/* Finds a timer by its identity (`ts` is ignored for a timer that moves). Returns whether it is present, and its row.
+ */
 bool th_heap_find(const th_heap *h, int64_t ts, int64_t key, int64_t ns, size_t *row);
 
 /* Adds a timer. Returns TH_YES; TH_NO if it is present (one that moves is then at `ts`); TH_FULL if len == cap. */

@@ -29,10 +29,7 @@ class Overdue(KeyedProcessFunction):
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> None:
         """Move the plane's timer to 72 hours after this departure."""
-        last = self.last.value()
-        if last is not None:
-            ctx.timer_service().delete_event_time_timer(last.since + PATIENCE)
-        ctx.timer_service().register_event_time_timer(ctx.timestamp() + PATIENCE)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + PATIENCE, name="overdue")
         self.last.update((value.origin, value.dest, ctx.timestamp()))
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[Any, ...]]:

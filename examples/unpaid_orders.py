@@ -26,7 +26,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
-from timerheap import KeyedCoProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
+from timerheap import KeyedCoProcessFunction, WatermarkStrategy
 from timerheap.spark import ensure_java
 
 MINUTE = 60_000  # milliseconds
@@ -39,24 +39,16 @@ PAYMENTS = [(1, "09:14"), (3, "10:00"), (4, "11:00")]
 class Unpaid(KeyedCoProcessFunction):
     """Emits the number of each order that is overdue, and since when."""
 
-    def open(self, runtime_context: Any) -> None:
-        """Create the state: each order has a value."""
-        self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.LONG()))
-
     def process_element1(self, value: Row, ctx: Any) -> None:
         """Set the timer of an order."""
-        self.due.update(ctx.timestamp() + 15 * MINUTE)
-        ctx.timer_service().register_event_time_timer(self.due.value())
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 15 * MINUTE, name="unpaid")
 
     def process_element2(self, value: Row, ctx: Any) -> None:
         """Delete the timer of an order that is paid."""
-        if self.due.value() is not None:
-            ctx.timer_service().delete_event_time_timer(self.due.value())
-            self.due.clear()
+        ctx.timer_service().delete_event_time_timer(name="unpaid")
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
         """Emit an order that is overdue."""
-        self.due.clear()
         yield ctx.get_current_key(), datetime.fromtimestamp(timestamp / 1000, UTC)
 
 

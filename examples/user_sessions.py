@@ -53,11 +53,9 @@ class Sessions(KeyedProcessFunction):
         """Move the user's timer."""
         if self.ended.value() is None:
             self.started.update(ctx.timestamp())
-        else:
-            ctx.timer_service().delete_event_time_timer(self.ended.value() + GAP)
         self.ended.update(ctx.timestamp())
         self.clicks.update((self.clicks.value() or 0) + 1)
-        ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + GAP, name="end")
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
         """Emit the session and forget it."""

@@ -141,7 +141,7 @@ def test_the_clock_fires_processing_time_timers() -> None:
     test = made(Later(), event_time=None, processing_time=True)
     test.advance_clock(100)
     test.push([("a", 1, 0)])
-    assert test.timers() == [PendingTimer("a", 110, 0, TimeDomain.PROCESSING_TIME)]
+    assert test.timers() == [PendingTimer("a", 110, None, TimeDomain.PROCESSING_TIME)]
     snapshot = test.snapshot()
     assert test.advance_clock(110) == []
     assert test.advance_clock(111) == [Row(plane="a", at=110)]

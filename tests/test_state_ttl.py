@@ -147,7 +147,7 @@ def test_the_timers_of_a_function_are_shown_without_those_of_its_states() -> Non
     test = made(ttl().set_ttl_time_characteristic(EVENT_TIME).build())
     test.push([("a", "timer", FAR, 0), ("a", "set", 1, 0), ("b", "set", 2, 50), ("a", "get", 0, 60)])
     test.advance_watermark(60)
-    own = [PendingTimer("a", FAR, 0, TimeDomain.EVENT_TIME)]
+    own = [PendingTimer("a", FAR, None, TimeDomain.EVENT_TIME)]
     assert test.timers() == own
     test.restore(test.snapshot())
     assert test.timers() == own

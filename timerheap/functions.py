@@ -242,11 +242,11 @@ class TimerService(ABC):
 
     @abstractmethod
     def delete_event_time_timer(self, timestamp: int | None = None, *, name: str | None = None) -> None:
-        """Delete the event-time timer of that timestamp or, without one, of that name, if there is one."""
+        """Delete the event-time timer of that timestamp, or of that name, if there is one."""
 
     @abstractmethod
     def delete_processing_time_timer(self, timestamp: int | None = None, *, name: str | None = None) -> None:
-        """Delete the processing-time timer of that timestamp or, without one, of that name, if there is one."""
+        """Delete the processing-time timer of that timestamp, or of that name, if there is one."""
 
     @abstractmethod
     def event_time_timers(self) -> list[int]:
@@ -258,11 +258,14 @@ class TimerService(ABC):
 
     @abstractmethod
     def next_event_time_timer(self, *, name: str | None = None) -> int | None:
-        """Return the timestamp of the next event-time timer, or None. A scan, O(n); O(1) with a `name`."""
+        """Return the timestamp of the next event-time timer, or None. A scan, O(n); with a `name` O(1)."""
 
     @abstractmethod
     def next_processing_time_timer(self, *, name: str | None = None) -> int | None:
-        """Return the timestamp of the next processing-time timer, or None. A scan, O(n); O(1) with a `name`."""
+        """Return the timestamp of the next processing-time timer, or None.
+
+        A scan, O(n); with a `name` O(1).
+        """
 
     @abstractmethod
     def delete_all_timers(self) -> int:
@@ -353,8 +356,8 @@ class BatchProcessFunction(Function, ABC):
     change only the timers of its own keys. What it registers or deletes counts for the key's next timer.
 
     In arrival order, and for processing time, timers fire in rounds. A call receives all due timers, ordered
-    by (timestamp, key hash), those of a key and timestamp as in `TimerService`. Timers that the call registers and that are already due fire in the
-    next round. Deleting a timer of the current round has no effect.
+    by (timestamp, key id), those of a key and timestamp as in `TimerService`. Timers that the call registers
+    and that are already due fire in the next round. Deleting a timer of the current round has no effect.
 
     Examples
     --------

@@ -46,10 +46,8 @@ class Rows(KeyedProcessFunction):
 
 
 class Columns(BatchProcessFunction):
-    one_timer_per_key = True
-
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
-        ctx.timer_service().register_event_time_timers(ctx.ids, batch.column("add").to_numpy())
+        ctx.timer_service().register_event_time_timers(ctx.ids, batch.column("add").to_numpy(), name="t")
         yield batch.select(["k", "at"])
 
 

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
-from timerheap import BatchProcessFunction, KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
+from timerheap import KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
 from timerheap.testing import ProcessTester
 
 pytestmark = pytest.mark.spark
@@ -32,13 +32,6 @@ class Keeps(KeyedProcessFunction):
         self.count.update((self.count.value() or 0) + 1)
         ctx.timer_service().register_event_time_timer(10**9)
         yield str(value.k), int(self.count.value())
-
-
-class MovesColumns(BatchProcessFunction):
-    one_timer_per_key = True
-
-    def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> None:
-        pass
 
 
 class Renamed(Keeps):
@@ -81,10 +74,6 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
             "max_parallelism must be 3, as in the checkpoint, got 5",
             "pass max_parallelism=3, or start a new checkpoint",
         ),
-    ),
-    "one_timer_per_key": (
-        {"function": MovesColumns()},
-        say("one_timer_per_key must stay as it was: .* are a TimerHeap", "change it back"),
     ),
     "key": (
         {"key": "text"},

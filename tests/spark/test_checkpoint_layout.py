@@ -46,7 +46,7 @@ class Group:
     """A group of two parts: timers, and one value state."""
 
     def __init__(self, memory: ProcessMemory = PROCESS) -> None:
-        self.timers = JournalledTimers(EVENT_TIMERS, False, memory)
+        self.timers = JournalledTimers(EVENT_TIMERS, memory)
         self.state = StateTable(USER_STATE, "last", pa.int64(), memory)
 
     def parts(self) -> list[Any]:
@@ -134,7 +134,7 @@ def of_keys(memory: ProcessMemory) -> list[Any]:
     """Return empty parts: timers, and a state of each shape."""
     entries = pa.list_(pa.field("element", pa.int64())), pa.map_(pa.string(), pa.int64())
     return [
-        JournalledTimers(EVENT_TIMERS, False, memory),
+        JournalledTimers(EVENT_TIMERS, memory),
         StateTable(USER_STATE, "last", pa.int64(), memory),
         ListTable(USER_STATE + 1, "all", entries[0], memory),
         MapTable(USER_STATE + 2, "by name", entries[1], memory),
@@ -213,9 +213,9 @@ OPERATIONS = st.lists(
 
 @given(st.booleans(), st.lists(st.tuples(OPERATIONS, st.booleans()), min_size=1, max_size=8), st.data())
 def test_a_merged_journal_of_timers_replays_like_its_parts(
-    one_timer_per_key: bool, saves: list[Any], data: st.DataObject
+    named: bool, saves: list[Any], data: st.DataObject
 ) -> None:
-    timers = JournalledTimers(EVENT_TIMERS, one_timer_per_key)
+    timers = JournalledTimers(EVENT_TIMERS, named=named)
     journals: list[pa.RecordBatch] = []
     for operations, many in saves:
         for op, time, key, namespace in operations:
@@ -232,14 +232,14 @@ def test_a_merged_journal_of_timers_replays_like_its_parts(
     stop = data.draw(st.integers(start, len(journals)))
     if start < stop:
         journals[start:stop] = [timers.merge(journals[start:stop])]
-    restored = JournalledTimers(EVENT_TIMERS, one_timer_per_key)
+    restored = JournalledTimers(EVENT_TIMERS, named=named)
     for journal in journals:
         restored.replay(journal)
     assert sorted(restored.heap) == sorted(timers.heap)
 
 
 def test_a_journal_of_many_single_changes_is_replayed_in_bulk() -> None:
-    timers, restored = (JournalledTimers(EVENT_TIMERS, False) for _ in range(2))
+    timers, restored = (JournalledTimers(EVENT_TIMERS) for _ in range(2))
     for n in range(1000):
         timers.push_many([n], n % 7, n % 2)
         if n >= 5:
@@ -316,7 +316,7 @@ def test_chunks_of_two_attempts_of_a_task_raise() -> None:
     other_group.timers.push_many(np.arange(1, 101), np.arange(100), 0)
     Stored(Manifest(4)).save(other, other_group.parts(), SMALL_CLOCK)
     store.chunks[EVENT_TIMERS, 1] = other.chunks[EVENT_TIMERS, 1]
-    with pytest.raises(ValueError, match=r"mixes chunks of kind 16 'TimerHeap' from two attempts of a"):
+    with pytest.raises(ValueError, match=r"mixes chunks of kind 16 'timers' from two attempts of a"):
         Stored.load(store, store.read_manifest(), Group().part)
 
 

@@ -231,8 +231,6 @@ class Sessions(KeyedProcessFunction):
 class SessionColumns(BatchProcessFunction):
     """Does the same in columns."""
 
-    one_timer_per_key = True
-
     def open(self, runtime_context: Any) -> None:
         self.start = runtime_context.get_state(ValueStateDescriptor("start", "bigint"))
         self.size = runtime_context.get_state(ValueStateDescriptor("size", "bigint"))
@@ -242,7 +240,7 @@ class SessionColumns(BatchProcessFunction):
         size = self.size.values(ids).fill_null(0).to_numpy()
         self.start.update_many(ids[size == 0], pa.array(at[size == 0]))
         self.size.update_many(ids, pa.array(size + 1))
-        ctx.timer_service().register_event_time_timers(ids, at + GAP)
+        ctx.timer_service().register_event_time_timers(ids, at + GAP, name="end")
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
         ids = due.ids
@@ -279,7 +277,6 @@ JOBS: dict[str, tuple[Any, Any, str, list[Any]]] = {
 
 @pytest.mark.parametrize("micro_batches", [1, 20, 200])
 @pytest.mark.parametrize("job", JOBS)
-@pytest.mark.promises("PyFlink", "added", "BatchProcessFunction.one_timer_per_key")
 def test_a_job_equals_pandas(job: str, micro_batches: int) -> None:
     function, model, output, actions = JOBS[job]
     rows = events(40, 800, action=actions)

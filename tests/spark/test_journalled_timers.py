@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from timerheap import TimerHeap
-from timerheap._native._heap import CurrentKey, KnownKeys, RecordColumns, RowContext, RowLoop
+from timerheap._native._heap import CurrentKey, KnownKeys, RecordColumns, RowCells, RowContext, RowLoop
 from timerheap.spark._group.timers import (
     POP_DUE,
     PUSH,
     REMOVE,
     JournalledTimers,
     KeyTimers,
+    TimerNames,
     TimersOfKeys,
     due_keys,
 )
@@ -27,6 +28,8 @@ from timerheap.spark._worker.states import KeyTimerService
 
 timestamps = st.integers(-2, 12)
 key_ids = st.sampled_from([-(2**63), -1, 0, 1, 2, 2**63 - 1])
+NAMES = TimerNames()
+names = st.sampled_from(["silent", "weekly"])
 some_timers = st.lists(st.tuples(timestamps, key_ids), max_size=20)
 
 
@@ -51,19 +54,19 @@ class Again:
 class AgainstTheModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.timers = JournalledTimers(kind=0, one_timer_per_key=False)
+        self.timers = JournalledTimers(kind=0)
         self.keys = CurrentKey()
         self.service = KeyTimerService()
         self.begin()
-        self.saved = JournalledTimers(kind=0, one_timer_per_key=False)
-        self.model: set[tuple[int, int]] = set()
+        self.saved = JournalledTimers(kind=0)
+        self.model: set[tuple[int, int, int]] = set()  # timestamp, key, namespace
         self.losses = 0
 
     def begin(self) -> None:
-        self.of_key = KeyTimers(self.timers, self.keys)
+        self.of_key = KeyTimers(self.timers, self.keys, NAMES)
         self.service.bind_group(self.of_key, self.of_key, 0, 0)
 
-    def lose(self, gone: set[tuple[int, int]]) -> int:
+    def lose(self, gone: set[tuple[int, int, int]]) -> int:
         self.losses += len(gone & self.model)
         self.model -= gone
         return len(gone)
@@ -72,26 +75,43 @@ class AgainstTheModel(RuleBasedStateMachine):
     def register(self, timestamp: int, key: int) -> None:
         self.keys.current_key = key
         self.service.register_event_time_timer(timestamp)
-        self.model.add((timestamp, key))
+        self.model.add((timestamp, key, 0))
+
+    @rule(timestamp=timestamps, key=key_ids, name=names)
+    def register_named(self, timestamp: int, key: int, name: str) -> None:
+        self.keys.current_key = key
+        self.service.register_event_time_timer(timestamp, name=name)
+        self.model -= self.named(key, name)
+        self.model.add((timestamp, key, NAMES.new(name)))
+        assert self.service.next_event_time_timer(name=name) == timestamp
+
+    @rule(key=key_ids, name=names)
+    def delete_named(self, key: int, name: str) -> None:
+        self.keys.current_key = key
+        self.service.delete_event_time_timer(name=name)
+        self.lose(self.named(key, name))
+
+    def named(self, key: int, name: str) -> set[tuple[int, int, int]]:
+        return {timer for timer in self.model if timer[1:] == (key, NAMES.new(name))}
 
     @rule(timestamp=timestamps, key=key_ids)
     def delete(self, timestamp: int, key: int) -> None:
         self.keys.current_key = key
         self.service.delete_event_time_timer(timestamp)
-        self.lose({(timestamp, key)})
+        self.lose({(timestamp, key, 0)})
 
     @rule(old=timestamps, new=timestamps, key=key_ids)
     def move(self, old: int, new: int, key: int) -> None:
         self.keys.current_key = key
         self.service.delete_event_time_timer(old)
         self.service.register_event_time_timer(new)
-        self.model.discard((old, key))  # the key keeps a timer: nothing is lost
-        self.model.add((new, key))
+        self.model.discard((old, key, 0))  # the key keeps a timer: nothing is lost
+        self.model.add((new, key, 0))
 
     @rule(key=key_ids)
     def listed(self, key: int) -> None:
         self.keys.current_key = key
-        assert self.of_key.timestamps() == sorted(t for t, k in self.model if k == key)
+        assert self.of_key.timestamps() == sorted(t for t, k, _ in self.model if k == key)
 
     @rule(key=key_ids)
     def delete_all(self, key: int) -> None:
@@ -100,7 +120,7 @@ class AgainstTheModel(RuleBasedStateMachine):
 
     @rule(many=some_timers)
     def push_many(self, many: list[tuple[int, int]]) -> None:
-        new = {*many} - self.model
+        new = {(*timer, 0) for timer in many} - self.model
         times, ids = np.array([*zip(*many, strict=True)] or [[], []], np.int64)
         assert np.count_nonzero(self.timers.push_many(times, ids, 0)) == len(new)
         self.model |= new
@@ -109,7 +129,7 @@ class AgainstTheModel(RuleBasedStateMachine):
     @rule(time=timestamps, limit=st.none() | st.integers(0, 4))
     def pop_due(self, time: int, limit: int | None) -> None:
         due = sorted(timer for timer in self.model if timer[0] <= time)[:limit]
-        assert [timer[:2] for timer in self.timers.pop_due(time, limit)] == due
+        assert [*self.timers.pop_due(time, limit)] == due
         self.lose({*due})
 
     @rule(time=timestamps, again=st.lists(timestamps, max_size=4), fails=st.booleans())
@@ -118,13 +138,13 @@ class AgainstTheModel(RuleBasedStateMachine):
         before, wanted, rest = {*self.model}, [], [*again]
         while before and (first := min(before))[0] <= time:
             before.remove(first)
-            wanted.append(first)
+            wanted.append(first[:2])
             if not rest:
                 self.losses += 1
                 if fails:
                     break
             else:
-                before.add((rest.pop(0), first[1]))
+                before.add((rest.pop(0), first[1], 0))
         function = Again(self.keys, [*again], fails)
         columns = RecordColumns([abs], 9, str)
         loop = RowLoop(function, RowContext(self.service), self.service, self.keys, "event", "processing")
@@ -150,7 +170,7 @@ class AgainstTheModel(RuleBasedStateMachine):
 
     @invariant()
     def same(self) -> None:
-        assert sorted(timer[:2] for timer in self.timers.heap) == sorted(self.model)
+        assert sorted(self.timers.heap) == sorted(self.model)
         assert self.timers.losses == self.losses
 
     def teardown(self) -> None:
@@ -188,10 +208,67 @@ class CountedHeap:
         return timer in self.heap
 
 
-def test_the_timers_of_many_keys_are_found_without_a_scan_for_each() -> None:
-    journalled = JournalledTimers(kind=0, one_timer_per_key=False)
+@given(
+    saves=st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["register", "delete", "fire"]),
+                timestamps,
+                st.integers(0, 2),
+                st.none() | names,
+            ),
+            max_size=20,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_journal_in_which_names_overwrite_their_rows_replays_the_same(saves: list[Any]) -> None:
+    timers, saved = JournalledTimers(kind=0), JournalledTimers(kind=0)
     keys, service = CurrentKey(), KeyTimerService()
-    timers = KeyTimers(journalled, keys)
+    of_key = KeyTimers(timers, keys, NAMES)
+    service.bind_group(of_key, of_key, 0, 0)
+    for operations in saves:
+        keys.renumber()
+        cells = RowCells(keys.numbers, int, lambda ids: (ids, ids > 0))  # so that changes are tracked by key
+        for operation, timestamp, key, name in operations:
+            keys.current_key = key
+            if operation == "register":
+                service.register_event_time_timer(timestamp, name=name)
+            elif operation == "delete":
+                service.delete_event_time_timer(None if name else timestamp, name=name)
+            else:
+                loop = RowLoop(Again(keys, [], False), RowContext(service), service, keys, "event", "wall")
+                output = SimpleNamespace(rows=None, columns=RecordColumns([abs], 9, str))
+                loop.begin(output, KnownKeys(), KnownKeys(), lambda id_, timestamp: id_)
+                loop.advance(timestamp)
+        assert cells.numbers is keys.numbers
+        if (journal := timers.changes()) is not None:
+            saved.replay(journal)
+        assert sorted(saved.heap) == sorted(timers.heap)
+
+
+def test_names_that_no_timer_has_are_dropped() -> None:
+    found = TimerNames()
+    kept, gone = found.new("kept"), found.new("gone")
+    assert 0 not in (kept, gone)
+    assert found.find("absent") == 0
+    found.retain([np.array([kept, 0])])
+    assert [found.name(kept), found.name(0), found.find("gone"), "gone" in found.known] == [
+        "kept",
+        None,
+        0,
+        False,
+    ]
+    assert found.names(np.array([0, kept, 0])).tolist() == [None, "kept", None]
+    with pytest.raises(ValueError, match=r"name must be valid Unicode, got '.ud800'"):
+        found.new("\ud800")
+
+
+def test_the_timers_of_many_keys_are_found_without_a_scan_for_each() -> None:
+    journalled = JournalledTimers(kind=0)
+    keys, service = CurrentKey(), KeyTimerService()
+    timers = KeyTimers(journalled, keys, TimerNames())
     service.bind_group(timers, timers, 0, None)
     counted = CountedHeap(journalled.heap)
     timers._of_keys = TimersOfKeys(counted)  # type: ignore[arg-type]
@@ -209,9 +286,9 @@ def test_the_timers_of_many_keys_are_found_without_a_scan_for_each() -> None:
 
 
 def test_a_function_sees_the_timers_of_its_key_only() -> None:
-    journalled = [JournalledTimers(kind, one_timer_per_key=False) for kind in (0, 1)]
+    journalled = [JournalledTimers(kind) for kind in (0, 1)]
     keys, timers = CurrentKey(), KeyTimerService()
-    timers.bind_group(KeyTimers(journalled[0], keys), KeyTimers(journalled[1], keys), 0, 0)
+    timers.bind_group(*(KeyTimers(each, keys, TimerNames()) for each in journalled), 0, 0)
     for keys.current_key in (-7, 7):
         for timestamp in (30, 10, 20):
             timers.register_event_time_timer(timestamp)
@@ -225,7 +302,7 @@ def test_a_function_sees_the_timers_of_its_key_only() -> None:
     keys.current_key = -7
     for kind, (held, first) in enumerate(zip(journalled, (10, 11), strict=True)):
         assert held.losses == 3
-        saved = JournalledTimers(kind, one_timer_per_key=False)
+        saved = JournalledTimers(kind)
         saved.replay(held.changes())
         assert sorted(saved.heap) == [(first + step, -7, 0) for step in (0, 10, 20)]
 
@@ -242,7 +319,7 @@ def test_a_function_sees_the_timers_of_its_key_only() -> None:
     ],
 )
 def test_an_error_changes_nothing(method: str, arguments: Any, error: type[Exception]) -> None:
-    journalled = JournalledTimers(kind=0, one_timer_per_key=False)
+    journalled = JournalledTimers(kind=0)
     journalled.push_many([7], [7], 0)
     journalled.changes()
     with pytest.raises(error):
@@ -252,7 +329,7 @@ def test_an_error_changes_nothing(method: str, arguments: Any, error: type[Excep
 
 
 def test_the_journal_holds_what_the_columns_were_at_each_call() -> None:
-    timers = JournalledTimers(kind=0, one_timer_per_key=True)
+    timers = JournalledTimers(kind=0)
     times, read_only, behind_a_view = np.arange(3), np.arange(3), np.arange(5, 7)
     read_only.setflags(write=False)
     view = behind_a_view[:]

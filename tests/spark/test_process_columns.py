@@ -24,6 +24,7 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from timerheap.spark._group.timers import TimerNames
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +35,9 @@ SCHEMA = pa.schema(
 OUTPUT = """kind string, k string, j bigint, at bigint, ns bigint, watermark bigint,
     n bigint, seen string, new boolean"""
 NAMES = [field.split()[0] for field in OUTPUT.split(",")]
+
+
+TIMERS = [None, *sorted(("again", "once"), key=TimerNames().new)]  # names in firing order
 
 
 class Rounds(BatchProcessFunction):
@@ -51,11 +55,10 @@ class Rounds(BatchProcessFunction):
         at, op, arg = (batch.column(name).to_numpy() for name in ("at", "op", "arg"))
         assert ctx.timestamps.tolist() == at.tolist()
         new = np.zeros(len(ids), bool)
-        registers, deletes = op < 2, op == 2
-        new[registers] = timers.register_event_time_timers(
-            ids[registers], (at + arg)[registers], op[registers]
-        )
-        new[deletes] = self.delete(timers, ids[deletes], (at - arg)[deletes])
+        deletes = op == 2
+        new[op == 0] = timers.register_event_time_timers(ids[op == 0], (at + arg)[op == 0])
+        new[op == 1] = timers.register_event_time_timers(ids[op == 1], (at + arg)[op == 1], name=TIMERS[1])
+        new[deletes] = timers.delete_event_time_timers(ids[deletes], (at - arg)[deletes])
         zeros = np.zeros(len(ids), np.int64)
         assert type(timers.current_watermark()) is int
         assert timers.current_watermark() == min(ctx.watermarks.tolist())
@@ -72,12 +75,10 @@ class Rounds(BatchProcessFunction):
         ]
         yield pa.record_batch([pa.array(column) for column in columns], names=NAMES)
 
-    def delete(self, timers: Any, ids: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
-        return timers.delete_event_time_timers(ids, timestamps, 0)
-
     def on_timers(self, due: Any, ctx: Any) -> Any:
         timers, ids, times = ctx.timer_service(), due.ids, due.timestamps
-        timers_due = list(zip(times.tolist(), ids.tolist(), due.namespaces.tolist(), strict=True))
+        numbers = np.array([TIMERS.index(name) for name in due.names], np.int64)
+        timers_due = list(zip(times.tolist(), ids.tolist(), numbers.tolist(), strict=True))
         assert timers_due == sorted(timers_due)
         assert len(timers_due) == len(due)
         assert ctx.time_domain() == TimeDomain.EVENT_TIME
@@ -96,11 +97,12 @@ class Rounds(BatchProcessFunction):
             if at % 13 == 0:
                 self.log.clear()
                 self.times.clear()
-        again = timers.register_event_time_timers(
-            ids[times % 3 == 0], times[times % 3 == 0] + 1, due.namespaces[times % 3 == 0] + 1
-        )
-        assert again.dtype == bool
-        self.delete(timers, ids[times % 5 == 0], times[times % 5 == 0] + 2)
+        for number, _name in enumerate(TIMERS[:-1]):
+            some = (times % 3 == 0) & (numbers == number)
+            again = timers.register_event_time_timers(ids[some], times[some] + 1, name=TIMERS[number + 1])
+            assert again.dtype == bool
+        timers.delete_event_time_timers(ids[times % 5 == 0], times[times % 5 == 0] + 2)
+        timers.delete_event_time_timers(ids[times % 7 == 0], name=TIMERS[1])
         self.fired.update_many(ids[times % 17 == 0], pa.nulls(int((times % 17 == 0).sum()), pa.int64()))
         assert type(timers.current_watermark()) is int
         assert timers.current_watermark() == min(ctx.watermarks.tolist())
@@ -109,7 +111,7 @@ class Rounds(BatchProcessFunction):
             pa.array(["timer"] * len(ids)),
             *keys.columns,
             times,
-            due.namespaces,
+            numbers,
             ctx.watermarks,
             fired[inverse],
             seen,
@@ -117,18 +119,10 @@ class Rounds(BatchProcessFunction):
         yield pa.record_batch([pa.array(c) for c in [*columns, [False] * len(ids)]], names=NAMES)
 
 
-class Moving(Rounds):
-    one_timer_per_key = True
-
-    def delete(self, timers: Any, ids: np.ndarray, timestamps: np.ndarray) -> np.ndarray:
-        return timers.delete_event_time_timers(ids)
-
-
 class Expected:
-    """Compute the output of both functions, timer by timer; in arrival order in rounds for each key."""
+    """Compute the output of the function, timer by timer; in arrival order in rounds for each key."""
 
-    def __init__(self, one_timer_per_key: bool, order: str) -> None:
-        self.one = one_timer_per_key
+    def __init__(self, order: str) -> None:
         self.order = order
         self.timers: dict[Any, int] = {}  # identity -> timestamp
         self.fired: dict[Any, int] = {}
@@ -162,13 +156,13 @@ class Expected:
         self.watermark = max(self.watermark, watermark)
 
     def push(self, key: Any, at: int, namespace: int) -> bool:
-        identity = (key, namespace) if self.one else (key, namespace, at)
+        identity = (key, namespace) if namespace else (key, namespace, at)
         new = identity not in self.timers
         self.timers[identity] = at
         return new
 
     def remove(self, key: Any, at: int) -> bool:
-        return self.timers.pop((key, 0) if self.one else (key, 0, at), None) is not None
+        return self.timers.pop((key, 0, at), None) is not None
 
     def take(self, rows: list[dict[str, Any]]) -> None:
         moved = {}
@@ -213,6 +207,9 @@ class Expected:
                 if at % 5 == 0:
                     self.remove(key, at + 2)
             for at, (key, *_rest) in due:
+                if at % 7 == 0:
+                    self.timers.pop((key, 1), None)
+            for at, (key, *_rest) in due:
                 if at % 17 == 0:
                     self.fired.pop(key, None)
 
@@ -247,7 +244,6 @@ def process(df: DataFrame, function: BatchProcessFunction, order: str) -> DataFr
     )
 
 
-@pytest.mark.parametrize("function", [Rounds(), Moving()], ids=["many timers", "one timer"])
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
 @pytest.mark.promises(
     "PyFlink",
@@ -262,28 +258,23 @@ def process(df: DataFrame, function: BatchProcessFunction, order: str) -> DataFr
     "BatchTimerService.delete_event_time_timers",
     "DueTimers.timestamps",
     "DueTimers.ids",
-    "DueTimers.namespaces",
+    "DueTimers.names",
 )
-def test_a_stream_gives_the_expected_output(
-    function: Rounds, order: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_gives_the_expected_output(order: str, spark: SparkSession, tmp_path: Path) -> None:
     batches = make_batches(5, 400, 6)
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
-    yielded = streams.stream(spark, lambda df: process(df, function, order), tmp_path / "input", tmp_path)
-    expected = Expected(function.one_timer_per_key, order).run(batches)
+    yielded = streams.stream(spark, lambda df: process(df, Rounds(), order), tmp_path / "input", tmp_path)
+    expected = Expected(order).run(batches)
     assert yielded == expected
     assert {row[4] for row in expected if row[0] == "timer"} >= {0, 1, 2}, "there are cascades"
 
 
-@pytest.mark.parametrize("function", [Rounds(), Moving()], ids=["many timers", "one timer"])
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_a_batch_gives_the_expected_output(
-    function: Rounds, order: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_batch_gives_the_expected_output(order: str, spark: SparkSession, tmp_path: Path) -> None:
     batches = make_batches(6, 400, 1)
     streams.write_batches(tmp_path / "input", batches, SCHEMA)
-    yielded = streams.rows(process(spark.read.parquet(str(tmp_path / "input")), function, order))
-    assert yielded == Expected(function.one_timer_per_key, order).run(batches, ends=True)
+    yielded = streams.rows(process(spark.read.parquet(str(tmp_path / "input")), Rounds(), order))
+    assert yielded == Expected(order).run(batches, ends=True)
 
 
 class Untimed(BatchProcessFunction):

@@ -101,7 +101,7 @@ def test_timers_have_the_query_s_key_columns_and_readable_times(state: Checkpoin
     assert timers.dtypes[:3] == [("plane", "string"), ("value", "int"), ("timestamp", "timestamp")]
     found = records(timers)
     assert {(row["plane"], row["value"], row["epoch_ms"]) for row in found} == pending(5)
-    assert {(row["time_domain"], row["namespace"]) for row in found} == {("event_time", 0)}
+    assert {(row["time_domain"], row["name"]) for row in found} == {("event_time", None)}
     assert all(
         row["timestamp"] == (None if row["epoch_ms"] == END else instant(row["epoch_ms"])) for row in found
     )

@@ -159,7 +159,7 @@ def test_state_with_a_time_to_live_expires_after_a_restart_and_its_expiries_are_
         (metrics,) = {each.observedMetrics["timerheap"] for each in progress[-1:]}
         state = read_checkpoint(spark, tmp_path / "checkpoint")
         own = records(state.timers())
-        assert {(row["epoch_ms"], row["namespace"]) for row in own} == {(END, 0)}
+        assert {(row["epoch_ms"], row["name"]) for row in own} == {(END, None)}
         assert sum(row["event_time_timers"] for row in records(state.groups())) == len(own)
         assert (metrics["pending_event_time_timers"], metrics["next_event_time_timer"]) == (len(own), END)
         return state

@@ -42,10 +42,6 @@ class Timers(BatchProcessFunction):
         pass
 
 
-class OneTimer(Timers):
-    one_timer_per_key = True
-
-
 class Attempts:
     """One key group, continued by a process in one of three ways before each micro-batch."""
 
@@ -101,12 +97,14 @@ class Attempts:
     def touch(self, draw: random.Random, id_: int, time: int) -> None:
         self.key.current_key = id_
         group = self.group
-        group.event_timers.push_many([time + draw.randrange(90)], id_, 0)
+        name = draw.choice([None, None, "silent", "weekly", str(id_ % 7)])
+        namespace = 0 if name is None else group.timer_names.new(name)
+        group.event_timers.push_many([time + draw.randrange(90)], id_, namespace)
         group.processing_timers.push_many([time + draw.randrange(90)], id_, 0)
         if draw.randrange(3) == 0:
-            group.event_timers.remove_many([time + draw.randrange(90)], [id_], 0)
+            group.event_timers.remove_many([time + draw.randrange(90)], [id_], namespace)
         if draw.randrange(9) == 0:
-            group.processing_timers.push_many([time, time + 70], [id_, id_], [0, 1])
+            group.processing_timers.push_many([time, time + 70], [id_, id_], [0, namespace])
         choice = draw.randrange(8)
         if choice == 0:
             self.number.update(draw.choice([None, time]))
@@ -141,12 +139,9 @@ def assert_same(one: Attempts, other: Attempts, what: Any) -> None:
     assert replace(manifests[0], token=b"") == replace(manifests[1], token=b""), what
 
 
-@pytest.mark.parametrize("one_timer_per_key", [False, True], ids=["timers", "one timer per key"])
 @pytest.mark.parametrize(("batches", "rows"), [(60, 3), (8, 60), (2, 1_200)])
-def test_what_a_save_writes_depends_on_the_state_and_the_input_alone(
-    one_timer_per_key: bool, batches: int, rows: int
-) -> None:
-    query = replace(QUERY, work=OneTimer() if one_timer_per_key else Timers())
+def test_what_a_save_writes_depends_on_the_state_and_the_input_alone(batches: int, rows: int) -> None:
+    query = replace(QUERY, work=Timers())
     ways = [["live"], ["loaded"], ["live", "attached", "loaded"]]
     groups = [Attempts(query, way, seed) for seed, way in enumerate(ways)]
     for batch in range(batches):

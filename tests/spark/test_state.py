@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 from queries import query_of
 
 from timerheap import (
-    BatchProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -30,7 +29,7 @@ from timerheap._native._heap import CurrentKey
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.spark._arrow import KeyedRows, widen
 from timerheap.spark._group.checkpoint import Manifest, Stored, Tiers
-from timerheap.spark._group.chunks import EVENT_TIMERS, PROCESSING_TIMERS
+from timerheap.spark._group.chunks import EVENT_TIMERS, KEYS, PROCESSING_TIMERS, TIMER_NAMES
 from timerheap.spark._group.key_group import (
     KeyGroup,
     StoredGroup,
@@ -363,11 +362,6 @@ def test_dead_keys_are_searched_for_once_a_good_part_of_the_group_has_gone(
     assert sum(searched) < 3 * n
 
 
-class Columns(BatchProcessFunction):
-    def process_batch(self, batch: Any, ctx: Any) -> None:
-        pass
-
-
 @pytest.mark.parametrize("domain", ["event", "processing"])
 def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> None:
     kind = EVENT_TIMERS if domain == "event" else PROCESSING_TIMERS
@@ -393,18 +387,21 @@ def test_expiries_of_states_are_not_counted_or_shown_as_timers(domain: str) -> N
         assert not heap.namespaces.any()
 
 
-def test_timers_in_namespaces_are_refused_by_a_function_that_cannot_name_them() -> None:
-    group, stored, store = (
-        KeyGroup(replace(QUERY, work=Columns()).layout, live_file()),
-        Stored(Manifest(4)),
-        MemoryStore(),
-    )
+def test_names_of_timers_go_with_them_and_are_dropped_with_the_last() -> None:
+    group, stored, store = KeyGroup(QUERY.layout, live_file()), Stored(Manifest(4)), MemoryStore()
     group.keys.resolve(np.array([1]), [pa.array(["a"])])
-    group.event_timers.push_many([50, 60], [1, 1], [0, 7])
+    weekly, silent = group.timer_names.new("weekly"), group.timer_names.new("silent")
+    group.event_timers.push_many([50, 60, 70], [1, 1, 1], [0, weekly, silent])
     save(group, stored, store)
-    assert not KeyGroup.fits(QUERY.layout, group.head())
-    with pytest.raises(ValueError, match="function must be a BatchProcessFunction as before, since 1 timers"):
-        loaded(QUERY, store)
+    stored_group = StoredGroup(store, store.read_manifest(), [KEYS, EVENT_TIMERS, TIMER_NAMES])
+    for found in (group, handed_over(group, store)[0], loaded(QUERY, store), moved(group), stored_group):
+        names = found.timer_names.names(np.sort(found.event_timers.heap.namespaces))
+        assert sorted(names[1:]) == ["silent", "weekly"]
+        assert names[0] is None
+    group.event_timers.pop_due(65)
+    group.forget_dead_keys()
+    save(group, stored, store)
+    assert loaded(QUERY, store).timer_names.part().ids().tolist() == [silent]
 
 
 def loaded(query: Query, store: MemoryStore) -> KeyGroup:

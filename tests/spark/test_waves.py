@@ -22,6 +22,7 @@ from timerheap._native._heap import PlaceNumbers, wave_order
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._group.checkpoint import Manifest, Stored
 from timerheap.spark._group.key_group import KeyGroup
+from timerheap.spark._group.timers import TimerNames
 from timerheap.spark._worker import batch_runner
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.partition import run_key_group
@@ -34,6 +35,7 @@ for name in ("k", "at", "ns", "watermark", "n"):
     RESULT.add(name, "long")
 RESULT.add("new", "boolean")
 ROW_NS = -1  # in the results of rows
+NAMES = [None, *sorted(("silent", "weekly"), key=TimerNames().new)]  # in firing order, by `ns`
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,9 @@ class Step:
 
 
 def cascade(at: int, ns: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return the timers, with namespaces, that a timer registers and deletes; some are due already."""
+    """Return the timers, with `ns`, that a timer registers and deletes; some are due already."""
     added = [(at + 2, ns)] * (at % 3 == 0) + [(at - 3, ns)] * (at % 5 == 0)
-    return added, [(at + 2, ns)] * (at % 7 == 0) + [(at, 1 - ns)] * (at % 4 == 0)
+    return added, [(at + 2, ns)] * (at % 7 == 0) + [(at, (ns + 1) % 3)] * (at % 4 == 0)
 
 
 class Columns(BatchProcessFunction):
@@ -67,24 +69,32 @@ class Columns(BatchProcessFunction):
         self.n.update_many(ids, n)
         return n
 
+    def register(self, ctx: Any, ids: np.ndarray, at: np.ndarray, ns: np.ndarray) -> np.ndarray:
+        new = np.zeros(len(ids), bool)
+        for number, name in enumerate(NAMES):
+            mine = ns == number
+            if mine.any():
+                at_hand = ids if mine.all() else ids[mine]
+                new[mine] = ctx.timer_service().register_event_time_timers(at_hand, at[mine], name=name)
+        return new
+
     def delete(self, ctx: Any, ids: np.ndarray, at: np.ndarray, ns: np.ndarray) -> None:
-        timers = ctx.timer_service()
-        if self.one_timer_per_key:
-            timers.delete_event_time_timers(ids, namespaces=ns)
-        else:
-            timers.delete_event_time_timers(ids, at, ns)
+        for number, name in enumerate(NAMES):
+            timestamps = at[ns == number] if name is None else None
+            ctx.timer_service().delete_event_time_timers(ids[ns == number], timestamps, name=name)
 
     def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
         at, add, drop, ns = (batch.column(name).to_numpy() for name in ("at", "add", "drop", "ns"))
         assert at.tolist() == ctx.timestamps.tolist()
         n = self.count(ctx.ids)
-        new = ctx.timer_service().register_event_time_timers(ctx.ids, at + add, ns)
+        new = self.register(ctx, ctx.ids, at + add, ns)
         some = drop > 0
         self.delete(ctx, ctx.ids[some], (at + drop)[some], ns[some])
         yield self.results(ctx, np.full(len(n), ROW_NS), n, new)
 
     def on_timers(self, due: Any, ctx: Any) -> Any:
-        columns = (due.timestamps, due.ids, due.namespaces)
+        due_ns = np.array([NAMES.index(name) for name in due.names], np.int64)
+        columns = (due.timestamps, due.ids, due_ns)
         fired = list(zip(*(column.tolist() for column in columns), strict=True))
         assert fired == sorted(fired)
         n = self.count(due.ids)
@@ -93,11 +103,8 @@ class Columns(BatchProcessFunction):
             timers = [(id_, *t) for id_, did in zip(due.ids, done, strict=True) for t in did[part]]
             if timers:
                 ids, at, ns = np.array(timers, np.int64).T
-                if part:
-                    self.delete(ctx, ids, at, ns)
-                else:
-                    ctx.timer_service().register_event_time_timers(ids, at, ns)
-        yield self.results(ctx, due.namespaces, n, np.zeros(len(n), bool))
+                (self.delete if part else self.register)(ctx, ids, at, ns)
+        yield self.results(ctx, due_ns, n, np.zeros(len(n), bool))
 
     def results(self, ctx: Any, ns: np.ndarray, n: np.ndarray, new: np.ndarray) -> pa.RecordBatch:
         assert ctx.timer_service().current_watermark() == min(ctx.watermarks.tolist())
@@ -105,32 +112,35 @@ class Columns(BatchProcessFunction):
         return pa.record_batch([pa.array(column) for column in columns], names=RESULT.names)
 
 
-class Moving(Columns):
-    one_timer_per_key = True
-
-
 class Rows(KeyedProcessFunction):
-    """Does what `model` does in namespace 0, row by row."""
+    """Does what `model` does, row by row."""
 
     def open(self, runtime_context: Any) -> None:
         self.n = runtime_context.get_state(ValueStateDescriptor("n", "bigint"))
 
     def process_element(self, value: Any, ctx: Any) -> Any:
-        timers = ctx.timer_service()
-        new = value.at + value.add not in timers.event_time_timers()
-        timers.register_event_time_timer(value.at + value.add)
+        timers, at, name = ctx.timer_service(), value.at + value.add, NAMES[value.ns]
+        if name is None:
+            named = [timers.next_event_time_timer(name=each) for each in NAMES[1:]]
+            new = timers.event_time_timers().count(at) == named.count(at)
+        else:
+            new = timers.next_event_time_timer(name=name) is None
+        timers.register_event_time_timer(at, name=name)
         if value.drop > 0:
-            timers.delete_event_time_timer(value.at + value.drop)
+            self.delete(timers, value.at + value.drop, value.ns)
         yield self.result(ctx, ROW_NS, new)
 
+    def delete(self, timers: Any, at: int, ns: int) -> None:
+        timers.delete_event_time_timer(None if ns else at, name=NAMES[ns])
+
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
-        added, dropped = cascade(timestamp, 0)
-        for at, _ in added:
-            ctx.timer_service().register_event_time_timer(at)
+        number = NAMES.index(ctx.timer_name())
+        added, dropped = cascade(timestamp, number)
+        for at, ns in added:
+            ctx.timer_service().register_event_time_timer(at, name=NAMES[ns])
         for at, ns in dropped:
-            if ns == 0:
-                ctx.timer_service().delete_event_time_timer(at)
-        yield self.result(ctx, 0, False)
+            self.delete(ctx.timer_service(), at, ns)
+        yield self.result(ctx, number, False)
 
     def result(self, ctx: Any, ns: int, new: bool) -> tuple[Any, ...]:
         self.n.update((self.n.value() or 0) + 1)
@@ -138,14 +148,14 @@ class Rows(KeyedProcessFunction):
         return ctx.get_current_key(), ctx.timestamp(), ns, watermark, self.n.value(), new
 
 
-def model(steps: Sequence[Step], moves: bool) -> list[tuple[Any, ...]]:
+def model(steps: Sequence[Step]) -> list[tuple[Any, ...]]:
     """Return the results for the rows of one key, one row or timer after the other."""
     timers: dict[Any, tuple[int, int]] = {}
     out: list[tuple[Any, ...]] = []
     watermark = MIN_WATERMARK
 
     def identity(at: int, ns: int) -> Any:
-        return ns if moves else (at, ns)
+        return ns or (at, ns)
 
     def report(at: int, ns: int, new: bool) -> None:
         out.append((steps[0].k, at, ns, watermark, len(out) + 1, new))
@@ -215,45 +225,42 @@ STEPS = st.lists(
         at=st.integers(0, 40),
         add=st.integers(-6, 20),
         drop=st.integers(-10, 12),
-        ns=st.integers(0, 1),
+        ns=st.integers(0, 2),
     ),
     max_size=25,
 )
 CUTS = st.lists(st.integers(0, 60), max_size=5)
 
 
-def expected(steps: Sequence[Step], moves: bool) -> dict[int, list[tuple[Any, ...]]]:
-    return {k: model([s for s in steps if s.k == k], moves) for k in {step.k for step in steps}}
+def expected(steps: Sequence[Step]) -> dict[int, list[tuple[Any, ...]]]:
+    return {k: model([s for s in steps if s.k == k]) for k in {step.k for step in steps}}
 
 
-@pytest.mark.parametrize("function", [Columns, Moving])
-@settings(max_examples=40)
+@pytest.mark.parametrize("function", [Columns, Rows])
+@settings(max_examples=60)
 @given(steps=STEPS, cuts=CUTS)
-def test_waves_equal_a_model_for_any_micro_batches(
-    function: type[Columns], steps: list[Step], cuts: list[int]
+def test_columns_and_rows_equal_a_model_for_any_micro_batches(
+    function: type[Any], steps: list[Step], cuts: list[int]
 ) -> None:
-    assert run(function(), steps, cuts) == expected(steps, function.one_timer_per_key)
-
-
-@settings(max_examples=40)
-@given(steps=STEPS, cuts=CUTS)
-def test_waves_equal_rows(steps: list[Step], cuts: list[int]) -> None:
-    steps = [Step(step.k, step.at, step.add, step.drop, 0) for step in steps]
-
-    assert run(Columns(), steps, cuts) == run(Rows(), steps, cuts)
+    assert run(function(), steps, cuts) == expected(steps)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 20, 200])
 def test_results_do_not_depend_on_the_number_of_micro_batches(micro_batches: int) -> None:
     draw = random.Random(micro_batches)
     steps = [
-        Step(draw.randrange(20), draw.randrange(1000), draw.randrange(-6, 60), draw.randrange(-10, 40), 0)
+        Step(
+            draw.randrange(20),
+            draw.randrange(1000),
+            draw.randrange(-6, 60),
+            draw.randrange(-10, 40),
+            draw.randrange(3),
+        )
         for _ in range(400)
     ]
     cuts = [n * 1000 // micro_batches for n in range(1, micro_batches)]
 
-    assert run(Columns(), steps, cuts) == run(Rows(), steps, cuts) == expected(steps, False)
-    assert run(Moving(), steps, cuts) == expected(steps, True)
+    assert run(Columns(), steps, cuts) == run(Rows(), steps, cuts) == expected(steps)
 
 
 def test_a_call_has_each_key_and_all_keys_share_calls() -> None:

@@ -192,8 +192,6 @@ class Sessions(KeyedProcessFunction):
 class Columns(BatchProcessFunction):
     """Columns: a timer for each key that moves, values in columns, and lists and maps of single keys."""
 
-    one_timer_per_key = True
-
     def __init__(self, killer: Killer | None = None) -> None:
         self.killer = killer
 
@@ -206,7 +204,7 @@ class Columns(BatchProcessFunction):
         if self.killer is not None:
             self.killer()
         ids = ctx.ids
-        ctx.timer_service().register_event_time_timers(ids, ctx.timestamps + GAP)
+        ctx.timer_service().register_event_time_timers(ids, ctx.timestamps + GAP, name="silent")
         counts = Counter(ids.tolist())
         before = self.rows.values(ids).to_pylist()
         self.rows.update_many(ids, [(b or 0) + counts[i] for b, i in zip(before, ids.tolist(), strict=True)])

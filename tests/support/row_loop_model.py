@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def source(columns: list[Any], key: list[int]) -> RowSource:
 
 def timers(keys: CurrentKey) -> tuple[TimerHeap, TimerChanges, RowTimers]:
     heap, changes = TimerHeap(), TimerChanges()
-    return heap, changes, RowTimers(heap, changes, keys)
+    return heap, changes, RowTimers(heap, changes, keys, SimpleNamespace(known={}))
 
 
 def taken(changes: TimerChanges) -> tuple[list[list[int]], int | None, int]:

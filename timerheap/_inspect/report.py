@@ -128,7 +128,12 @@ def _next_timers(state: CheckpointState, console: Console) -> None:
     for row in _rows(first):
         *key, timestamp, _, domain, name, _ = row.values()
         at = _time(timestamp) or "beyond the year 9999"
-        table.add_row(*("null" if value is None else _shown(str(value)) for value in key), at, domain, _shown(name or ""))
+        table.add_row(
+            *("null" if value is None else _shown(str(value)) for value in key),
+            at,
+            domain,
+            _shown(name or ""),
+        )
     _print(table, 0, console)
 
 

@@ -11,7 +11,7 @@ cdef class RowContext:
     cdef tuple row
     cdef object key, at, domain, timers
     cdef int64_t namespace  # of the timer
-    cdef public dict names  # as in `RowTimers`; its method `name` returns that of a namespace
+    cdef public object names  # as in `RowTimers`; its method `name` returns that of a namespace
 
     def __init__(self, timers):
         self.timers = timers

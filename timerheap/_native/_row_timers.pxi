@@ -170,14 +170,15 @@ cdef class RowTimers:
     cdef TimerHeap heap
     cdef TimerChanges changes
     cdef CurrentKey keys
-    cdef dict names  # namespaces by name; its method `new` gives a name one, and `find` returns it, or 0
+    cdef object names  # whose method `new` gives a name a namespace, and `find` returns that, or 0
+    cdef dict known  # namespaces by name, which both fill
     cdef object pushed  # called with (timestamp, key id, namespace), or None
     cdef dict due  # a heap of (timestamp, namespace) by key id, or None
     cdef int64_t until
 
     def __init__(self, TimerHeap heap not None, TimerChanges changes not None, CurrentKey keys not None,
-                 dict names not None):
-        self.heap, self.changes, self.keys, self.names = heap, changes, keys, names
+                 names):
+        self.heap, self.changes, self.keys, self.names, self.known = heap, changes, keys, names, names.known
 
     def on_push(self, pushed):
         """Call ``pushed(timestamp, key_id, namespace)`` after each registration from now on."""
@@ -191,7 +192,7 @@ cdef class RowTimers:
         cdef PyObject *known
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, got {_shown(name)}")
-        known = PyDict_GetItemWithError(self.names, name)
+        known = PyDict_GetItemWithError(self.known, name)
         if known is not NULL:
             return <object>known
         return self.names.new(name) if is_new else self.names.find(name)

@@ -45,7 +45,11 @@ if TYPE_CHECKING:
 _EXPIRIES = (PROCESSING_EXPIRIES, EVENT_EXPIRIES)
 _EXPIRY_NAMES = ("processing", "event")
 _PARTS = ("keys", "event", "processing", "rows", "slices")
-_NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {"names": None, "states": {}, "expiries": {}}  # the head of a new group
+_NEW: dict[str, Any] = dict.fromkeys(_PARTS, ()) | {
+    "names": None,
+    "states": {},
+    "expiries": {},
+}  # the head of a new group
 
 BROADCAST_STATE = "broadcast:"
 """Prefix of the names of broadcast states, which a function asks for when it has rows.

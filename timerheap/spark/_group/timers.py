@@ -162,12 +162,12 @@ _FEW = 64  # changes that are copied one by one: for so few, keeping their colum
 class JournalledTimers:
     """A `NamedTimerHeap` that records its changes since the last save.
 
-    `single`, a `TimerChanges`, receives changes of few timers. With `named` false no timer moves, whatever its
+    `single`, a `TimerChanges`, receives changes of few timers. Unless `named`, no timer moves, whatever its
     namespace.
     """
 
     schema = SCHEMA
-    name = ""
+    name = "timers"
     id_column = 2
     _losses: int
 
@@ -361,17 +361,20 @@ def _kept(column: npt.ArrayLike) -> np.ndarray:
     return np.array(column, np.int64)
 
 
-class TimerNames(dict[str, int]):
-    """The namespaces of the names of a key group's timers, filled as they are asked for.
+class TimerNames:
+    """The names of a key group's timers, and their namespaces.
 
-    The namespace of a name is a hash of it, above 0. `table` has all names by namespace, None if there are
-    none.
+    The namespace of a name is a hash of it, above 0.
+
+    known: the namespaces that have been asked for, by name
+    table: all names by namespace; None if there are none
     """
 
     table: StateTable | None
 
     def __init__(self, memory: Memory = PROCESS, head: Sequence[Any] | None = None) -> None:
         self._memory = memory
+        self.known: dict[str, int] = {}
         self.table = None if head is None else self._new_table(head)
 
     def _new_table(self, head: Sequence[Any] = ()) -> StateTable:
@@ -396,7 +399,7 @@ class TimerNames(dict[str, int]):
         namespace, held = self._look_up(name)
         if held != name:
             return 0
-        self[name] = namespace
+        self.known[name] = namespace
         return namespace
 
     def new(self, name: str) -> int:
@@ -406,7 +409,7 @@ class TimerNames(dict[str, int]):
             self.part().store(namespace, name)
         elif held != name:
             raise ValueError(f"name must have another hash than {held!r}, got {name!r}; choose another name")
-        self[name] = namespace
+        self.known[name] = namespace
         return namespace
 
     def name(self, namespace: int) -> str | None:
@@ -424,7 +427,7 @@ class TimerNames(dict[str, int]):
         """Drop the names whose namespaces are in none of the arrays."""
         if self.table is not None:
             for dead in np.setdiff1d(self.table.ids(), np.concatenate(namespaces)).tolist():
-                self.pop(self.table.load(dead), None)
+                self.known.pop(self.table.load(dead), None)
                 self.table.store(dead, None)
 
 

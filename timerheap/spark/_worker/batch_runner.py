@@ -193,7 +193,8 @@ class StagedTimers:
         """Return the numbers of the keys and the timestamps of some of the timers."""
         rows = np.flatnonzero(where)
         at, ids = (
-            np.broadcast_to(np.asarray(column, np.int64), where.shape)[rows] for column in (timestamps, key_ids)
+            np.broadcast_to(np.asarray(column, np.int64), where.shape)[rows]
+            for column in (timestamps, key_ids)
         )
         return self._numbers[rows] if key_ids is self._at_hand else self._find(ids), at
 
@@ -375,7 +376,7 @@ class _TimerService(BatchTimerService):
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, got {name!r}")
         names = self._group.timer_names
-        return names[name] if name in names else names.new(name)
+        return names.known[name] if name in names.known else names.new(name)
 
     def _delete(
         self,

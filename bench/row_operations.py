@@ -33,6 +33,7 @@ from timerheap._native._heap import (
     TimerHeap,
 )
 
+NAMES = SimpleNamespace(known={})
 ROWS, KEYS, GAP = 10_000, 6_000, 150_000
 
 
@@ -70,7 +71,7 @@ class Group:
 
     def __init__(self, function: Moves) -> None:
         self.keys, self.heap = CurrentKey(), TimerHeap()
-        timers, service = RowTimers(self.heap, TimerChanges(), self.keys), RowTimerService()
+        timers, service = RowTimers(self.heap, TimerChanges(), self.keys, NAMES), RowTimerService()
         service.bind(timers, timers, -(2**63), None)
         function.timer = RowValue(self.keys, None, int, 64, list)
         cells = RowCells(self.keys.numbers, int, lambda ids: (ids, np.zeros(len(ids), bool)))

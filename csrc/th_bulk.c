@@ -34,12 +34,13 @@ TH_INLINE void fetch_lines(const th_heap *h, rows *r, size_t i, size_t few, int 
     for (size_t end = i + few < r->n ? i + few : r->n; i < end; i++) {
         size_t k = i % RING;
         int64_t key = r->ahead.key[k] = th_at(r->key, i), ns = r->ahead.ns[k] = th_at(r->ns, i);
-        int64_t ts = r->ahead.ts[k] = th_moves(h, ns) ? 0 : th_at(r->ts, i);
-        uint64_t hash = r->ahead.hash[k] = th_hash(h, ts, key, ns);
+        bool moves = th_moves(h, ns);
+        int64_t ts = r->ahead.ts[k] = moves ? 0 : th_at(r->ts, i);
+        uint64_t hash = r->ahead.hash[k] = th_hash_identity(h, ts, key, ns);
         TH_PREFETCH(&h->line[th_home(h, hash)]);
         if (what & NEW_TS) {
             ts = r->ahead.new_ts[k] = th_at(r->new_ts, i);
-            hash = r->ahead.new_hash[k] = th_hash(h, ts, key, ns);
+            hash = r->ahead.new_hash[k] = th_hash_identity(h, moves ? 0 : ts, key, ns);
             TH_PREFETCH(&h->line[th_home(h, hash)]);
         }
     }

@@ -149,7 +149,7 @@ void th_seed(uint64_t out[3], uint64_t seed) {
 }
 
 void th_heap_init(th_heap *h, th_identity identity, uint64_t seed) {
-    *h = (th_heap){.identity = identity, .moves = {identity == TH_BY_KEY, identity != TH_BY_TIMER}};
+    *h = (th_heap){.identity = identity};
     th_seed(h->seed, seed);
 }
 
@@ -163,7 +163,6 @@ void th_heap_copy(th_heap *to, const th_heap *h) {
     memcpy(to->seed, h->seed, sizeof h->seed);
     to->len = h->len;
     to->identity = h->identity;
-    memcpy(to->moves, h->moves, sizeof h->moves);
     to->changes++;
 }
 

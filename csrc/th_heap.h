@@ -50,7 +50,6 @@ typedef struct th_heap {
     uint64_t changes;       /* counts changes of rows, so that an iterator can detect them */
     uint64_t seed[3];
     th_identity identity;
-    bool moves[2]; /* by whether the namespace is another than 0 */
 } th_heap;
 
 /* A column of arguments: `step` is in elements, 0 for a single value for all rows. A call reads each value once. If

@@ -122,12 +122,17 @@ TH_INLINE void th_prefetch_children(const th_heap *h, size_t i) {
 /* ---- the index ---- */
 
 /* Returns whether the identity of a timer of this namespace is (key, ns). */
-TH_INLINE bool th_moves(const th_heap *h, int64_t ns) { return h->moves[ns != 0]; }
+TH_INLINE bool th_moves(const th_heap *h, int64_t ns) {
+    return h->identity == TH_BY_KEY || (h->identity == TH_BY_NAME && ns);
+}
 
 /* An attacker who knows the keys but not the seed cannot make them collide. */
+TH_INLINE uint64_t th_hash_identity(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {
+    return th_mix(th_mix((uint64_t)ts ^ h->seed[0], (uint64_t)key ^ h->seed[1]) ^ (uint64_t)ns, h->seed[2]);
+}
+
 TH_INLINE uint64_t th_hash(const th_heap *h, int64_t ts, int64_t key, int64_t ns) {
-    uint64_t t = th_moves(h, ns) ? 0 : (uint64_t)ts;
-    return th_mix(th_mix(t ^ h->seed[0], (uint64_t)key ^ h->seed[1]) ^ (uint64_t)ns, h->seed[2]);
+    return th_hash_identity(h, th_moves(h, ns) ? 0 : ts, key, ns);
 }
 
 TH_INLINE size_t th_home(const th_heap *h, uint64_t hash) { return (size_t)((hash >> 32) * h->lines >> 32); }

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -93,6 +94,9 @@ def framed(_):
     return data, rows, groups, counts, *(column[4] for column in columns), packing.order()
 
 
+NAMES = SimpleNamespace(known={})
+
+
 def waves():
     keys = PlaceNumbers(N)
     numbers, added = keys.number_many(KEY // 1000 % 7)
@@ -115,7 +119,7 @@ def grouped(_):
 def moved(_):
     """Move timers and values of numbered keys; after a failure the journal has what is in the heap."""
     keys, heap, changes = CurrentKey(), TimerHeap(), TimerChanges()
-    timers, service = RowTimers(heap, changes, keys), RowTimerService()
+    timers, service = RowTimers(heap, changes, keys, NAMES), RowTimerService()
     service.bind(timers, timers, 0, None)
     cells = RowCells(keys.numbers, int, lambda ids: (ids * 10**9, ids % 2 == 0))
     state = RowValue(keys, None, int, 64, list)

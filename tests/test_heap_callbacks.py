@@ -7,6 +7,7 @@ just being changed, or collects their changes. Each is then compared with a mode
 import ctypes
 import random
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from timerheap._native._heap import (
     SliceGroups,
     TimerChanges,
 )
+
+NAMES = SimpleNamespace(known={})
 
 _MALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _CALLOC = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
@@ -178,7 +181,7 @@ class Timers(Callbacks):
         super().__init__(seed)
         self.heap, self.changes, self.keys = TimerHeap(), TimerChanges(), CurrentKey()
         self.heap._lend(self.memory)
-        self.event = RowTimers(self.heap, self.changes, self.keys)
+        self.event = RowTimers(self.heap, self.changes, self.keys, NAMES)
         self.service = RowTimerService()
         self.service.bind(self.event, self.event, 0, 0)
         self.saved, self.fresh = set(), 0

@@ -8,9 +8,9 @@ timers, and snapshots.
 ===============  ====  =======  ===========================================================================
 traces           rows  columns  what cannot be said
 ===============  ====  =======  ===========================================================================
-timer_service     247      400  In rows: callbacks that set timers of another namespace (153 traces).
-                                Functions on rows have no namespaces; here one is a second key column.
-both domains       85      134  Of these: a processing-time timer behind the clock that is still pending when
+timer_service     400      400  Functions have no namespaces: where a trace has several, a timer has a name,
+                                made of its namespace and its timestamp.
+both domains      134      134  Of these: a processing-time timer behind the clock that is still pending when
                                 the watermark advances. On Spark the micro-batch that registers it fires it.
                                 Such traces are replayed by time domain: what callbacks of the other domain do
                                 comes as rows.
@@ -37,7 +37,6 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from test_window_operator import Host
@@ -107,9 +106,6 @@ class Service:
     def namespaces(self) -> list[str]:
         own = {namespace_of(op[2]) for op in self.trace["ops"] if op[0][0] in "rd" and op[0] != "restore"}
         return sorted(own | {act[1] for acts in self.rules.values() for act in acts})
-
-    def crosses_namespaces(self) -> bool:
-        return any(act[1] != rule[3] for rule, acts in self.rules.items() for act in acts)
 
     def leaves_past_timers(self) -> bool:
         """Return whether a processing-time timer is registered behind the clock before a watermark."""
@@ -220,28 +216,40 @@ class Queue:
         return [Fired("e", at, key, namespace_of(namespace)) for at, key, namespace in timers]
 
 
+class Names:
+    """The names of the timers of a trace, which have their identities."""
+
+    def __init__(self, trace: Service | Queue) -> None:
+        self.namespaces = trace.namespaces()
+
+    def name(self, namespace: str, timestamp: int) -> str | None:
+        return f"{timestamp}@{namespace}" if len(self.namespaces) > 1 else None
+
+    def namespace(self, name: str | None) -> str:
+        return self.namespaces[0] if name is None else name.partition("@")[2]
+
+
 class Rows(KeyedProcessFunction):
     """Carries out commands, and the rules of a trace, row by row."""
 
     def __init__(self, trace: Service | Queue) -> None:
         self.rules = dict(trace.rules)
         self.domains = trace.domains
-        self.namespaces = trace.namespaces()
+        self.names = Names(trace)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        yield self.seen("c", value.due, ctx)
-        self.act(value.act, value.due, ctx)
+        yield self.seen("c", value.due, value.namespace, ctx)
+        self.act(value.act, value.namespace, value.due, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         kind = "e" if ctx.time_domain() is TimeDomain.EVENT_TIME else "p"
-        seen = self.seen(kind, timestamp, ctx)
+        seen = self.seen(kind, timestamp, self.names.namespace(ctx.timer_name()), ctx)
         for act, namespace, at in self.rules.get(seen[:4], []):
-            assert namespace == seen[3]
             if act[1] in self.domains:
-                self.act(act, at, ctx)
+                self.act(act, namespace, at, ctx)
         yield seen
 
-    def act(self, act: str, timestamp: int, ctx: KeyedProcessFunction.Context) -> None:
+    def act(self, act: str, namespace: str, timestamp: int, ctx: KeyedProcessFunction.Context) -> None:
         timers = ctx.timer_service()
         call = {
             "re": timers.register_event_time_timer,
@@ -249,34 +257,36 @@ class Rows(KeyedProcessFunction):
             "de": timers.delete_event_time_timer,
             "dp": timers.delete_processing_time_timer,
         }[act]
-        call(timestamp)
+        name = self.names.name(namespace, timestamp)
+        call(timestamp if act[0] == "r" or name is None else None, name=name)
 
-    def seen(self, kind: str, timestamp: int, ctx: KeyedProcessFunction.Context) -> tuple[Any, ...]:
+    def seen(
+        self, kind: str, timestamp: int, namespace: str, ctx: KeyedProcessFunction.Context
+    ) -> tuple[Any, ...]:
         key = ctx.get_current_key()
-        key, namespace = key if len(self.namespaces) > 1 else (key, self.namespaces[0])
         timers = ctx.timer_service()
         now = timers.current_processing_time() if "p" in self.domains else None
         return kind, timestamp, key, namespace, timers.current_watermark(), now, None
 
 
 class Columns(BatchProcessFunction):
-    """Carries out commands, and the rules of a trace, in columns; its timers have namespaces."""
+    """Carries out commands, and the rules of a trace, in columns."""
 
     def __init__(self, trace: Service | Queue, in_waves: bool) -> None:
         self.rules = dict(trace.rules)
         self.domains = trace.domains
-        self.namespaces = trace.namespaces()
+        self.names = Names(trace)
         self.in_waves = in_waves
 
     def process_batch(self, batch: Any, ctx: BatchProcessFunction.Context) -> Iterable[pa.RecordBatch]:
-        acts, names = batch.column("act").to_pylist(), batch.column("namespace").to_pylist()
+        acts, namespaces = batch.column("act").to_pylist(), batch.column("namespace").to_pylist()
         due = batch.column("due").to_numpy()
-        namespaces = np.array([self.namespaces.index(name) for name in names])
+        names = list(map(self.names.name, namespaces, due.tolist()))
+        calls = list(zip(acts, names, strict=True))
         answers: list[bool] = []
-        for act, places in groupby(range(len(acts)), acts.__getitem__):
+        for (act, name), places in groupby(range(len(acts)), calls.__getitem__):
             same = list(places)
-            done = self.calls(ctx)[act](ctx.ids[same], due[same], namespaces[same])
-            answers += done.tolist()
+            answers += self.call(ctx, act, ctx.ids[same], due[same], name).tolist()
         yield self.seen("c", due, ctx.ids, namespaces, ctx, answers)
 
     def on_timers(self, due: Any, ctx: BatchProcessFunction.Context) -> Iterable[pa.RecordBatch]:
@@ -284,32 +294,32 @@ class Columns(BatchProcessFunction):
         keys = ctx.keys(due.ids).column("key").to_pylist()
         assert len(set(keys)) == len(keys) or not self.in_waves
         done = len(due)
-        for place, (timestamp, id_, namespace) in enumerate(
-            zip(due.timestamps.tolist(), due.ids.tolist(), due.namespaces.tolist(), strict=True)
-        ):
-            acts = self.rules.get((kind, timestamp, keys[place], self.namespaces[namespace]), [])
+        timers = list(zip(due.ids.tolist(), due.timestamps.tolist(), due.names.tolist(), strict=True))
+        for place, (id_, timestamp, name) in enumerate(timers):
+            acts = self.rules.get((kind, timestamp, keys[place], self.names.namespace(name)), [])
             acts = [act for act in acts if act[0][1] in self.domains]
             if acts and not self.in_waves:
                 # The rest of the round has been taken off the heap. Put it back, so that these acts meet it
                 # as they do in Flink; it is due, so that it fires in the next round.
                 done = place + 1
-                rest = due.ids[done:], due.timestamps[done:], due.namespaces[done:]
-                self.calls(ctx)[f"r{kind}"](*rest)
-            for act, other, at in acts:
-                self.calls(ctx)[act]([id_], [at], [self.namespaces.index(other)])
+                for other, at, name in timers[done:]:
+                    self.call(ctx, f"r{kind}", [other], [at], name)
+            for act, namespace, at in acts:
+                self.call(ctx, act, [id_], [at], self.names.name(namespace, at))
             if done < len(due):
                 break
-        timestamps, ids, namespaces = due.timestamps[:done], due.ids[:done], due.namespaces[:done]
-        yield self.seen(kind, timestamps, ids, namespaces, ctx, [None] * done)
+        namespaces = [self.names.namespace(name) for _, _, name in timers[:done]]
+        yield self.seen(kind, due.timestamps[:done], due.ids[:done], namespaces, ctx, [None] * done)
 
-    def calls(self, ctx: BatchProcessFunction.Context) -> dict[str, Any]:
+    def call(self, ctx: BatchProcessFunction.Context, act: str, ids: Any, due: Any, name: str | None) -> Any:
         timers = ctx.timer_service()
-        return {
+        call = {
             "re": timers.register_event_time_timers,
             "rp": timers.register_processing_time_timers,
             "de": timers.delete_event_time_timers,
             "dp": timers.delete_processing_time_timers,
-        }
+        }[act]
+        return call(ids, due if act[0] == "r" or name is None else None, name=name)
 
     def seen(
         self, kind: str, due: Any, ids: Any, namespaces: Any, ctx: Any, answers: list[bool | None]
@@ -321,7 +331,7 @@ class Columns(BatchProcessFunction):
                 "kind": pa.array([kind] * n),
                 "due": pa.array(due),
                 "key": ctx.keys(ids).column("key"),
-                "namespace": pa.array([self.namespaces[each] for each in namespaces.tolist()]),
+                "namespace": pa.array(namespaces, pa.string()),
                 "watermark": pa.array(ctx.watermarks[:n]),
                 "now": pa.array([now] * n, pa.int64()),
                 "changed": pa.array(answers, pa.bool_()),
@@ -360,12 +370,11 @@ class Replay:
             self.push_block()
 
     def new_tester(self) -> ProcessTester:
-        several = len(self.trace.namespaces()) > 1 and not self.in_columns
         type_ = {"long": "bigint", "string": "string"}[self.trace.trace["key"]]
         timed = self.mode in ("arrival", "event_time")
         return ProcessTester(
             Columns(self.trace, self.in_waves) if self.in_columns else Rows(self.trace),
-            key=["key", "namespace"] if several else "key",
+            key="key",
             input_schema=f"number int, key {type_}, namespace string, act string, due bigint, at bigint",
             output_schema=f"kind string, due bigint, key {type_}, namespace string, watermark bigint, "
             "now bigint, changed boolean",
@@ -460,15 +469,16 @@ class Replay:
 
     def timers(self) -> list[Fired]:
         """Return the pending timers as the traces write them."""
-        namespaces = self.trace.namespaces()
-        found = []
-        for timer in self.tester.timers():
-            key, namespace = timer.key, namespaces[timer.namespace] if namespaces else ""
-            if len(namespaces) > 1 and not self.in_columns:
-                key, namespace = key
-            kind = "e" if timer.time_domain is TimeDomain.EVENT_TIME else "p"
-            found.append(Fired(kind, timer.timestamp, key, namespace))
-        return found
+        names = Names(self.trace)
+        return [
+            Fired(
+                "e" if timer.time_domain is TimeDomain.EVENT_TIME else "p",
+                timer.timestamp,
+                timer.key,
+                names.namespace(timer.name),
+            )
+            for timer in self.tester.timers()
+        ]
 
     def pending(self) -> list[Command]:
         return [Command(f"r{timer.kind}", *timer[1:]) for timer in self.timers()]
@@ -515,12 +525,9 @@ def replay(traces: Iterable[tuple[int, Service | Queue]], function: str, mode: s
 )
 def test_timers_fire_as_in_flink(traces: list[Any], function: str, domains: str, mode: str) -> None:
     said = [(line, Service(trace, domains)) for line, trace in enumerate(traces, 1)]
-    if function == "rows":
-        said = [(line, trace) for line, trace in said if not trace.crosses_namespaces()]
     if domains == "ep":
         said = [(line, trace) for line, trace in said if not trace.leaves_past_timers()]
-    numbers = {("rows", True): 85, ("rows", False): 247, ("columns", True): 134, ("columns", False): 400}
-    assert len(said) == numbers[function, domains == "ep"]
+    assert len(said) == (134 if domains == "ep" else 400)
     replay(said[::STEP], function, mode)
 
 

@@ -16,10 +16,7 @@ from standalone import cluster
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize(
-    ("what", "query"),
-    [("driver", "rows"), ("executor", "columns-arrival"), ("executors", "twice"), ("executors", "processor")],
-)
+@pytest.mark.parametrize(("what", "query"), [("driver", "rows"), ("executors", "twice")])
 def test_a_kill_changes_no_micro_batch(spark: SparkSession, tmp_path: Path, what: str, query: str) -> None:
     write_input(tmp_path / "in", seed=1, batches=3, rows=60, keys=20)
     spec: dict[str, Any] = {"input": str(tmp_path / "in"), "query": query, "killer": None, "twins": False}

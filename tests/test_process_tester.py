@@ -110,7 +110,7 @@ def test_a_snapshot_that_does_not_fit_raises_and_changes_nothing() -> None:
     test.push([("a", 1, 100)])
     test.advance_watermark(500)
     other = made(CountsText())
-    with pytest.raises(ValueError, match="state 'due' is a value state of int64, not a value state of str"):
+    with pytest.raises(ValueError, match="state 'due' must stay a value state of int64, got"):
         other.restore(test.snapshot())
     assert (other.watermark, other.timers()) == (made().watermark, [])
     assert other.finish() == []

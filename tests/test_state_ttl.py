@@ -217,9 +217,9 @@ def test_state_in_memory_expires_when_it_is_used() -> None:
 
 class Columns(BatchProcessFunction):
     def open(self, runtime_context: Any) -> None:
-        descriptor = ValueStateDescriptor("value", LONG)
+        descriptor = ListStateDescriptor("list", LONG)
         descriptor.enable_time_to_live(ttl().build())
-        runtime_context.get_state(descriptor)
+        runtime_context.get_list_state(descriptor)
 
     def process_batch(self, batch: Any, ctx: Any) -> None:
         return None
@@ -242,7 +242,7 @@ class Columns(BatchProcessFunction):
         (
             lambda: ProcessTester(Columns(), "k", "k string", "k string"),
             NotImplementedError,
-            "state 'value' of a BatchProcessFunction must have no time to live",
+            "state 'list' of a BatchProcessFunction must be a value state to have a time to live",
         ),
     ],
 )

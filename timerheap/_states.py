@@ -203,12 +203,12 @@ class Expiring:
         if fixed:
             self._ahead, self._ttl = min(config._ttl, MAX_WATERMARK - clock.now(False)), 0
             self._time = "expires"
-        self._event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
+        self.event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
         self._renews = config.get_update_type() is config.UpdateType.OnReadAndWrite
         self._shows = config.get_state_visibility() is config.StateVisibility.ReturnExpiredIfNotCleanedUp
 
     def _now(self) -> int:
-        return self._clock.now(self._event_time)
+        return self._clock.now(self.event_time)
 
     def _keep(self, value: Any, now: int) -> dict[str, Any]:
         return {"value": value, self._time: now + self._ahead}
@@ -221,16 +221,20 @@ class Expiring:
         """Return whether a read returns what is kept."""
         if not self._expired(kept, now):
             return True
-        return self._shows and not self._clock.is_purged(kept["at"] + self._ttl, self._event_time)
+        return self._shows and not self._clock.is_purged(kept["at"] + self._ttl, self.event_time)
 
     def _purge_with(self, kept: dict[str, Any], key: Any) -> None:
         """Have the contents of a key purged when `kept` expires."""
         time = min(kept[self._time] + self._ttl, MAX_WATERMARK)
-        self._clock.purge_at(time, key, self.table, self._event_time)
+        self._clock.purge_at(time, key, self.table, self.event_time)
 
     def _purge_with_oldest(self, live: Sequence[dict[str, Any]], key: Any) -> None:
         if live:
             self._purge_with(min(live, key=itemgetter(self._time)), key)
+
+    def start(self, key: Any, now: int) -> None:
+        """Let the time to live of the contents of a key begin."""
+        raise NotImplementedError
 
     def purge(self, key: Any, now: int) -> None:
         """Remove what has expired of a key by `now`, and have the rest purged later."""
@@ -262,6 +266,11 @@ class ExpiringValue(Expiring):
         if self.table.load(key) is None:
             self._purge_with(kept, key)
         self.table.store(key, kept)
+
+    def start(self, key: Any, now: int) -> None:
+        kept = self._keep(self.table.load(key)["value"], now)
+        self.table.store(key, kept)
+        self._purge_with(kept, key)
 
     def purge(self, key: Any, now: int) -> None:
         kept = self.table.load(key)
@@ -308,6 +317,11 @@ class ExpiringList(Expiring):
         if self.table.is_empty(key):
             self._purge_with(kept[0], key)
         return kept
+
+    def start(self, key: Any, now: int) -> None:
+        kept = [self._keep(element["value"], now) for element in self.table.load(key)]
+        self.table.replace(key, kept)
+        self._purge_with_oldest(kept, key)
 
     def purge(self, key: Any, now: int) -> None:
         kept = list(self.table.load(key))
@@ -356,6 +370,11 @@ class ExpiringMap(Expiring):
 
     def remove_all(self, key: Any) -> None:
         self.table.remove_all(key)
+
+    def start(self, key: Any, now: int) -> None:
+        kept = {entry: self._keep(kept["value"], now) for entry, kept in self.table.load(key).items()}
+        self.table.put(key, kept)
+        self._purge_with_oldest(list(kept.values()), key)
 
     def purge(self, key: Any, now: int) -> None:
         live = []
@@ -585,6 +604,8 @@ class KeyedRuntimeContext(RuntimeContext):
     metrics: the metrics of the function; None if it has not asked for a group that makes them
     """
 
+    _expiring: ClassVar[dict[str, type[Expiring]]] = EXPIRING
+
     def __init__(self, keys: CurrentKey, types: ValueTypes, max_parallelism: int) -> None:
         self._keys = keys
         self._types = types
@@ -608,7 +629,7 @@ class KeyedRuntimeContext(RuntimeContext):
         table = contents.bind(backend)
         ttl = self._ttls.get(contents.name)
         if ttl is not None and self.clock is not None:
-            contents.table = EXPIRING[contents.shape](table, ttl, self.clock)
+            contents.table = self._expiring[contents.shape](table, ttl, self.clock)
         return table
 
     def get_max_number_of_parallel_subtasks(self) -> int:

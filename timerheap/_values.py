@@ -101,6 +101,11 @@ class Misfit(ValueError):
     """A value that does not fit its type."""
 
 
+def is_timed(type_: pa.DataType) -> bool:
+    """Return whether a type is one of `ArrowTypes.timed`; users' fields may always be null."""
+    return type_.num_fields == 2 and type_.field(1).name == "at" and not type_.field(1).nullable
+
+
 class ArrowTypes:
     """The types of state as Arrow types, with the checks of their values; every backend uses it.
 
@@ -127,7 +132,7 @@ class ArrowTypes:
         """Return the type of values with the time of their last access: ``value`` and ``at``."""
         import pyarrow as pa
 
-        return pa.struct([("value", type_), ("at", pa.int64())])
+        return pa.struct([("value", type_), pa.field("at", pa.int64(), nullable=False)])
 
     def codec(self, type_: pa.DataType, what: str) -> ArrowCodec:
         """Return the codec of a type; `what` is named in errors."""

@@ -11,6 +11,7 @@ import streams
 from messages import say
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, ValueStateDescriptor, WatermarkStrategy
@@ -81,11 +82,11 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "state": (
         {"function": Keeps("double")},
-        "state 'count' is a value state of int64, not a value state of double",
+        "state 'count' must stay a value state of int64, got a value state of double: int64 does not widen",
     ),
     "columns": (
-        {"drop": "note"},
-        say("df must have the columns of the rows that wait", "others: 'note' is missing; go back to"),
+        {"note": "bigint"},
+        say("df must have columns that the rows which wait", "others: note: .* does not widen to int64; go"),
     ),
     "order": (
         {"order": "arrival"},
@@ -97,10 +98,14 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("changed", CHANGES)
 def test_changing_what_a_snapshot_fixes_raises(changed: str) -> None:
     def tester(
-        function: Any = None, key: str = "k", max_parallelism: int = 3, drop: str = "", order: Any = None
+        function: Any = None,
+        key: str = "k",
+        max_parallelism: int = 3,
+        note: str = "string",
+        order: Any = None,
     ) -> ProcessTester:
-        columns = {"k": "bigint", "at": "bigint", "note": "string", "text": "string"}
-        schema = ", ".join(f"{name} {type_}" for name, type_ in columns.items() if name != drop)
+        columns = {"k": "bigint", "at": "bigint", "note": note, "text": "string"}
+        schema = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
         options = {"order": order, "max_parallelism": max_parallelism}
         return ProcessTester(function or Keeps(), key, schema, "k string, n bigint", "at", **options)
 
@@ -123,8 +128,10 @@ def test_changing_what_the_checkpoint_fixes_raises_and_loses_nothing(
     rows = [{"k": k, "at": 5 + k, "note": "x"} for k in range(6)]
     folder = tmp_path / "input"
 
-    def query(max_parallelism: int = 3, drop: str = "") -> None:
-        df = streams.read_stream(spark, folder).drop(drop)
+    def query(max_parallelism: int = 3, note: str = "string") -> None:
+        df = streams.read_stream(spark, folder).withColumn(
+            "note", F.col("note") if note == "string" else F.lit(1).cast(note)
+        )
         timed: dict[str, Any] = {
             "event_time": "at",
             "watermark": WatermarkStrategy.for_monotonous_timestamps(),

@@ -66,7 +66,7 @@ def test_a_checkpoint_without_state_of_timerheap_raises(
 def test_state_that_does_not_fit_raises_before_the_query_starts(spark: SparkSession, old: Path) -> None:
     state = timerheap.spark.read_checkpoint(spark, str(old / "checkpoint"))
     df = streams.read_stream(spark, old / "input")
-    with pytest.raises(ValueError, match="state 'count' is a value state of int64, not a value"):
+    with pytest.raises(ValueError, match="state 'count' must stay a value state of int64, got a value"):
         process(df, "event_time", CountsText(), initial_state=state)
     with pytest.raises(ValueError, match=r"key must have the types of the checkpoint's keys, .*got"):
         process(df.withColumn("line", df.line.cast("string")), "event_time", initial_state=state)

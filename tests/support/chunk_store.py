@@ -45,7 +45,10 @@ class MemoryStore:
 def save(group: KeyGroup, stored: Stored, store: MemoryStore) -> None:
     """Save a group as the operator does at the end of a micro-batch."""
     numbers = group.late_rows, group.wake_up, group.standing()
-    stored.save(store, group.parts(), b"", group.losses, *numbers, watermark=group.watermark)
+    stored.save(
+        store, group.parts(), b"", group.losses, *numbers, whole=group.evolved, watermark=group.watermark
+    )
+    group.evolved = False
 
 
 def load(store: MemoryStore, group: KeyGroup) -> Stored:

@@ -47,7 +47,7 @@ def batch(number: int) -> list[dict[str, Any]]:
 
 
 class Everything(KeyedProcessFunction):
-    """Value, list and map state, and a timer that later rows move."""
+    """Value, list and map state, and a timer, with a name or without, that later rows move."""
 
     def open(self, runtime_context: Any) -> None:
         self.due = runtime_context.get_state(ValueStateDescriptor("due", Types.LONG()))
@@ -55,10 +55,15 @@ class Everything(KeyedProcessFunction):
         self.last = runtime_context.get_map_state(MapStateDescriptor("last", Types.STRING(), Types.LONG()))
 
     def process_element(self, value: Any, ctx: Any) -> None:
-        if self.due.value() is not None:
-            ctx.timer_service().delete_event_time_timer(self.due.value())
+        timers = ctx.timer_service()
+        if self.due.value() is not None and self.due.value() % 2 == 0:
+            timers.delete_event_time_timer(self.due.value())
+        timers.delete_event_time_timer(name="odd")
         self.due.update(ctx.timestamp() + 250)
-        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 250)
+        if self.due.value() % 2:
+            timers.register_event_time_timer(self.due.value(), name="odd")
+        else:
+            timers.register_event_time_timer(self.due.value())
         self.words.add(value.word)
         self.last[value.word] = ctx.timestamp()
 

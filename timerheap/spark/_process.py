@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from timerheap.output_tag import OutputTag
 from timerheap.spark._exchange.frames import INPUT
 from timerheap.spark._plan.arguments import (
     arrow_schema,
+    changed_states,
     channel_column,
     data_frame,
     expect_event_time,
@@ -28,7 +29,6 @@ from timerheap.spark._plan.arguments import (
     quoted,
     row_order,
     sendable,
-    state_names,
 )
 from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.checkpoint_reader import CheckpointState
@@ -54,6 +54,7 @@ def process(
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
+    rename_state: Mapping[str, str] | None = None,
     initial_state: CheckpointState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
@@ -124,6 +125,9 @@ def process(
         Names of states in the checkpoint that the function no longer has. They are dropped and keep no key
         alive. A name that the function still uses is an error; a name that is not in the checkpoint is
         ignored. A state that is neither used in ``open`` nor named here stays, and the driver logs a warning.
+    rename_state : dict of str to str, optional
+        New names of states in the checkpoint, by their old names. An old name that is not in the checkpoint
+        is ignored, so that the argument may stay.
     initial_state : CheckpointState, optional
         State of another query to start from, on a stream with a new checkpoint, as
         `timerheap.spark.read_checkpoint` returns it: keys, timers, states, waiting rows and watermarks.
@@ -165,6 +169,7 @@ def process(
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         drop_state=drop_state,
+        rename_state=rename_state,
         side_outputs=side_outputs,
     )
     return build(query, rows, output_event_time=output_event_time, initial_state=initial_state)
@@ -185,6 +190,7 @@ def planned_query(
     processing_time: bool,
     max_parallelism: int | None,
     drop_state: Sequence[str],
+    rename_state: Mapping[str, str] | None,
     side_outputs: Sequence[OutputTag] | None,
     broadcast: StructType | None = None,
 ) -> tuple[Query, DataFrame]:
@@ -219,7 +225,7 @@ def planned_query(
         late=late_rows(late, rows_order),
         late_row=input_type if late == "emit" else None,
         late_columns=tuple(input_type.names),
-        drop_state=state_names(drop_state),
+        **changed_states(drop_state, rename_state),
         side_outputs=side_tags(side_outputs, function),
         key_names=[shown_name(name) for name in keys],
         broadcast=broadcast,
@@ -247,6 +253,7 @@ def process_connected(
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
+    rename_state: Mapping[str, str] | None = None,
     initial_state: CheckpointState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
@@ -273,7 +280,9 @@ def process_connected(
         As in `process`, over the rows of both inputs. The default is "event_time", except for an
         `IntervalJoin`, which finds the same pairs in any order: with "arrival" it emits each pair when its
         second row arrives, and passes late rows to ``late_left`` and ``late_right``.
-    processing_time, max_parallelism, output_event_time, drop_state, initial_state, side_outputs : optional
+    processing_time, max_parallelism, output_event_time, drop_state, rename_state : optional
+        As in `process`.
+    initial_state, side_outputs : optional
         As in `process`.
     late : {"drop", "emit"}, optional
         As in `process`; late rows have the columns ``left`` and ``right``, one of which is null.
@@ -332,7 +341,7 @@ def process_connected(
         late=late_rows(late, rows_order),
         late_row=late_row if late == "emit" else None,
         late_columns=SIDES,
-        drop_state=state_names(drop_state),
+        **changed_states(drop_state, rename_state),
         side_outputs=side_tags(side_outputs, function),
         key_names=[shown_name(name) for name in one.key],
     )
@@ -433,6 +442,7 @@ def process_broadcast(
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
+    rename_state: Mapping[str, str] | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a function on rows by key, and on rows that go to all keys, of two streams or batch DataFrames.
@@ -449,7 +459,7 @@ def process_broadcast(
     function : KeyedBroadcastProcessFunction
     watermark, order, channel, late, processing_time, max_parallelism, output_event_time : optional
         As in `process`, of `df`. `rules` have no event time and do not hold back the watermark.
-    drop_state, side_outputs : optional
+    drop_state, rename_state, side_outputs : optional
         As in `process`. The state of a descriptor "limits" is called "broadcast:limits" in a checkpoint.
 
     Returns
@@ -503,6 +513,7 @@ def process_broadcast(
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         drop_state=drop_state,
+        rename_state=rename_state,
         side_outputs=side_outputs,
         broadcast=rules.schema,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -111,6 +111,7 @@ class Query:
     late_row: StructType | None = None  # the type of late rows in the result, with "emit"
     late_columns: tuple[str, ...] = ()  # of `rows`, which become the fields of late rows
     drop_state: tuple[str, ...] = ()
+    rename_state: dict[str, str] = field(default_factory=dict)
     side_outputs: tuple[OutputTag, ...] = ()
     broadcast: StructType | None = None  # the type of the rows that go to every key group
     has_metrics: bool = False  # whether the function has metrics of its own, which the query observes
@@ -153,6 +154,7 @@ class Query:
             order=self.order,
             windows=self.windows,
             drop_state=self.drop_state,
+            rename_state=self.rename_state,
             encrypted=self.encrypted,
         )
 

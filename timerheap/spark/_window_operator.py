@@ -228,6 +228,7 @@ def window_operator(
         processing_time=processing_time,
         max_parallelism=max_parallelism,
         drop_state=(),
+        rename_state=None,
         side_outputs=side_tags(side_outputs, function, window_function),
     )
     if sends_late:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self, cast, get_args
 
@@ -22,11 +22,11 @@ from timerheap.spark._exchange.placement import Placement
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import (
     arrow_schema,
+    changed_states,
     key_groups,
     late_rows,
     row_order,
     sendable,
-    state_names,
 )
 from timerheap.spark._plan.named_columns import assigns_time
 from timerheap.spark._plan.outputs import side_tags, with_side_column
@@ -87,6 +87,8 @@ class ProcessTester:
         The number of key groups, which the function can ask for.
     drop_state : list of str
         Names of states in a restored snapshot to drop.
+    rename_state : dict of str to str, optional
+        New names of states in a restored snapshot, by their old names.
     side_outputs : list of OutputTag, optional
         The side outputs of the function, as in `timerheap.spark.process`.
 
@@ -136,6 +138,7 @@ class ProcessTester:
         processing_time: bool = False,
         max_parallelism: int = 16,
         drop_state: Sequence[str] = (),
+        rename_state: Mapping[str, str] | None = None,
         side_outputs: Sequence[OutputTag] | None = None,
     ) -> None:
         sendable(function, *get_args(Function))
@@ -175,7 +178,7 @@ class ProcessTester:
             "late": late_rows(late, rows_order),
             "time_mode": "ProcessingTime" if processing_time else "None",
             "max_parallelism": self._max_parallelism,
-            "drop_state": state_names(drop_state),
+            **changed_states(drop_state, rename_state),
             "side_outputs": side_tags(side_outputs, function),
             "broadcast": None if self._rules is None else self._rules.type,
         }

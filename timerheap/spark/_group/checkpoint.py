@@ -126,7 +126,7 @@ NOTHING = Standing()
 """What an empty group holds."""
 
 
-FORMAT = 10
+FORMAT = 11
 """The version of the checkpoints' format."""
 
 INLINE_CLOCK = 4096
@@ -460,7 +460,7 @@ class Stored:
         self._runs = {run.kind: run for run in manifest.runs}
         self._tiers = Tiers(manifest.id)
         self._dropped: list[Run] = []
-        self._checked: set[int] = set()  # the kinds whose schema is known to be that of chunk 0
+        self._checked: dict[int, pa.Schema] = {}  # the schemas that are known to be those of chunks 0
         self._recent: dict[tuple[int, int], bytes] = {}  # small chunks that a merge will want soon
 
     @classmethod
@@ -592,9 +592,9 @@ class Stored:
 
     def _check_schema(self, store: ChunkStore, part: CheckpointedPart, run: Run) -> bool:
         """Write chunk 0 if the part's schema is not that of the run, and return whether it was not."""
-        if part.kind in self._checked:
+        if self._checked.get(part.kind) is part.schema:
             return False
-        self._checked.add(part.kind)
+        self._checked[part.kind] = part.schema
         data = write_schema(part.kind, part.name, part.schema)
         fingerprint = xxh64(data) & 0xFFFFFFFF
         if run.schema == fingerprint:

@@ -31,6 +31,7 @@ from timerheap.spark._group.chunks import (
     USER_STATE,
     pieces,
 )
+from timerheap.spark._group.evolution import evolved_rows, has_time_to_live, misfit
 from timerheap.spark._group.growing_state import UserState, attached_state, head_of, new_state, restored_state
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory
@@ -71,6 +72,7 @@ class GroupLayout:
     order: RowOrder
     windows: WindowSpec | None  # None for a function
     drop_state: tuple[str, ...]  # names of states that a load leaves out
+    rename_state: dict[str, str]  # the new names of states by the old ones
     encrypted: bool = False  # Spark encrypts local files, so that live groups must stay in memory
 
 
@@ -112,6 +114,8 @@ class KeyGroup:
             if name in expiries
         }
         self._asked_for: set[str] = set()  # names of states
+        self.evolved = False  # whether a part has another name or type than its chunks
+        self.untimed: set[str] = set()  # states whose contents have no time yet, from before a time to live
         self._losses_seen = 0
         if head is not None:
             self.watermark, self.late_rows, self.wake_up, self._losses_seen = head["numbers"]
@@ -133,8 +137,9 @@ class KeyGroup:
 
     @staticmethod
     def fits(layout: GroupLayout, head: dict[str, Any]) -> bool:
-        """Return whether the layout has the key, rows, timers and windows of `head`, and drops no state."""
-        return bool(head["shape"] == _shape(layout)) and head["states"].keys().isdisjoint(layout.drop_state)
+        """Return whether the layout has the key, rows, timers, windows and states of `head`."""
+        gone = {*layout.drop_state, *layout.rename_state}
+        return bool(head["shape"] == _shape(layout)) and head["states"].keys().isdisjoint(gone)
 
     def parts(self) -> Iterator[CheckpointedPart]:
         """Yield the parts in the order in which they are saved."""
@@ -204,6 +209,13 @@ class KeyGroup:
         return min((head.timestamp for head in heads if head is not None), default=None)
 
     def _restored_state(self, kind: int, name: str, schema: pa.Schema) -> UserState:
+        if name in self.layout.rename_state:
+            old, name = name, self.layout.rename_state[name]
+            self.evolved = True
+            if name in self.states:
+                raise _taken(old, name)
+        elif name in self.states:
+            raise _taken(*next(names for names in self.layout.rename_state.items() if names[1] == name))
         table = restored_state(kind, name, schema, self.memory)
         self.states[name] = table
         return table
@@ -219,17 +231,38 @@ class KeyGroup:
                 f"drop_state must name states that the function no longer has, got {name!r}, which it uses; "
                 "leave that out, or give the function's state another name"
             )
+        if name in self.layout.rename_state:
+            raise ValueError(
+                f"rename_state must give new names to states that the function no longer has, got {name!r}, "
+                "which it uses; leave that out"
+            )
         self._asked_for.add(name)
         table = self.states.get(name)
         if table is None:
             kind = max((f.kind + 1 for f in self.states.values()), default=USER_STATE)
             table = self.states[name] = new_state(kind, name, shape, type_, self.memory)
         elif (table.shape, table.type) != (shape, type_):
-            raise ValueError(
-                f"state {name!r} is a {table.shape} state of {table.type}, not a {shape} state of {type_}; "
-                f"a state's name keeps its type: choose another name, and pass drop_state=[{name!r}]"
-            )
+            table = self.states[name] = self._evolved(table, shape, type_)
         return table
+
+    def _evolved(self, table: UserState, shape: str, type_: pa.DataType) -> UserState:
+        """Return a state as one of another type; raise a ValueError if that would lose anything."""
+        why = f"it is a {table.shape} state" if table.shape != shape else misfit(table.type, type_)
+        if why is not None:
+            raise ValueError(
+                f"state {table.name!r} must stay a {table.shape} state of {table.type}, got a {shape} state "
+                f"of {type_}: {why}; keep the type, or choose another name and pass "
+                f"drop_state=[{table.name!r}]"
+            )
+        new = new_state(table.kind, table.name, shape, type_, self.memory)
+        new.replay(evolved_rows(table.snapshot(), new.schema))
+        if has_time_to_live(shape, type_) and not has_time_to_live(shape, table.type):
+            self.untimed.add(table.name)
+        elif has_time_to_live(shape, table.type) and not has_time_to_live(shape, type_):
+            for timers in self._expiries.values():
+                timers.remove_many(*_of_namespace(timers, expiry_namespace(table.name)))
+        self.evolved = True
+        return new
 
     def standing(self) -> Standing:
         """Return what the group holds."""
@@ -293,7 +326,11 @@ class KeyGroup:
             timers.heap.reserve(0)  # from now on the memory may shrink
         for timers in self._expiries.values():
             timers.heap.reserve(0)
-        self.rows.loaded(self.watermark)
+            for old, new in self.layout.rename_state.items():
+                due = _of_namespace(timers, expiry_namespace(old))
+                timers.remove_many(*due)
+                timers.push_many(*due[:2], expiry_namespace(new))
+        self.evolved |= self.rows.loaded(self.watermark)
         if self.slices is not None:
             self.slices.loaded(self.watermark)
         self._losses_seen = 0
@@ -311,6 +348,20 @@ def _shape(layout: GroupLayout) -> list[Any]:
     key = [field.name for field in layout.key_fields]
     windows = None if layout.windows is None else layout.windows.name
     return [key, str(layout.rows), layout.order, windows]
+
+
+def _taken(old: str, new: str) -> ValueError:
+    return ValueError(
+        f"rename_state must give {old!r} a name that no state in the checkpoint has, got {new!r}; choose "
+        f"another name, or run once with drop_state=[{new!r}]"
+    )
+
+
+def _of_namespace(timers: JournalledTimers, namespace: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the timestamps, keys and namespaces of the timers of a namespace."""
+    heap = timers.heap
+    rows = np.flatnonzero(heap.namespaces == namespace)
+    return heap.timestamps[rows], heap.key_hashes[rows], heap.namespaces[rows]
 
 
 def expiry_namespace(name: str) -> int:
@@ -354,6 +405,7 @@ class StoredGroup(KeyGroup):
             order="event_time",
             windows=None,
             drop_state=(),
+            rename_state={},
         )
         super().__init__(layout)
         Stored.load(store, replace(manifest, runs=runs), self.part)
@@ -411,6 +463,7 @@ def restore(group: KeyGroup, contents: bytes) -> None:
     columns = (column.to_pylist() for column in _batch(contents).columns)
     for kind, name, data in zip(*columns, strict=True):
         rows = _batch(data)
+        name = group.layout.rename_state.get(name, name)
         if kind < USER_STATE:
             _expect_other_keys(group, kind, rows)
             group.part(kind, name, rows.schema).replay(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap._native._heap import TimerHeap, row_order
-from timerheap.spark._arrow import KeyedRows, wide_rows
+from timerheap.spark._arrow import KeyedRows, wide_rows, widen
 from timerheap.spark._group.chunks import ROWS
+from timerheap.spark._group.evolution import evolved_columns, misfit
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import Slab
 from timerheap.timer import MIN_WATERMARK
@@ -232,8 +233,8 @@ class RowBuffer:
             )
         self._replayed.append(batch)
 
-    def loaded(self, watermark: int) -> None:
-        """Buffer the replayed rows, once all chunks have been replayed.
+    def loaded(self, watermark: int) -> bool:
+        """Buffer the replayed rows, once all chunks have been replayed; return whether their types changed.
 
         Rows up to `watermark` were released before the save. Only the others must fit the query.
         """
@@ -243,13 +244,15 @@ class RowBuffer:
             int(np.count_nonzero(batch.column(_OWN.names[1]).to_numpy() > watermark)) for batch in replayed
         )
         self._heap.reserve(count)  # growing step by step takes four times as long
+        changed = False
         for batch in map(self._waiting, replayed):
             if batch.num_rows:
-                self._check_schema(pa.schema(list(batch.schema)[:-2]))
+                changed |= self._check_schema(pa.schema(list(batch.schema)[:-2]))
                 self.append(self._unpack(batch))
                 self._settle()
                 self._unsaved = _NONE
         self._heap.reserve(0)  # from now on the memory may shrink
+        return changed
 
     def reserve(self, times: float) -> None:
         """Do nothing: chunks are kept until `loaded`."""
@@ -262,42 +265,27 @@ class RowBuffer:
         """Return the rows of a chunk that have not been released."""
         return batch.filter(pc.greater(batch.column(_OWN.names[1]), self._released))
 
-    def _check_schema(self, stored: pa.Schema) -> None:
+    def _check_schema(self, stored: pa.Schema) -> bool:
         rest = "until these rows have come, or start a new checkpoint"
         if self._order != "event_time":
             raise ValueError(
                 "order must be 'event_time' while rows wait in the checkpoint for the watermark, got "
                 f"'arrival'; go back to order='event_time' {rest}"
             )
-        differences = ", ".join(_differences(stored, self._schema))
-        if differences:
+        was, now = pa.struct(list(stored)), pa.struct(list(self._schema))
+        why = misfit(was, now)
+        if why is not None:
             raise ValueError(
-                "df must have the columns of the rows that wait in the checkpoint for the watermark, got "
-                f"others: {differences}; go back to the old columns {rest}"
+                "df must have columns that the rows which wait in the checkpoint for the watermark can take, "
+                f"got others: {why.replace(_INTERNAL, '')}; go back to the old columns {rest}"
             )
+        return bool(was != now)
 
     def _unpack(self, batch: pa.RecordBatch) -> KeyedRows:
-        # The order of the columns may differ. `_settle` widens the offsets.
-        columns = [batch.column(field.name) for field in self._schema]
-        rows = pa.RecordBatch.from_arrays(columns, names=self._schema.names)
+        rows = evolved_columns(widen(batch), self._schema)
         ids, timestamps = (batch.column(name).to_numpy() for name in _OWN.names)
         return KeyedRows(rows, ids, timestamps)
 
     def _pack(self, rows: KeyedRows) -> pa.RecordBatch:
         columns = [*rows.rows.columns, pa.array(rows.ids), pa.array(rows.timestamps)]
         return pa.RecordBatch.from_arrays(columns, schema=self._stored)
-
-
-def _differences(was: Iterable[pa.Field], now: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:
-    """Yield a description of each changed column or field of a column; their order is ignored."""
-    old, new = ({field.name: field.type for field in fields} for fields in (was, now))
-    for name in [*old, *(name for name in new if name not in old)]:
-        shown = prefix + name.removeprefix(_INTERNAL)
-        if name not in new:
-            yield f"{shown!r} is missing"
-        elif name not in old:
-            yield f"{shown!r} is new"
-        elif pa.types.is_struct(old[name]) and pa.types.is_struct(new[name]):
-            yield from _differences(old[name], new[name], f"{shown}.")
-        elif old[name] != new[name]:
-            yield f"{shown!r} was {old[name]} and is {new[name]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from timerheap.spark._compat import to_arrow_schema
 from timerheap.spark._exchange.placement import MAX_KEY_GROUPS
+from timerheap.spark._group.key_group import BROADCAST_STATE
 from timerheap.spark._group.row_buffer import RowOrder
 from timerheap.spark._query import TIME, Late, shown_name
 from timerheap.watermarks import NoWatermarks, WatermarkStrategy
@@ -235,8 +236,8 @@ def _serialises(value: object) -> bool:
     return True
 
 
-def state_names(drop_state: object) -> tuple[str, ...]:
-    """Return the names of the states to drop."""
+def changed_states(drop_state: object, rename_state: object) -> dict[str, Any]:
+    """Return both arguments as fields of a `Query`, with the names of broadcast states, too."""
     if (
         isinstance(drop_state, str)
         or not isinstance(drop_state, Sequence)
@@ -246,7 +247,23 @@ def state_names(drop_state: object) -> tuple[str, ...]:
             f"drop_state must be a list of names of states, got {drop_state!r}; "
             "write drop_state=['n'] for a state 'n'"
         )
-    return tuple(drop_state)
+    renamed = {} if rename_state is None else rename_state
+    if not isinstance(renamed, Mapping) or not all(
+        isinstance(name, str) for pair in renamed.items() for name in pair
+    ):
+        raise TypeError(
+            f"rename_state must be a dict of names of states, got {rename_state!r}; write "
+            "rename_state={'old': 'new'}"
+        )
+    names = [*renamed, *renamed.values()]
+    twice = [name for name in names if names.count(name) > 1 or name in drop_state]
+    if twice:
+        raise ValueError(
+            f"rename_state must name each state once, and none of drop_state, got {twice[0]!r} in "
+            f"rename_state={dict(renamed)} and drop_state={list(drop_state)}"
+        )
+    every = {f"{kind}{old}": f"{kind}{new}" for kind in ("", BROADCAST_STATE) for old, new in renamed.items()}
+    return {"drop_state": tuple(drop_state), "rename_state": every}
 
 
 def parsed_schema(output_schema: object) -> StructType:

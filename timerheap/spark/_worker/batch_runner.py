@@ -25,7 +25,7 @@ from timerheap.spark._group.timers import JournalledTimers
 from timerheap.spark._query import Query, shown_name
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import RowsAhead
-from timerheap.spark._worker.states import BatchGroupRuntimeContext, no_processing_time
+from timerheap.spark._worker.states import BatchGroupRuntimeContext, GroupExpiryClock, no_processing_time
 from timerheap.time import TimeDomain
 from timerheap.timer import MAX_WATERMARK, Timer, TimerBatch
 
@@ -470,6 +470,7 @@ class BatchRunner:
         self.fired_timers = 0
         self._current = _CurrentKey()
         self._states = BatchGroupRuntimeContext(self._current, max_parallelism)
+        self._states.clock = self._clock = GroupExpiryClock()
         self._context = _Context(self._current)
 
     @property
@@ -485,6 +486,7 @@ class BatchRunner:
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         self._group = group
         self._output = output
+        self._clock.begin(group, now)
         self._tables = self._states.bind(group)
         self._timers = _TimerService(group, group.watermark, now)
         self._context.begin(group, self._timers)
@@ -554,6 +556,7 @@ class BatchRunner:
     def advance_clock(self, now: int) -> None:
         """Fire processing-time timers; those of time t fire when the clock shows t + 1."""
         self._fire(self._group.processing_timers, now - 1, TimeDomain.PROCESSING_TIME)
+        self._clock.purge(False, now)
 
     def _fire(self, timers: JournalledTimers, time: int, domain: TimeDomain) -> None:
         for _ in range(_ROUNDS):

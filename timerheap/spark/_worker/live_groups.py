@@ -180,10 +180,11 @@ class LiveGroups:
             group.late_rows,
             group.wake_up,
             group.standing(),
-            whole,
+            whole or group.evolved,
             group.watermark,
             writes_clock,
         )
+        group.evolved = False
         file, manifest = group.memory, stored.manifest
         if isinstance(file, LiveFile) and self._files is not None:
             if file.failure is None and file.write_head(json.dumps(group.head()).encode()):

@@ -8,22 +8,25 @@ from typing import Any, NoReturn, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Row
 
 from timerheap._arguments import int64
 from timerheap._native._heap import CurrentKey as NativeKey
 from timerheap._native._heap import RowContext, RowTimerService, RowValue
 from timerheap._states import (
+    EXPIRING,
     Codec,
     CurrentKey,
     Expiring,
+    ExpiringValue,
     H,
     KeyedContents,
     KeyedRuntimeContext,
     StateBackend,
     ValueHandle,
 )
-from timerheap._values import ArrowCodec, ArrowTypes
+from timerheap._values import ArrowCodec, ArrowTypes, is_timed
 from timerheap.functions import BatchRuntimeContext, KeyedCoProcessFunction, TimerService
 from timerheap.output_tag import OutputTag
 from timerheap.spark._arrow import narrow_column, wide
@@ -33,8 +36,9 @@ from timerheap.spark._group.timers import KeyTimers
 from timerheap.spark._group.value_state import StateTable
 from timerheap.spark._worker.output import cast as cast_column
 from timerheap.state import BatchValueState, StateDescriptor, ValueState, ValueStateDescriptor
+from timerheap.state_ttl import has_event_time
 from timerheap.time import TimeDomain
-from timerheap.timer import MAX_WATERMARK
+from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 
 
 def no_processing_time() -> NoReturn:
@@ -124,9 +128,16 @@ class GroupExpiryClock:
         self._now = now
         self._expiring: dict[str, Expiring] = {}
 
-    def add(self, table: Expiring) -> None:
-        """Purge these contents when they expire."""
-        self._expiring[table.table.name] = table
+    def add(self, expiring: Expiring) -> None:
+        """Purge these contents when they expire; if they have no times yet, their time to live begins."""
+        name = expiring.table.name
+        self._expiring[name] = expiring
+        if name in self._group.untimed:
+            self._group.untimed.remove(name)
+            ids = expiring.table.ids()
+            expiring.table.announce(ids)
+            for id_ in ids.tolist():
+                expiring.start(id_, self._group.watermark if expiring.event_time else self.now(False))
 
     def now(self, event_time: bool) -> int:
         """Return the time of the micro-batch."""
@@ -141,6 +152,11 @@ class GroupExpiryClock:
         if (event_time or self._now is not None) and time < MAX_WATERMARK:
             # Numbers and a list of one take half as long as three lists.
             self._group.expiries(event_time).push_many(time, [key], expiry_namespace(table.name))
+
+    def purge_all_at(self, time: int, keys: np.ndarray, table: Any) -> None:
+        """Have the contents of many keys purged at a processing time, unless the clock stands still."""
+        if self._now is not None and time < MAX_WATERMARK and len(keys):
+            self._group.expiries(False).push_many(time, keys, expiry_namespace(table.name))
 
     def purge(self, event_time: bool, time: int) -> None:
         """Remove the contents that have expired by `time`."""
@@ -209,6 +225,12 @@ class GroupRuntimeContext(KeyedRuntimeContext):
         self.group = group
         return self.bind_backend(_GroupBackend(group, self._broadcast))
 
+    def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
+        table = super()._bind(contents, backend)
+        if isinstance(contents.table, Expiring):
+            cast(GroupExpiryClock, self.clock).add(contents.table)
+        return table
+
 
 class RowRuntimeContext(GroupRuntimeContext):
     """A `GroupRuntimeContext` for a `KeyedProcessFunction`, with value states in native code."""
@@ -220,12 +242,6 @@ class RowRuntimeContext(GroupRuntimeContext):
         in_cells = [handle.bind_table() for handle in handles]
         return [table for table in tables if not any(table is other for other in in_cells)]
 
-    def _bind(self, contents: KeyedContents, backend: StateBackend) -> Any:
-        table = super()._bind(contents, backend)
-        if isinstance(contents.table, Expiring):
-            cast(GroupExpiryClock, self.clock).add(contents.table)
-        return table
-
     def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState:
         if getattr(state_descriptor, "ttl_config", None) is not None:
             return self._value_state(ValueHandle, state_descriptor)
@@ -235,14 +251,53 @@ class RowRuntimeContext(GroupRuntimeContext):
         return state
 
 
+class ExpiringColumn(ExpiringValue):
+    """`ExpiringValue` for many keys, in processing time."""
+
+    table: StateTable
+
+    def get_many(self, ids: np.ndarray) -> pa.Array:
+        """Return the values of many keys, null for a key without one."""
+        now = self._now()
+        values, times = self.table.get_many(ids).flatten()
+        there = pc.greater(times, max(now - self._ttl, MIN_WATERMARK)).fill_null(False)
+        live = there.to_numpy(zero_copy_only=False)
+        if self._renews and live.any():
+            renewed, first = np.unique(ids[live], return_index=True)
+            self._put(renewed, values.take(pa.array(np.flatnonzero(live)[first])), now)
+        return values if self._shows else values.take(pa.array(np.arange(len(ids)), mask=~live))
+
+    def put_many(self, ids: np.ndarray, values: pa.Array) -> None:
+        """Set the values of many distinct keys; a null removes the key's value."""
+        now = self._now()
+        new = self.table.get_many(ids).is_null().to_numpy(zero_copy_only=False)
+        new &= values.is_valid().to_numpy(zero_copy_only=False)
+        cast(GroupExpiryClock, self._clock).purge_all_at(now + self._ttl, ids[new], self.table)
+        self._put(ids, values, now)
+
+    def _put(self, ids: np.ndarray, values: pa.Array, now: int) -> None:
+        type_ = wide(self.table.type)
+        columns = [values.cast(type_.field("value").type), pa.array(np.full(len(ids), now))]
+        kept = pa.StructArray.from_arrays(columns, fields=list(type_), mask=values.is_null())
+        self.table.put_many(ids, kept)
+
+
 class BatchGroupRuntimeContext(GroupRuntimeContext, BatchRuntimeContext):
     """A `GroupRuntimeContext` whose value states read and write columns, for a `BatchProcessFunction`."""
 
+    _expiring = EXPIRING | {"value": ExpiringColumn}
+
     def _handle(self, class_: type[H], descriptor: StateDescriptor, types: tuple[Any, ...]) -> H:
-        if descriptor.ttl_config is not None:
+        ttl = descriptor.ttl_config
+        if ttl is not None and class_ is not _BatchValueHandle:
             raise NotImplementedError(
-                f"state {descriptor.name!r} of a BatchProcessFunction must have no time to live; register "
-                "timers, and clear the state in on_timers"
+                f"state {descriptor.name!r} of a BatchProcessFunction must be a value state to have a time "
+                f"to live, got a {class_.kind} state; register timers, and clear the state in on_timers"
+            )
+        if ttl is not None and has_event_time(ttl):
+            raise NotImplementedError(
+                f"state {descriptor.name!r} of a BatchProcessFunction must have a time to live in processing "
+                "time, got event time; register timers, and clear the state in on_timers"
             )
         return super()._handle(class_, descriptor, types)
 
@@ -257,7 +312,7 @@ class _BatchValueHandle(ValueHandle, BatchValueState):
     _contents: KeyedContents
 
     def values(self, ids: npt.ArrayLike) -> pa.Array:
-        return narrow_column(self._table().get_many(_checked_ids(ids)), self._type)
+        return narrow_column(self._contents.table.get_many(_checked_ids(ids)), self._type)
 
     def update_many(self, ids: npt.ArrayLike, values: object) -> None:
         ids = _checked_ids(ids)
@@ -275,15 +330,12 @@ class _BatchValueHandle(ValueHandle, BatchValueState):
             )
         self.context.group.keys.expect(ids)
         distinct, last = np.unique(ids[::-1], return_index=True)
-        self._table().put_many(distinct, column.take(pa.array(len(ids) - 1 - last)))
+        self._contents.table.put_many(distinct, column.take(pa.array(len(ids) - 1 - last)))
 
     @property
     def _type(self) -> pa.DataType:
         (type_,) = self._contents.types
-        return type_
-
-    def _table(self) -> StateTable:
-        return cast(StateTable, self._contents.table)
+        return type_.field("value").type if is_timed(type_) else type_
 
 
 def _checked_ids(given: npt.ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -19,7 +19,7 @@ from timerheap.spark._query import Query
 from timerheap.spark._worker.output import ResultBuffer
 from timerheap.spark._worker.row_runner import RowRunner
 from timerheap.spark._worker.rows import row_source
-from timerheap.spark._worker.states import GroupRuntimeContext, RowFunctionContext
+from timerheap.spark._worker.states import GroupExpiryClock, GroupRuntimeContext, RowFunctionContext
 from timerheap.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -28,6 +28,7 @@ from timerheap.state import (
     ReducingStateDescriptor,
     StateDescriptor,
 )
+from timerheap.state_ttl import has_event_time
 
 _ID = 0x62726F6164636173  # of each broadcast state, in a table of its own
 
@@ -51,6 +52,18 @@ class Broadcasting(KeyedProcessFunction):
         return self.function.on_timer(timestamp, ctx)
 
 
+class _BroadcastClock(GroupExpiryClock):
+    """Purges broadcast states, which have few entries, at the start of each micro-batch."""
+
+    def purge_at(self, time: int, key: int, table: Any, event_time: bool) -> None:
+        """Do nothing."""
+
+    def purge_all(self) -> None:
+        """Remove the entries that have expired."""
+        for expiring in self._expiring.values():
+            expiring.purge(_ID, self.now(False))
+
+
 class _BroadcastStates:
     """The broadcast states of the key group that is being processed."""
 
@@ -58,11 +71,14 @@ class _BroadcastStates:
         key = CurrentKey()
         key.current_key = _ID
         self._context = GroupRuntimeContext(key, max_parallelism, broadcast=True)
+        self._context.clock = self._clock = _BroadcastClock()
         self._states: dict[str, MapState] = {}
 
-    def bind(self, group: KeyGroup) -> None:
+    def bind(self, group: KeyGroup, now: int | None) -> None:
         """Go on with a key group."""
+        self._clock.begin(group, now)
         self._context.bind(group)
+        self._clock.purge_all()
 
     def of(self, descriptor: MapStateDescriptor) -> MapState:
         """Return the state of a descriptor."""
@@ -70,8 +86,14 @@ class _BroadcastStates:
             raise TypeError(f"state_descriptor must be a MapStateDescriptor, got {descriptor!r}")
         state = self._states.get(descriptor.name)
         if state is None:
-            if descriptor.ttl_config is not None:
-                raise NotImplementedError(f"broadcast state {descriptor.name!r} must have no time to live")
+            ttl = descriptor.ttl_config
+            if ttl is not None and (
+                has_event_time(ttl) or ttl.get_update_type() is ttl.UpdateType.OnReadAndWrite
+            ):
+                raise NotImplementedError(
+                    f"broadcast state {descriptor.name!r} must have a time to live in processing time that "
+                    f"no read renews, since it is the same in all key groups, got {ttl!r}"
+                )
             state = self._states[descriptor.name] = self._context.get_map_state(descriptor)
         return state
 
@@ -138,7 +160,7 @@ class BroadcastRunner(RowRunner):
     def begin(self, group: KeyGroup, now: int | None, output: ResultBuffer) -> None:
         super().begin(group, now, output)
         self._output = output
-        self._context.states.bind(group)
+        self._context.states.bind(group, now)
 
     def broadcast(self, rows: pa.Table) -> None:
         """Process rows of the broadcast input."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -182,8 +184,8 @@ def test_a_matrix_of_changes_equals_a_fresh_state_or_is_refused(shape: str, live
 class Counts(KeyedProcessFunction):
     """Counts rows, and keeps the last ones, in states of the given types and names."""
 
-    def __init__(self, ttl: int = 0, **types: Any) -> None:
-        self.ttl, self.types = ttl, types
+    def __init__(self, ttl: int = 0, killed: Path | None = None, **types: Any) -> None:
+        self.ttl, self.killed, self.types = ttl, killed, types
 
     def open(self, runtime_context: Any) -> None:
         types = {"n": "int", "last": "struct<at: int>", "seen": "struct<at: int>", "by": "int"} | self.types
@@ -202,6 +204,9 @@ class Counts(KeyedProcessFunction):
         self.by = runtime_context.get_map_state(descriptors[3])
 
     def process_element(self, value: Any, ctx: Any) -> Any:
+        if self.killed is not None and value.at % 7 == 0 and not self.killed.exists():
+            self.killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         self.n.update((self.n.value() or 0) + 1)
         before = self.last.value()
         self.last.update(
@@ -418,17 +423,17 @@ def test_a_wrong_name_raises(drop: Any, rename: Any, error: type[Exception], mes
 
 
 @pytest.mark.spark
-def test_a_stream_goes_on_with_changed_state(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSession, tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.string()), ("at", pa.int64()), ("note", pa.string())])
-    rows = [{"k": "abc"[at % 3], "at": at, "note": f"n{at}"} for at in range(60)]
+    rows = [{"k": "abc"[at % 3], "at": at, "note": f"n{at}"} for at in range(10 * len(STEPS))]
     folder = tmp_path / "input"
 
-    def run(step: int, work: Path, **options: Any) -> None:
+    def run(step: int, work: Path, killed: Path | None = None, **options: Any) -> None:
         names = {"n": "count"} if options else {}
         result = timerheap.spark.process(
             streams.read_stream(spark, folder),
             "k",
-            Counts(names=names, **STEPS[step]),
+            Counts(killed=killed, names=names, **STEPS[step]),
             OUTPUT,
             event_time="at",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5),
@@ -446,5 +451,8 @@ def test_a_stream_goes_on_with_changed_state(spark: SparkSession, tmp_path: Path
             for step in range(len(STEPS)):
                 streams.write_batches(folder, [rows[10 * step : 10 * step + 10]], schema)
                 run(0, works[0])
-                run(step, works[1], **({"rename_state": {"n": "count"}} if step > 2 else {}))
+                options = {"rename_state": {"n": "count"}} if step > 2 else {}
+                killed = tmp_path / f"killed-{changelog}-{step}"
+                run(step, works[1], killed, **options)
+                assert killed.exists(), "a task was tried again"
             assert streams.sink(spark, works[0]) == streams.sink(spark, works[1])

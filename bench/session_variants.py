@@ -21,8 +21,7 @@ from timerheap import (
     KeyedProcessFunction,
     WatermarkStrategy,
 )
-from timerheap.spark._exchange.frames import OBSERVATION, PACKED, Packer, rows_of
-from timerheap.spark._exchange.observed import OBSERVED
+from timerheap.spark._exchange.frames import OBSERVATION, OBSERVED, PACKED, Packer, rows_of
 from timerheap.spark._plan.progress import output_type
 from timerheap.spark._worker.output import RESULTS, result_frames
 

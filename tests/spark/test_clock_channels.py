@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timerheap import MIN_WATERMARK, WatermarkStrategy
-from timerheap.spark._exchange.observed import OBSERVED, merged
-from timerheap.spark._exchange.observed import observed as observed_rows
+from timerheap.spark._exchange.frames import OBSERVED, merged
+from timerheap.spark._exchange.frames import observed as observed_rows
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.watermarks import BoundedOutOfOrdernessWatermarks
 

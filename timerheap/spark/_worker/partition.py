@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
-from timerheap.spark._exchange.frames import Part, by_key_group
-from timerheap.spark._exchange.observed import merged
+from timerheap.spark._exchange.frames import Part, by_key_group, merged
 from timerheap.spark._exchange.placement import Placement, label_of
 from timerheap.spark._group.checkpoint import Manifest, Stored, read_clock
 from timerheap.spark._group.key_group import KeyGroup, restore

@@ -120,8 +120,8 @@ class ProcessorRunner:
                 stored.append(group.state(name, state.shape, state.type))
             except ValueError as e:
                 raise ValueError(
-                    f"state {name!r} must keep its schema and whether it has a time to live; choose another "
-                    f"name for the new one, and call handle.deleteIfExists({name!r}) for the old one: {e}"
+                    f"state {name!r} must keep what it holds and whether it has a time to live; choose "
+                    f"another name for the new one, and call handle.deleteIfExists({name!r}) for the old: {e}"
                 ) from None
             tables[name] = stored[-1]
             if state.ttl is not None:

@@ -428,8 +428,8 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
     rows = [{"k": "abc"[at % 3], "at": at, "note": f"n{at}"} for at in range(10 * len(STEPS))]
     folder = tmp_path / "input"
 
-    def run(step: int, work: Path, killed: Path | None = None, **options: Any) -> None:
-        names = {"n": "count"} if options else {}
+    def run(step: int, work: Path, killed: Path | None = None, name: str = "n", **options: Any) -> None:
+        names = {"n": name}
         result = timerheap.spark.process(
             streams.read_stream(spark, folder),
             "k",
@@ -437,8 +437,7 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
             OUTPUT,
             event_time="at",
             watermark=WatermarkStrategy.for_bounded_out_of_orderness(5),
-            max_parallelism=4,
-            **options,
+            **{"max_parallelism": 4} | options,
         )
         streams.run(result, work)
 
@@ -451,8 +450,14 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
             for step in range(len(STEPS)):
                 streams.write_batches(folder, [rows[10 * step : 10 * step + 10]], schema)
                 run(0, works[0])
-                options = {"rename_state": {"n": "count"}} if step > 2 else {}
+                options = {"name": "count", "rename_state": {"n": "count"}} if step > 2 else {}
                 killed = tmp_path / f"killed-{changelog}-{step}"
                 run(step, works[1], killed, **options)
                 assert killed.exists(), "a task was tried again"
             assert streams.sink(spark, works[0]) == streams.sink(spark, works[1])
+    states = [timerheap.spark.read_checkpoint(spark, work / "checkpoint") for work in works]
+    streams.write_batches(folder, [[{**row, "at": row["at"] + 100} for row in rows]], schema)
+    moved: dict[str, Any] = {"name": "m", "rename_state": {"count": "m"}, "max_parallelism": 8}
+    run(0, tmp_path / "from-steady", initial_state=states[0])
+    run(5, tmp_path / "from-changed", initial_state=states[1], **moved)
+    assert streams.sink(spark, tmp_path / "from-steady") == streams.sink(spark, tmp_path / "from-changed")

@@ -611,6 +611,7 @@ def starting_group(state: CheckpointState, query: Query) -> KeyGroup:
                 "initial_state must be the state of process() or process_connected(), got that of "
                 f"{state.checkpoint!r}, which has the windows {name}"
             )
+        name = query.rename_state.get(name, name)
         if kind < USER_STATE or (name not in query.drop_state and name not in group.states):
             group.part(kind, name, schema).replay(pa.RecordBatch.from_pylist([], schema))
     return group.loaded()

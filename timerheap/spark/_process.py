@@ -32,6 +32,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.checkpoint_reader import CheckpointState
+from timerheap.spark._plan.initial_state import InitialState
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
 from timerheap.spark._query import TIME, Query, shown_name
@@ -54,7 +55,7 @@ def process(
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
-    initial_state: CheckpointState | None = None,
+    initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
@@ -124,9 +125,9 @@ def process(
         Names of states in the checkpoint that the function no longer has. They are dropped and keep no key
         alive. A name that the function still uses is an error; a name that is not in the checkpoint is
         ignored. A state that is neither used in ``open`` nor named here stays, and the driver logs a warning.
-    initial_state : CheckpointState, optional
-        State of another query to start from, on a stream with a new checkpoint, as
-        `timerheap.spark.read_checkpoint` returns it: keys, timers, states, waiting rows and watermarks.
+    initial_state : CheckpointState or InitialState, optional
+        State to start from, on a stream with a new checkpoint: that of another query, as
+        `timerheap.spark.read_checkpoint` returns it, or tables of states, timers, rows and watermarks.
         `max_parallelism` may differ.
     side_outputs : list of OutputTag, optional
         The side outputs of the function, which `timerheap.spark.side_output` returns. By default those tags
@@ -247,7 +248,7 @@ def process_connected(
     max_parallelism: int | None = None,
     output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
-    initial_state: CheckpointState | None = None,
+    initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from timerheap.spark._java import ensure_java
     from timerheap.spark._plan.aggregates import aggregate
     from timerheap.spark._plan.checkpoint_reader import CheckpointState, read_checkpoint
+    from timerheap.spark._plan.initial_state import InitialState
     from timerheap.spark._plan.outputs import late_rows, side_output, with_side_outputs
     from timerheap.spark._plan.progress import Progress, progress, with_name
     from timerheap.spark._process import process, process_broadcast, process_connected
@@ -28,6 +29,7 @@ __all__ = [
     "CheckpointState",
     "GroupTimers",
     "GroupedWindows",
+    "InitialState",
     "ProcessorTimers",
     "Progress",
     "Windows",
@@ -58,6 +60,7 @@ _HOMES = {
     "_java": "ensure_java",
     "_plan.aggregates": "aggregate",
     "_plan.checkpoint_reader": "CheckpointState read_checkpoint",
+    "_plan.initial_state": "InitialState",
     "_plan.outputs": "late_rows side_output with_side_outputs",
     "_plan.progress": "Progress progress with_name",
     "_process": "process process_broadcast process_connected",

@@ -32,6 +32,7 @@ from timerheap.spark._plan.arguments import (
 )
 from timerheap.spark._plan.build import Input, build, marked, time_mode
 from timerheap.spark._plan.checkpoint_reader import CheckpointState
+from timerheap.spark._plan.initial_state import InitialState
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, assigns_time, ungrouped
 from timerheap.spark._plan.outputs import side_tags
 from timerheap.spark._query import TIME, Query, shown_name
@@ -55,7 +56,7 @@ def process(
     output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
     rename_state: Mapping[str, str] | None = None,
-    initial_state: CheckpointState | None = None,
+    initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
@@ -128,9 +129,9 @@ def process(
     rename_state : dict of str to str, optional
         New names of states in the checkpoint, by their old names. An old name that is not in the checkpoint
         is ignored, so that the argument may stay.
-    initial_state : CheckpointState, optional
-        State of another query to start from, on a stream with a new checkpoint, as
-        `timerheap.spark.read_checkpoint` returns it: keys, timers, states, waiting rows and watermarks.
+    initial_state : CheckpointState or InitialState, optional
+        State to start from, on a stream with a new checkpoint: that of another query, as
+        `timerheap.spark.read_checkpoint` returns it, or tables of states, timers, rows and watermarks.
         `max_parallelism` may differ.
     side_outputs : list of OutputTag, optional
         The side outputs of the function, which `timerheap.spark.side_output` returns. By default those tags
@@ -254,7 +255,7 @@ def process_connected(
     output_event_time: ColumnOrName | None = None,
     drop_state: Sequence[str] = (),
     rename_state: Mapping[str, str] | None = None,
-    initial_state: CheckpointState | None = None,
+    initial_state: CheckpointState | InitialState | None = None,
     side_outputs: Sequence[OutputTag] | None = None,
 ) -> DataFrame:
     """Run a two-input process function on two streaming, or two batch, DataFrames.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import xxh64
+from timerheap.spark._arrow import widen
 from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
     ChunkReader,
@@ -446,24 +447,55 @@ def split(group: KeyGroup, max_parallelism: int, first: bool = True) -> Iterator
         places = np.searchsorted(ids, rows.column(part.id_column).to_numpy(), sorter=order)
         parts.append((part, rows, key_groups[order[places]]))
     for key_group in targets.tolist():
-        found: list[tuple[int, str, bytes]] = []
+        found: list[tuple[int, str, pa.RecordBatch]] = []
         for part, rows, of_row in parts:
             mine = rows if of_row is None else rows.take(pa.array(np.flatnonzero(of_row == key_group)))
-            found += [(part.kind, part.name, _stream(piece)) for piece in pieces(mine, part.schema)]
-        columns = zip(zip(*found, strict=True), _CONTENTS.types, strict=True)
-        arrays = [pa.array(column, type_) for column, type_ in columns]
-        yield key_group, _stream(pa.RecordBatch.from_arrays(arrays, schema=_CONTENTS))
+            found += [(part.kind, part.name, piece) for piece in pieces(mine, part.schema)]
+        yield key_group, contents_of(found)
+
+
+def contents_of(parts: Iterable[tuple[int, str, pa.RecordBatch]]) -> bytes:
+    """Return what `restore` reads: kinds, names and rows of chunks."""
+    rows = [{"kind": kind, "name": name, "rows": _stream(batch)} for kind, name, batch in parts]
+    return _stream(pa.RecordBatch.from_pylist(rows, _CONTENTS))
+
+
+_ID_COLUMN = b"id_column"  # in the metadata of chunks with keys
+
+
+def keyed(
+    chunk: pa.RecordBatch, id_column: int, keys: list[pa.Array], fields: list[pa.Field]
+) -> pa.RecordBatch:
+    """Return rows of a chunk with their keys, given hashes of keys in place of ids; see `restore`."""
+    named = [field.with_name(f"__timerheap_of_key{number}") for number, field in enumerate(fields)]
+    schema = pa.schema([*chunk.schema, *named], metadata={_ID_COLUMN: str(id_column).encode()})
+    return pa.RecordBatch.from_arrays([*chunk.columns, *keys], schema=schema)
+
+
+def _identified(group: KeyGroup, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the chunk that `keyed` was given, with the ids of the keys, which are added to the group."""
+    at, own = int(rows.schema.metadata[_ID_COLUMN]), rows.num_columns - len(group.layout.key_fields)
+    columns = rows.columns[:own]
+    columns[at] = pa.array(group.keys.resolve(columns[at].to_numpy(), rows.columns[own:]))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(rows.schema)[:own]))
 
 
 def restore(group: KeyGroup, contents: bytes) -> None:
     """Add what `split` yielded to a group; raise a ValueError if it does not fit the group's query.
 
-    `KeyGroup.loaded` finishes it.
+    The rows of chunks may also be `keyed`: their keys then get ids here. `KeyGroup.loaded` finishes it.
     """
     columns = (column.to_pylist() for column in _batch(contents).columns)
     for kind, name, data in zip(*columns, strict=True):
         rows = _batch(data)
         name = group.layout.rename_state.get(name, name)
+        by_key = _ID_COLUMN in (rows.schema.metadata or ())
+        if by_key:
+            rows = _identified(group, rows)
+        if kind == TIMER_NAMES:  # tables of timers have a row for each timer
+            names = group.timer_names.part()
+            names.replay(names.merge([widen(rows)]))
+            continue
         if kind < USER_STATE:
             _expect_other_keys(group, kind, rows)
             group.part(kind, name, rows.schema).replay(rows)
@@ -472,7 +504,18 @@ def restore(group: KeyGroup, contents: bytes) -> None:
         if state is None:
             free = max((one.kind + 1 for one in group.states.values()), default=USER_STATE)
             state = group.states[name] = restored_state(free, name, rows.schema, group.memory)
+        if by_key:
+            _expect_new(state, rows.column(0).to_numpy())
         state.replay(rows)
+
+
+def _expect_new(state: UserState, ids: np.ndarray) -> None:
+    twice = len(ids) - len(np.unique(ids)) + int(np.count_nonzero(np.isin(ids, state.ids())))
+    if twice:
+        raise ValueError(
+            f"states[{state.name!r}] must have one row for each key, got more for {twice}; aggregate them by "
+            "key"
+        )
 
 
 def _expect_other_keys(group: KeyGroup, kind: int, rows: pa.RecordBatch) -> None:

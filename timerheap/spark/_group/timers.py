@@ -361,6 +361,14 @@ def _kept(column: npt.ArrayLike) -> np.ndarray:
     return np.array(column, np.int64)
 
 
+def namespace_of(name: str) -> int:
+    """Return the namespace of the timers with a name, which depends on it alone."""
+    try:
+        return max(xxh64(name.encode()) >> 1, 1)
+    except UnicodeEncodeError:
+        raise ValueError(f"name must be valid Unicode, got {name!r}") from None
+
+
 class TimerNames:
     """The names of a key group's timers, and their namespaces.
 
@@ -388,10 +396,7 @@ class TimerNames:
 
     def _look_up(self, name: str) -> tuple[int, str | None]:
         """Return the namespace of a name, and the name that has it."""
-        try:
-            namespace = max(xxh64(name.encode()) >> 1, 1)
-        except UnicodeEncodeError:
-            raise ValueError(f"name must be valid Unicode, got {name!r}") from None
+        namespace = namespace_of(name)
         return namespace, None if self.table is None else self.table.load(namespace)
 
     def find(self, name: str) -> int:

@@ -34,6 +34,7 @@ from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import arrow_schema, named_column, quoted
 from timerheap.spark._plan.checkpoint_reader import CheckpointState, starting_group, starting_partitions
+from timerheap.spark._plan.initial_state import InitialState, starting_tables
 from timerheap.spark._plan.named_columns import Columns, map_batches
 from timerheap.spark._plan.outputs import results_of, with_side_column
 from timerheap.spark._plan.progress import observed, output_type
@@ -214,13 +215,13 @@ def _key_hash(key: list[str]) -> Column:
 
 def rehearse(
     function: Function, query: Query, max_parallelism: int, group: KeyGroup, streaming: bool
-) -> bool:
+) -> GroupRuntimeContext:
     """Open a copy of the query's function on a key group without keys, as a worker does, and close it.
 
     What ``open`` sets on the copy does not reach the workers. An exception is raised unchanged, with a note
     that says where it happened.
 
-    return: whether the function has metrics of its own
+    return: what the function has been opened with
     """
     class_ = BatchGroupRuntimeContext if isinstance(function, BatchProcessFunction) else GroupRuntimeContext
     context = class_(KeyContext(), max_parallelism)
@@ -237,7 +238,7 @@ def rehearse(
             "`if pyspark.TaskContext.get() is not None`."
         )
         raise
-    return context.metrics is not None
+    return context
 
 
 def _expect_clocks(query: Query, times_to_live: dict[str, StateTtlConfig], streaming: bool) -> None:
@@ -272,7 +273,7 @@ def build(
     df: DataFrame,
     *,
     output_event_time: str | Column | None = None,
-    initial_state: CheckpointState | None = None,
+    initial_state: CheckpointState | InitialState | None = None,
     broadcast: DataFrame | None = None,
 ) -> DataFrame:
     """Return the result of a query.
@@ -284,8 +285,8 @@ def build(
         The input rows with their marks; see `timerheap.spark._plan.build.marked`.
     output_event_time : str or Column, optional
         Column of the result that becomes Spark's event time.
-    initial_state : CheckpointState, optional
-        State of another query, on a stream.
+    initial_state : CheckpointState or InitialState, optional
+        State to start from, on a stream.
     broadcast : DataFrame, optional
         The rows that go to every key group.
     """
@@ -295,20 +296,28 @@ def build(
             "processing_time must be False for a batch DataFrame, got True; a batch has no processing time"
         )
     if initial_state is not None:
-        _expect_initial_state(df, initial_state)
+        expect_initial_state(df, initial_state)
     arrow_schema("output_schema", query.result)
     result_type = with_side_column(query)
+    times_to_live: dict[str, StateTtlConfig] = {}
+    group = KeyGroup(query.layout)
     if not isinstance(query.work, (WindowWork, ProcessorWork)):
-        group = KeyGroup(query.layout) if initial_state is None else starting_group(initial_state, query)
+        if isinstance(initial_state, CheckpointState):
+            group = starting_group(initial_state, query)
         max_parallelism = planned(df, query.max_parallelism).max_parallelism
-        has_metrics = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
-        query = replace(query, has_metrics=has_metrics)
+        context = rehearse(query.work, query, max_parallelism, group, df.isStreaming)
+        times_to_live = context.times_to_live()
+        query = replace(query, has_metrics=context.metrics is not None)
     query = replace(query, encrypted=is_encrypted(df.sparkSession))
     letters = mail(df.sparkSession)
     groups = packed(query, df, letters, broadcast)
     if df.isStreaming:
         operator = StreamingOperator(query, letters)
-        initial = None if initial_state is None else starting_partitions(initial_state, query)
+        initial = None
+        if isinstance(initial_state, CheckpointState):
+            initial = starting_partitions(initial_state, query)
+        elif initial_state is not None:
+            initial = starting_tables(initial_state, query, df.sparkSession, group, times_to_live, hashed)
         result = groups.transformWithStateInPandas(
             deferred(operator), output_type(result_type), "Append", query.time_mode, initial
         )
@@ -333,16 +342,18 @@ def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | No
     return blobs.withColumn(AT, F.unix_millis(F.current_timestamp())).groupBy("label")
 
 
-def _expect_initial_state(df: DataFrame, initial_state: object) -> None:
-    if not isinstance(initial_state, CheckpointState):
+def expect_initial_state(df: DataFrame, initial_state: object) -> None:
+    """Check that a query of `df` may start from a state."""
+    if not isinstance(initial_state, (CheckpointState, InitialState)):
         raise TypeError(
-            "initial_state must be what timerheap.spark.read_checkpoint(spark, checkpoint) returns, got "
-            f"{initial_state!r}"
+            "initial_state must be what timerheap.spark.read_checkpoint(spark, checkpoint) returns, or a "
+            f"timerheap.spark.InitialState, got {initial_state!r}"
         )
     if not df.isStreaming:
-        raise ValueError(
-            f"initial_state must be None for a batch DataFrame, got that of {initial_state.checkpoint!r}"
-        )
+        what = repr(initial_state)
+        if isinstance(initial_state, CheckpointState):
+            what = f"that of {initial_state.checkpoint!r}"
+        raise ValueError(f"initial_state must be None for a batch DataFrame, got {what}")
 
 
 def planned(df: DataFrame, max_parallelism: int | None) -> Placement:

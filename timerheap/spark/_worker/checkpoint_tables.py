@@ -25,7 +25,7 @@ INITIAL = "label int, key_group int, clock binary, contents binary"
 The label is that of the partition that has the key group; see `timerheap.spark._exchange.frames.PACKED`.
 """
 
-_SCHEMA = pa.schema(
+INITIAL_SCHEMA = pa.schema(
     [("label", pa.int32()), ("key_group", pa.int32()), ("clock", pa.binary()), ("contents", pa.binary())]
 )
 
@@ -65,7 +65,9 @@ class Splitter:
             (label_of(key_group % placement.partitions), key_group, clock, found.get(key_group))
             for key_group in key_groups
         ]
-        return pa.Table.from_pylist([dict(zip(_SCHEMA.names, row, strict=True)) for row in rows], _SCHEMA)
+        return pa.Table.from_pylist(
+            [dict(zip(INITIAL_SCHEMA.names, row, strict=True)) for row in rows], INITIAL_SCHEMA
+        )
 
 
 TIMESTAMP = pa.timestamp("us", "UTC")

@@ -285,6 +285,24 @@ class Partition:
         self._store.select(label)
         return self._groups.load(label)
 
+    def _restored(
+        self, initial: Mapping[str, Iterable[Any]]
+    ) -> Iterator[tuple[int, KeyGroup, Stored, bytes | None]]:
+        """Yield the key groups that state to start from belongs to, with it, and its clock if it has one.
+
+        `initial` are the columns of `timerheap.spark._worker.checkpoint_tables.INITIAL`.
+        """
+        by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+        columns = (initial[name] for name in ("key_group", "clock", "contents"))
+        for key_group, data, contents in zip(*columns, strict=True):
+            by_group.setdefault(key_group, []).append((data, contents))
+        for key_group, pairs in sorted(by_group.items()):
+            group, stored = self._load(key_group)
+            for _, contents in pairs:
+                if contents:
+                    restore(group, contents)
+            yield key_group, group, stored, next((data for data, _ in pairs if data), None)
+
     def _manifest(self, key_group: int) -> Manifest:
         """Return what is stored of a key group."""
         self._store.select(label_of(key_group))
@@ -361,21 +379,9 @@ class FunctionPartition(Partition):
         yield from self._frames(output)
 
     def restore(self, initial: Mapping[str, Iterable[Any]]) -> None:
-        """Load the state of another query into key groups.
-
-        These are the columns of what `timerheap.spark._worker.checkpoint_tables.Splitter` has made.
-        """
-        by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-        columns = (initial[name] for name in ("key_group", "clock", "contents"))
-        for key_group, data, contents in zip(*columns, strict=True):
-            by_group.setdefault(key_group, []).append((data, contents))
-        for key_group, pairs in sorted(by_group.items()):
-            group, stored = self._load(key_group)
-            stored_clock = next((data for data, _ in pairs if data), read_clock(stored.manifest, self._store))
-            for _, contents in pairs:
-                if contents:
-                    restore(group, contents)
-            clock = _Clock.of(self._clock_state(stored_clock))
+        """Load state to start from into key groups."""
+        for key_group, group, stored, data in self._restored(initial):
+            clock = _Clock.of(self._clock_state(data or read_clock(stored.manifest, self._store)))
             group.watermark = clock.watermark
             self._set_wake_up(key_group, group.loaded(), clock)
             self._groups.save(label_of(key_group), group, stored, clock.data, whole=True)

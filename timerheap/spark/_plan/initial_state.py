@@ -1,0 +1,275 @@
+"""`InitialState`: the state that a new query starts from, as DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import reduce
+
+import numpy as np
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
+
+from timerheap._arguments import int64
+from timerheap.spark._exchange.frames import INPUT
+from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
+from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
+from timerheap.spark._plan.arguments import data_frame, quoted
+from timerheap.spark._plan.named_columns import map_batches
+from timerheap.spark._query import TIME, Query, shown_name
+from timerheap.spark._worker.checkpoint_tables import EVENT_TIME, INITIAL, PROCESSING_TIME
+from timerheap.spark._worker.initial_frames import (
+    TIMER,
+    VALUE,
+    ClockSplitter,
+    ContentsTable,
+    RowTable,
+    Table,
+    TableSplitter,
+    TimerTable,
+    Ttl,
+)
+from timerheap.spark._worker.wrapped_runners import KEY, SIDES
+from timerheap.state_ttl import StateTtlConfig
+from timerheap.timer import MIN_WATERMARK
+
+Hashed = Callable[[DataFrame, list[str]], DataFrame]
+"""Adds the hash of the key to rows; `timerheap.spark._plan.build.hashed`."""
+
+
+class InitialState:
+    """State that a new query starts from: tables such as `CheckpointState` returns, or made in any other way.
+
+    Each table has the key columns of the query under their names, in the query's types. Other columns than
+    those that are named here, such as ``key_group``, are ignored.
+
+    Parameters
+    ----------
+    states : dict of str to pyspark.sql.DataFrame, optional
+        The contents of states by name, a key a row: ``value``, in the type of the state; an array for a list
+        state, a map for a map state. Null and empty ones are left out. A state with a time to live has a
+        struct for each value, with ``at``, the time of the last access, in epoch ms, as
+        `CheckpointState.state` returns it.
+    timers : pyspark.sql.DataFrame, optional
+        Pending timers: ``epoch_ms`` or ``timestamp`` says when they fire, ``time_domain`` is "event_time" or
+        "processing_time", and ``name`` is null for a timer without one, as if it is missing. If both times
+        are there they must agree: to move a timer, drop one of them.
+    buffered_rows : pyspark.sql.DataFrame, optional
+        Rows that wait for the watermark, as `CheckpointState.buffered_rows` returns them.
+    watermarks : pyspark.sql.DataFrame or int, optional
+        What `CheckpointState.watermarks` returns, or one watermark, epoch ms. By default there is none yet.
+
+    Attributes
+    ----------
+    states, timers, buffered_rows, watermarks
+        As passed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another type. `process` and the other functions check the tables.
+
+    Examples
+    --------
+    Read the state of a query, correct it, and start again::
+
+        old = timerheap.spark.read_checkpoint(spark, "/checkpoints/old")
+        counts = old.state("count").withColumn("value", F.greatest("value", F.lit(0)))
+        repaired = timerheap.spark.InitialState(
+            states={"count": counts}, timers=old.timers(), watermarks=old.watermarks()
+        )
+        result = timerheap.spark.process(..., initial_state=repaired)
+    """
+
+    def __init__(
+        self,
+        *,
+        states: Mapping[str, DataFrame] | None = None,
+        timers: DataFrame | None = None,
+        buffered_rows: DataFrame | None = None,
+        watermarks: DataFrame | int | None = None,
+    ) -> None:
+        if states is not None and not isinstance(states, Mapping):
+            raise TypeError(f"states must be a dict of DataFrames by name, got {states!r}")
+        self.states = {name: data_frame(f"states[{name!r}]", table) for name, table in (states or {}).items()}
+        self.timers = None if timers is None else data_frame("timers", timers)
+        self.buffered_rows = None if buffered_rows is None else data_frame("buffered_rows", buffered_rows)
+        if isinstance(watermarks, int):
+            int64("watermarks", watermarks)
+        elif watermarks is not None:
+            data_frame("watermarks", watermarks)
+        self.watermarks = watermarks
+
+
+def starting_tables(
+    initial: InitialState,
+    query: Query,
+    spark: SparkSession,
+    group: KeyGroup,
+    times_to_live: Mapping[str, StateTtlConfig],
+    hashed: Hashed,
+) -> GroupedData:
+    """Return tables split by the key groups of a new query, grouped as its packed rows are.
+
+    `group` is one that the query's function has been opened on. Raises ValueError if a table does not fit.
+    """
+    fields = [field.with_name(name) for field, name in zip(query.layout.key_fields, query.key, strict=True)]
+
+    def split(argument: str, df: DataFrame, columns: dict[str, Column], table: Table) -> DataFrame:
+        own = {name: _key(query, number, argument, df) for number, name in enumerate(query.key)}
+        rows = df.select(*(column.alias(name) for name, column in (own | columns).items()))
+        splitter = TableSplitter(query.max_parallelism, fields, table)
+        return map_batches(hashed(rows, query.key), splitter, INITIAL)
+
+    clock = encode_clock(StoredClock(MIN_WATERMARK, None))
+    if initial.watermarks is not None:
+        clock = _clock(initial.watermarks)
+    parts = [map_batches(spark.range(1), ClockSplitter(query.max_parallelism, clock), INITIAL)]
+    for name, df in initial.states.items():
+        argument, state = f"states[{name!r}]", group.states.get(name)
+        if state is None:
+            raise ValueError(
+                f"states must have the names of the function's states, {sorted(group.states)}, got {name!r}"
+            )
+        value = _column(argument, df, ["value"], from_arrow_type(state.type, True))
+        table = ContentsTable(
+            name,
+            state.shape,
+            state.type,
+            state.schema,
+            _ttl(query, name, times_to_live),
+            expiry_namespace(name),
+        )
+        parts.append(split(argument, df, {VALUE: value}, table))
+    if initial.timers is not None:
+        names = group.processing_timers.name, group.event_timers.name
+        columns = dict(zip(TIMER, _timer_columns(initial.timers), strict=True))
+        parts.append(split("timers", initial.timers, columns, TimerTable(names)))
+    if initial.buffered_rows is not None:
+        if query.order != "event_time" or query.event_time is None:
+            raise ValueError('buffered_rows must be None unless order is "event_time", got a DataFrame')
+        columns = _row_columns(query, initial.buffered_rows)
+        waiting = RowTable(group.rows.schema, query.event_time, decode_clock(clock).watermark)
+        parts.append(split("buffered_rows", initial.buffered_rows, columns, waiting))
+    return reduce(DataFrame.unionAll, parts).groupBy("label")
+
+
+def _ttl(query: Query, name: str, times_to_live: Mapping[str, StateTtlConfig]) -> Ttl | None:
+    config = times_to_live.get(name)
+    if config is None:
+        return None
+    event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
+    return Ttl("at", config._ttl, event_time)
+
+
+def _key(query: Query, number: int, argument: str, df: DataFrame) -> Column:
+    return _column(argument, df, [_shown_key(query, number)], query.rows[query.key[number]].dataType)
+
+
+def _shown_key(query: Query, number: int) -> str:
+    names = query.key if query.key_names is None else query.key_names
+    return shown_name(names[number])
+
+
+def _column(argument: str, df: DataFrame, names: list[str], type_: DataType | None = None) -> Column:
+    """Return the first column of `names` that a table has; it must be of a type, unless that is None."""
+    name = next((name for name in names if name in df.columns), None)
+    if name is None:
+        raise ValueError(f"{argument} must have a column {names[0]!r}, got the columns {df.columns}")
+    found = df.schema[name].dataType
+    if type_ is not None and _nullable(found) != _nullable(type_):
+        raise ValueError(
+            f"{argument} must have a column {name!r} of type {type_.simpleString()}, as in the query, got "
+            f"{found.simpleString()}; cast it"
+        )
+    return quoted(name)
+
+
+def _nullable(type_: DataType) -> DataType:
+    return StructType([StructField("", type_)])._as_nullable()
+
+
+def _timer_columns(df: DataFrame) -> list[Column]:
+    """Return the columns of timers as `TIMER` names them."""
+    time = (
+        F.unix_millis(_column("timers", df, ["timestamp"], TimestampType()))
+        if "timestamp" in df.columns
+        else None
+    )
+    if "epoch_ms" in df.columns or time is None:
+        millis = _column("timers", df, ["epoch_ms"], LongType())
+        agree = millis if time is None else F.when(F.coalesce(time == millis, F.lit(True)), millis)
+        time = agree
+    domain = _column("timers", df, ["time_domain"], StringType())
+    known = F.when(domain.isin(EVENT_TIME, PROCESSING_TIME), domain == EVENT_TIME)
+    name = _column("timers", df, ["name"], StringType()) if "name" in df.columns else F.lit(None)
+    wrong = "timers must have epoch_ms and timestamp that agree, or one of them; drop the other"
+    unknown = f"timers must have the time_domain {EVENT_TIME!r} or {PROCESSING_TIME!r}, got another"
+    return [
+        F.coalesce(time, F.raise_error(F.lit(wrong)).cast("bigint")),
+        F.coalesce(known, F.raise_error(F.lit(unknown)).cast("boolean")),
+        name.cast("string"),
+    ]
+
+
+def _row_columns(query: Query, df: DataFrame) -> dict[str, Column]:
+    """Return the columns of buffered rows under their names in the query's rows."""
+    columns = {}
+    own = {f"{KEY}{number}": _shown_key(query, number) for number in range(len(query.key))}
+    for field in query.rows:
+        name, type_ = field.name, field.dataType
+        if name == TIME and name not in df.columns:
+            millis = F.unix_millis(_column("buffered_rows", df, ["timerheap_event_time", "event_time"]))
+            columns[name] = _time_of(type_, millis)
+        elif name == INPUT:
+            columns[name] = F.when(quoted("left").isNotNull(), 0).otherwise(1).cast(type_)
+        else:
+            shown = name.removeprefix("__timerheap_") if name in SIDES else own.get(name, shown_name(name))
+            columns[name] = _column("buffered_rows", df, [shown], type_)
+    return columns
+
+
+def _time_of(type_: DataType, millis: Column) -> Column:
+    if isinstance(type_, LongType):
+        return millis
+    if isinstance(type_, TimestampType):
+        return F.timestamp_millis(millis)
+    return F.timestamp_add("MILLISECOND", millis, F.lit("1970-01-01").cast("timestamp_ntz"))
+
+
+def _clock(watermarks: DataFrame | int) -> bytes:
+    """Return a clock in bytes, given a watermark or what `CheckpointState.watermarks` returns."""
+    if isinstance(watermarks, int):
+        return encode_clock(StoredClock(watermarks, None))
+    rows = watermarks.collect()
+    missing = {"input", "query_watermark", "channel", "channel_column"} - set(watermarks.columns)
+    if missing or not rows:
+        raise ValueError(
+            "watermarks must be what CheckpointState.watermarks() returns, or an int, got a DataFrame "
+            f"without {', '.join(sorted(missing)) or 'rows'}"
+        )
+    query_watermark = _millis(rows[0].query_watermark)
+    inputs = []
+    for side in ("left", "right") if any(row.input == "right" for row in rows) else ("df",):
+        channels = [row for row in rows if row.input == side and row.aligned is not None]
+        times = [[_millis(row[name]) for row in channels] for name in ("watermark", "newest", "last_row")]
+        marks, newest, active_at = (np.array(each, np.int64) for each in times)
+        aligned = [mark for mark, row in zip(marks.tolist(), channels, strict=True) if row.aligned]
+        watermark = min(aligned, default=query_watermark) if side != "df" else query_watermark
+        active = np.array([row.status == "active" for row in channels], bool)
+        names = [row.channel for row in channels]
+        column = channels[0].channel_column if channels else None
+        idle = any(row.input == side and row.status == "idle" for row in rows)
+        inputs.append(
+            InputClock(column, watermark, names, marks, newest, active, active_at, MIN_WATERMARK, idle)
+        )
+    return encode_clock(StoredClock(query_watermark, None, inputs))
+
+
+def _millis(time: datetime | None) -> int:
+    """Return a time that Spark has collected, in the time zone of this process, as epoch ms."""
+    if time is None:
+        return MIN_WATERMARK
+    return round(time.astimezone(UTC).timestamp() * 1000)

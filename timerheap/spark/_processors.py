@@ -20,7 +20,15 @@ from timerheap.spark._plan.arguments import (
     parsed_schema,
     sendable,
 )
-from timerheap.spark._plan.build import check_settings, frame_settings, is_encrypted, packed
+from timerheap.spark._plan.build import (
+    check_settings,
+    expect_initial_state,
+    frame_settings,
+    hashed,
+    is_encrypted,
+    packed,
+)
+from timerheap.spark._plan.initial_state import InitialState, processor_group, starting_tables
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.progress import observed, output_type
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
@@ -60,7 +68,10 @@ def run_processor(
     mode = _time_mode(time_mode)
     if not isinstance(output_mode, str):
         raise TypeError(f'output_mode must be "Append" or "Update", got {output_mode!r}')
-    initial, initial_key = _initial_rows(initial_state, df, keys)
+    tables = initial_state if isinstance(initial_state, InitialState) else None
+    if tables is not None:
+        expect_initial_state(df, tables)
+    initial, initial_key = (None, []) if tables else _initial_rows(initial_state, df, keys)
     handle = _rehearsed(sent, mode)
     result = parsed_schema(output_schema)
     arrow_schema("output_schema", result)
@@ -93,6 +104,9 @@ def run_processor(
     letters = mail(df.sparkSession)
     groups = packed(query, df, letters)
     first = None if initial is None else packed(_of_initial(query), initial, letters)
+    if tables is not None:
+        group = processor_group(query, cast(ProcessorWork, query.work))
+        first = starting_tables(tables, query, spark, *group, hashed)
     if df.isStreaming:
         operator = StreamingOperator(query, letters)
         output = groups.transformWithStateInPandas(
@@ -151,8 +165,8 @@ def _initial_rows(
     refuse_connect(df.sparkSession, "initial_state")
     if not isinstance(initial_state, GroupedData):
         raise TypeError(
-            "initial_state must be a grouped DataFrame, such as initial.groupBy('key'), got "
-            f"{type(initial_state).__name__}"
+            "initial_state must be a grouped DataFrame, such as initial.groupBy('key'), or an InitialState, "
+            f"got {type(initial_state).__name__}"
         )
     rows, key = ungrouped("initial_state", initial_state, "key", None)
     names = _key_columns("initial_state", rows, "initial_state", key)
@@ -246,7 +260,7 @@ def transform_with_state(
     output_schema: str | StructType | None = None,
     output_mode: str | None = None,
     time_mode: str | None = None,
-    initial_state: GroupedData | None = None,
+    initial_state: GroupedData | InitialState | None = None,
     event_time_column_name: str = "",
     *,
     max_parallelism: int | None = None,
@@ -275,8 +289,10 @@ def transform_with_state(
         Output mode, for Spark's checks of the operators around this one.
     time_mode : {"None", "ProcessingTime", "EventTime"}
         The clock of timers; time to live needs "ProcessingTime".
-    initial_state : pyspark.sql.GroupedData, optional
-        Rows for ``handleInitialState`` in the first micro-batch, grouped by columns of the types of `key`.
+    initial_state : pyspark.sql.GroupedData or InitialState, optional
+        Rows for ``handleInitialState`` in the first micro-batch, grouped by columns of the types of `key`. Or
+        states and timers that the processor goes on with: `InitialState.from_spark` reads those of a
+        checkpoint of Spark's own ``transformWithState``.
     event_time_column_name : str, optional
         Column of the result that is the event time of stateful operators that follow.
     max_parallelism : int, optional
@@ -295,8 +311,8 @@ def transform_with_state(
 
     Notes
     -----
-    A checkpoint of Spark's own ``transformWithState`` cannot be continued; read its state with
-    ``spark.read.format("statestore")`` and pass it as `initial_state`. Streams need the RocksDB state store.
+    A checkpoint of Spark's own ``transformWithState`` cannot be continued in place; pass its state as
+    `initial_state`. Streams need the RocksDB state store.
     """
     return run_processor(
         "rows",
@@ -319,7 +335,7 @@ def transform_with_state_in_pandas(
     output_schema: str | StructType | None = None,
     output_mode: str | None = None,
     time_mode: str | None = None,
-    initial_state: GroupedData | None = None,
+    initial_state: GroupedData | InitialState | None = None,
     event_time_column_name: str = "",
     *,
     max_parallelism: int | None = None,

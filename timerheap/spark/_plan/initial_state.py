@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import reduce
+from os import PathLike
+from typing import Any
 
 import numpy as np
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
@@ -12,13 +15,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType, TimestampType
 
-from timerheap._arguments import int64
+from timerheap._arguments import int64, integer
+from timerheap.spark._compat import refuse_connect
 from timerheap.spark._exchange.frames import INPUT
 from timerheap.spark._group.key_group import KeyGroup, expiry_namespace
 from timerheap.spark._group.watermark import InputClock, StoredClock, decode_clock, encode_clock
 from timerheap.spark._plan.arguments import data_frame, quoted
+from timerheap.spark._plan.checkpoint_reader import first_line, path_of
 from timerheap.spark._plan.named_columns import map_batches
-from timerheap.spark._query import TIME, Query, shown_name
+from timerheap.spark._query import TIME, ProcessorWork, Query, shown_name
 from timerheap.spark._worker.checkpoint_tables import EVENT_TIME, INITIAL, PROCESSING_TIME
 from timerheap.spark._worker.initial_frames import (
     TIMER,
@@ -31,6 +36,7 @@ from timerheap.spark._worker.initial_frames import (
     TimerTable,
     Ttl,
 )
+from timerheap.spark._worker.processor_states import STATES, Scope
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.timer import MIN_WATERMARK
@@ -102,6 +108,108 @@ class InitialState:
             data_frame("watermarks", watermarks)
         self.watermarks = watermarks
 
+    @classmethod
+    def from_spark(
+        cls,
+        spark: SparkSession,
+        checkpoint: str | PathLike[str],
+        operator_id: int | None = None,
+        *,
+        batch_id: int | None = None,
+    ) -> InitialState:
+        """Return the state of Spark's own ``transformWithState`` or ``transformWithStateInPandas``.
+
+        The same processor then goes on in `transform_with_state` with this `initial_state`; a process
+        function does with tables that are made of these: the values are structs, as the processor declared
+        them. The input of the new query must begin after the rows that the old one has read, and the old one
+        be stopped after its last micro-batch, as ``availableNow`` does.
+
+        Parameters
+        ----------
+        spark : pyspark.sql.SparkSession
+        checkpoint : str or path
+            Checkpoint location of the query.
+        operator_id : int, optional
+            Number of the operator. It may be left out if only one has a processor.
+        batch_id : int, optional
+            The micro-batch after which to read the state; by default the last one that has finished.
+
+        Returns
+        -------
+        InitialState
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such checkpoint or operator, or the checkpoint cannot be read.
+        """
+        refuse_connect(spark, "reading a checkpoint")
+        path = path_of(checkpoint)
+        wanted = None if operator_id is None else integer("operator_id", operator_id)
+        try:
+            found = spark.read.format("state-metadata").load(path).collect()
+        except Exception as e:
+            raise ValueError(
+                f"checkpoint must be the checkpoint location of a streaming query, got {path!r}, which "
+                f"cannot be read: {first_line(e)}"
+            ) from e
+        processors = [row for row in found if row.operatorName.startswith("transformWithState")]
+        chosen = [row for row in processors if wanted in (None, row.operatorId)]
+        if len(chosen) != 1:
+            names = ", ".join(sorted(f"{row.operatorId}: {row.operatorName}" for row in found))
+            raise ValueError(
+                f"operator_id must be that of an operator with a processor in {path!r}, got "
+                f"{operator_id!r}; it has the operators ({names})"
+            )
+        batch = int(chosen[0].maxBatchId) if batch_id is None else integer("batch_id", batch_id)
+        return _of_spark(cls, spark, path, chosen[0], batch)
+
+
+def _of_spark(
+    class_: type[InitialState], spark: SparkSession, path: str, operator: Any, batch: int
+) -> InitialState:
+    properties = json.loads(operator.operatorProperties)
+    reader = spark.read.format("statestore").option("operatorId", operator.operatorId)
+    reader = reader.option("batchId", batch)
+    states = {}
+    for variable in properties["stateVariables"]:
+        name = variable["stateName"]
+        if name.startswith("$"):  # Spark's timers
+            continue
+        state = reader.option("stateVarName", name).option("flattenCollectionTypes", "false").load(path)
+        (column,) = (each for each in ("value", "list_value", "map_value") if each in state.columns)
+        contents = F.col(column)
+        if variable["ttlEnabled"] and column == "value":
+            contents = _expiring(contents)
+        elif variable["ttlEnabled"] and column == "list_value":
+            contents = F.transform(contents, _expiring)
+        elif variable["ttlEnabled"]:
+            contents = F.transform_values(contents, lambda _, value: _expiring(value))
+        states[name] = state.select("key.*", contents.alias("value"))
+    timers = watermark = None
+    mode = properties["timeMode"]
+    if mode != "NoTime":
+        registered = spark.read.format("statestore").option("operatorId", operator.operatorId)
+        timers = (
+            registered.option("batchId", batch)
+            .option("readRegisteredTimers", "true")
+            .load(path)
+            .select(
+                "key.*",
+                F.col("expiration_timestamp_ms").alias("epoch_ms"),
+                F.lit(EVENT_TIME if mode == "EventTime" else PROCESSING_TIME).alias("time_domain"),
+            )
+        )
+    if mode == "EventTime":
+        commit = spark.read.text(f"{path}/commits/{batch}").collect()
+        watermark = int(json.loads(commit[-1].value)["nextBatchWatermarkMs"])
+    return class_(states=states, timers=timers, watermarks=watermark)
+
+
+def _expiring(kept: Column) -> Column:
+    """Return a value with a time to live as timerheap keeps it."""
+    return F.struct(kept["value"].alias("value"), kept["ttlExpirationMs"].alias("expires"))
+
 
 def starting_tables(
     initial: InitialState,
@@ -128,6 +236,8 @@ def starting_tables(
         clock = _clock(initial.watermarks)
     parts = [map_batches(spark.range(1), ClockSplitter(query.max_parallelism, clock), INITIAL)]
     for name, df in initial.states.items():
+        if name in query.drop_state:
+            continue
         argument, state = f"states[{name!r}]", group.states.get(name)
         if state is None:
             raise ValueError(
@@ -156,10 +266,25 @@ def starting_tables(
     return reduce(DataFrame.unionAll, parts).groupBy("label")
 
 
+def processor_group(query: Query, work: ProcessorWork) -> tuple[KeyGroup, dict[str, StateTtlConfig]]:
+    """Return a key group with the states that a processor has declared, and their times to live."""
+    group, times_to_live = KeyGroup(query.layout), {}
+    for name, declared in work.states.items():
+        if name in query.drop_state:
+            continue
+        state = STATES[declared.shape](name, declared, Scope())
+        group.state(name, state.shape, state.type)
+        if state.ttl is not None:
+            times_to_live[name] = state.ttl
+    return group, times_to_live
+
+
 def _ttl(query: Query, name: str, times_to_live: Mapping[str, StateTtlConfig]) -> Ttl | None:
     config = times_to_live.get(name)
     if config is None:
         return None
+    if isinstance(query.work, ProcessorWork):
+        return Ttl("expires", 0, False)
     event_time = config.get_ttl_time_characteristic() is config.TtlTimeCharacteristic.EventTime
     return Ttl("at", config._ttl, event_time)
 

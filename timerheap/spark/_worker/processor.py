@@ -25,7 +25,7 @@ from timerheap.spark._group.columns import python_values
 from timerheap.spark._group.growing_state import UserState
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._group.timers import JournalledTimers, KeyTimers
-from timerheap.spark._group.watermark import WatermarkState, late_in_spark
+from timerheap.spark._group.watermark import WatermarkState, decode_clock, late_in_spark
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query
 from timerheap.spark._worker.driver_mail import reported
 from timerheap.spark._worker.live_groups import LiveGroups
@@ -243,6 +243,10 @@ class ProcessorRunner:
         rows: list[tuple[Any, ...]] = RowSource(class_, self._query.key, columns, []).tolist()
         return rows
 
+    def follow(self, watermark: int) -> None:
+        """Show the processor another watermark than Spark's."""
+        self._times = TimerValues(self._now, watermark)
+
     def purge(self, bound: BoundGroup) -> None:
         """Remove what has expired in a key group."""
         bound.expiries.purge(False, self._now)
@@ -307,6 +311,7 @@ class ProcessorPartition(Partition):
         self._watermark: int = timer_values.getCurrentWatermarkInMs()
         self._follows = query.time_mode == "EventTime"
         self._now = self._watermark if self._follows else timer_values.getCurrentProcessingTimeInMs()
+        self._spark_now = self._now
         self._timed = query.time_mode != "None"
         self._done: set[int] = set()  # the partitions that have been run
         self._late_rows = 0
@@ -326,12 +331,20 @@ class ProcessorPartition(Partition):
             return self._run(partition, [], key_group, fired)
         if self._is_due(self._manifest(key_group)):
             # A timer is due and waits for the next micro-batch. From now on Spark's waits for that, too.
-            self._store.register_timer(self._now if fired != self._now else self._now - 1)
+            now = self._spark_now
+            self._store.register_timer(now if fired != now else now - 1)
         self._store.settle()
         return iter(())
 
     def restore(self, packed: Mapping[str, Iterable[Any]]) -> None:
-        """Pass the packed rows of the initial state to the processor."""
+        """Pass the packed rows of the initial state to the processor, or load state to start from."""
+        if self._work.initial is None:
+            for key_group, group, stored, data in self._restored(packed):
+                seen = max(group.watermark, decode_clock(data).watermark if data else MIN_WATERMARK)
+                bound = self._runner.bind(group.loaded())
+                self._save(key_group, bound, stored, seen, firing=None, first=False, whole=True)
+            self._store.settle()
+            return
         initial = initial_query(self._query, self._work)
         parts, _ = unpack(initial, zip(packed["sequence"], packed["blob"], strict=True))
         by_group = by_key_group(parts)
@@ -350,11 +363,16 @@ class ProcessorPartition(Partition):
         key_groups = self._placement.key_groups(partition)
         self._store.ask_for_manifests(map(label_of, key_groups))
         manifests = {group: self._manifest(group) for group in key_groups if group not in by_group}
-        due = {group for group, manifest in manifests.items() if self._is_due(manifest)}
         seen = max((manifest.watermark for manifest in manifests.values()), default=MIN_WATERMARK)
-        opened = {group: self._open(group) for group in sorted({*by_group, *due})}
+        opened = {group: self._open(group) for group in sorted(by_group)}
         if self._follows:
             seen = max([seen, *(bound.group.watermark for bound, _ in opened.values())])
+            if seen > self._watermark:  # it has begun with an initial state, which Spark's does not know
+                self._watermark = self._now = seen
+                self._runner.follow(seen)
+        due = [group for group, manifest in manifests.items() if self._is_due(manifest)]
+        opened |= {group: self._open(group) for group in due}
+        opened = dict(sorted(opened.items()))
         if self._timed and partition not in opened:
             opened[partition] = self._open(partition)
         bound = {group: bound for group, (bound, _) in opened.items()}
@@ -404,6 +422,7 @@ class ProcessorPartition(Partition):
         watermark: int,
         firing: int | None,
         first: bool,
+        whole: bool = False,
     ) -> None:
         """Save a key group, given the last watermark that the partition has seen.
 
@@ -420,7 +439,7 @@ class ProcessorPartition(Partition):
         group.forget_dead_keys()
         clock = WatermarkState((), ())
         clock.follow(watermark)
-        self._groups.save(label, group, stored, clock.to_bytes())
+        self._groups.save(label, group, stored, clock.to_bytes(), whole=whole)
 
     def _set_wake_up(self, bound: BoundGroup, firing: int | None, first: bool) -> None:
         """Keep one timer of Spark's at the next timer of the group, or before it.
@@ -428,12 +447,12 @@ class ProcessorPartition(Partition):
         A timer that is due already waits for the next micro-batch. In the row phase, Spark's timer for it
         would fire at once: `wake_up` then sets it again.
         """
-        now, group = self._now, bound.group
+        now, group = self._spark_now, bound.group
         wanted = group.next_due(self._query.time_mode == "EventTime")
+        if wanted is not None and wanted <= self._now:
+            wanted = now if firing != now else now - 1
         if first:
             wanted = now + 1 if wanted is None else min(wanted, now + 1)
-        if wanted is not None and wanted <= now:
-            wanted = now if firing != now else now - 1
         group.wake_up = self._store.keep_timer(group.wake_up, wanted, now)
 
 

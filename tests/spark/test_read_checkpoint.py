@@ -27,7 +27,7 @@ from timerheap._native._heap import from_text, to_text
 from timerheap.spark import CheckpointState, read_checkpoint
 from timerheap.spark._exchange.placement import label_of
 from timerheap.spark._group.checkpoint import MANIFEST
-from timerheap.spark._worker.checkpoint_tables import GroupReader, timers
+from timerheap.spark._worker.state_tables import GroupReader, timers
 
 pytestmark = pytest.mark.spark
 

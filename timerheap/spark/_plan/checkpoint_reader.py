@@ -41,8 +41,8 @@ from timerheap.spark._group.keys import shown_keys
 from timerheap.spark._group.open_windows import SESSION_START
 from timerheap.spark._group.watermark import WatermarkState, decode_clock
 from timerheap.spark._query import Query
-from timerheap.spark._worker import checkpoint_tables as tables
-from timerheap.spark._worker.checkpoint_tables import INITIAL, TIMESTAMP, Splitter, readable
+from timerheap.spark._worker import state_tables as tables
+from timerheap.spark._worker.state_tables import INITIAL, TIMESTAMP, Splitter, readable
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.timer import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.watermarks import WatermarkStatus, WatermarkStrategy

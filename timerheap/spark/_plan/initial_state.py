@@ -24,19 +24,21 @@ from timerheap.spark._plan.arguments import data_frame, quoted
 from timerheap.spark._plan.checkpoint_reader import first_line, path_of
 from timerheap.spark._plan.named_columns import map_batches
 from timerheap.spark._query import TIME, ProcessorWork, Query, shown_name
-from timerheap.spark._worker.checkpoint_tables import EVENT_TIME, INITIAL, PROCESSING_TIME
-from timerheap.spark._worker.initial_frames import (
+from timerheap.spark._worker.processor_states import STATES, Scope
+from timerheap.spark._worker.state_tables import (
+    EVENT_TIME,
+    INITIAL,
+    PROCESSING_TIME,
     TIMER,
     VALUE,
     ClockSplitter,
     ContentsTable,
     RowTable,
-    Table,
+    Splits,
     TableSplitter,
     TimerTable,
     Ttl,
 )
-from timerheap.spark._worker.processor_states import STATES, Scope
 from timerheap.spark._worker.wrapped_runners import KEY, SIDES
 from timerheap.state_ttl import StateTtlConfig
 from timerheap.timer import MIN_WATERMARK
@@ -225,7 +227,7 @@ def starting_tables(
     """
     fields = [field.with_name(name) for field, name in zip(query.layout.key_fields, query.key, strict=True)]
 
-    def split(argument: str, df: DataFrame, columns: dict[str, Column], table: Table) -> DataFrame:
+    def split(argument: str, df: DataFrame, columns: dict[str, Column], table: Splits) -> DataFrame:
         own = {name: _key(query, number, argument, df) for number, name in enumerate(query.key)}
         rows = df.select(*(column.alias(name) for name, column in (own | columns).items()))
         splitter = TableSplitter(query.max_parallelism, fields, table)

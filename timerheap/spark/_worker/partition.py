@@ -290,7 +290,7 @@ class Partition:
     ) -> Iterator[tuple[int, KeyGroup, Stored, bytes | None]]:
         """Yield the key groups that state to start from belongs to, with it, and its clock if it has one.
 
-        `initial` are the columns of `timerheap.spark._worker.checkpoint_tables.INITIAL`.
+        `initial` are the columns of `timerheap.spark._worker.state_tables.INITIAL`.
         """
         by_group: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
         columns = (initial[name] for name in ("key_group", "clock", "contents"))

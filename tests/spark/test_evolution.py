@@ -32,9 +32,8 @@ from timerheap import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from timerheap.spark._arrow import narrow_column, wide
+from timerheap.spark._arrow import evolved, misfit, narrow_column, wide
 from timerheap.spark._group.checkpoint import Manifest, Stored
-from timerheap.spark._group.evolution import evolved, misfit
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.testing import ProcessTester
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from timerheap import AggregateFunction
-from timerheap.spark._exchange.frames import HASH, LocalStage, event_millis
+from timerheap.spark._exchange.frames import HASH, event_millis
+from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._slices import SLICE_END, PartialColumns, WindowSpec, input_column
 from timerheap.tvf import (

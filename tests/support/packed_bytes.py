@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import xxh64
-from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, Broadcaster, LocalStage, Packer
+from timerheap.spark._exchange.frames import AHEAD, CHANNEL, INPUT, KEPT, Broadcaster, Packer
+from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._slices import WindowSpec
 from timerheap.tvf import CountDistinct, Max, Sum, TumblingSliceAssigner
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from timerheap._native._heap import xxh64
-from timerheap.spark._arrow import widen
+from timerheap.spark._arrow import evolved_rows, has_time_to_live, misfit, widen
 from timerheap.spark._group.checkpoint import (
     CheckpointedPart,
     ChunkReader,
@@ -32,7 +32,6 @@ from timerheap.spark._group.chunks import (
     USER_STATE,
     pieces,
 )
-from timerheap.spark._group.evolution import evolved_rows, has_time_to_live, misfit
 from timerheap.spark._group.growing_state import UserState, attached_state, head_of, new_state, restored_state
 from timerheap.spark._group.keys import KeyTable
 from timerheap.spark._group.memory import PROCESS, Memory

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timerheap._native._heap import TimerHeap, row_order
-from timerheap.spark._arrow import KeyedRows, wide_rows, widen
+from timerheap.spark._arrow import KeyedRows, evolved_columns, misfit, wide_rows, widen
 from timerheap.spark._group.chunks import ROWS
-from timerheap.spark._group.evolution import evolved_columns, misfit
 from timerheap.spark._group.memory import PROCESS, Memory
 from timerheap.spark._group.tables import Slab
 from timerheap.timer import MIN_WATERMARK

@@ -28,8 +28,9 @@ from pyspark.sql.types import (
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._compat import analyzed_plan, on_connect, with_columns
-from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, PACKED, Broadcaster, LocalStage, Packer
+from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, PACKED, Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
+from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
 from timerheap.spark._plan.arguments import arrow_schema, named_column, quoted
 from timerheap.spark._plan.checkpoint_reader import CheckpointState, starting_group, starting_partitions

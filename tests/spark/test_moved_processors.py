@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import streams
 from processors import OUTPUT, SCHEMA, Commands, Style, random_batches
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import TimerValues
 
 from timerheap.spark import InitialState, transform_with_state, transform_with_state_in_pandas
 
 pytestmark = pytest.mark.spark
+
+CENTURY = 4_102_444_800_000  # 2100-01-01, in milliseconds
 
 
 def shown(batches: list[list[tuple[Any, ...]]]) -> list[list[tuple[Any, ...]]]:
@@ -24,14 +30,11 @@ def shown(batches: list[list[tuple[Any, ...]]]) -> list[list[tuple[Any, ...]]]:
     return [rows for rows in found if rows]
 
 
-@pytest.mark.parametrize(
-    ("style", "mode", "ttl"),
-    [("rows", "EventTime", None), ("frames", "EventTime", None), ("rows", "ProcessingTime", 3_600_000)],
-)
+@pytest.mark.parametrize("style", ["rows", "frames"])
 def test_a_moved_processor_goes_on_as_one_that_was_never_moved(
-    spark: SparkSession, tmp_path: Path, style: Style, mode: str, ttl: int | None
+    spark: SparkSession, tmp_path: Path, style: Style
 ) -> None:
-    processor = Commands(style, ttl)
+    processor = Commands(style)
     batches = random_batches(seed=1, batches=6)
     theirs, ours = tmp_path / "theirs", tmp_path / "ours"
 
@@ -39,7 +42,7 @@ def test_a_moved_processor_goes_on_as_one_that_was_never_moved(
         df = streams.read_stream(spark, theirs / "in").withWatermark("at", "2 seconds")
         grouped = df.groupBy("k")
         theirs_of = grouped.transformWithState if style == "rows" else grouped.transformWithStateInPandas
-        return streams.batches(theirs_of(processor, OUTPUT, "Append", mode), theirs)
+        return streams.batches(theirs_of(processor, OUTPUT, "Append", "EventTime"), theirs)
 
     streams.write_batches(theirs / "in", batches[:3], SCHEMA)
     assert shown(unmoved())
@@ -48,8 +51,82 @@ def test_a_moved_processor_goes_on_as_one_that_was_never_moved(
     streams.write_batches(ours / "in", batches[3:], SCHEMA)
     df = streams.read_stream(spark, ours / "in").withWatermark("at", "2 seconds")
     ours_of = transform_with_state if style == "rows" else transform_with_state_in_pandas
-    moved = streams.batches(ours_of(df, "k", processor, OUTPUT, "Append", mode, initial_state=initial), ours)
+    result = ours_of(df, "k", processor, OUTPUT, "Append", "EventTime", initial_state=initial)
+    moved = streams.batches(result, ours)
     streams.write_batches(theirs / "in", batches[3:], SCHEMA)
     found, wanted = shown(moved), shown(unmoved())
     assert any("timer " in what for rows in wanted for _, what in rows)
     assert found == wanted
+
+
+class Reminder(StatefulProcessor):
+    """Remember numbers for an hour and for a moment; remind of them in seconds and in 2100."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.hour, self.moment = (
+            (
+                handle.getValueState(f"{name}_value", "n bigint", ttl),
+                handle.getListState(f"{name}_list", "n bigint", ttl),
+                handle.getMapState(f"{name}_map", "k string", "n bigint", ttl),
+            )
+            for name, ttl in [("hour", 3_600_000), ("moment", 1)]
+        )
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
+        for row in rows:
+            kept = []
+            for value, items, of in (self.hour, self.moment):
+                kept.append((value.get(), [i.n for i in items.get()], [(k.k, v.n) for k, v in of.iterator()]))
+            if row.n:
+                for value, items, of in (self.hour, self.moment):
+                    value.update((row.n,))
+                    items.put([(row.n,), (row.n + 1,)])
+                    of.updateValue(("x",), (row.n,))
+                self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 3_000)
+                self.handle.registerTimer(CENTURY + row.n)
+            timers = [t - CENTURY for t in self.handle.listTimers() if t >= CENTURY]
+            yield Row(k=key[0], what=f"{kept} {timers}")
+
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(k=key[0], what=f"fired {self.hour[0].get()}")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_moved_processor_keeps_times_to_live_and_timers_of_the_clock(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    theirs, ours, schema = tmp_path / "theirs", tmp_path / "ours", pa.schema([("k", pa.string()), ("n", pa.int64())])
+    streams.write_batches(theirs / "in", [[{"k": "a", "n": 7}, {"k": "b", "n": 8}]], schema)
+    unmoved = (
+        streams.read_stream(spark, theirs / "in")
+        .groupBy("k")
+        .transformWithState(Reminder(), OUTPUT, "Append", "ProcessingTime")
+    )
+    before = [row for rows in streams.batches(unmoved, theirs) for row in rows]
+    streams.write_batches(ours / "in", [[{"k": "a", "n": None}, {"k": "b", "n": None}]], schema)
+    result = transform_with_state(
+        streams.read_stream(spark, ours / "in"),
+        "k",
+        Reminder(),
+        OUTPUT,
+        "Append",
+        "ProcessingTime",
+        initial_state=InitialState.from_spark(spark, theirs / "checkpoint"),
+    )
+
+    def enough(rows: list[tuple[Any, ...]]) -> bool:
+        return sum("fired" in what for _, what in (*before, *rows)) == 2 and len(rows) >= 2
+
+    after = streams.run_until(result, enough, ours)
+    gone = (None, [], [])
+    assert [row for row in after if "fired" not in row[1]] == [
+        ("a", f"{[(Row(n=7), [7, 8], [('x', 7)]), gone]} [7]"),
+        ("b", f"{[(Row(n=8), [8, 9], [('x', 8)]), gone]} [8]"),
+    ]
+    assert sorted(row for row in (*before, *after) if "fired" in row[1]) == [
+        ("a", f"fired {Row(n=7)}"),
+        ("b", f"fired {Row(n=8)}"),
+    ]

@@ -98,7 +98,8 @@ class Reminder(StatefulProcessor):
 def test_a_moved_processor_keeps_times_to_live_and_timers_of_the_clock(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    theirs, ours, schema = tmp_path / "theirs", tmp_path / "ours", pa.schema([("k", pa.string()), ("n", pa.int64())])
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
     streams.write_batches(theirs / "in", [[{"k": "a", "n": 7}, {"k": "b", "n": 8}]], schema)
     unmoved = (
         streams.read_stream(spark, theirs / "in")

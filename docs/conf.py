@@ -47,7 +47,7 @@ html_theme_options: dict[str, Any] = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-alone = ["first-steps", "operating", "how-it-works", "performance", "limits", "developing", "changelog"]
+alone = ["first-steps", "performance", "limits", "how-it-works", "glossary", "developing", "changelog"]
 html_sidebars: dict[str, list[str]] = {page: [] for page in alone}
 copyright = "the timerheap developers. Apache License 2.0"
 

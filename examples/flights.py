@@ -18,6 +18,7 @@ import pandas as pd
 from overdue import Overdue, overdue
 from pyspark.sql import functions as F
 
+import timerheap.spark
 from timerheap._local_spark import CORES, local_spark
 
 if TYPE_CHECKING:
@@ -130,14 +131,9 @@ def spark_session(
         "spark.executorEnv.PYTHONPATH": Path(__file__).parent,  # for the modules beside this one
         "spark.sql.session.timeZone": "America/New_York",
         "spark.sql.shuffle.partitions": CORES,
-        "spark.sql.execution.arrow.maxBytesPerBatch": (1 << 31) - 1,  # else each query warns
-        "spark.sql.streaming.stateStore.providerClass": (
-            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-        ),
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": True,
         "spark.sql.streaming.numRecentProgressUpdates": 1_000_000,
     }
-    return local_spark("timerheap demo", log, {**own, **settings})
+    return local_spark("timerheap demo", log, {**timerheap.spark.settings(), **own, **settings})
 
 
 def start_replay(spark: SparkSession, directory: Path) -> StreamingQuery:

@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 import timerheap.spark
 from timerheap import KeyedProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
-from timerheap.spark import ensure_java
+from timerheap.spark import ensure_java, settings
 
 MINUTE = 60_000  # milliseconds
 GAP = 30 * MINUTE
@@ -98,10 +98,9 @@ def show(spark: SparkSession) -> None:
 def main() -> None:
     """Start a local Spark for the query."""
     ensure_java()
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
+    builder = SparkSession.builder.master("local[2]").config(map=settings())
     builder = builder.config("spark.sql.session.timeZone", "UTC")
-    store = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    spark = builder.config("spark.sql.streaming.stateStore.providerClass", store).getOrCreate()
+    spark = builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
     show(spark)
     spark.stop()
 

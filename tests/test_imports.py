@@ -42,12 +42,12 @@ LAYERS = {
         "_slices",
         "_group",
         "_query",
-        "_exchange _stateful_timers",
+        "_exchange _settings _stateful_timers",
         "_worker",
         "_plan",
         "_async_map _process _processors _windows",
         "_sql _window_operator",
-        "__init__",
+        "__init__ daemon",
     ],
 }
 

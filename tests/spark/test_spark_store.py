@@ -26,22 +26,23 @@ class Spark:
         self.values: dict[tuple[Any, Any], Any] = {}
         self.answers: deque[tuple[int, str, bytes]] = deque()
         self.most_unanswered = 0
+        self.warnings = 0
         self.closed = False
         self.key: Any = None
 
     def _receive_proto_message(self) -> tuple[int, str, bytes]:
         return self.answers.popleft()
 
-    def _call(self, *call: Any, answer: tuple[int, str, bytes] = (0, "", b"")) -> bytes:
-        """Send a call and receive its answer, as PySpark's methods do."""
+    def _call(self, *call: Any, answer: tuple[int, str, bytes] = (0, "", b"")) -> bytes | None:
+        """Send a call and receive its answer, as PySpark's methods do; None is Spark's no."""
         if self.closed:
             raise BrokenPipeError
         self.sent.append(call)
         self.answers.append(answer)
         self.most_unanswered = max(self.most_unanswered, len(self.answers))
         status, message, value = self._receive_proto_message()
-        assert not status, message
-        return value
+        assert status in (0, 2), message
+        return None if status else value
 
     def set_implicit_key(self, key: Any) -> None:
         self.key = key
@@ -57,12 +58,17 @@ class Spark:
         self._call("declare")
         return SimpleNamespace(
             getValue=lambda key: self._value(self._call("get", key, answer=(0, "", self._stored(key)))),
-            exists=lambda: bool(self._call("exists", answer=(0, "", b"y" if self.values else b""))),
+            exists=lambda: self._call("exists", answer=(0 if self._exists() else 2, "", b"")) is not None,
             updateValue=self._update,
             removeKey=lambda key: self._call("remove", key),
         )
 
+    def _exists(self) -> bool:
+        return any(label == self.key for label, _ in self.values)
+
     def _stored(self, key: Any) -> Any:
+        if (self.key, key) not in self.values:
+            self.warnings += 1
         return self.values.get((self.key, key), b"")
 
     def _value(self, data: Any) -> tuple[Any] | None:
@@ -122,14 +128,31 @@ def test_a_call_that_failed_is_an_error_of_the_task() -> None:
 def test_chunks_without_a_manifest_are_of_another_format() -> None:
     spark = Spark()
     store = SparkStore(spark)  # type: ignore[arg-type]
+    store.select(7)
     assert store.read_manifest() is None
     store.write_manifest(Manifest(16, token=bytes(16)))
     found = store.read_manifest()
     assert found is not None
     assert found.max_parallelism == 16
-    spark.values = {(None, (18, 0)): b"a schema"}
+    spark.values = {((8,), (18, 0)): b"a schema"}
+    store.select(8)
     with pytest.raises(ValueError, match="chunks without a manifest"):
         store.read_manifest()
+
+
+def test_spark_is_not_asked_for_a_manifest_that_is_not_there() -> None:
+    spark = Spark()
+    store = SparkStore(spark)  # type: ignore[arg-type]
+    store.select(8)
+    store.write_manifest(Manifest(16, token=bytes(16)))
+    store.ask_for_manifests([7, 8])
+    for label, there in ((7, False), (8, True), (9, False)):
+        store.select(label)
+        assert (store.read_manifest() is not None) == there
+    assert spark.warnings == 0
+    store.expects = lambda label: True  # by mistake, as after a micro-batch that failed
+    store.select(10)
+    assert store.read_manifest() is None
 
 
 def test_manifests_that_were_asked_for_cost_one_wait() -> None:
@@ -140,8 +163,10 @@ def test_manifests_that_were_asked_for_cost_one_wait() -> None:
         store.write_manifest(Manifest(label, token=bytes(16)))
     store.settle()
     sent = len(spark.sent)
+    store.expects = {7, 8}.__contains__
     store.ask_for_manifests([7, 8, 9])
-    assert len(spark.answers) == 6
+    assert [call[0] for call in spark.sent[sent:]] == ["select", "exists"] + ["select", "get"] * 2
+    assert len(spark.answers) == 4
     for label in (8, 7):
         store.select(label)
         store.read_manifest()
@@ -163,6 +188,7 @@ def test_manifests_that_were_asked_for_cost_one_wait() -> None:
 def test_a_manifest_that_cannot_be_read_is_an_error_of_the_task() -> None:
     spark = Spark()
     store = SparkStore(spark)  # type: ignore[arg-type]
+    store.expects = lambda label: True
     store.ask_for_manifests([7, 8])
     spark.answers[1] = (1, "no such file", b"")
     store.select(7)

@@ -13,6 +13,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
+import timerheap.spark
 from timerheap.spark import ensure_java
 
 STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -45,6 +46,7 @@ def start_spark(
     session = (
         SparkSession.builder.master(f"local[{cores},2]")
         .appName("timerheap tests")
+        .config(map=timerheap.spark.settings())
         .config("spark.driver.host", "localhost")
         .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .config("spark.ui.enabled", False)
@@ -52,15 +54,12 @@ def start_spark(
         .config("spark.local.dir", f"{scratch}/local")
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.maxBytesPerBatch", (1 << 31) - 1)
         # Few rows, and each query has code of its own to compile.
         .config("spark.sql.codegen.wholeStage", False)
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.shuffle.partitions", 2)  # each costs a Python worker in every micro-batch
         .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .config("spark.sql.streaming.numRecentProgressUpdates", 1000)
-        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", True)
         .config(map={name: str(value) for name, value in settings.items()})
         .getOrCreate()
     )

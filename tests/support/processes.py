@@ -38,7 +38,7 @@ def command(process: int) -> str:
 
 def python_daemons(jvm: int) -> list[int]:
     """Return the ids of the daemons of a JVM of Spark that fork its Python workers."""
-    return [child for child in children(jvm) if "pyspark.daemon" in command(child)]
+    return [child for child in children(jvm) if ".daemon pyspark." in command(child)]
 
 
 def python_workers(jvm: int) -> list[int]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from timerheap.spark._plan.progress import Progress, progress, with_name
     from timerheap.spark._process import process, process_broadcast, process_connected
     from timerheap.spark._processors import transform_with_state, transform_with_state_in_pandas
+    from timerheap.spark._settings import settings
     from timerheap.spark._sql import sql
     from timerheap.spark._stateful_timers import GroupTimers, ProcessorTimers
     from timerheap.spark._window_operator import window_operator
@@ -45,6 +46,7 @@ __all__ = [
     "progress",
     "read_checkpoint",
     "session_window",
+    "settings",
     "side_output",
     "sql",
     "transform_with_state",
@@ -65,6 +67,7 @@ _HOMES = {
     "_plan.progress": "Progress progress with_name",
     "_process": "process process_broadcast process_connected",
     "_processors": "transform_with_state transform_with_state_in_pandas",
+    "_settings": "settings",
     "_sql": "sql",
     "_stateful_timers": "GroupTimers ProcessorTimers",
     "_window_operator": "window_operator",

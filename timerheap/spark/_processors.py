@@ -20,18 +20,12 @@ from timerheap.spark._plan.arguments import (
     parsed_schema,
     sendable,
 )
-from timerheap.spark._plan.build import (
-    check_settings,
-    expect_initial_state,
-    frame_settings,
-    hashed,
-    is_encrypted,
-    packed,
-)
+from timerheap.spark._plan.build import expect_initial_state, hashed, packed
 from timerheap.spark._plan.initial_state import InitialState, processor_group, starting_tables
 from timerheap.spark._plan.named_columns import ColumnOrName, Columns, ungrouped
 from timerheap.spark._plan.progress import observed, output_type
 from timerheap.spark._query import DeclaredState, ProcessorWork, Query, TimeMode
+from timerheap.spark._settings import check_settings, frame_settings, is_encrypted
 from timerheap.spark._worker.driver_mail import mail
 from timerheap.spark._worker.operator import StreamingOperator, deferred
 from timerheap.spark._worker.processor import BatchProcessorOperator, initial_query

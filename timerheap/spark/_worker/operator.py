@@ -164,6 +164,7 @@ class StreamingOperator(StatefulProcessor):
             self._mail.tell("for an end")
         groups = LiveGroups(query.layout, self._store, owner, placement.max_parallelism, self._mail)
         groups.begin(run, int(task.getLocalProperty("streaming.sql.batchId") or 0))
+        self._store.expects = groups.has
         return groups, placement, run
 
 

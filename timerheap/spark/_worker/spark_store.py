@@ -25,6 +25,8 @@ CHUNKS = ("chunks", _KEY, _TEXT)
 # Linux. If the calls that follow fill the other direction, both sides wait for ever.
 _MOST_UNANSWERED = 64
 
+_ABSENT = 2  # Spark's status of an answer that says no
+
 
 class SparkStore:
     """The `ChunkStore` of the selected key group, and its timers.
@@ -59,10 +61,11 @@ class SparkStore:
         self._receive: Callable[[], tuple[int, str, bytes]] = receive
         self._parse: Callable[[bytes], tuple[str]] = parse
         self._waits = True
-        self._unanswered: deque[int | None] = deque()  # for each call the label whose manifest is the answer
-        self._manifests: dict[int, bytes] = {}  # that have been asked for, by label
+        self._unanswered: deque[int | None] = deque()  # for each call the label whose manifest it asks for
+        self._manifests: dict[int, bytes] = {}  # that have been answered, by label; empty where there is none
         self._label: int | None = None  # of the selected group
         self._asking: int | None = None  # the label in the call that is made now
+        self.expects: Callable[[int], bool] = lambda label: False  # whether a label most likely has state
         client._receive_proto_message = self._answer
         self._handle = handle
         self._chunks = handle.getMapState(*CHUNKS)
@@ -83,9 +86,9 @@ class SparkStore:
         while self._unanswered:
             label = self._unanswered.popleft()
             status, message, answer = self._receive()
-            if status:
+            if status and (label is None or status != _ABSENT):
                 raise RuntimeError(f"Spark's state store has failed: {message}")
-            if label is not None:
+            if label is not None and (status or answer):
                 self._manifests[label] = answer
 
     def _send(self, call: Callable[..., Any], *arguments: Any) -> None:
@@ -110,16 +113,26 @@ class SparkStore:
         """Ask for the manifests of key groups at once, and select another one.
 
         `read_manifest` then waits for the first of them only, rather than for each behind all that has been
-        written before. Until a manifest is written, reading it again costs no call.
+        written before. Until a manifest is written, reading it again costs no call. Spark logs a warning
+        where a key is not there, so of a label that is not expected to have state it is asked first whether
+        it has.
         """
+        labels = list(labels)
+        if unsure := [label for label in labels if not self.expects(label)]:
+            for label in unsure:
+                self._ask(label, self._chunks.exists)
+            self.settle()
         for label in labels:
-            self.select(label)
-            self._manifests[label] = b""  # until it is answered
-            self._asking = label
-            try:
-                self._send(self._chunks.getValue, (MANIFEST, 0))
-            finally:
-                self._asking = None
+            if label not in self._manifests:
+                self._ask(label, self._chunks.getValue, (MANIFEST, 0))
+
+    def _ask(self, label: int, call: Callable[..., Any], *arguments: Any) -> None:
+        self.select(label)
+        self._asking = label
+        try:
+            self._send(call, *arguments)
+        finally:
+            self._asking = None
 
     def register_timer(self, timestamp: int) -> None:
         """Have Spark call the selected group at `timestamp`."""
@@ -156,15 +169,14 @@ class SparkStore:
         self._send(self._chunks.removeKey, (kind, id_))
 
     def read_manifest(self) -> Manifest | None:
-        if self._label in self._manifests:
+        assert self._label is not None
+        self.settle()
+        if self._label not in self._manifests:
+            self.ask_for_manifests([self._label])
             self.settle()
-            answer = self._manifests[self._label]
-            data = from_text(self._parse(answer)[0]) if answer else None
-        else:
-            data = self.read(MANIFEST, 0)
-        if data is not None:
-            return Manifest.from_bytes(data)
-        if self._chunks.exists():
+        if answer := self._manifests.get(self._label):
+            return Manifest.from_bytes(from_text(self._parse(answer)[0]))
+        if self._label not in self._manifests and self._chunks.exists():
             raise ValueError(
                 "this checkpoint has chunks without a manifest, as in timerheap's state format 2, and this "
                 f"version reads {FORMAT}: use the version that wrote it, or start a new checkpoint"

@@ -1,0 +1,166 @@
+"""What `settings` returns, and what the daemon of Python workers that it names does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from processes import command
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import timerheap.spark
+
+STORE = "spark.sql.streaming.stateStore.providerClass"
+CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+DAEMON = "spark.python.daemon.module"
+
+
+@pytest.fixture
+def before_any_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The directory of Spark's configuration files."""
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    return tmp_path
+
+
+def test_what_has_been_chosen_is_left_out(before_any_session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(timerheap.spark.settings()) == [STORE, CHANGELOG, BYTES, DAEMON]
+    defaults = before_any_session / "spark-defaults.conf"
+    defaults.write_text(f"# {STORE} is left\n\n  {CHANGELOG}\tfalse\n{BYTES}: 64m\nspark.master=local\n")
+    assert list(timerheap.spark.settings()) == [STORE, DAEMON]
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f'--name "two words" --conf "{DAEMON}=a b" pyspark-shell')
+    assert list(timerheap.spark.settings()) == [STORE]
+    other = before_any_session / "other.conf"
+    other.write_text(f"{STORE} none\n")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--properties-file {other} pyspark-shell")
+    assert list(timerheap.spark.settings()) == [CHANGELOG, BYTES, DAEMON]  # instead of the defaults
+
+
+SUBMITTED = """
+import sys
+import timerheap.spark
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.config(map=timerheap.spark.settings()).getOrCreate()
+with open(sys.argv[1], "w") as file:
+    print(*(spark.conf.get(name) for name in sys.argv[2:]), file=file)
+"""
+
+
+@pytest.mark.spark
+def test_what_spark_submit_was_given_stays(tmp_path: Path) -> None:
+    program, found = tmp_path / "program.py", tmp_path / "found"
+    program.write_text(SUBMITTED)
+    timerheap.spark.ensure_java()
+    submit = [sys.executable, "-m", "pyspark.find_spark_home"]
+    home = subprocess.check_output(submit, text=True).strip()
+    options = ["--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", f"{BYTES}=1m"]
+    subprocess.run(
+        [f"{home}/bin/spark-submit", *options, program, found, BYTES, CHANGELOG, DAEMON],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_CONF_DIR": str(tmp_path)},
+        check=True,
+        capture_output=True,
+    )
+    assert found.read_text().split() == ["1m", "true", "timerheap.spark.daemon"]
+
+
+@pytest.mark.spark
+def test_a_running_session_keeps_its_settings(spark: SparkSession) -> None:
+    assert timerheap.spark.settings() == {}
+    spark.conf.unset(CHANGELOG)
+    try:
+        assert timerheap.spark.settings() == {CHANGELOG: "true"}
+    finally:
+        spark.conf.set(CHANGELOG, "true")
+
+
+IN_FORKS = """
+import os, sys, threading
+from timerheap.spark import daemon
+daemon.prepare()
+print(daemon.threads())
+for _ in range(2):
+    child = os.fork()
+    if not child:
+        {work}
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+COMPUTES = """
+        import numpy as np, pyarrow as pa, pyarrow.compute as pc
+        a = np.arange(400 * 400, dtype=float).reshape(400, 400)
+        assert (a @ np.eye(400) == a).all()
+        table = pa.table({"k": np.arange(200_000) % 7, "v": np.ones(200_000)})
+        assert table.group_by("k", use_threads=True).aggregate([("v", "sum")]).num_rows == 7
+        assert len(table.to_pandas(use_threads=True)) == 200_000
+        print(len(os.listdir("/proc/self/task")) > 1, flush=True)
+"""
+DRAWS = """
+        import random, numpy as np
+        print(np.random.random(), random.random(), flush=True)
+"""
+
+
+def in_forks(work: str, cpus: int) -> list[str]:
+    """What a daemon with `cpus` for a task prints: its threads, and a line for each of two forks."""
+    program, environment = IN_FORKS.format(work=work.strip()), {**os.environ, "OMP_NUM_THREADS": str(cpus)}
+    return subprocess.check_output([sys.executable, "-c", program], env=environment, text=True).split("\n")
+
+
+@pytest.mark.parametrize("cpus", [1, 3])
+def test_libraries_compute_in_threads_of_their_own_after_a_fork(cpus: int) -> None:
+    threads, *used, _ = in_forks(COMPUTES, cpus)
+    assert threads == "1"
+    assert used == ["True", "True"]
+
+
+def test_each_worker_has_random_numbers_of_its_own() -> None:
+    _, *drawn, _ = in_forks(DRAWS, 1)
+    (numpy_1, own_1), (numpy_2, own_2) = (line.split() for line in drawn)
+    assert numpy_1 != numpy_2
+    assert own_1 != own_2
+
+
+@pytest.mark.parametrize(("starts", "module"), [("", "timerheap.spark.daemon"), ("thread", "pyspark.daemon")])
+def test_threads_before_the_fork_make_it_spark_s_own_daemon(tmp_path: Path, starts: str, module: str) -> None:
+    if starts:
+        (tmp_path / "sitecustomize.py").write_text(
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-m", "timerheap.spark.daemon", "pyspark.worker"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stderr is not None
+        assert int.from_bytes(daemon.stdout.read(4), "big") > 0  # the port it listens on
+        assert f"-m {module} pyspark.worker" in command(daemon.pid)
+        daemon.stdin.close()
+        said = daemon.stderr.read().decode()
+    assert ("start threads" in said) == bool(starts)
+
+
+@pytest.mark.spark
+def test_functions_that_are_not_ours_run_in_its_workers(spark: SparkSession) -> None:
+    parents = spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
+    assert all("-m timerheap.spark.daemon" in command(parent) for parent in parents)
+
+    @F.pandas_udf("double")
+    def plus_one(values: pd.Series) -> pd.Series:
+        return values + 1
+
+    def as_it_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+
+    doubled = F.udf(lambda value: 2 * value, "bigint")
+    df = spark.range(4).mapInArrow(as_it_is, "id bigint").select(plus_one("id"), doubled("id"))
+    assert [tuple(row) for row in df.collect()] == [(n + 1, 2 * n) for n in range(4)]

@@ -1,0 +1,173 @@
+"""The settings of Spark: what a session should be built with, and which of its settings a query finds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import DataFrame, SparkSession
+
+from timerheap.spark._compat import on_connect
+from timerheap.spark._query import FrameSettings
+
+_log = logging.getLogger("timerheap")
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_DAEMON = "spark.python.daemon.module"
+_ENCRYPTION = "spark.io.encryption.enabled"
+_REUSE = "spark.python.worker.reuse"
+_TO_DECIMAL = "spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled"
+_SAFELY = "spark.sql.execution.pandas.convertToArrowArraySafely"
+_BY_NAME = "spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName"
+
+_FEWEST_RECORDS = 10_000  # Spark's default; at 1,000 packing takes three times as long
+_NO_BYTES = (1 << 31) - 1  # no limit
+
+
+def settings() -> dict[str, str]:
+    """Return the settings that a session for timerheap should be built with.
+
+    A setting that has been chosen already is left out, whatever its value: one in ``spark-defaults.conf``,
+    one of ``spark-submit --conf`` or ``PYSPARK_SUBMIT_ARGS``, or one of the running session.
+
+    Returns
+    -------
+    dict of str to str
+        - ``spark.sql.streaming.stateStore.providerClass``, RocksDB's: Spark's default keeps no state
+          variables, so a stream cannot run on it. Spark keeps the provider of a checkpoint in it.
+        - ``spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled``, true: a micro-batch
+          writes what has changed instead of all state.
+        - ``spark.sql.execution.arrow.maxBytesPerBatch``, 2147483647, which is no limit: under Spark's default
+          of 64 MiB it computes the size of an Arrow batch anew after each row, which takes about as long as
+          all else that the JVM does with the row. 10,000 rows are still a batch
+          (``spark.sql.execution.arrow.maxRecordsPerBatch``); keep a limit if these may exceed 2 GiB.
+        - ``spark.python.daemon.module``, `timerheap.spark.daemon`: Python workers start with their modules
+          imported. Spark ends workers that have been idle for a minute, so without it each micro-batch after
+          a pause imports them again. timerheap must be installed where Python workers run.
+
+    See Also
+    --------
+    process : Log a warning if one of the first three is not set.
+
+    Notes
+    -----
+    What is set on the builder later wins: ``builder.config(map=settings()).config(name, value)``. The last
+    setting belongs to the application, so it has no effect on a session that runs already, such as that of a
+    notebook; the others have. On Spark Connect they belong to the server.
+
+    Reads ``spark-defaults.conf``. It does not start the JVM, unless ``spark-submit`` has.
+
+    Examples
+    --------
+    ::
+
+        spark = SparkSession.builder.config(map=timerheap.spark.settings()).getOrCreate()
+    """
+    ours = {
+        _PROVIDER: _ROCKSDB,
+        _CHANGELOG: "true",
+        _BYTES: str(_NO_BYTES),
+        _DAEMON: "timerheap.spark.daemon",
+    }
+    chosen = _chosen(ours)
+    return {name: value for name, value in ours.items() if name not in chosen}
+
+
+def _chosen(names: Iterable[str]) -> set[str]:
+    """Return the settings that have been chosen, of `names` at least, before a session is built."""
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        return {name for name in names if session.conf.get(name, None) is not None}
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit, whose JVM has read all
+        SparkContext._ensure_initialized()
+        return {name for name, _ in SparkConf().getAll()}
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    chosen = {value.partition("=")[0] for option, value in pairwise(arguments) if option in ("--conf", "-c")}
+    files = [value for option, value in pairwise(arguments) if option == "--properties-file"]
+    directory = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
+    for file in files or [os.path.join(directory, "spark-defaults.conf")]:
+        with suppress(OSError):
+            chosen.update(re.findall(r"^\s*([^\s#!=:][^\s=:]*)", Path(file).read_text(), re.MULTILINE))
+    return chosen
+
+
+def check_settings(df: DataFrame) -> None:
+    """Check the settings of the session of `df`, and log those that make a query slow in one line.
+
+    ValueError: if a stream would not use the RocksDB state store, which state variables need
+    """
+    spark = df.sparkSession
+    if df.isStreaming:
+        provider = spark.conf.get(_PROVIDER)
+        if provider is None or "RocksDB" not in provider:
+            raise ValueError(
+                f"{_PROVIDER} must be the RocksDB state store's provider, since process() keeps state "
+                f"variables, got {provider}; build the session with timerheap.spark.settings(), or set it "
+                f'before the query starts: spark.conf.set("{_PROVIDER}", "{_ROCKSDB}")'
+            )
+    if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
+        _log.warning("settings of Spark make this query slow: %s", "; ".join(slow))
+
+
+def frame_settings(spark: SparkSession) -> FrameSettings:
+    """Return the settings of a session for the DataFrames of a processor; on Spark Connect of any size."""
+    rows = int(spark.conf.get(_RECORDS) or 0)
+    return FrameSettings(
+        rows=rows if rows > 0 else _NO_BYTES,
+        nbytes=_NO_BYTES if on_connect(spark) else _batch_bytes(spark),
+        ints_to_decimals=_is_set(spark, _TO_DECIMAL),
+        safe=_is_set(spark, _SAFELY),
+        by_name=_is_set(spark, _BY_NAME),
+    )
+
+
+def is_encrypted(spark: SparkSession) -> bool:
+    """Return whether Spark encrypts what it writes to local disks."""
+    return _is_set(spark, _ENCRYPTION, "false")
+
+
+def _batch_bytes(spark: SparkSession) -> int:
+    jvm: Any = spark._jvm
+    return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(spark.conf.get(_BYTES)))
+
+
+def _is_set(spark: SparkSession, name: str, *unknown: str) -> bool:
+    """Return whether a setting is true; `unknown` is for one that Spark may not know.
+
+    A default that is passed to Spark replaces Spark's own default also for a setting that it knows.
+    """
+    return str(spark.conf.get(name, *unknown)).lower() == "true"
+
+
+def _slow_exchange(spark: SparkSession) -> Iterator[str]:
+    records = int(spark.conf.get(_RECORDS) or 0)
+    if 0 < records < _FEWEST_RECORDS:
+        yield f"{_RECORDS} is {records}, set it to {_FEWEST_RECORDS} or more"
+    if on_connect(spark):
+        return
+    if _batch_bytes(spark) < _NO_BYTES:
+        yield (
+            f"{_BYTES} is {spark.conf.get(_BYTES)}, so Spark computes the size of an Arrow batch after each "
+            f"row, set it to {_NO_BYTES}, which is no limit, unless {max(records, _FEWEST_RECORDS)} rows may "
+            "exceed it"
+        )
+
+
+def _slow_state(spark: SparkSession) -> Iterator[str]:
+    if not _is_set(spark, _CHANGELOG, "false"):
+        yield f"{_CHANGELOG} is false, so each micro-batch writes all state, set it to true"
+    if not on_connect(spark) and spark.sparkContext.getConf().get(_REUSE, "true").lower() != "true":
+        yield f"{_REUSE} is false, so each task starts a Python worker, set it to true for the application"

@@ -99,8 +99,12 @@ soak: $(venv)/soak/.installed ## A billion operations on the heaps, in memory th
 soak-kills: $(venv)/test/.installed ## Kill drivers, Python workers and executors; the output must not change
 	PYTHONPATH=tests/support PYTHONSAFEPATH=1 $(venv)/test/bin/python tests/support/kill_driver.py $(ARGS)
 
+beside_spark := --variants columns rows spark
+
 bench: bench-heap ## The heaps, and then the session timeout on Spark, beside their peers; figures go to out/
 	$(measured) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
+	$(measured) bench/session_timeout.py $(beside_spark) --events 20000 --batches 4 --rounds 2 --json out/session_20000.json
+	$(measured) bench/session_timeout.py $(beside_spark) --events 100000 --batches 3 --rounds 1 --json out/session_100000.json
 	$(measured) bench/session_shapes.py --json out/session_shapes.json
 
 bench-shapes: $(venv)/bench/.installed ## The session timeout with other keys, rows, micro-batches and cores
@@ -117,10 +121,10 @@ bench-peers: $(venv)/bench/.installed ## The heaps beside heapq, sortedcontainer
 bench-windows: $(venv)/bench/.installed ## TUMBLE and HOP beside Spark's own window()
 	$(measured) bench/windows.py --json out/windows.json $(ARGS)
 
-bench-skew: $(venv)/bench/.installed ## Key groups under skew and storms: a key of 1M timers, lists of 1e5, 10,000 channels
+bench-skew: $(venv)/bench/.installed ## Key groups under skew: a key of 1M timers, lists of 1e5, 10,000 channels
 	$(measured) bench/skew.py --json out/skew.json $(ARGS)
 
-bench-state: $(venv)/bench/.installed ## What a micro-batch costs over 1e5, 1e6 and 1e7 standing timers
+bench-state: $(venv)/bench/.installed ## What a micro-batch costs with 1e5, 1e6 and 1e7 pending timers
 	$(measured) bench/state.py --json out/state.json $(ARGS)
 
 bench-small: $(venv)/bench/.installed ## Micro-batches of 200 and of 10,000 rows beside Spark's own groupBy().count()

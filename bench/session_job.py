@@ -70,7 +70,8 @@ class Job:
             every = np.arange(batch * self.step, batch * self.step + self.live)
             keys = np.concatenate([every, rng.choice(every, self.events - self.live)])
             rng.shuffle(keys)
-            at = np.sort(rng.integers(batch * SPAN, (batch + 1) * SPAN, self.events))
+            first = batch * SPAN + 1  # not 0, where Spark's watermark begins: the row would be late
+            at = np.sort(rng.integers(first, (batch + 1) * SPAN, self.events))
             for file in range(files):
                 mine = keys % files == file
                 self._write(directory, batch, file, keys[mine], at[mine])

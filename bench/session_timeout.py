@@ -1,7 +1,8 @@
 """The session-timeout job: each event moves the timer of its key, and timers that fire are emitted.
 
-Run as ``python bench/session_timeout.py [--events N] [--batches N] [--rounds N] [--sample N] [--json FILE]``.
-The figures of other keys, rows, micro-batches and cores are those of session_shapes.py.
+Run as ``python bench/session_timeout.py [--events N] [--batches N] [--rounds N] [--variants NAME ...]
+[--json FILE]``. All variants of a run have the same rows. The figures of other keys, rows, micro-batches and
+cores are those of session_shapes.py.
 
 Every variant is a streaming query over the same Parquet files, with its own checkpoint, a Parquet sink and
 the RocksDB state store. All with timers must emit the same (key, timestamp) pairs.
@@ -16,6 +17,7 @@ import statistics
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ SETTINGS = {  # of all variants
     "spark.sql.execution.arrow.maxRecordsPerBatch": 1_000_000,
     "spark.sql.execution.arrow.maxBytesPerBatch": 2**31 - 1,  # no limit
 }
+COMPARED = ("no-op", "heapq", "spark")  # variants that the others are compared with
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,13 @@ def run(variant: str, spark: SparkSession, job: Job, source: Path, scratch: Path
     )
 
 
-def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Path) -> dict[str, Any]:
+def measure(
+    spark: SparkSession, job: Job, variants: Sequence[str], rounds: int, scratch: Path
+) -> dict[str, Any]:
     """Run every variant once per round, in turn, and compare its output with `expected`.
 
-    Spark's own timers run on `sample`, all others on `job`. A run of the no-op before each round warms up the
-    JVM, and starts the workers that have ended while Spark's own timers, which need fewer, ran.
+    A run of the no-op before each round warms up the JVM, and starts the workers that have ended while
+    Spark's own timers, which need fewer, ran.
 
     Raises
     ------
@@ -119,17 +124,15 @@ def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Pa
         If the output of a variant is wrong.
     """
     files = spark.sparkContext.defaultParallelism
-    sources = {}
-    for name, size in (("all", job), ("sample", sample)):
-        size.write(scratch / name, files)
-        sources[name] = size, scratch / name, expected(scratch / name)
-    runs: dict[str, list[Run]] = {variant: [] for variant in VARIANTS}
+    source = scratch / "events"
+    job.write(source, files)
+    wanted = expected(source)
+    runs: dict[str, list[Run]] = {variant: [] for variant in variants}
     for number in range(rounds):
-        run("no-op", spark, job, scratch / "all", scratch / f"warm-up-{number}", files)
-        for variant in VARIANTS:
-            size, source, wanted = sources["sample" if variant == "spark" else "all"]
+        run("no-op", spark, job, source, scratch / f"warm-up-{number}", files)
+        for variant in variants:
             place = scratch / f"{variant}-{number}"
-            done = run(variant, spark, size, source, place, files)
+            done = run(variant, spark, job, source, place, files)
             runs[variant].append(done)
             print(
                 f"round {number + 1} of {rounds}: {variant:16} {statistics.median(done.rates):11,.0f} rows/s",
@@ -137,7 +140,7 @@ def measure(spark: SparkSession, job: Job, sample: Job, rounds: int, scratch: Pa
             )
             if variant not in UNCHECKED:
                 expect(spark, job, variant, place, wanted)
-    return report(runs, job, sample, rounds)
+    return report(runs, job, rounds)
 
 
 def expect(spark: SparkSession, job: Job, variant: str, place: Path, wanted: pd.DataFrame) -> None:
@@ -147,12 +150,11 @@ def expect(spark: SparkSession, job: Job, variant: str, place: Path, wanted: pd.
         raise ValueError(f"{variant} has not emitted what it should: {wrong}")
 
 
-def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> dict[str, Any]:
-    """Return the medians over the rounds and their ratios."""
+def report(runs: dict[str, list[Run]], job: Job, rounds: int) -> dict[str, Any]:
+    """Return the medians over the rounds, and their ratios to those of `COMPARED` that ran."""
     rates = {v: statistics.median(rate for done in all_ for rate in done.rates) for v, all_ in runs.items()}
     return {
         "job": asdict(job),
-        "sample": asdict(sample),
         "rounds": rounds,
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -160,7 +162,7 @@ def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> di
         "variants": {
             variant: {
                 "rows_per_second": rates[variant],
-                **{f"to_{other}": rates[variant] / rates[other] for other in ("no-op", "heapq", "spark")},
+                **{f"to_{other}": rates[variant] / rates[other] for other in COMPARED if other in rates},
                 "fired": all_[0].fired,
                 "fired_at_the_end": all_[0].closing_fired,
                 "seconds_at_the_end": statistics.median(done.closing_seconds for done in all_),
@@ -175,17 +177,16 @@ def report(runs: dict[str, list[Run]], job: Job, sample: Job, rounds: int) -> di
 
 def table(result: dict[str, Any]) -> str:
     """Return the report as text."""
-    job, sample = Job(**result["job"]), Job(**result["sample"])
-    ratios = ("to_no-op", "to_heapq", "to_spark")
+    job = Job(**result["job"])
     lines = [
-        f"Session timeout: {job.batches} batches of {job.events:,} rows, {job.keys:,} keys "
-        f"(Spark's own timers: {sample.batches} of {sample.events:,}, {sample.keys:,}); "
+        f"Session timeout: {job.batches} batches of {job.events:,} rows, {job.keys:,} keys; "
         f"medians of {result['rounds']} rounds without their first batches",
         f"{'':16}{'rows/s':>12}{'/ no-op':>9}{'/ heapq':>9}{'/ Spark':>9}{'fired':>12}{'closing':>10}"
         f"{'JVM ns':>9}{'Python ns':>10}",
     ]
     for name, v in result["variants"].items():
-        compared = "".join(f"{v[ratio]:9.{1 if v[ratio] >= 10 else 2}f}" for ratio in ratios)
+        ratios = [v.get(f"to_{other}") for other in COMPARED]
+        compared = "".join(f"{r:9.{1 if r >= 10 else 2}f}" if r else f"{'':9}" for r in ratios)
         lines.append(
             f"{name:16}{v['rows_per_second']:12,.0f}{compared}{v['fired']:12,}"
             f"{v['seconds_at_the_end']:8.1f} s{v['jvm_ns_a_row']:9,.0f}{v['python_ns_a_row']:10,.0f}"
@@ -198,16 +199,22 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000, help="rows a batch")
     parser.add_argument("--batches", type=int, default=8, help="2 or more")
     parser.add_argument("--rounds", type=int, default=5, help="how often each variant runs")
-    parser.add_argument("--sample", type=int, default=20_000, help="rows a batch for Spark's own timers")
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        choices=VARIANTS,
+        default=[name for name in VARIANTS if name != "spark"],
+        help="all but Spark's own timers by default, which need a minute for some 100,000 rows",
+    )
     parser.add_argument("--json", type=Path, help="where the figures go")
     arguments = parser.parse_args()
     if arguments.batches < 2:
         parser.error(f"--batches {arguments.batches}: the first batch does not count, so there must be 2")
-    job, sample = (Job(n, arguments.batches) for n in (arguments.events, arguments.sample))
+    job = Job(arguments.events, arguments.batches)
     with tempfile.TemporaryDirectory(prefix="timerheap-bench-") as directory:
         scratch = Path(directory)
         with spark_session(scratch / "spark.log", SETTINGS) as spark:
-            result = measure(spark, job, sample, arguments.rounds, scratch)
+            result = measure(spark, job, arguments.variants, arguments.rounds, scratch)
     print(table(result))
     write_json(arguments.json, result)
 

@@ -128,7 +128,7 @@ def test_a_difference_between_variants_is_reported(data):
         assert data.difference(emitted, wanted)
 
 
-def test_the_report_compares_medians(bench, data, job):
+def test_the_report_compares_medians(bench, job):
     rates = {"columns": 600, "rows": 90, "no-op": 1000, "heapq": 300, "spark": 6}
     runs = {
         variant: [
@@ -138,7 +138,7 @@ def test_the_report_compares_medians(bench, data, job):
         for variant, rate in rates.items()
     }
 
-    result = bench.report(runs, job, data.Job(40, 4), rounds=3)
+    result = bench.report(runs, job, rounds=3)
 
     columns = result["variants"]["columns"]
     assert {name: columns[name] for name in list(columns)[:-1]} == {

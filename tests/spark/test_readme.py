@@ -1,9 +1,11 @@
-"""Runs the function of the README on a backlog of rows."""
+"""Runs the program of the README as it is, and its function on a backlog of rows."""
 
 from __future__ import annotations
 
 import random
 import re
+import subprocess
+import time
 from functools import partial
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -20,23 +22,48 @@ pytestmark = pytest.mark.spark
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 MINUTE, BOUND = 60_000, 5_000
-SCHEMA = pa.schema([("sensor", pa.string()), ("at", pa.int64())])
+SCHEMA = pa.schema([("sensor", pa.string()), ("at", pa.timestamp("ms", "UTC"))])
+
+
+def block(language: str) -> str:
+    """Return the last block of the README in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)[-1]
+
+
+def test_the_program_prints_what_the_readme_shows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["bash", "-c", block("sh")], check=True)
+    program, console = block("python"), 'start(format="console").awaitTermination()'
+    assert console in program
+    program = program.replace(console, 'start(format="memory", queryName="silent_sensors")')
+    names: dict[str, Any] = {"__name__": "program_of_the_readme"}
+    exec(program.replace('json("readings")', f'json("{tmp_path}/readings")'), names)
+    wanted = re.findall(r"\| +(\w+)\|([-0-9]+ [:0-9]+)\|", block("text"))
+    assert len(wanted) == 3
+    deadline = time.monotonic() + streams.PATIENCE
+    try:
+        while spark.table("silent_sensors").count() < len(wanted) and time.monotonic() < deadline:
+            time.sleep(0.2)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+    found = spark.table("silent_sensors").selectExpr("sensor", "string(silent_at) AS at").orderBy("at")
+    assert [tuple(row) for row in found.collect()] == wanted
 
 
 def program(df: DataFrame) -> DataFrame:
-    """Run the README's program; its class is pickled by value, since it is in no module."""
-    block = re.search(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
-    assert block is not None
-    imports = "".join(re.findall(r"^(?:import|from) .*\n", block[1], re.M))
-    function = re.search(r"^class .*?(?=^readings = )", block[1], re.M | re.S)
-    call = re.search(r"^strategy = .*?(?=^writer = )", block[1], re.M | re.S)
+    """Run the README's function on other rows; its class is pickled by value, since it is in no module."""
+    code = block("python")
+    imports = "".join(re.findall(r"^(?:import|from) .*\n", code, re.M))
+    function = re.search(r"^class .*(?=^silent\.)", code, re.M | re.S)
     assert function is not None
-    assert call is not None
     names: dict[str, Any] = {"__name__": "program_of_the_readme", "readings": df}
-    exec(imports + function[0] + call[0], names)
+    exec(imports + re.sub(r"spark\.readStream.*(?=,)", "readings", function[0]), names)
     result = names["silent"]
     assert isinstance(result, DataFrame)
-    return result
+    return result.selectExpr("sensor", "unix_millis(silent_at) AS silent_at")
 
 
 def backlog(sensors: int, each: int) -> list[tuple[str, int]]:
@@ -72,7 +99,7 @@ def test_all_alerts_are_found_with_any_number_of_micro_batches(
     assert len(wanted) > 500
     for micro_batches in (1, files):
         work = tmp_path / str(micro_batches)
-        with streams.configured(spark, shuffle_partitions=1):
+        with streams.configured(spark, shuffle_partitions=1, streaming_noDataMicroBatches_enabled=False):
             found = streams.stream(spark, program, tmp_path / "input", work, files // micro_batches)
         assert found == wanted, f"{micro_batches} micro-batches"
     whole = spark.read.parquet(str(tmp_path / "input"))

@@ -12,6 +12,8 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.inspect import signature as inspect_signature
+from sphinx.util.inspect import stringify_signature
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.append(str(TESTS / "support"))
@@ -29,7 +31,8 @@ myst_heading_anchors = 3
 default_role = "py:obj"
 add_module_names = False
 autodoc_member_order = "groupwise"
-autodoc_typehints = "none"  # numpydoc's sections have them
+autodoc_typehints = "none"  # numpydoc's sections have them; see with_types
+python_maximum_signature_line_length = 88
 numpydoc_show_class_members = False
 
 html_theme = "pydata_sphinx_theme"
@@ -53,8 +56,22 @@ copyright = "the timerheap developers. Apache License 2.0"
 
 
 def is_in_a_docstring(app: Sphinx, domain: object, node: nodes.Element) -> bool | None:
-    """Accept single backticks that name an argument; links that a page writes out must all resolve."""
-    return True if node["reftype"] == "obj" else None
+    """Accept single backticks that name an argument, and types of others; all other links must resolve."""
+    target = node["reftarget"]
+    is_type = node["reftype"] == "class" and (not target.startswith("timerheap.") or "._" in target)
+    return True if is_type or node["reftype"] == "obj" else None
+
+
+def with_types(
+    app: Sphinx, what: str, name: str, value: Any, options: object, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Show the types in the signatures of the functions for DataFrames, short names without modules."""
+    if what != "function" or not name.startswith("timerheap.spark."):
+        return None
+    arguments, _, returned = stringify_signature(
+        inspect_signature(value), unqualified_typehints=True
+    ).rpartition(" -> ")
+    return arguments, returned
 
 
 def is_inherited_class(
@@ -88,4 +105,5 @@ def setup(app: Sphinx) -> None:
     """Connect what stands above."""
     app.add_directive("promises", Promises)
     app.connect("warn-missing-reference", is_in_a_docstring)
+    app.connect("autodoc-process-signature", with_types)
     app.connect("autodoc-skip-member", is_inherited_class)

@@ -61,9 +61,9 @@ def process(
 ) -> DataFrame:
     """Run a process function, with its timers and its state for each key, on a streaming or batch DataFrame.
 
-    Spark hashes the rows, packs them into one blob for each shuffle partition, and passes them to a stateful
-    operator. It keeps timers, keys and state in the worker, by key group, and writes what has changed to the
-    checkpoint of the query. The end of a batch DataFrame is a watermark that fires all event-time timers.
+    The function is called with the rows and due timers of each key. Timers and state are in the checkpoint of
+    the query, and a micro-batch writes what it has changed. The end of a batch DataFrame is a watermark that
+    fires all event-time timers.
 
     Parameters
     ----------
@@ -155,6 +155,27 @@ def process(
 
     A checkpoint also keeps the types of the key columns, and Spark keeps ``spark.sql.shuffle.partitions`` in
     it. Streams need the RocksDB state store provider.
+
+    Examples
+    --------
+    ::
+
+        class Silent(KeyedProcessFunction):
+            def process_element(self, value, ctx):
+                timers = ctx.timer_service()
+                timers.register_event_time_timer(ctx.timestamp() + 60_000, name="silent")
+
+            def on_timer(self, timestamp, ctx):
+                yield ctx.get_current_key(), timestamp
+
+        alerts = timerheap.spark.process(
+            readings,
+            key="sensor",
+            function=Silent(),
+            output_schema="sensor string, silent_at timestamp",
+            event_time="at",
+            watermark="5 seconds",
+        )
     """
     query, rows = planned_query(
         sendable(function, KeyedProcessFunction, BatchProcessFunction),
@@ -302,7 +323,7 @@ def process_connected(
     -----
     The semantics are those of Flink's ``KeyedCoProcessOperator``: a StatusWatermarkValve for each input, and
     an IndexedCombinedWatermarkStatus over both. An input without new rows holds back event time; with
-    ``watermark.with_idleness(...)`` event time goes on without it, and with
+    ``watermark.with_idleness(...)`` event time advances without it, and with
     ``watermark.with_wall_clock(...)`` it follows the clock.
     """
     left_rows, left_by = ungrouped("left", left, "key", key)

@@ -30,7 +30,7 @@ def main() -> None:
 def inspect(checkpoint: str, operator: int | None, batch: int | None, picture: Path | None) -> None:
     """Show what the query of a CHECKPOINT holds; it may be running.
 
-    Prints who holds the watermark back, the key groups, the states, and the timers that fire next.
+    Prints what holds the watermark back, the key groups, the states, and the timers that fire next.
     """
     if picture is not None and picture.suffix != ".png":
         raise click.BadParameter(f"must end in .png, got {picture}", param_hint="--plot")

@@ -72,7 +72,7 @@ def _part_micros(name: str, text: str, sign: str, whole: str, fraction: str | No
 
 
 Length = int | timedelta | str
-"""A duration: an int is a number of milliseconds, a str is an interval of Spark's, such as "10 minutes"."""
+"""A duration: an int is a number of milliseconds, a str is a Spark interval, such as "10 minutes"."""
 
 _LONGEST_WINDOW = (2**63 - 1) // 4  # so that the sum of a few lengths fits into int64
 

@@ -69,7 +69,7 @@ class RuntimeContext(ABC):
 
 
 class BatchRuntimeContext(RuntimeContext):
-    """Gives a `BatchProcessFunction` access to its state; value states can be used for many keys at once."""
+    """Gives a `BatchProcessFunction` access to its state, and to value states of many keys in one call."""
 
     @abstractmethod
     def get_state(self, state_descriptor: ValueStateDescriptor) -> BatchValueState:
@@ -348,7 +348,7 @@ class DueTimers:
 
 
 class BatchProcessFunction(Function, ABC):
-    """Processes rows and timers in columns; the fastest way to use the native heap.
+    """Processes rows and timers as columns; the fastest way to use the native heap.
 
     In event-time order, a call has each key at most once: `process_batch` the next row of many keys, and
     `on_timers` their next timers, ordered by (timestamp, key hash). Each key sees its rows and timers in the

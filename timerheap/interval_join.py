@@ -106,8 +106,8 @@ class IntervalJoin(KeyedCoProcessFunction):
         Processes each pair. A callable receives ``(left, right)`` and returns one output row.
     how : {"inner", "left", "right", "full"}, default "inner"
         Which rows without a match are passed to `function`, with None for the other row: none, the left, the
-        right, or all. A left row without a match is a miss once the watermark has passed its time plus
-        `upper_bound`, a right row its time minus `lower_bound`; at once if the watermark is there already.
+        right, or all. A left row has no match once the watermark has passed its time plus
+        `upper_bound`, a right row its time minus `lower_bound`; or immediately if it has already.
     lower_inclusive, upper_inclusive : bool, default True
         Whether a right row exactly on the bound is joined.
     late_left, late_right : callable, optional
@@ -130,7 +130,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         If an argument has the wrong type or does not fit into int64.
     ValueError
         If `lower_bound` is above `upper_bound`, a duration is not a whole number of milliseconds, or `how` is
-        none of these words.
+        none of these values.
 
     Notes
     -----

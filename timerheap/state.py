@@ -138,7 +138,7 @@ class ValueState(State):
 
 
 class BatchValueState(ValueState):
-    """A `ValueState` of a `BatchProcessFunction`, which also reads and writes many keys at once."""
+    """A `ValueState` of a `BatchProcessFunction`, which also reads and writes many keys in one call."""
 
     @abstractmethod
     def values(self, ids: npt.ArrayLike) -> pa.Array:

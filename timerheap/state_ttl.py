@@ -35,7 +35,7 @@ class StateTtlConfig:
     The accumulator of a reducing or aggregating state counts as one value.
 
     ``TtlTimeCharacteristic.ProcessingTime`` is the time of the micro-batch, and needs
-    ``processing_time=True`` on a stream; in a batch DataFrame it stands still, and nothing expires.
+    ``processing_time=True`` on a stream; in a batch DataFrame it does not advance, and nothing expires.
     ``EventTime``, which PyFlink does not have, is the time of the row or timer that is processed, but at
     least the watermark.
 
@@ -127,11 +127,11 @@ class StateTtlConfig:
             return self
 
         def update_ttl_on_create_and_write(self) -> Self:
-            """Have writes prolong the time to live."""
+            """Let writes prolong the time to live."""
             return self.set_update_type(_UpdateType.OnCreateAndWrite)
 
         def update_ttl_on_read_and_write(self) -> Self:
-            """Have reads and writes prolong the time to live."""
+            """Let reads and writes prolong the time to live."""
             return self.set_update_type(_UpdateType.OnReadAndWrite)
 
         def set_state_visibility(self, state_visibility: _StateVisibility) -> Self:

@@ -1,4 +1,4 @@
-"""Types of state and output, in PyFlink's words or as DDL text."""
+"""Types of state and output, with PyFlink's names or as DDL strings."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _table(title: str | Text, *heads: str | Text) -> Table:
 
 
 def _shown(data: str) -> Text:
-    """Return data to print as it is: without markup, and without characters that command a terminal."""
+    """Return data to print unchanged: without markup, and without characters that command a terminal."""
     return Text(_printable(data))
 
 

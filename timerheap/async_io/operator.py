@@ -314,8 +314,8 @@ class AsyncWaitOperator(Generic[IN, OUT]):
     An operator holds no connection and no event loop until `open`, and can be opened repeatedly.
 
     Two things differ from Flink. A call that has timed out is cancelled; Flink lets it run and drops its
-    results. At the end of the input, Flink makes all waiting retries at once and allows no more; here the end
-    of the input has no effect on retries, as in PyFlink, because every Spark micro-batch has one.
+    results. At the end of the input, Flink makes all waiting retries immediately and allows no more; here
+    the end of the input has no effect on retries, as in PyFlink, because every Spark micro-batch has one.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Flink's runtime classes: timer queues, timer services, clocks, key groups, valves and operators.
 
-For those who port code of Flink's runtime; `timerheap.spark` is built from some of them. To test a function,
-use `timerheap.testing.ProcessTester`, which runs it as Spark does.
+Experimental: the names may change in any release. For porting code of Flink's runtime; `timerheap.spark` uses
+some of them. To test a function, use `timerheap.testing.ProcessTester`, which runs it as on Spark.
 """
 
 from timerheap.flink.backends import create_timer_queue

@@ -419,7 +419,7 @@ class TimerSerializer:
         ``"byte"``, ``"double"``, ``"boolean"``, ``"string"``, ``"bytes"``, ``"void"`` (None, Flink's
         ``VoidNamespace``) and ``"time_window"`` (a tuple of start and end). ``"any"`` is timerheap's own
         format for values of different types: None, bools, ints of 64 bits, floats, strings, bytes and tuples
-        of these, each after a byte that names its type. A `TypeSerializer` is used as it is.
+        of these, each after a byte that names its type. A `TypeSerializer` is used unchanged.
 
     Raises
     ------

@@ -181,7 +181,7 @@ class TimestampsAndWatermarksOperator:
             )
         if strategy.idle_timeout is not None:  # outermost, so that rows too far ahead count as activity
             self._generator = WatermarksWithIdleness(self._generator, strategy.idle_timeout, self._clock)
-        if strategy.wall_clock is not None:  # outside of it, so that an idle output goes on, too
+        if strategy.wall_clock is not None:  # outside of it, so that an idle output advances, too
             self._generator = WatermarksWithWallClock(self._generator, *strategy.wall_clock, self._clock)
 
     @property

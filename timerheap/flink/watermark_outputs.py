@@ -14,7 +14,7 @@ from timerheap.watermarks.output import WatermarkOutput, WatermarkStatus
 class WatermarkOutputMultiplexer:
     """Combines the watermarks of several outputs into one (Flink's ``WatermarkOutputMultiplexer``).
 
-    The watermarks of an immediate output are combined at once, those of a deferred output at the next
+    The watermarks of an immediate output are combined immediately, those of a deferred output at the next
     `on_periodic_emit`. The combined watermark is the minimum of the watermarks of the active outputs or,
     while all are idle, the maximum of all watermarks. It never decreases.
 
@@ -77,7 +77,7 @@ class WatermarkOutputMultiplexer:
         return True
 
     def get_immediate_output(self, output_id: str) -> WatermarkOutput:
-        """Return the output whose watermarks are combined at once.
+        """Return the output whose watermarks are combined immediately.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""`transform_with_state`: unmodified processors of Spark's on DataFrames, checked and planned."""
+"""`transform_with_state`: unmodified Spark processors on DataFrames, checked and planned."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def transform_with_state(
         The clock of timers; time to live needs "ProcessingTime".
     initial_state : pyspark.sql.GroupedData or InitialState, optional
         Rows for ``handleInitialState`` in the first micro-batch, grouped by columns of the types of `key`. Or
-        states and timers that the processor goes on with: `InitialState.from_spark` reads those of a
+        states and timers that the processor continues with: `InitialState.from_spark` reads those of a
         checkpoint of Spark's own ``transformWithState``.
     event_time_column_name : str, optional
         Column of the result that is the event time of stateful operators that follow.

@@ -190,7 +190,7 @@ class GroupTimers(StoredTimers):
     def __init__(self, state: GroupState, *, one_timer_per_key: bool = False) -> None:
         super().__init__(state, one_timer_per_key)
         if not isinstance(state, GroupState):
-            raise TypeError(f"state must be the GroupState that Spark hands to the function, got {state!r}")
+            raise TypeError(f"state must be the GroupState that Spark passes to the function, got {state!r}")
         if state._timeout_conf == GroupStateTimeout.NoTimeout:
             raise ValueError(
                 "timeoutConf must be GroupStateTimeout.EventTimeTimeout or ProcessingTimeTimeout, got "

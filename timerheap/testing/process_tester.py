@@ -388,7 +388,7 @@ class ProcessTester:
         Raises
         ------
         ValueError
-            If these are other bytes, or do not fit the function; the tester then goes on as before.
+            If these are other bytes, or do not fit the function; the tester is not changed then.
         """
         query = self._query()
         group, now = load_group(query, self._max_parallelism, snapshot)

@@ -1,4 +1,4 @@
-"""Flink's window table functions, TUMBLE, HOP, CUMULATE and SESSION, over columns of rows.
+"""Flink's window table functions, TUMBLE, HOP, CUMULATE and SESSION, over columns of rows (experimental).
 
 Rows, aggregates and results are columns; a key is an int64. A `SliceAssigner` defines the windows,
 `LocalWindowAggregate` pre-aggregates rows before they are sent, and `GlobalWindowAggregate` computes windows.

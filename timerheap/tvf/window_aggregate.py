@@ -253,8 +253,8 @@ class LocalWindowAggregate:
 
     Notes
     -----
-    Flink: ``LocalSlicingWindowAggOperator`` and ``RecordsWindowBuffer``. Each batch is aggregated at once.
-    Batches are merged when they exceed the budget, and emitted if the merged batch is still too large. No row
+    Flink: ``LocalSlicingWindowAggOperator`` and ``RecordsWindowBuffer``. Batches are aggregated one by one.
+    They are merged when they exceed the budget, and emitted if the merged batch is still too large. No row
     is dropped as late: the global stage does that.
 
     Examples
@@ -458,7 +458,7 @@ class GlobalWindowAggregate:
         """Set the watermark and fire the windows that it ends.
 
         A watermark that is not higher than the current one has no effect. All results are held in memory:
-        where very many windows may end at once, as in a batch query, advance in steps.
+        where very many windows may end together, as in a batch query, advance in steps.
 
         Parameters
         ----------

@@ -44,7 +44,7 @@ class WatermarkGenerator:
         return super().__new__(cls)
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """Process a row; may emit a watermark at once.
+        """Process a row; may emit a watermark immediately.
 
         Parameters
         ----------

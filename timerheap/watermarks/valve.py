@@ -1,4 +1,4 @@
-"""The valve of an input with many channels, and explanations of who holds its watermark back."""
+"""The valve of an input with many channels, and explanations of what holds its watermark back."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ class StatusWatermarkValve:
         """Add an active channel without a watermark and return its number, the next one.
 
         Like a channel that was idle, a new channel neither lowers the watermark nor holds it back until it
-        has caught up with the valve. Before the valve has emitted a watermark, it is aligned at once.
+        has caught up with the valve. Before the valve has emitted a watermark, it is aligned immediately.
 
         Parameters
         ----------
@@ -410,7 +410,7 @@ class StatusWatermarkValve:
         valve._output = output
         return valve
 
-    # What follows does for many channels at once, in columns, what the methods above do for one.
+    # What follows does for many channels together, on arrays, what the methods above do for one.
 
     @classmethod
     def _of_columns(

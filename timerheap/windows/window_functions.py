@@ -32,7 +32,7 @@ class _Reducing(ReduceFunction):
 
 
 def as_window_function(function: Any) -> Any:
-    """Return a `ReduceFunction` for a plain function, as PyFlink does; anything else as it is."""
+    """Return a `ReduceFunction` for a plain function, as PyFlink does; anything else unchanged."""
     return _Reducing(function) if isinstance(function, FunctionType) else function
 
 

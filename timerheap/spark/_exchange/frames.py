@@ -99,7 +99,7 @@ def blobs_of(data: Any, ends: np.ndarray) -> pa.Array:
     """Return blobs that stand one after the other in a buffer as a column."""
     if len(ends) and ends[-1] > FITS:
         raise OverflowError(
-            f"the rows that are packed at once must take at most {FITS} bytes, got {ends[-1]}; lower "
+            f"the rows that are packed together must take at most {FITS} bytes, got {ends[-1]}; lower "
             "spark.sql.execution.arrow.maxRecordsPerBatch"
         )
     offsets = pa.py_buffer(np.concatenate([[0], ends]).astype(np.int32))

@@ -33,7 +33,7 @@ class LocalStage:
 class SlicedRows:
     """Rows that are grouped by key and slice as they come, and aggregated when they are drained.
 
-    Rows arrive while the JVM prepares those after them, so grouping them at once takes no extra time.
+    Rows arrive while the JVM prepares those after them, so grouping them immediately takes no extra time.
     """
 
     def __init__(self, stage: LocalStage) -> None:

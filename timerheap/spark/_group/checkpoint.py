@@ -343,7 +343,7 @@ class LoadedPart(Protocol):
 
 
 class CheckpointedPart(LoadedPart, Protocol):
-    """A part of a group that is saved by its changes."""
+    """A part of a group that is saved incrementally."""
 
     @property
     def kind(self) -> int:

@@ -41,7 +41,7 @@ def in_order(
 
 
 class TimerJournal(NamedTuple):
-    """Operations in order, in columns of shape (n,): `SCHEMA` as arrays."""
+    """Operations in order, as columns of shape (n,): `SCHEMA` as arrays."""
 
     ops: np.ndarray
     timestamps: np.ndarray

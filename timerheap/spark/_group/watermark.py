@@ -430,9 +430,7 @@ class WatermarkState:
             notice = self._inputs[number].switch()
             if notice is not None:
                 argument = "right_channel" if number else "channel"
-                self.notices.add(
-                    f"{argument}: {notice}; it goes on from where it was, without the old channels"
-                )
+                self.notices.add(f"{argument}: {notice}; it continues without the old channels")
                 self._combined = IndexedCombinedWatermarkStatus(len(self._inputs))
 
     def _combine(self) -> None:

@@ -174,7 +174,7 @@ def time_mode(df: DataFrame, processing_time: bool, *strategies: WatermarkStrate
 
 
 def has_spark_watermark(df: DataFrame) -> bool:
-    """Return whether a ``withWatermark()`` of Spark's stands before `df`."""
+    """Return whether `df` has Spark's ``withWatermark()``."""
     return "EventTimeWatermark" in analyzed_plan(df)
 
 

@@ -136,7 +136,7 @@ def chunks_of(spark: SparkSession, path: str, operator: StoredOperator, batch_id
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of Spark's or of the JVM."""
+    """Return the first line of an error of Spark or the JVM."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     return text.strip().partition("\n")[0]
 
@@ -579,7 +579,7 @@ def _shown(survey: Survey) -> str:
 
 
 def _named(taken: list[str], own: Sequence[tuple[str, pa.DataType]]) -> list[pa.Field]:
-    """Return columns of timerheap's own and the key group, beside columns whose names are taken."""
+    """Return the columns that timerheap adds and the key group, beside columns whose names are taken."""
     fields = [*own, ("key_group", pa.int32())]
     return [pa.field(f"timerheap_{name}" if name in taken else name, type_) for name, type_ in fields]
 

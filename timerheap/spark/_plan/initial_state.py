@@ -121,7 +121,7 @@ class InitialState:
     ) -> InitialState:
         """Return the state of Spark's own ``transformWithState`` or ``transformWithStateInPandas``.
 
-        The same processor then goes on in `transform_with_state` with this `initial_state`; a process
+        The same processor then continues in `transform_with_state` with this `initial_state`; a process
         function does with tables that are made of these: the values are structs, as the processor declared
         them. The input of the new query must begin after the rows that the old one has read, and the old one
         be stopped after its last micro-batch, as ``availableNow`` does.

@@ -311,7 +311,7 @@ def with_name(df: DataFrame, name: str) -> DataFrame:
     Returns
     -------
     pyspark.sql.DataFrame
-        The same rows. A batch DataFrame, which has no metrics, is returned as it is.
+        The same rows. A batch DataFrame, which has no metrics, is returned unchanged.
 
     Raises
     ------

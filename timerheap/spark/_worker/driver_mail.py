@@ -248,7 +248,7 @@ def _refuse_foreign_state(spark: SparkSession, run: QueryRun, execution: Any) ->
 
 
 def _states(plan: Any) -> Iterator[Any]:
-    """Return a StatefulOperatorStateInfo of Java's for each of timerheap's operators in a plan."""
+    """Return a Java StatefulOperatorStateInfo for each of timerheap's operators in a plan."""
     from timerheap.spark._worker.output import METRICS
 
     if plan.nodeName().startswith(_OPERATOR) and METRICS in _names(plan.output()):
@@ -301,7 +301,7 @@ _COMPILED = "timerheap/_native/"  # the sources of the compiled module, which ar
 def reported() -> Iterator[None]:
     """Raise an error of a function again, with what it was called for first and the user's frames alone.
 
-    An error that no function of the user's has to do with, neither by a frame nor by a note, stays as it is.
+    An error without a frame or a note of a user's function is not changed.
     """
     try:
         yield

@@ -127,7 +127,7 @@ class StreamingOperator(StatefulProcessor):
         return partition.run(key_group_of(key[0]), parts, observed, at, rules)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
-        """Process a key group whose wake-up, a timer of Spark's, has fired."""
+        """Process a key group whose wake-up, a Spark timer, has fired."""
         fired = expiredTimerInfo.getExpiryTimeInMs()
         return self._begun(timerValues).wake_up(key_group_of(key[0]), fired)
 

@@ -270,7 +270,7 @@ def _frame(columns: list[pa.Array]) -> pd.DataFrame:
 
 
 class _ArrowColumn(pd.arrays.ArrowExtensionArray):
-    """A column of Arrow that Spark receives as it is.
+    """An Arrow column that Spark receives unchanged.
 
     Plain pandas would lose large ints beside nulls, and years outside 1677-2262; Python objects, which Spark
     makes of nested columns, take far longer.

@@ -388,7 +388,7 @@ class FunctionPartition(Partition):
         self._store.settle()
 
     def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
-        """Run a key group whose wake-up, a timer of Spark's, has fired, unless its rows have run it."""
+        """Run a key group whose wake-up, a Spark timer, has fired, unless its rows have run it."""
         if key_group in self._done:
             return iter(())
         output = ResultBuffer(*self._query.outputs)
@@ -465,7 +465,7 @@ class FunctionPartition(Partition):
         return WatermarkState(query.watermarks, query.channels)  # of new groups
 
     def _set_wake_up(self, key_group: int, group: KeyGroup, clock: _Clock) -> None:
-        """Keep one timer of Spark's after now, at the time when the group has to run, or before it.
+        """Keep one Spark timer after now, at the time when the group has to run, or before it.
 
         The first group of a partition runs in every micro-batch, so that the metrics are those of all groups.
         Spark would drop a timer for the time that is firing.

@@ -290,9 +290,9 @@ def initial_query(query: Query, work: ProcessorWork) -> Query:
 class ProcessorPartition(Partition):
     """Runs the key groups of one partition in one micro-batch.
 
-    Spark calls the operator for the rows of a partition, then for its timers of Spark's. Whichever call comes
+    Spark calls the operator for the rows of a partition, then for its Spark timers. Whichever call comes
     first runs everything that is due in the partition, so that timers fire in the order of their timestamps
-    across its key groups. A key group has one timer of Spark's, at the first of its own or before it. The
+    across its key groups. A key group has one Spark timer, at the first of its own or before it. The
     first key group of a partition has one right after now: it runs in every micro-batch, so that the metrics
     are those of all groups.
 
@@ -322,7 +322,7 @@ class ProcessorPartition(Partition):
         return self._run(partition, parts, partition)
 
     def wake_up(self, key_group: int, fired: int) -> Iterator[pd.DataFrame]:
-        """Fire the due timers in the partition of a key group whose timer of Spark's has fired.
+        """Fire the due timers in the partition of a key group whose Spark timer has fired.
 
         fired: the timestamp of that timer, which Spark removes afterwards
         """
@@ -426,7 +426,7 @@ class ProcessorPartition(Partition):
     ) -> None:
         """Save a key group, given the last watermark that the partition has seen.
 
-        `firing` is the timestamp of the timer of Spark's that fires now, None in the row phase; `first` tells
+        `firing` is the timestamp of the Spark timer that fires now, None in the row phase; `first` tells
         whether the group has to see the next watermark.
         """
         label = label_of(key_group)
@@ -442,10 +442,10 @@ class ProcessorPartition(Partition):
         self._groups.save(label, group, stored, clock.to_bytes(), whole=whole)
 
     def _set_wake_up(self, bound: BoundGroup, firing: int | None, first: bool) -> None:
-        """Keep one timer of Spark's at the next timer of the group, or before it.
+        """Keep one Spark timer at the next timer of the group, or before it.
 
         A timer that is due already waits for the next micro-batch. In the row phase, Spark's timer for it
-        would fire at once: `wake_up` then sets it again.
+        would fire immediately: `wake_up` then sets it again.
         """
         now, group = self._spark_now, bound.group
         wanted = group.next_due(self._query.time_mode == "EventTime")

@@ -81,7 +81,7 @@ class SparkStore:
     def settle(self) -> None:
         """Wait for the answers to all calls; raise an error if one has failed.
 
-        It must be called before Spark's own code goes on.
+        It must be called before Spark's own code continues.
         """
         while self._unanswered:
             label = self._unanswered.popleft()
@@ -110,7 +110,7 @@ class SparkStore:
         self._label = label
 
     def ask_for_manifests(self, labels: Iterable[int]) -> None:
-        """Ask for the manifests of key groups at once, and select another one.
+        """Ask for the manifests of key groups together, and select another one.
 
         `read_manifest` then waits for the first of them only, rather than for each behind all that has been
         written before. Until a manifest is written, reading it again costs no call. Spark logs a warning

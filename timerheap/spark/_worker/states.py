@@ -123,7 +123,7 @@ class GroupExpiryClock:
     """
 
     def begin(self, group: KeyGroup, now: int | None) -> None:
-        """Begin a key group; without processing time the clock stands still."""
+        """Begin a key group; without processing time the clock does not advance."""
         self._group = group
         self._now = now
         self._expiring: dict[str, Expiring] = {}
@@ -148,13 +148,13 @@ class GroupExpiryClock:
         return False
 
     def purge_at(self, time: int, key: int, table: Any, event_time: bool) -> None:
-        """Have contents purged at a time, unless the clock stands still."""
+        """Purge contents at a time, unless the clock does not advance."""
         if (event_time or self._now is not None) and time < MAX_WATERMARK:
             # Numbers and a list of one take half as long as three lists.
             self._group.expiries(event_time).push_many(time, [key], expiry_namespace(table.name))
 
     def purge_all_at(self, time: int, keys: np.ndarray, table: Any) -> None:
-        """Have the contents of many keys purged at a processing time, unless the clock stands still."""
+        """Purge the contents of many keys at a processing time, unless the clock does not advance."""
         if self._now is not None and time < MAX_WATERMARK and len(keys):
             self._group.expiries(False).push_many(time, keys, expiry_namespace(table.name))
 

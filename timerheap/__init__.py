@@ -1,4 +1,4 @@
-"""Flink's timers, watermarks and windows for PySpark, on a native heap.
+"""Timers, watermarks and windows for PySpark Structured Streaming, with the semantics of Flink.
 
 The heaps, and the vocabulary of functions that run on Spark (`timerheap.spark`). Windows are in
 `timerheap.windows`, whose names can also be imported from here, and in `timerheap.tvf`, asynchronous calls in

@@ -25,7 +25,8 @@ import timerheap.watermarks
 import timerheap.windows
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "sh", "sql", "text", "Dockerfile"}  # what a fence may name, and directives
 FENCE = re.compile(r"^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -137,6 +138,10 @@ def test_every_public_name_is_in_the_reference(module: ModuleType) -> None:
     listed = set(re.findall(r"^   (?:\w+\.)*(\w+)$", reference, re.MULTILINE))
     constants = set(re.findall(r"`timerheap\.(?:\w+\.)*([A-Z_]+)`", reference))
     assert set(module.__all__) <= listed | constants
+
+
+def test_the_readme_has_no_link_that_breaks_elsewhere() -> None:
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", README.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("api", APIS)

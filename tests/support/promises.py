@@ -15,7 +15,7 @@ docs/compatibility shows the promises of one API. Several tests may hold one nam
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ __all__ = ["APIS", "STATUSES", "Promise", "markdown", "promises", "promises_of"]
 APIS = ["PyFlink", "StatefulProcessor", "Flink SQL"]
 STATUSES = ["supported", "different", "refused", "added"]
 
+_ORDER = ["refused", "different", "added", "supported"]  # of the table
 _TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -35,16 +36,6 @@ class Promise(NamedTuple):
     name: str
     note: str
     test: str
-
-
-class Line(NamedTuple):
-    """A line of a table: names of one class that share all else."""
-
-    of: str
-    names: list[str]
-    status: str
-    note: str
-    tests: list[str]
 
 
 def promises(folder: Path = _TESTS) -> list[Promise]:
@@ -70,32 +61,25 @@ def promises_of(api: str, folder: Path = _TESTS) -> dict[str, str]:
 
 
 def markdown(api: str, status: str | None = None, folder: Path = _TESTS) -> list[str]:
-    """Return the table of an API as Markdown: names of a class that share all else are in one line.
+    """Return the table of an API as Markdown: names of a class that share status and note are in one line.
 
-    With a status, it has only the names of that status.
+    What is not the same comes first. With a status, the table has only the names of that status.
     """
-    lines = ["| name | | note | held by |", "|---|---|---|---|"]
+    lines = ["| name | | note |", "|---|---|---|"]
     if status is not None and status not in STATUSES:
         raise ValueError(f"status must be one of {STATUSES}, got {status!r}")
-    found = [promise for promise in promises(folder) if promise.api == api]
-    for line in _lines(promise for promise in found if status in (None, promise.status)):
-        names = ", ".join(f"`{name}`" for name in line.names)
-        shown = f"`{line.of}`: {names}" if line.of else names
-        tests = ", ".join(f"`{test}`" for test in line.tests)
-        lines.append(f"| {shown} | {line.status} | {line.note} | {tests} |".replace("  ", " "))
-    return lines
-
-
-def _lines(found: Iterable[Promise]) -> list[Line]:
-    tests: dict[tuple[str, str, str], list[str]] = {}
-    for promise in found:
-        tests.setdefault((promise.name, promise.status, promise.note), []).append(promise.test)
-    lines: dict[tuple[str, ...], Line] = {}
-    for (name, status, note), held_by in sorted(tests.items()):
+    found = [
+        promise for promise in promises(folder) if promise.api == api and status in (None, promise.status)
+    ]
+    same: dict[tuple[int, str, str], list[str]] = {}
+    for name, its_status, note in sorted({(promise.name, promise.status, promise.note) for promise in found}):
         of, _, last = name.rpartition(".") if " " not in name else ("", "", name)
-        same = (of, status, note, *held_by)
-        lines.setdefault(same, Line(of, [], status, note, held_by)).names.append(last)
-    return sorted(lines.values(), key=lambda line: (line.of or line.names[0], line.names))
+        same.setdefault((_ORDER.index(its_status), of, note), []).append(last)
+    for (order, of, note), names in sorted(same.items()):
+        listed = ", ".join(f"`{name}`" for name in names)
+        shown = f"`{of}`: {listed}" if of else listed
+        lines.append(f"| {shown} | {_ORDER[order]} | {note} |".replace("  ", " "))
+    return lines
 
 
 def _of_file(path: Path, folder: Path) -> Iterator[Promise]:

@@ -40,7 +40,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  PYTHON=python3.13 chooses the interpreter; ARGS="..." goes to the demo, the bench or pytest.'
 
@@ -101,7 +101,7 @@ soak-kills: $(venv)/test/.installed ## Kill drivers, Python workers and executor
 
 beside_spark := --variants columns rows spark
 
-bench: bench-heap ## The heaps, and then the session timeout on Spark, beside their peers; figures go to out/
+bench: bench-heap ## The heaps and the session timeout on Spark, beside their peers; figures go to out/
 	$(measured) bench/session_timeout.py --json out/session_timeout.json $(ARGS)
 	$(measured) bench/session_timeout.py $(beside_spark) --events 20000 --batches 4 --rounds 2 --json out/session_20000.json
 	$(measured) bench/session_timeout.py $(beside_spark) --events 100000 --batches 3 --rounds 1 --json out/session_100000.json
@@ -135,7 +135,7 @@ bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap b
 	mkdir -p out
 	$(measured) bench/processors.py --json out/processors.json $(ARGS)
 
-instructions: $(venv)/soak/.installed ## Fail if an operation of the heap or the row loop takes 5 % more instructions than at the base commit (BASE=...)
+instructions: $(venv)/soak/.installed ## Fail if an operation takes 5 % more instructions than at the base commit (BASE=...)
 	$(call installed,soak) bench/instructions.py $(BASE)
 
 dist: $(wheel) ## Build the sdist, and from it the wheel, into dist/

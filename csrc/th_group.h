@@ -1,5 +1,5 @@
-/* Numbers for the keys of rows, and for their groups: a group has the rows of one key in one slice of time. Ranks of
- * rows among those of their key.
+/* Gives numbers to the keys of rows and to their groups, and ranks to the rows of each key. A group contains the rows
+ * of one key in one slice of time.
  *
  * Keys are values of Arrow arrays, which stay where they are; a key is known by its first row. The rows come in parts.
  * It follows the rules of th_array.h. */
@@ -18,6 +18,7 @@ typedef struct th_entry {
     uint32_t number;
 } th_entry;
 
+/* A key that has a number, and where its last row was. */
 typedef struct th_known {
     int64_t hash;  /* that it is entered under */
     int64_t slice; /* the slice of the last row */
@@ -25,6 +26,7 @@ typedef struct th_known {
     uint32_t part, row;
 } th_known;
 
+/* A group: a key, a slice of time, and the number of its rows. */
 typedef struct th_slice {
     int64_t slice;
     uint64_t rows;

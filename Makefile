@@ -40,7 +40,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo '  PYTHON=python3.13 chooses the interpreter; ARGS="..." goes to the demo, the bench or pytest.'
 

@@ -38,6 +38,7 @@ def test_the_program_prints_what_the_readme_shows(
     program, console = block("python"), 'start(format="console").awaitTermination()'
     assert console in program
     program = program.replace(console, 'start(format="memory", queryName="silent_sensors")')
+    program = program.replace('after="10 seconds"', 'after="1 second"')
     names: dict[str, Any] = {"__name__": "program_of_the_readme"}
     exec(program.replace('json("readings")', f'json("{tmp_path}/readings")'), names)
     wanted = re.findall(r"\| +(\w+)\|([-0-9]+ [:0-9]+)\|", block("text"))

@@ -195,11 +195,15 @@ class _Bounded(AsyncRetryStrategy):
 class FixedDelayRetryStrategy(_Bounded):
     """Retries after a constant delay; Flink's class of that name.
 
-    max_attempts: the maximum number of retries after the first attempt, 1 or more
-    backoff_time_millis: the delay before each retry in ms, more than 0
-    result_predicate: a function from the list of results to whether to retry
-    exception_predicate: a function from the exception to whether to retry. At least one of the two predicates
-        is required.
+    Parameters
+    ----------
+    max_attempts : int
+        The maximum number of retries after the first attempt, 1 or more.
+    backoff_time_millis : int, timedelta or str
+        The delay before each retry in ms, more than 0.
+    result_predicate, exception_predicate : callable, optional
+        Functions of the list of results, and of the exception, that return whether to retry. At least one is
+        required.
     """
 
     def __init__(
@@ -222,13 +226,17 @@ class ExponentialBackoffDelayRetryStrategy(_Bounded):
     Flink stores the last delay in the strategy, where concurrent elements overwrite it; here each element has
     its own sequence of delays.
 
-    max_attempts: the maximum number of retries after the first attempt, 1 or more
-    initial_delay: the delay before the first retry in ms, more than 0
-    max_retry_delay: the maximum delay in ms, more than 0; it does not limit the first delay
-    multiplier: the factor from each delay to the next, which is truncated to whole ms; more than 0
-    result_predicate: a function from the list of results to whether to retry
-    exception_predicate: a function from the exception to whether to retry. At least one of the two predicates
-        is required.
+    Parameters
+    ----------
+    max_attempts : int
+        The maximum number of retries after the first attempt, 1 or more.
+    initial_delay, max_retry_delay : int, timedelta or str
+        The delay before the first retry, and the maximum of the later delays, in ms, more than 0.
+    multiplier : float
+        The factor from each delay to the next, which is truncated to whole ms; more than 0.
+    result_predicate, exception_predicate : callable, optional
+        Functions of the list of results, and of the exception, that return whether to retry. At least one is
+        required.
     """
 
     def __init__(

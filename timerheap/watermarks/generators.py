@@ -155,7 +155,12 @@ class IdlenessTimer:
 
     The timeout starts at the first check without activity since the previous check.
 
-    max_idle_time: milliseconds
+    Parameters
+    ----------
+    clock : Clock
+        The source of the processing time.
+    max_idle_time : int
+        The timeout, in milliseconds.
     """
 
     def __init__(self, clock: Clock, max_idle_time: int) -> None:
@@ -187,8 +192,14 @@ class WatermarksWithIdleness(WatermarkGenerator):
     While it is idle, it emits no periodic watermarks. The next row ends the idleness, and the next watermark
     that rises makes the output active.
 
-    watermarks: the generator of the watermarks
-    idle_timeout: milliseconds
+    Parameters
+    ----------
+    watermarks : WatermarkGenerator
+        The generator of the watermarks.
+    idle_timeout : int
+        The timeout, in milliseconds.
+    clock : Clock
+        The source of the processing time.
 
     Examples
     --------
@@ -228,9 +239,16 @@ class WatermarksWithIdleness(WatermarkGenerator):
 class WatermarksWithWallClock(WatermarkGenerator):
     """Follows the clock while there are no rows (`WatermarkStrategy.with_wall_clock`).
 
-    watermarks: the generator of the watermarks
-    after: milliseconds without a row
-    lag: milliseconds that the watermark then is behind the clock
+    Parameters
+    ----------
+    watermarks : WatermarkGenerator
+        The generator of the watermarks.
+    after : int
+        The time without a row, in milliseconds.
+    lag : int
+        The distance of the watermark from the clock, in milliseconds.
+    clock : Clock
+        The source of the processing time.
 
     Examples
     --------
@@ -271,9 +289,19 @@ class WatermarksWithMaxAhead(WatermarkGenerator):
     Otherwise one row with a wrong clock could advance the watermark by years and make every other row late.
     The row itself is kept.
 
-    watermarks: the generator of the watermarks
-    max_ahead: milliseconds that a timestamp may be ahead of the clock
-    ahead_rows: number of rows that were too far ahead
+    Parameters
+    ----------
+    watermarks : WatermarkGenerator
+        The generator of the watermarks.
+    max_ahead : int
+        How far a timestamp may be ahead of the clock, in milliseconds.
+    clock : Clock
+        The source of the processing time.
+
+    Attributes
+    ----------
+    ahead_rows : int
+        The number of rows that were too far ahead.
 
     Examples
     --------

@@ -9,47 +9,6 @@ from timerheap.timer import Timer, TimerBatch
 # Any C-contiguous buffer; typing_extensions' Buffer would be a dependency before Python 3.12.
 _Buffer = bytes | bytearray | memoryview | NDArray[Any]
 
-__all__ = [
-    "BITS",
-    "FIXED",
-    "FLOAT",
-    "NESTED",
-    "TEXT",
-    "ArrayView",
-    "ColumnReader",
-    "CurrentKey",
-    "IdIndex",
-    "KeyNumbers",
-    "KeyTimerHeap",
-    "KnownKeys",
-    "NamedTimerHeap",
-    "Packing",
-    "PlaceNumbers",
-    "RecordColumns",
-    "RowCells",
-    "RowContext",
-    "RowField",
-    "RowLoop",
-    "RowSource",
-    "RowTimerService",
-    "RowTimers",
-    "RowValue",
-    "SliceGroups",
-    "TimerChanges",
-    "TimerHeap",
-    "from_text",
-    "read_frame",
-    "row_getter",
-    "row_order",
-    "seal",
-    "secret_hashes",
-    "spark_hashes",
-    "to_text",
-    "unseal",
-    "wave_order",
-    "xxh64",
-]
-
 BITS: int
 FIXED: int
 FLOAT: int

@@ -32,47 +32,6 @@ import numpy as np
 
 from timerheap.timer import Timer, TimerBatch
 
-__all__ = [
-    "BITS",
-    "FIXED",
-    "FLOAT",
-    "NESTED",
-    "TEXT",
-    "ArrayView",
-    "ColumnReader",
-    "CurrentKey",
-    "IdIndex",
-    "KeyNumbers",
-    "KeyTimerHeap",
-    "KnownKeys",
-    "NamedTimerHeap",
-    "Packing",
-    "RowCells",
-    "RowContext",
-    "RowField",
-    "RowLoop",
-    "RowSource",
-    "RowTimerService",
-    "RowTimers",
-    "RowValue",
-    "PlaceNumbers",
-    "RecordColumns",
-    "SliceGroups",
-    "TimerChanges",
-    "TimerHeap",
-    "from_text",
-    "read_frame",
-    "row_getter",
-    "row_order",
-    "seal",
-    "secret_hashes",
-    "spark_hashes",
-    "to_text",
-    "unseal",
-    "wave_order",
-    "xxh64",
-]
-
 cnp.import_array()
 
 include "_memory.pxi"

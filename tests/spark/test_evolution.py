@@ -440,21 +440,23 @@ def test_a_stream_goes_on_with_changed_state_and_killed_workers(spark: SparkSess
         )
         streams.run(result, work)
 
-    for changelog in ("false", "true"):
+    steady, works = tmp_path / "steady", [tmp_path / "true", tmp_path / "false"]
+    streams.write_batches(folder, [rows[at : at + 10] for at in range(0, len(rows), 10)], schema)
+    run(0, steady)
+    for work in works:
+        folder = work / "input"
         with streams.configured(
-            spark, **{"streaming.stateStore.rocksdb.changelogCheckpointing.enabled": changelog}
+            spark, **{"streaming.stateStore.rocksdb.changelogCheckpointing.enabled": work.name}
         ):
-            works = tmp_path / f"steady-{changelog}", tmp_path / f"changing-{changelog}"
-            folder = tmp_path / f"input-{changelog}"
             for step in range(len(STEPS)):
                 streams.write_batches(folder, [rows[10 * step : 10 * step + 10]], schema)
-                run(0, works[0])
                 options = {"name": "count", "rename_state": {"n": "count"}} if step > 2 else {}
-                killed = tmp_path / f"killed-{changelog}-{step}"
-                run(step, works[1], killed, **options)
+                killed = work / f"killed-{step}"
+                run(step, work, killed, **options)
                 assert killed.exists(), "a task was tried again"
-            assert streams.sink(spark, works[0]) == streams.sink(spark, works[1])
-    states = [timerheap.spark.read_checkpoint(spark, work / "checkpoint") for work in works]
+        assert streams.sink(spark, work) == streams.sink(spark, steady)
+    states = [timerheap.spark.read_checkpoint(spark, work / "checkpoint") for work in (steady, works[0])]
+    folder = tmp_path / "more"
     streams.write_batches(folder, [[{**row, "at": row["at"] + 100} for row in rows]], schema)
     moved: dict[str, Any] = {"name": "m", "rename_state": {"count": "m"}, "max_parallelism": 8}
     run(0, tmp_path / "from-steady", initial_state=states[0])

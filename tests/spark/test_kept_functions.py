@@ -215,7 +215,7 @@ def test_a_worker_has_one_opened_function(
     """A worker keeps one copy of the windows and their aggregates, beside that of the present task."""
     rows = [[{"k": f"k{i}", "at": 20 * batch + i} for i in range(24)] for batch in range(3)]
     write_batches(tmp_path / "in", rows, pa.schema([("k", pa.string()), ("at", pa.int64())]))
-    with configured(spark, shuffle_partitions=8):
+    with configured(spark, shuffle_partitions=4):
         run(query(read_stream(spark, tmp_path / "in")), tmp_path)
     found = sink(spark, tmp_path)
     assert len(found) >= 24

@@ -162,7 +162,7 @@ def start() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session: SparkSession = (
         SparkSession.builder.remote("local[2]")
-        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.shuffle.partitions", 1)  # quicker
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.codegen.wholeStage", False)  # few rows; see local_spark.py
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
@@ -227,9 +227,8 @@ def cases(df: DataFrame) -> dict[str, Callable[[], DataFrame]]:
 
 def run(spark: SparkSession, work: Path) -> dict[str, Any]:
     df = spark.createDataFrame([("a", 0), ("b", 5), ("a", 3000)], "k string, at long")
-    for rows in ([("a", 0), ("b", 5)], [("a", 3000), ("b", 99_000)]):
-        spark.createDataFrame(rows, df.schema).coalesce(1).write.mode("append").parquet(f"{work}/input")
-    stream = spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(f"{work}/input")
+    spark.createDataFrame([*df.collect(), ("b", 99_000)], df.schema).write.parquet(f"{work}/input")
+    stream = spark.readStream.schema(df.schema).parquet(f"{work}/input")
     batch = {name: in_order(make()) for name, make in cases(df).items()}
     batch["groups of results"] = in_order(cases(df)["rows"]().groupBy("k").count())
 

@@ -21,8 +21,7 @@ from pyspark.sql.streaming import stateful_processor
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from timerheap.spark._query import DeclaredState
-from timerheap.spark._worker.processor_states import ProcessorHandle, Scope
-from timerheap.spark._worker.processor_values import StructCodec
+from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, StructCodec
 
 ROWS = T.StructType().add("k", T.StringType()).add("ops", T.StringType())
 RESULT = T.StructType().add("k", T.StringType()).add("what", T.StringType())

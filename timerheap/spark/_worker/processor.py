@@ -33,8 +33,7 @@ from timerheap.spark._worker.operator import in_types_of_spark, unpacked_rows
 from timerheap.spark._worker.output import ResultBuffer, flat_frames, result_frames
 from timerheap.spark._worker.partition import Partition
 from timerheap.spark._worker.processor_records import FrameRecords, Records, RowRecords
-from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, UnsafeOrder
-from timerheap.spark._worker.processor_values import reader_of
+from timerheap.spark._worker.processor_states import ProcessorHandle, Scope, UnsafeOrder, reader_of
 from timerheap.spark._worker.rows import row_class
 from timerheap.spark._worker.spark_store import SparkStore
 from timerheap.spark._worker.states import GroupExpiryClock, KeyTimerService

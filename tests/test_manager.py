@@ -11,8 +11,8 @@ from timerheap.flink import (
     KeyContext,
     KeyGroupRange,
     ManualProcessingTimeService,
+    TimerQueue,
     assign_to_key_group,
-    create_timer_queue,
 )
 from timerheap.flink.timer_service_manager import KeyGroupSnapshot
 
@@ -259,7 +259,7 @@ def test_a_custom_queue_is_used():
     made = {}
 
     def create_queue(name):
-        made[name] = create_timer_queue(max_parallelism=4, hash_code=lambda key: 0)
+        made[name] = TimerQueue(max_parallelism=4, hash_code=lambda key: 0)
         return made[name]
 
     operator = Operator("a", max_parallelism=4, hash_code=lambda key: 0, create_queue=create_queue)

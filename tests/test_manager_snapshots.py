@@ -14,8 +14,9 @@ from timerheap.flink import (
     InternalTimeServiceManager,
     KeyGroupRange,
     ManualProcessingTimeService,
+    RocksDBTimerQueue,
+    TimerQueue,
     assign_to_key_group,
-    create_timer_queue,
 )
 from timerheap.flink.timer_bytes import TypeSerializer
 from timerheap.flink.timer_service_manager import KeyGroupSnapshot, ServiceSnapshot
@@ -193,7 +194,7 @@ def test_queues_on_disk_keep_their_timers_and_their_snapshot_restores_into_memor
             operator = Operator(
                 "a",
                 create_queue=lambda name, stack=stack: stack.enter_context(
-                    create_timer_queue("rocksdb", path=tmp_path / name)
+                    RocksDBTimerQueue(tmp_path / name)
                 ),
             )
             if attempt == 0:
@@ -220,11 +221,11 @@ def test_a_service_that_cannot_be_restored_is_not_created():
     assert restored.manager.snapshot() == operator.manager.snapshot()
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_service_that_cannot_be_restored_leaves_nothing_in_its_queues(backend):
+@pytest.mark.parametrize("queue_class", [TimerQueue, RocksDBTimerQueue], ids=["heap", "rocksdb"])
+def test_a_service_that_cannot_be_restored_leaves_nothing_in_its_queues(queue_class):
     operator = Operator("a", max_parallelism=4)
     fill(operator, [("a", "event", 5, 1, None), ("a", "processing", 5, 1, None)])
-    queues = {name: create_timer_queue(backend) for name in ("a/event_time", "a/processing_time")}
+    queues = {name: queue_class() for name in ("a/event_time", "a/processing_time")}
     queues["a/event_time"].add((7, 2, None))
     clock = ManualProcessingTimeService()
     manager = InternalTimeServiceManager(clock, max_parallelism=4, create_queue=queues.__getitem__)

@@ -14,8 +14,8 @@ from timerheap.flink import (
     ManualProcessingTimeService,
     StreamRecord,
     SystemProcessingTimeService,
+    TimerQueue,
     Watermark,
-    create_timer_queue,
 )
 from timerheap.flink.operators import KeyedProcessOperator
 from timerheap.watermarks.output import WatermarkStatus
@@ -247,7 +247,7 @@ def test_an_operator_must_be_open_and_opens_its_function_once():
 
 def test_a_closed_operator_fires_no_timer_and_loses_none():
     clock = ManualProcessingTimeService()
-    queues = {name: create_timer_queue() for name in ("event_time_timers", "processing_time_timers")}
+    queues = {name: TimerQueue() for name in ("event_time_timers", "processing_time_timers")}
     with KeyedProcessOperator(Script(), first, clock=clock, **queues) as operator:
         operator.process_element(("a", "register_processing_time_timer", 5))
         operator.process_element(("a", "register_event_time_timer", 5))
@@ -260,7 +260,7 @@ def test_a_closed_operator_fires_no_timer_and_loses_none():
         assert values(operator.process_watermark(5)) == [("a", 5, TimeDomain.EVENT_TIME, 5)]
 
 
-@pytest.mark.parametrize("make", [create_timer_queue, QueueModel])
+@pytest.mark.parametrize("make", [TimerQueue, QueueModel])
 def test_an_operator_may_use_given_queues(make):
     event_time, processing_time = make(), make()
     event_time.add((5, "a", None))
@@ -342,7 +342,7 @@ class NeverOpens(Script):
 
 
 def test_an_operator_whose_function_fails_to_open_fires_no_timer():
-    clock, queue = ManualProcessingTimeService(), create_timer_queue()
+    clock, queue = ManualProcessingTimeService(), TimerQueue()
     queue.add((5, "a", None))
     function = NeverOpens()
     operator = KeyedProcessOperator(function, first, clock=clock, processing_time_timers=queue)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from queue_model import QueueModel
 
-from timerheap.flink import InternalTimer, KeyGroupRange, TimerQueue, create_timer_queue
+from timerheap.flink import InternalTimer, KeyGroupRange, TimerQueue
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -305,12 +305,8 @@ def test_an_invalid_constructor_argument_raises():
         TimerQueue(4, KeyGroupRange(0, 4))
 
 
-def test_create_timer_queue_passes_its_arguments_to_the_heap_queue():
+def test_a_queue_of_some_key_groups_uses_the_hash_code_it_was_given():
     owned = KeyGroupRange(8, 15)
-    queue = create_timer_queue(max_parallelism=16, key_group_range=owned, hash_code=key_hash_code)
-    assert isinstance(queue, TimerQueue)
+    queue = TimerQueue(max_parallelism=16, key_group_range=owned, hash_code=key_hash_code)
     queue.add((1, Key(), None))  # without a Java hash code
     assert [len(queue.get_subset_for_key_group(key_group)) for key_group in owned] == [0, 0, 0, 0, 0, 0, 1, 0]
-    for unknown in ("rocks", "", None, ["heap"]):
-        with pytest.raises(ValueError, match="backend must be one of heap, rocksdb, got"):
-            create_timer_queue(unknown)

@@ -25,7 +25,6 @@ from timerheap.flink import (
     TimerQueue,
     TimerSerializer,
     TypeSerializer,
-    create_timer_queue,
     java_hash_code,
 )
 from timerheap.flink import rocksdb_queue as head
@@ -172,20 +171,20 @@ def test_a_reopened_queue_holds_its_timers(path):
     with RocksDBTimerQueue(str(path), hash_code=hash_code_of_anything) as queue:
         queue.add_many([(5, "a", (0, 60)), (INT64_MIN, b"a" * 9, None), (INT64_MAX, 1.5, True)])
         assert repr(queue).startswith(f"<RocksDBTimerQueue in {path}, head InternalTimer(timestamp=-922337")
-    with create_timer_queue("rocksdb", path=path, hash_code=hash_code_of_anything) as queue:
+    with RocksDBTimerQueue(path, hash_code=hash_code_of_anything) as queue:
         assert list(queue) == [(INT64_MIN, b"a" * 9, None), (5, "a", (0, 60)), (INT64_MAX, 1.5, True)]
         assert len(queue) == 3
         assert queue
 
 
 def test_a_temporary_directory_is_removed_with_its_queue():
-    queue = create_timer_queue("rocksdb")
+    queue = RocksDBTimerQueue()
     directory = queue._timers.store.path
     queue.add((1, "a", None))
     assert directory.exists()
     del queue
     assert not directory.exists()
-    with create_timer_queue("rocksdb") as queue:
+    with RocksDBTimerQueue() as queue:
         directory = queue._timers.store.path
     assert not directory.exists()
 
@@ -193,9 +192,9 @@ def test_a_temporary_directory_is_removed_with_its_queue():
 def test_an_unclosed_queue_is_closed_silently_when_the_process_ends(path):
     program = """
 import sys
-from timerheap.flink import create_timer_queue
+from timerheap.flink import RocksDBTimerQueue
 for path in (None, sys.argv[1]):
-    queue = create_timer_queue("rocksdb", path=path)
+    queue = RocksDBTimerQueue(path)
     queue.add_many([(number, "key", None) for number in range(5_000)])
     queue.poll()
     print(queue._timers.store.path)

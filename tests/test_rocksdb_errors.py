@@ -11,7 +11,6 @@ from rocksdb_files import without_compaction
 from timerheap.flink import (
     KeyGroupRange,
     RocksDBTimerQueue,
-    create_timer_queue,
 )
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -136,14 +135,4 @@ def test_a_missing_rocksdict_raises_an_error_with_the_install_command():
         mock.patch.dict(sys.modules, rocksdict=None),
         pytest.raises(ImportError, match=r"pip install 'timerheap\[rocksdb\]'"),
     ):
-        create_timer_queue("rocksdb")
-
-
-def test_create_timer_queue_rejects_arguments_of_another_backend(path):
-    with pytest.raises(TypeError, match="path must be used with backend 'rocksdb' only"):
-        create_timer_queue("heap", path=path)
-    with pytest.raises(TypeError, match="colour"):
-        create_timer_queue("rocksdb", colour="red")
-    for unknown in ("rocks", "", None, ["heap"]):
-        with pytest.raises(ValueError, match="backend must be one of heap, rocksdb, got"):
-            create_timer_queue(unknown)
+        RocksDBTimerQueue()

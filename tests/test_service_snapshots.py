@@ -13,8 +13,9 @@ from timerheap.flink import (
     InternalTimersSnapshot,
     KeyGroupRange,
     ManualProcessingTimeService,
+    RocksDBTimerQueue,
+    TimerQueue,
     assign_to_key_group,
-    create_timer_queue,
 )
 
 
@@ -36,7 +37,7 @@ def service(recorder, clock):
 
 
 def test_timers_already_in_the_queues_fire(recorder, clock):
-    queues = [create_timer_queue(), create_timer_queue()]
+    queues = [TimerQueue(), TimerQueue()]
     for queue in queues:
         queue.add_many([(5, "key", None), (3, "key", None)])
     service = InternalTimerService(
@@ -53,13 +54,13 @@ def test_timers_already_in_the_queues_fire(recorder, clock):
 
 
 def test_one_queue_for_both_time_domains_raises(recorder, clock):
-    queue = create_timer_queue()
+    queue = TimerQueue()
     with pytest.raises(ValueError, match="must be two queues"):
         InternalTimerService(recorder, clock, event_time_timers=queue, processing_time_timers=queue)
 
 
 def with_key_groups(recorder, clock, owned):
-    queues = [create_timer_queue(max_parallelism=8, key_group_range=owned) for _ in range(2)]
+    queues = [TimerQueue(max_parallelism=8, key_group_range=owned) for _ in range(2)]
     return InternalTimerService(
         recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
     )
@@ -103,15 +104,17 @@ def test_a_restore_schedules_a_callback_for_the_earliest_timer(service, recorder
     assert recorder.timestamps() == [20, 50, 70]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("queue_class", [TimerQueue, RocksDBTimerQueue], ids=["heap", "rocksdb"])
 @pytest.mark.parametrize("events_fail", [False, True])
 @pytest.mark.parametrize(
     "wrong", [(5, "of another operator", None), (2**63, 1, None), (5, object(), None), (5, 1), None]
 )
-def test_a_restore_that_fails_adds_no_timer_in_either_domain(recorder, clock, backend, events_fail, wrong):
+def test_a_restore_that_fails_adds_no_timer_in_either_domain(
+    recorder, clock, queue_class, events_fail, wrong
+):
     owned = KeyGroupRange(0, 0)
     keys = [key for key in range(1_000) if assign_to_key_group(key, 128) == 0]
-    queues = [create_timer_queue(backend, key_group_range=owned) for _ in range(2)]
+    queues = [queue_class(key_group_range=owned) for _ in range(2)]
     service = InternalTimerService(
         recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
     )
@@ -131,9 +134,9 @@ def test_a_restore_that_fails_adds_no_timer_in_either_domain(recorder, clock, ba
     assert clock.get_active_timers() == [(10, 10)]
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_a_restore_at_a_shut_down_clock_raises_and_adds_no_timer(recorder, clock, backend):
-    queues = [create_timer_queue(backend) for _ in range(2)]
+@pytest.mark.parametrize("queue_class", [TimerQueue, RocksDBTimerQueue], ids=["heap", "rocksdb"])
+def test_a_restore_at_a_shut_down_clock_raises_and_adds_no_timer(recorder, clock, queue_class):
+    queues = [queue_class() for _ in range(2)]
     service = InternalTimerService(
         recorder, clock, event_time_timers=queues[0], processing_time_timers=queues[1]
     )
@@ -184,4 +187,4 @@ def run(make_queue, jump, steps):
 @settings(deadline=None)
 @given(steps=acts, jump=st.booleans())
 def test_a_service_works_alike_with_any_queue(steps, jump):
-    assert run(create_timer_queue, jump, steps) == run(QueueModel, jump, steps)
+    assert run(TimerQueue, jump, steps) == run(QueueModel, jump, steps)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from timerheap.flink import InternalTimer, KeyGroupRange, TimerQueue, create_timer_queue, java_hash_code
+from timerheap.flink import InternalTimer, KeyGroupRange, RocksDBTimerQueue, TimerQueue, java_hash_code
 
 
 def timer(timestamp: int, key: Any, namespace: Any) -> InternalTimer[Any, Any]:
@@ -62,10 +62,9 @@ def replay(queue: TimerQueue[Any, Any], op: list[Any]) -> None:
     assert queue.is_empty() is (size == 0)
 
 
-@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_answers(trace: dict[str, Any], backend: str) -> None:
-    queue = create_timer_queue(
-        backend,
+@pytest.mark.parametrize("queue_class", [TimerQueue, RocksDBTimerQueue], ids=["heap", "rocksdb"])
+def test_answers(trace: dict[str, Any], queue_class: Any) -> None:
+    queue = queue_class(
         max_parallelism=trace["max_parallelism"],
         key_group_range=KeyGroupRange(*trace["key_groups"]),
         hash_code=partial(java_hash_code, java_type=trace["key"]),

@@ -15,7 +15,8 @@ from timerheap.flink import (
     InternalTimeServiceManager,
     KeyGroupRange,
     ManualProcessingTimeService,
-    create_timer_queue,
+    RocksDBTimerQueue,
+    TimerQueue,
     java_hash_code,
 )
 from timerheap.flink.processing_time import ProcessingTimeCallback
@@ -52,13 +53,13 @@ class Operator:
         self,
         trace: dict[str, Any],
         owned: KeyGroupRange,
-        backend: str,
+        queue_class: type[Any],
         now: int = 0,
         former: Any = None,
     ) -> None:
         self.trace = trace
         self.owned = owned
-        self.backend = backend
+        self.queue_class = queue_class
         self.rules: dict[Any, list[Any]] = {}
         for kind, timestamp, key, namespace, acts in trace["rules"]:
             self.rules.setdefault(from_json([kind, timestamp, key, namespace]), []).extend(acts)
@@ -77,7 +78,7 @@ class Operator:
         return service
 
     def new_queue(self) -> Any:
-        return create_timer_queue(self.backend, **self.key_groups())
+        return self.queue_class(**self.key_groups())
 
     def key_groups(self) -> dict[str, Any]:
         return {
@@ -156,7 +157,7 @@ class Operator:
 
     def rescaled(self, owned: KeyGroupRange) -> Operator:
         """Return a new operator with other key groups."""
-        return type(self)(self.trace, owned, self.backend, self.clock.get_current_processing_time(), self)
+        return type(self)(self.trace, owned, self.queue_class, self.clock.get_current_processing_time(), self)
 
 
 class ManagedOperator(Operator):
@@ -178,10 +179,12 @@ class ManagedOperator(Operator):
 
 
 @pytest.mark.parametrize(
-    ("kind", "backend"), [(Operator, "heap"), (Operator, "rocksdb"), (ManagedOperator, "heap")]
+    ("kind", "queue_class"),
+    [(Operator, TimerQueue), (Operator, RocksDBTimerQueue), (ManagedOperator, TimerQueue)],
+    ids=["heap", "rocksdb", "manager"],
 )
-def test_timers_fire_as_in_flink(trace: dict[str, Any], kind: type[Operator], backend: str) -> None:
-    operator = kind(trace, KeyGroupRange(0, trace["max_parallelism"] - 1), backend)
+def test_timers_fire_as_in_flink(trace: dict[str, Any], kind: type[Operator], queue_class: type[Any]) -> None:
+    operator = kind(trace, KeyGroupRange(0, trace["max_parallelism"] - 1), queue_class)
     for op in trace["ops"]:
         match op:
             case ["re" | "rp" | "de" | "dp" as act, key, namespace, timestamp, state]:

@@ -4,7 +4,6 @@ Experimental: the names may change in any release. For porting code of Flink's r
 some of them. To test a function, use `timerheap.testing.ProcessTester`, which runs it as on Spark.
 """
 
-from timerheap.flink.backends import create_timer_queue
 from timerheap.flink.elements import StreamRecord, Watermark
 from timerheap.flink.internal_timer import InternalTimer, KeyedTimerQueue
 from timerheap.flink.internal_timer_service import (
@@ -89,6 +88,5 @@ __all__ = [
     "compute_key_group_for_key_hash",
     "compute_key_group_range_for_operator_index",
     "compute_operator_index_for_key_group",
-    "create_timer_queue",
     "java_hash_code",
 ]

@@ -127,7 +127,7 @@ class InternalTimeServiceManager(Generic[K]):
     create_queue : callable, optional
         A function from a name to a `KeyedTimerQueue` with the same key groups and hash code. It is called for
         ``<service>/event_time`` and ``<service>/processing_time``. The default creates a `TimerQueue`; for
-        timers on disk, use ``lambda name: create_timer_queue("rocksdb", path=directory / name)``.
+        timers on disk, use ``lambda name: RocksDBTimerQueue(directory / name)``.
     emit_watermark : callable, optional
         Receives each watermark emitted downstream, epoch ms; each is higher than the one before.
 

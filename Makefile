@@ -37,7 +37,7 @@ fuzzing := -max_len=192 -artifact_prefix=out/
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors soak-kills instructions dist test-wheels test-wheel hooks clean
+.PHONY: help demo demo-windows test test-fast test-spark-versions lint docs sanitize valgrind fuzz soak bench bench-heap bench-peers bench-shapes bench-small bench-windows bench-state bench-skew bench-processors bench-nexmark soak-kills instructions dist test-wheels test-wheel hooks clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' Makefile
@@ -135,6 +135,9 @@ bench-processors: $(venv)/bench/.installed ## Stateful processors in timerheap b
 	mkdir -p out
 	$(measured) bench/processors.py --json out/processors.json $(ARGS)
 
+bench-nexmark: $(venv)/bench/.installed ## Nexmark's 23 queries beside Flink, on the same files
+	$(measured) -m nexmark --json out/nexmark.json $(ARGS)
+
 instructions: $(venv)/soak/.installed ## Fail if an operation takes 5 % more instructions than at the base commit (BASE=...)
 	$(call installed,soak) bench/instructions.py $(BASE)
 
@@ -169,7 +172,7 @@ $(wheel): $(sources) | $(venv)/build/pyvenv.cfg
 extras_demo := [inspect]
 extras_test := [inspect,rocksdb,sketches,sql]
 $(foreach version,$(spark_versions),$(eval extras_spark-$(version) := $(extras_test)))
-extras_bench := [spark,java,rocksdb]
+extras_bench := [spark,java,rocksdb,sql]
 extras_fuzz := [spark]
 extras_lint := [inspect,rocksdb,sql]
 extras_docs := [spark]

@@ -1,0 +1,1 @@
+"""Nexmark: 23 queries about an auction, on Spark, on timerheap and on Flink."""

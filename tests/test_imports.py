@@ -24,7 +24,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "timerheap"
 # of a room import each other is left to the room.
 LAYERS = {
     "": [
-        "_arguments metrics row time types",
+        "_arguments _java metrics row time types",
         "state_ttl timer",
         "output_tag _values state",
         "_native functions",
@@ -38,7 +38,7 @@ LAYERS = {
         "__main__",
     ],
     "spark": [
-        "_arrow _compat _java",
+        "_arrow _compat",
         "_slices",
         "_group",
         "_query",

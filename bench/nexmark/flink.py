@@ -17,7 +17,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from nexmark.generator import AUCTION, BID, PERSON, SCHEMA
 from nexmark.streams import AUCTIONS, BIDS, PERSONS
-from timerheap.spark._java import find_java
+from timerheap._java import find_java
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "timerheap" / f"flink-{VERSION}"
 QUERIES = dict(

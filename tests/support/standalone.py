@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyspark
 from local_spark import JAVA_OPTIONS
 
-from timerheap.spark._java import find_java
+from timerheap._java import find_java
 
 __all__ = ["Cluster", "cluster", "running"]
 

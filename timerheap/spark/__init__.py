@@ -11,8 +11,8 @@ if not all(map(find_spec, ("pandas", "pyarrow", "pyspark"))):
     raise ImportError('timerheap.spark needs PySpark, pandas and PyArrow: pip install "timerheap[spark]"')
 
 if TYPE_CHECKING:
+    from timerheap._java import ensure_java
     from timerheap.spark._async_map import async_map
-    from timerheap.spark._java import ensure_java
     from timerheap.spark._plan.aggregates import aggregate
     from timerheap.spark._plan.checkpoint_reader import CheckpointState, read_checkpoint
     from timerheap.spark._plan.initial_state import InitialState
@@ -58,27 +58,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_async_map": "async_map",
+    "spark._async_map": "async_map",
     "_java": "ensure_java",
-    "_plan.aggregates": "aggregate",
-    "_plan.checkpoint_reader": "CheckpointState read_checkpoint",
-    "_plan.initial_state": "InitialState",
-    "_plan.outputs": "late_rows side_output with_side_outputs",
-    "_plan.progress": "Progress progress with_name",
-    "_process": "process process_broadcast process_connected",
-    "_processors": "transform_with_state transform_with_state_in_pandas",
-    "_settings": "settings",
-    "_sql": "sql",
-    "_stateful_timers": "GroupTimers ProcessorTimers",
-    "_window_operator": "window_operator",
-    "_windows": "GroupedWindows Windows cumulate hop session_window tumble",
+    "spark._plan.aggregates": "aggregate",
+    "spark._plan.checkpoint_reader": "CheckpointState read_checkpoint",
+    "spark._plan.initial_state": "InitialState",
+    "spark._plan.outputs": "late_rows side_output with_side_outputs",
+    "spark._plan.progress": "Progress progress with_name",
+    "spark._process": "process process_broadcast process_connected",
+    "spark._processors": "transform_with_state transform_with_state_in_pandas",
+    "spark._settings": "settings",
+    "spark._sql": "sql",
+    "spark._stateful_timers": "GroupTimers ProcessorTimers",
+    "spark._window_operator": "window_operator",
+    "spark._windows": "GroupedWindows Windows cumulate hop session_window tumble",
 }
 
 
 def __getattr__(name: str) -> object:
     for home, names in _HOMES.items():
         if name in names.split():
-            value = globals()[name] = getattr(import_module(f"timerheap.spark.{home}"), name)
+            value = globals()[name] = getattr(import_module(f"timerheap.{home}"), name)
             return value
     raise AttributeError(f"module 'timerheap.spark' has no attribute {name!r}")
 

@@ -1,11 +1,10 @@
-"""Aggregates compared with plain Python, for any batches and merges, with nulls and retractions."""
+"""Aggregates compared with plain Python, for any batches and merges, with nulls."""
 
 from __future__ import annotations
 
 import math
 import pickle
 import statistics
-from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Context, Decimal
@@ -28,9 +27,7 @@ from timerheap.tvf import (
     HoppingSliceAssigner,
     LocalWindowAggregate,
     Max,
-    MaxWithRetract,
     Min,
-    MinWithRetract,
     Multisets,
     PythonAggregate,
     StddevPop,
@@ -46,27 +43,27 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, 0.0, -0.0, math.inf]))
 
 
-def in_parts(aggregate: Aggregate, parts: list[tuple[list[Any], list[int]]]) -> list[Any]:
-    """Return the result for one key after batches of values with signs are merged."""
+def in_parts(aggregate: Aggregate, parts: list[list[Any]]) -> list[Any]:
+    """Return the result for one key after batches of values are merged."""
     aggregation = Aggregation([aggregate])
     made = []
-    for values, signs in parts:
+    for values in parts:
         column = np.empty(len(values), object)
         column[:] = values
         ends = np.zeros(len(values), np.int64)
-        made.append(aggregation.accumulate(np.zeros(len(values), np.int64), ends, {"v": column}, signs))
+        made.append(aggregation.accumulate(np.zeros(len(values), np.int64), ends, {"v": column}))
     merged = aggregation.merge([aggregation.merge(made[:2]), *made[2:]])
     (result,) = aggregation.results(merged)
     return result.tolist()
 
 
-def cut(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[tuple[list[Any], list[int]]]]:
+def cut(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]]:
     part = st.lists(st.one_of(st.none(), values), max_size=5)
-    return st.lists(part.map(lambda values: (values, [1] * len(values))), min_size=1, max_size=4)
+    return st.lists(part, min_size=1, max_size=4)
 
 
 def check(aggregate: Aggregate, parts: Any, reference: Callable[[list[Any]], Any]) -> None:
-    values = [value for part, _ in parts for value in part]
+    values = [value for part in parts for value in part]
     got = in_parts(aggregate, parts)
     if not values:
         assert got == []
@@ -86,7 +83,7 @@ def test_aggregates_of_int64_equal_python(parts: Any) -> None:
     check(Max("v", np.int64), parts, max)
     check(Avg("v", np.int64), parts, lambda values: toward_zero(Fraction(sum(values), len(values))))
     check(CountDistinct("v", np.int64), parts, lambda values: len(set(values)))
-    total = sum(value for part, _ in parts for value in part if value is not None)
+    total = sum(value for part in parts for value in part if value is not None)
     if -(2**63) <= total < 2**63:
         check(Sum("v", np.int64), parts, sum)
     else:
@@ -103,7 +100,7 @@ def sql_key(value: float) -> tuple[bool, float]:
 def test_aggregates_of_floats_order_nan_last(parts: Any) -> None:
     check(CountDistinct("v", float), parts, lambda values: len(set(map(sql_key, values))))
     for aggregate, function in ((Min("v", float), min), (Max("v", float), max)):
-        values = [value for part, _ in parts for value in part if value is not None]
+        values = [value for part in parts for value in part if value is not None]
         got = in_parts(aggregate, parts)
         if values:
             assert sql_key(got[0]) == function(map(sql_key, values))
@@ -137,8 +134,8 @@ def test_aggregates_of_decimals_are_exact(parts: Any) -> None:
 @given(cut(st.floats(-1e3, 1e3)), st.sampled_from([0.0, 1e9]))
 def test_variance_is_accurate_around_a_large_mean(parts: Any, far: float) -> None:
     """Check values whose mean is a million times as large as their distance from it."""
-    parts = [([None if v is None else v + far for v in values], signs) for values, signs in parts]
-    values = [Fraction(v) for part, _ in parts for v in part if v is not None]
+    parts = [[None if v is None else v + far for v in part] for part in parts]
+    values = [Fraction(v) for part in parts for v in part if v is not None]
     for aggregate, reference, least in (
         (VarPop("v"), statistics.pvariance, 1),
         (VarSamp("v"), statistics.variance, 2),
@@ -146,40 +143,12 @@ def test_variance_is_accurate_around_a_large_mean(parts: Any, far: float) -> Non
         (StddevSamp("v"), statistics.stdev, 2),
     ):
         got = in_parts(aggregate, parts)
-        if not any(part for part, _ in parts):
+        if not any(part for part in parts):
             assert got == []
         elif len(values) < least:
             assert got == [None]
         else:
             assert got == [pytest.approx(float(reference(values)), rel=1e-6, abs=1e-9 + far * 1e-15)]
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from([None, 1, 2, 3, -5]), st.sampled_from([1, 1, -1])), min_size=1),
-    st.data(),
-)
-def test_retracted_rows_do_not_count(rows: list[tuple[Any, int]], data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(rows)))
-    parts = [tuple(map(list, zip(*part, strict=True))) for part in (rows[:at], rows[at:]) if part]
-    left: Counter[int] = Counter()
-    for value, sign in rows:
-        if value is not None:
-            left[value] += sign
-    n, total = sum(left.values()), sum(value * count for value, count in left.items())
-    there = [value for value, count in left.items() if count > 0]
-    wanted = {
-        Count("v"): n,
-        Sum("v", np.int64): total if n else None,
-        Avg("v", np.int64): toward_zero(Fraction(total, n)) if n else None,
-        CountDistinct("v", np.int64): len(there),
-        MinWithRetract("v", np.int64): min(there, default=None),
-        MaxWithRetract("v", np.int64): max(there, default=None),
-    }
-    for aggregate, result in wanted.items():
-        assert in_parts(aggregate, parts) == [result], aggregate
-    if n > 0 and all(count >= 0 for count in left.values()):
-        spread = statistics.pvariance(list(left.elements()))
-        assert in_parts(VarPop("v"), parts) == [pytest.approx(spread, abs=1e-9)]
 
 
 def test_masked_values_are_null_whatever_is_under_the_mask() -> None:
@@ -242,8 +211,6 @@ def test_a_python_function_of_several_columns_receives_tuples() -> None:
     assert aggregation.results(aggregation.merge([one, one]))[0].tolist() == [100, 36]
     assert aggregation.results(one)[0].tolist() == [10, None]  # the accumulators are unchanged
     assert aggregation.aggregates[1].name == "Product(a, b)"
-    with pytest.raises(ValueError, match=r"signs must be 1 for Product\(a, b\), which cannot retract"):
-        aggregation.accumulate([1], zeros[:1], {"a": [2], "b": [5]}, [-1])
     with pytest.raises(TypeError, match="function must have a method create_accumulator, got <object"):
         PythonAggregate(object(), "a")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="columns must name at least one input column"):
@@ -257,7 +224,6 @@ def test_a_python_function_of_several_columns_receives_tuples() -> None:
         Sum("v", np.int64),
         Max("v", object),
         Min("v", np.float64),
-        MinWithRetract("v", object),
         StddevSamp("v"),
         CountDistinct("v", np.int64),
         PythonAggregate(Product(), "v", "v", name="product"),

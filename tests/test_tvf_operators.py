@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tvf_model import Model, Row, values_left
+from tvf_model import Model, Row, value_counts
 
 from timerheap import MAX_WATERMARK, MIN_WATERMARK
 from timerheap.tvf import (
@@ -22,9 +22,7 @@ from timerheap.tvf import (
     HoppingSliceAssigner,
     LocalWindowAggregate,
     Max,
-    MaxWithRetract,
     Min,
-    MinWithRetract,
     Partials,
     PythonAggregate,
     SliceAssigner,
@@ -49,9 +47,6 @@ class Collect:
         accumulator[value] = accumulator.get(value, 0) + by
         return accumulator
 
-    def retract(self, value: Any, accumulator: dict[Any, int]) -> dict[Any, int]:
-        return self.add(value, accumulator, -1)
-
     def merge(self, acc_a: dict[Any, int], acc_b: dict[Any, int]) -> dict[Any, int]:
         for value, count in acc_b.items():
             self.add(value, acc_a, count)
@@ -62,12 +57,12 @@ class Collect:
         return {value: count for value, count in accumulator.items() if count and value is not None}
 
 
-def aggregates(retracts: bool) -> list[Aggregate]:
-    least: list[type[Min | MinWithRetract]] = [MinWithRetract, MaxWithRetract] if retracts else [Min, Max]
+def aggregates() -> list[Aggregate]:
     return [
         Sum("v", np.int64),
         Count("v"),
-        *(extreme("v", np.int64) for extreme in least),
+        Min("v", np.int64),
+        Max("v", np.int64),
         CountDistinct("v", np.int64),
         Count(),
         Avg("v", np.float64),
@@ -77,23 +72,20 @@ def aggregates(retracts: bool) -> list[Aggregate]:
 
 
 def expected(rows: list[Row]) -> list[Any]:
-    left = values_left(rows)
-    there = [value for value, count in left.items() if count > 0]
-    n, total = sum(left.values()), sum(value * count for value, count in left.items())
-    valid = sum(sign for _, _, value, sign in rows if value is not None)
+    counts = value_counts(rows)
+    n, total = sum(counts.values()), sum(value * count for value, count in counts.items())
     mean = total / n if n else None
-    square = sum(count * (value - mean) ** 2 for value, count in left.items()) / n if n > 0 else None
+    square = sum(count * (value - mean) ** 2 for value, count in counts.items()) / n if n else None
     return [
-        total if valid else None,
-        valid,
-        min(there, default=None),
-        max(there, default=None),
-        len(there),
-        sum(sign for *_, sign in rows),
+        total if n else None,
+        n,
+        min(counts, default=None),
+        max(counts, default=None),
+        len(counts),
+        len(rows),
         mean,
-        # If more rows are retracted than added, the variance could be negative.
-        None if square is None else pytest.approx(max(square, 0), abs=1e-6),
-        left,
+        None if square is None else pytest.approx(square, abs=1e-6),
+        counts,
     ]
 
 
@@ -140,24 +132,23 @@ def times(step: int) -> st.SearchStrategy[int]:
     )
 
 
-def steps(step: int, retracts: bool) -> st.SearchStrategy[list[tuple[list[Row], int | None]]]:
-    signs = st.sampled_from([1, 1, -1] if retracts else [1])
+def steps(step: int) -> st.SearchStrategy[list[tuple[list[Row], int | None]]]:
     values = st.one_of(st.none(), st.integers(-9, 9))
-    row = st.tuples(st.integers(0, 3), times(step), values, signs)
+    row = st.tuples(st.integers(0, 3), times(step), values)
     return st.lists(st.tuples(st.lists(row, max_size=6), st.one_of(st.none(), times(step))), max_size=8)
 
 
 def columns(rows: list[Row]) -> tuple[Any, ...]:
-    keys, timestamps, values, signs = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
-    return keys, timestamps, {"v": values}, signs
+    keys, timestamps, values = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+    return keys, timestamps, {"v": values}
 
 
 @settings(max_examples=150)
-@given(data=st.data(), retracts=st.booleans())
-def test_one_stage_equals_the_model(data: st.DataObject, retracts: bool) -> None:
+@given(data=st.data())
+def test_one_stage_equals_the_model(data: st.DataObject) -> None:
     model, assigner = data.draw(windows())
-    operator = GlobalWindowAggregate(assigner, aggregates(retracts))
-    for rows, watermark in data.draw(steps(model.step, retracts)):
+    operator = GlobalWindowAggregate(assigner, aggregates())
+    for rows, watermark in data.draw(steps(model.step)):
         late_by = [model.add(row) for row in rows]
         late = operator.add(*columns(rows))
         assert dict(zip(late.rows.tolist(), late.late_by.tolist(), strict=True)) == {
@@ -173,12 +164,12 @@ def test_one_stage_equals_the_model(data: st.DataObject, retracts: bool) -> None
 
 
 @settings(max_examples=100)
-@given(data=st.data(), retracts=st.booleans(), memory_budget=st.sampled_from([1, 2_000, 1 << 20]))
-def test_two_stages_equal_the_model(data: st.DataObject, retracts: bool, memory_budget: int) -> None:
+@given(data=st.data(), memory_budget=st.sampled_from([1, 2_000, 1 << 20]))
+def test_two_stages_equal_the_model(data: st.DataObject, memory_budget: int) -> None:
     model, assigner = data.draw(windows())
-    local = LocalWindowAggregate(assigner, aggregates(retracts), memory_budget)
-    after = GlobalWindowAggregate(assigner, aggregates(retracts))
-    for rows, watermark in [*data.draw(steps(model.step, retracts)), ([], MAX_WATERMARK)]:
+    local = LocalWindowAggregate(assigner, aggregates(), memory_budget)
+    after = GlobalWindowAggregate(assigner, aggregates())
+    for rows, watermark in [*data.draw(steps(model.step)), ([], MAX_WATERMARK)]:
         for row in rows:
             model.add(row)
         after.merge(over_the_wire(local.aggregation.columns(local.add(*columns(rows))), after))
@@ -194,14 +185,12 @@ def over_the_wire(columns: dict[str, Any], after: GlobalWindowAggregate) -> Part
 
 
 @settings(max_examples=100)
-@given(data=st.data(), retracts=st.booleans(), by_changes=st.booleans())
-def test_a_restored_operator_continues_like_the_original(
-    data: st.DataObject, retracts: bool, by_changes: bool
-) -> None:
+@given(data=st.data(), by_changes=st.booleans())
+def test_a_restored_operator_continues_like_the_original(data: st.DataObject, by_changes: bool) -> None:
     model, assigner = data.draw(windows())
-    operator = GlobalWindowAggregate(assigner, aggregates(retracts))
+    operator = GlobalWindowAggregate(assigner, aggregates())
     stored: dict[int, Partials] = {}
-    for rows, watermark in [*data.draw(steps(model.step, retracts)), ([], MAX_WATERMARK)]:
+    for rows, watermark in [*data.draw(steps(model.step)), ([], MAX_WATERMARK)]:
         for row in rows:
             model.add(row)
         operator.add(*columns(rows))
@@ -216,7 +205,7 @@ def test_a_restored_operator_continues_like_the_original(
         if data.draw(st.booleans()):
             late, timer = operator.late_rows, operator.next_timer()
             watermark = operator.watermark
-            operator = GlobalWindowAggregate(assigner, aggregates(retracts))
+            operator = GlobalWindowAggregate(assigner, aggregates())
             operator.restore(kept, watermark, late)
             assert (operator.late_rows, operator.next_timer()) == (model.late, timer)
     assert not stored
@@ -243,7 +232,7 @@ def test_a_failing_function_leaves_the_state_unchanged(data: st.DataObject) -> N
 
     function = Fails()
     operator = GlobalWindowAggregate(
-        assigner, [*aggregates(retracts=False)[:-1], PythonAggregate(function, "v", name="fails")]
+        assigner, [*aggregates()[:-1], PythonAggregate(function, "v", name="fails")]
     )
 
     def twice(call: Callable[[], Any]) -> Any:
@@ -259,7 +248,7 @@ def test_a_failing_function_leaves_the_state_unchanged(data: st.DataObject) -> N
         finally:
             function.failing = False
 
-    for rows, watermark in [*data.draw(steps(model.step, retracts=False)), ([], MAX_WATERMARK)]:
+    for rows, watermark in [*data.draw(steps(model.step)), ([], MAX_WATERMARK)]:
         for row in rows:
             model.add(row)
         twice(lambda rows=rows: operator.add(*columns(rows)))
@@ -332,10 +321,6 @@ def test_invalid_input_raises_and_changes_nothing() -> None:
     operator = GlobalWindowAggregate(TumblingSliceAssigner(10), [Min("v", np.int64)])
     with pytest.raises(KeyError, match=r"inputs must have the column 'v' for min\(v\), got \['w'\]"):
         operator.add([1], [1], {"w": [1]})
-    with pytest.raises(ValueError, match=r"min\(v\), which cannot retract rows; use an aggregate that can"):
-        operator.add([1], [1], {"v": [1]}, [-1])
-    with pytest.raises(ValueError, match=r"signs must be 1, or -1 .* got 2"):
-        operator.add([1], [1], {"v": [1]}, [2])
     with pytest.raises(TypeError, match="v must be integers \\(int64\\), got 'x'"):
         operator.add([1], [1], {"v": ["x"]})
     with pytest.raises(TypeError, match="v must be integers \\(int64\\), got float64"):

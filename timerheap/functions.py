@@ -438,9 +438,7 @@ class BatchProcessFunction(Function, ABC):
 class AggregateFunction(_Subscripted, ABC):
     """Aggregates elements into an accumulator (``pyflink.datastream.AggregateFunction``).
 
-    Only the accumulator is kept, not the elements. A method may modify the accumulator and return it. A
-    function that must retract rows in a window table function also has ``retract(value, accumulator)``, which
-    returns the accumulator.
+    Only the accumulator is kept, not the elements. A method may modify the accumulator and return it.
 
     Examples
     --------

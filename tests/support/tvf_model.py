@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 EPOCH = datetime(1970, 1, 1)
 MILLISECOND = timedelta(milliseconds=1)
 
-Row = tuple[int, int, Any, int]  # key, timestamp, value, sign
+Row = tuple[int, int, Any]  # key, timestamp, value
 
 
 def to_local(timestamp: int, zone: str) -> int:
@@ -80,20 +80,20 @@ class Model:
         return self.watermark + 1 - max(passes_at(end - 1, self.zone) for _, end in windows)
 
     def open_windows(self) -> dict[tuple[int, int, int], list[Row]]:
-        return {window: rows for window, rows in self.windows.items() if sum(sign for *_, sign in rows)}
+        return dict(self.windows)
 
     def advance(self, watermark: int) -> dict[tuple[int, int, int], list[Row]]:
         self.watermark = max(watermark, self.watermark)
         fired = {window: rows for window, rows in self.windows.items() if self.fired(window[2])}
         for window in fired:
             del self.windows[window]
-        return {window: rows for window, rows in fired.items() if sum(sign for *_, sign in rows)}
+        return fired
 
 
-def values_left(rows: Iterable[Row]) -> dict[Any, int]:
-    """Count the non-null values, less those retracted."""
+def value_counts(rows: Iterable[Row]) -> dict[Any, int]:
+    """Count the non-null values."""
     counts: dict[Any, int] = defaultdict(int)
-    for _, _, value, sign in rows:
+    for _, _, value in rows:
         if value is not None:
-            counts[value] += sign
-    return {value: count for value, count in counts.items() if count}
+            counts[value] += 1
+    return dict(counts)

@@ -22,21 +22,13 @@ Count departures per airport (1 and 2) over the past hour, every ten minutes, an
 1 560 2 3.0
 2 560 1 None
 
-The two stages may run in different processes; `GlobalWindowAggregate.add` runs both. If rows can change,
-pass ``signs``: 1 for a row that is added, -1 for a row that is retracted. `Min` and `Max` cannot retract
-rows; `MinWithRetract` and `MaxWithRetract`, which keep every value, can:
-
->>> shortest = GlobalWindowAggregate(hour, [Count(), MinWithRetract("delay", np.int64)])
->>> late = shortest.add([1, 1], [nine, nine + 1], {"delay": [2, 4]})
->>> late = shortest.add([1], [nine], {"delay": [2]}, signs=[-1])
->>> [column.tolist() for column in shortest.advance_watermark(nine + 600_000).results]
-[[1], [4]]
+The two stages may run in different processes; `GlobalWindowAggregate.add` runs both.
 """
 
 from timerheap.tvf.aggregate import Aggregate
 from timerheap.tvf.aggregates import Avg, Count, Max, Min, StddevPop, StddevSamp, Sum, VarPop, VarSamp
 from timerheap.tvf.columns import Multisets
-from timerheap.tvf.multiset import CountDistinct, MaxWithRetract, MinWithRetract
+from timerheap.tvf.multiset import CountDistinct
 from timerheap.tvf.partials import Aggregation, Partials
 from timerheap.tvf.python_aggregate import ApproxCountDistinct, PythonAggregate
 from timerheap.tvf.session import SessionUnsliceAssigner, SessionWindowAggregate
@@ -68,9 +60,7 @@ __all__ = [
     "LateRows",
     "LocalWindowAggregate",
     "Max",
-    "MaxWithRetract",
     "Min",
-    "MinWithRetract",
     "Multisets",
     "Partials",
     "PythonAggregate",

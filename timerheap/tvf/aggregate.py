@@ -93,7 +93,6 @@ def scan_by_doubling(cells: Cells, combine: Combine) -> Cells:
 
 
 Accumulators = tuple[Accumulator, ...]
-Signs = NDArray[np.int64] | None  # +1 adds a row, -1 retracts one; None adds all
 
 
 class Aggregate(ABC):
@@ -114,8 +113,6 @@ class Aggregate(ABC):
         The parameters.
     fields : tuple of str
         The columns of its accumulators.
-    retractable : bool
-        Whether the aggregate can retract rows.
 
     Notes
     -----
@@ -125,7 +122,6 @@ class Aggregate(ABC):
     """
 
     fields: tuple[str, ...]
-    retractable: bool = True
 
     def __init__(self, columns: Sequence[str], dtype: DTypeLike, name: str) -> None:
         self.columns, self.dtype, self.name = tuple(columns), np.dtype(dtype), name
@@ -139,7 +135,7 @@ class Aggregate(ABC):
         return other
 
     @abstractmethod
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Return one accumulator for each group of rows.
 
         Parameters
@@ -148,8 +144,6 @@ class Aggregate(ABC):
             The groups of the rows.
         inputs : sequence of Nullable, shape (n,) each
             The values of `columns`.
-        signs : ndarray of int64, shape (n,), or None
-            1 for a row that is added, -1 for a row that is retracted; None adds all.
 
         Returns
         -------

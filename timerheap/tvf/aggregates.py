@@ -14,7 +14,6 @@ from timerheap.tvf.aggregate import (
     Cells,
     Field,
     FieldAggregate,
-    Signs,
     object_ufunc,
     scan_by_doubling,
 )
@@ -53,10 +52,10 @@ class Count(FieldAggregate):
         columns = () if column is None else (column,)
         super().__init__(columns, object, f"count({column or '*'})", [_counter()])
 
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Count the rows, or the values that are not null."""
         valid = inputs[0].valid if inputs else np.ones(len(groups.order), np.bool_)
-        return (count(groups, valid, signs),)
+        return (count(groups, valid),)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Return the counts, which are never null."""
@@ -100,24 +99,18 @@ class Sum(FieldAggregate):
         # A ufunc over objects cannot be pickled.
         return type(self), (*self.columns, self.dtype), {"name": self.name}
 
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Add up the values of each group."""
         (values, valid) = inputs[0]
-        counts = count(groups, valid, signs)
+        counts = count(groups, valid)
         if not valid.all():
             values = np.where(valid, values, 0)
         if self.dtype != _INT64:
-            multiply = _MULTIPLY if self.dtype.kind == "O" else np.multiply
-            signed = values if signs is None else multiply(values, signs)
-            return self._add.reduceat(signed[groups.order], groups.starts), counts
+            return self._add.reduceat(values[groups.order], groups.starts), counts
         ordered = values[groups.order]
-        if signs is not None:
-            by = signs[groups.order]
-        elif len(values) * max(abs(int(ordered.max(initial=0))), abs(int(ordered.min(initial=0)))) < 2**63:
+        if len(values) * max(abs(int(ordered.max(initial=0))), abs(int(ordered.min(initial=0)))) < 2**63:
             return (*_halves(np.add.reduceat(ordered, groups.starts)), counts)
-        else:
-            by = np.ones(1, np.int64)
-        high, low = ((half * by) for half in _halves(ordered))
+        high, low = _halves(ordered)
         return np.add.reduceat(high, groups.starts), np.add.reduceat(low, groups.starts), counts
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
@@ -191,7 +184,7 @@ class Avg(Sum):
         average = floor + ((floor < 0) & (rest != 0))
         for at in np.flatnonzero(~fits & ~null).tolist():
             exact, divisor = _exact(parts, at), int(rows[at])
-            average[at] = (abs(exact) // abs(divisor)) * (1 if (exact < 0) == (divisor < 0) else -1)
+            average[at] = (abs(exact) // divisor) * (-1 if exact < 0 else 1)
         return np.ma.masked_array(average, null)
 
 
@@ -205,10 +198,6 @@ class Min(FieldAggregate):
     dtype : dtype
         int64, float64, or object for any values that can be compared.
 
-    See Also
-    --------
-    MinWithRetract : The same for rows that may be retracted.
-
     Examples
     --------
     >>> from timerheap.tvf import Aggregation
@@ -219,7 +208,6 @@ class Min(FieldAggregate):
     """
 
     function = "min"
-    retractable = False
 
     def __init__(self, column: str, dtype: DTypeLike) -> None:
         wanted = np.dtype(dtype)
@@ -231,12 +219,12 @@ class Min(FieldAggregate):
         # A ufunc over objects cannot be pickled.
         return type(self), (*self.columns, self.dtype), {"name": self.name}
 
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Find the extreme value of each group."""
         (values, valid) = inputs[0]
         if not valid.all():
             values = np.where(valid, values, self._identity)
-        return self._ufunc.reduceat(values[groups.order], groups.starts), count(groups, valid, signs)
+        return self._ufunc.reduceat(values[groups.order], groups.starts), count(groups, valid)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Return the extreme values."""
@@ -265,23 +253,15 @@ def extreme(function: str, dtype: np.dtype[Any]) -> tuple[np.ufunc, Any]:
     return (np.fmin, np.nan) if function == "min" else (np.maximum, -np.inf)
 
 
-def count(groups: Groups, valid: NDArray[np.bool_], signs: Signs) -> NDArray[np.int64]:
-    """Count the valid rows of each group; a retracted row counts -1."""
-    if signs is None and valid.all():
+def count(groups: Groups, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Count the valid rows of each group."""
+    if valid.all():
         return groups.sizes.astype(np.int64)
-    weights = valid.astype(np.int64) if signs is None else valid * signs
-    return np.add.reduceat(weights[groups.order], groups.starts)
+    return np.add.reduceat(valid.astype(np.int64)[groups.order], groups.starts)
 
 
 def _exact_sum(left: Any, right: Any) -> Any:
     return _EXACT.add(left, right) if Decimal in (type(left), type(right)) else left + right
-
-
-def _exact_product(value: Any, sign: int) -> Any:
-    return _EXACT.multiply(value, sign) if isinstance(value, Decimal) else value * sign
-
-
-_MULTIPLY = object_ufunc(_exact_product)
 
 
 def _quotient(total: Decimal, rows: int, scale: int) -> Decimal:
@@ -320,7 +300,7 @@ class VarPop(FieldAggregate):
     -----
     An accumulator is the count, the mean and the sum of squared distances from the mean, computed in two
     passes over a batch and merged by the formulas of Chan, Golub and LeVeque (1979), so a small variance
-    around a large mean is accurate. Retracted rows have an accumulator of their own, subtracted at the end.
+    around a large mean is accurate.
 
     Examples
     --------
@@ -337,29 +317,23 @@ class VarPop(FieldAggregate):
 
     def __init__(self, column: str) -> None:
         fields = [
-            Field(f"{part}{side}", np.dtype(dtype), np.add, 0)  # the ufunc is unused: merge is overridden
-            for side in ("", "_retracted")
+            Field(part, np.dtype(dtype), np.add, 0)  # the ufunc is unused: merge is overridden
             for part, dtype in (("count", np.int64), ("mean", np.float64), ("m2", np.float64))
         ]
         super().__init__([column], np.float64, f"{self.function}({column})", fields)
 
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Compute the moments of each group."""
         (values, valid) = inputs[0]
-        if signs is None:
-            nothing = np.zeros(len(groups.starts))
-            return (*_moments(groups, values, valid), nothing.astype(np.int64), nothing, nothing)
-        coming = _moments(groups, values, valid & (signs > 0))
-        return (*coming, *_moments(groups, values, valid & (signs < 0)))
+        return _moments(groups, values, valid)
 
     def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
         """Merge the moments of each group."""
-        columns = [np.asarray(column)[groups.order] for column in accumulators]
-        return (*_merge(groups, *columns[:3]), *_merge(groups, *columns[3:]))
+        return _merge(groups, *(np.asarray(column)[groups.order] for column in accumulators))
 
     def combine(self, left: Cells, right: Cells) -> Cells:
         """Merge two columns of accumulators, element by element."""
-        return (*_chan(left[:3], right[:3]), *_chan(left[3:], right[3:]))
+        return _chan(left, right)
 
     def scan(self, cells: Cells) -> Cells:
         """Merge each accumulator with all accumulators before it in its line."""
@@ -367,17 +341,10 @@ class VarPop(FieldAggregate):
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Return the variances, or the standard deviations."""
-        count, mean, m2, gone, gone_mean, gone_m2 = (np.asarray(column) for column in accumulators)
-        left = count - gone
-        null = left <= self._sample
+        count, _, m2 = (np.asarray(column) for column in accumulators)
+        null = count <= self._sample
         with np.errstate(invalid="ignore", over="ignore"):
-            rows = np.where(left <= 0, 1, left)
-            # The moments of the remaining rows: those of all rows less those of the retracted ones.
-            rest_mean = mean + gone * (mean - gone_mean) / rows
-            all_around = m2 + count * (mean - rest_mean) ** 2
-            gone_around = gone_m2 + gone * (gone_mean - rest_mean) ** 2
-            rest = np.where(gone == 0, m2, np.maximum(all_around - gone_around, 0))
-            variance = rest / np.where(null, 1, left - self._sample)
+            variance = m2 / np.where(null, 1, count - self._sample)
             return np.ma.masked_array(np.sqrt(variance) if self._root else variance, null)
 
 

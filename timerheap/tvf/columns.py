@@ -176,7 +176,7 @@ class Multisets:
     values : ndarray, shape (m,)
         The values; each occurs once within a row.
     counts : ndarray of int64, shape (m,)
-        The counts; negative where more has been retracted than added.
+        The counts.
 
     Examples
     --------

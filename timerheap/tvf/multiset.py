@@ -1,4 +1,4 @@
-"""Aggregates that keep every value: COUNT(DISTINCT), and MIN and MAX with retraction."""
+"""COUNT(DISTINCT), which keeps every value."""
 
 from __future__ import annotations
 
@@ -8,35 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate, Grid, Signs
-from timerheap.tvf.aggregates import extreme
-from timerheap.tvf.columns import Groups, Multisets, Nullable, concatenate, group_by
+from timerheap.tvf.aggregate import Accumulators, Aggregate, Grid
+from timerheap.tvf.columns import Groups, Multisets, Nullable, group_by
 
 
-class _MultisetAggregate(Aggregate):
-    """An aggregate whose accumulator is the multiset of the non-null values."""
-
-    fields = ("values",)
-
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
-        """Collect the values of each group."""
-        (values, valid) = inputs[0]
-        chosen = valid[groups.order]
-        rows = groups.order[chosen]
-        counts = np.ones(len(rows), np.int64) if signs is None else signs[rows]
-        return (_collect(groups.of_sorted[chosen], values[rows], counts, len(groups.starts)),)
-
-    def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
-        """Add up the multisets of each group."""
-        column = _multisets(accumulators)
-        return (_collect(groups.of_rows[column.rows], column.values, column.counts, len(groups.starts)),)
-
-    def empty(self) -> Accumulators:
-        """Return a column of accumulators without rows."""
-        return (Multisets(np.zeros(1, np.int64), np.empty(0, self.dtype), np.empty(0, np.int64)),)
-
-
-class CountDistinct(_MultisetAggregate):
+class CountDistinct(Aggregate):
     """COUNT(DISTINCT column), exact; nulls are ignored, NaN is one value, and -0.0 equals 0.0.
 
     Parameters
@@ -61,14 +37,32 @@ class CountDistinct(_MultisetAggregate):
     (2, array([2, 1]))
     """
 
+    fields = ("values",)
+
     def __init__(self, column: str, dtype: DTypeLike) -> None:
         super().__init__([column], dtype, f"count(distinct {column})")
+
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
+        """Collect the values of each group."""
+        (values, valid) = inputs[0]
+        chosen = valid[groups.order]
+        rows = groups.order[chosen]
+        counts = np.ones(len(rows), np.int64)
+        return (_collect(groups.of_sorted[chosen], values[rows], counts, len(groups.starts)),)
+
+    def merge(self, groups: Groups, accumulators: Accumulators) -> Accumulators:
+        """Add up the multisets of each group."""
+        column = _multisets(accumulators)
+        return (_collect(groups.of_rows[column.rows], column.values, column.counts, len(groups.starts)),)
+
+    def empty(self) -> Accumulators:
+        """Return a column of accumulators without rows."""
+        return (Multisets(np.zeros(1, np.int64), np.empty(0, self.dtype), np.empty(0, np.int64)),)
 
     def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
         """Count the distinct values."""
         column = _multisets(accumulators)
-        present = column.rows[column.counts > 0]
-        return np.ma.masked_array(np.bincount(present, minlength=len(column)).astype(np.int64))
+        return np.ma.masked_array(column.sizes)
 
     def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
         """Track when each value enters and leaves the windows of its line."""
@@ -101,86 +95,6 @@ class CountDistinct(_MultisetAggregate):
         return np.ma.masked_array(distinct.reshape(-1)[grid.last_cells])
 
 
-class MinWithRetract(_MultisetAggregate):
-    """MIN of a column whose rows may be retracted; state is every distinct value with its count.
-
-    Parameters
-    ----------
-    column, dtype
-        As in `Min`.
-
-    Examples
-    --------
-    >>> from timerheap.tvf import Aggregation
-    >>> least = Aggregation([MinWithRetract("v", np.int64)])
-    >>> values = least.accumulate([7, 7, 7], np.array([60] * 3), {"v": [1, 2, 1]}, signs=[1, 1, -1])
-    >>> least.results(values)[0].item()
-    2
-    """
-
-    function = "min"
-
-    def __init__(self, column: str, dtype: DTypeLike) -> None:
-        super().__init__([column], dtype, f"{self.function}({column})")
-
-    def result(self, accumulators: Accumulators) -> np.ma.MaskedArray[Any, Any]:
-        """Return the extreme of the values that have not been retracted."""
-        column = _multisets(accumulators)
-        there = column.counts > 0
-        rows, values = column.rows[there], column.values[there]
-        best = np.zeros(len(column), self.dtype)
-        has, starts = np.unique(rows, return_index=True)
-        ufunc, _ = extreme(self.function, self.dtype)
-        best[has] = ufunc.reduceat(values, starts)
-        return np.ma.masked_array(best, ~np.isin(np.arange(len(column)), has))
-
-    def window_results(self, accumulators: Accumulators, grid: Grid) -> np.ma.MaskedArray[Any, Any]:
-        """Add up the multisets of each window, in O(log span) merges of whole columns."""
-        cells, level = grid.cells, accumulators
-        span = grid.width if grid.span is None else min(grid.span, grid.width)
-        done: tuple[NDArray[np.intp], Accumulators] | None = None
-        covered, length = 0, 1
-        while True:
-            if span & length:
-                done = (cells, level) if done is None else self._join(*done, cells, level, covered, grid)
-                covered += length
-            if done is not None and covered == span:
-                break
-            cells, level = self._join(cells, level, cells, level, length, grid)
-            length *= 2
-        cells, level = done
-        return self.result((_multisets(level)[np.searchsorted(cells, grid.last_cells)],))
-
-    def _join(
-        self,
-        cells: NDArray[np.intp],
-        accumulators: Accumulators,
-        earlier: NDArray[np.intp],
-        earlier_accumulators: Accumulators,
-        by: int,
-        grid: Grid,
-    ) -> tuple[NDArray[np.intp], Accumulators]:
-        """Merge each cell with the cell `by` places before it in its line."""
-        inside = earlier % grid.width + by < grid.width
-        joined = np.concatenate([cells, earlier[inside] + by])
-        shifted = _multisets(earlier_accumulators)[inside]
-        groups = group_by(joined)
-        both = (concatenate([_multisets(accumulators), shifted]),)
-        return joined[groups.firsts], self.merge(groups, both)
-
-
-class MaxWithRetract(MinWithRetract):
-    """MAX of a column whose rows may be retracted; otherwise like `MinWithRetract`.
-
-    Parameters
-    ----------
-    column, dtype
-        As in `Min`.
-    """
-
-    function = "max"
-
-
 def _multisets(accumulators: Accumulators) -> Multisets:
     (column,) = accumulators
     assert isinstance(column, Multisets)
@@ -190,10 +104,9 @@ def _multisets(accumulators: Accumulators) -> Multisets:
 def _collect(
     groups: NDArray[np.intp], values: NDArray[Any], counts: NDArray[np.int64], length: int
 ) -> Multisets:
-    """Build multisets from entries, without those whose counts add up to 0."""
+    """Build multisets from entries."""
     found = group_by(groups, _comparable(values))
-    totals = np.add.reduceat(counts[found.order], found.starts)
-    kept, totals = found.firsts[totals != 0], totals[totals != 0]
+    kept, totals = found.firsts, np.add.reduceat(counts[found.order], found.starts)
     if values.dtype == object:  # in the order of their arrival, since their numbers depend on other rows
         order = np.lexsort((kept, groups[kept]))
         kept, totals = kept[order], totals[order]

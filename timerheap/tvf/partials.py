@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from timerheap.tvf.aggregate import Accumulators, Aggregate, Signs
+from timerheap.tvf.aggregate import Accumulators, Aggregate
 from timerheap.tvf.aggregates import Count
 from timerheap.tvf.columns import (
     Accumulator,
@@ -54,7 +54,7 @@ class Partials:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The number of rows in each accumulator, less those retracted."""
+        """The number of rows in each accumulator."""
         return np.asarray(self.accumulators[0][0])
 
     @property
@@ -114,7 +114,6 @@ class Aggregation:
         key_ids: Int64s,
         slice_ends: NDArray[np.int64],
         inputs: Mapping[str, object] | None = None,
-        signs: object = None,
     ) -> Partials:
         """Compute one accumulator for the rows of each key and slice.
 
@@ -128,8 +127,6 @@ class Aggregation:
             The slices of the rows.
         inputs : mapping of str to array_like, shape (n,) each
             The columns that the aggregates need; a masked array where there are nulls.
-        signs : array_like of int, shape (n,), optional
-            1 for a row that is added, -1 for a row that is retracted; by default all rows are added.
 
         Raises
         ------
@@ -138,17 +135,16 @@ class Aggregation:
         TypeError, OverflowError
             If a column does not fit the dtype of its aggregate.
         ValueError
-            If columns differ in length, a sign is neither 1 nor -1, or an aggregate cannot retract rows.
+            If columns differ in length.
         """
         length = len(slice_ends)
         ids = column("key_ids", key_ids, length)
-        row_signs = self._signs(signs, length)
         groups = group_rows(slice_ends, ids)
         firsts = groups.firsts
-        return Partials(ids[firsts], slice_ends[firsts], self.accumulate_groups(groups, inputs, row_signs))
+        return Partials(ids[firsts], slice_ends[firsts], self.accumulate_groups(groups, inputs))
 
     def accumulate_groups(
-        self, groups: Groups, inputs: Mapping[str, object] | None = None, signs: Signs = None
+        self, groups: Groups, inputs: Mapping[str, object] | None = None
     ) -> tuple[Accumulators, ...]:
         """Compute one accumulator for each group of rows: one pass per field.
 
@@ -158,8 +154,6 @@ class Aggregation:
             The rows of each key and slice.
         inputs : mapping of str to array_like, shape (n,) each
             As in `accumulate`, which raises the same errors.
-        signs : ndarray of int64, shape (n,), optional
-            1 or -1 for each row.
 
         Returns
         -------
@@ -175,25 +169,8 @@ class Aggregation:
                         f"inputs must have the column {name!r} for {aggregate.name}, got {sorted(inputs)}"
                     )
             columns = [nullable(name, inputs[name], aggregate.dtype, length) for name in aggregate.columns]
-            accumulators.append(aggregate.accumulate(groups, columns, signs))
+            accumulators.append(aggregate.accumulate(groups, columns))
         return tuple(accumulators)
-
-    def _signs(self, signs: object, length: int) -> NDArray[np.int64] | None:
-        if signs is None:
-            return None
-        row_signs = column("signs", signs, length)  # type: ignore[arg-type]
-        if (abs(row_signs) != 1).any():
-            wrong = int(row_signs[abs(row_signs) != 1][0])
-            raise ValueError(f"signs must be 1, or -1 for a retracted row, got {wrong}")
-        if (row_signs == 1).all():
-            return None
-        for aggregate in self.aggregates:
-            if not aggregate.retractable:
-                raise ValueError(
-                    f"signs must be 1 for {aggregate.name}, which cannot retract rows; use an aggregate that "
-                    "can (MinWithRetract, MaxWithRetract, or a function with a retract method)"
-                )
-        return row_signs
 
     def merge(self, parts: Iterable[Partials]) -> Partials:
         """Merge partials into one row per key and slice, by slice and then key, without modifying them."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from timerheap.functions import AggregateFunction
-from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, Signs, object_ufunc
+from timerheap.tvf.aggregate import Accumulators, Field, FieldAggregate, object_ufunc
 from timerheap.tvf.columns import Groups, Nullable
 from timerheap.tvf.multiset import CountDistinct
 
@@ -57,7 +57,6 @@ class PythonAggregate(FieldAggregate):
         if not columns:
             raise TypeError("columns must name at least one input column for the function, got none")
         self.function = function
-        self.retractable = callable(getattr(function, "retract", None))
         merge = object_ufunc(lambda a, b: function.merge(deepcopy(a), deepcopy(b)))
         super().__init__(
             columns,
@@ -69,18 +68,17 @@ class PythonAggregate(FieldAggregate):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), name=self.name), (self.function, *self.columns)
 
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Call the function for each row, in arrival order."""
         columns = [_with_nones(values)[groups.order].tolist() for values in inputs]
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        taken_back = (signs < 0)[groups.order].tolist() if signs is not None else [False] * len(rows)
         function: Any = self.function
         made = np.empty(len(groups.starts), object)
         ranges = zip(groups.starts.tolist(), (groups.starts + groups.sizes).tolist(), strict=True)
         for group, (start, end) in enumerate(ranges):
             accumulator = function.create_accumulator()
             for row in range(start, end):
-                accumulator = (function.retract if taken_back[row] else function.add)(rows[row], accumulator)
+                accumulator = function.add(rows[row], accumulator)
             made[group] = accumulator
         return (made,)
 
@@ -123,8 +121,6 @@ class ApproxCountDistinct(FieldAggregate):
     distinct value of a slice costs one Python call. Small numbers of values are counted exactly.
     """
 
-    retractable = False
-
     def __init__(self, column: str, dtype: DTypeLike, lg_k: int = 12) -> None:
         try:
             import datasketches  # type: ignore[import-not-found, unused-ignore]
@@ -143,9 +139,9 @@ class ApproxCountDistinct(FieldAggregate):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (*self.columns, self.dtype, self.lg_k), {"name": self.name}
 
-    def accumulate(self, groups: Groups, inputs: Sequence[Nullable], signs: Signs) -> Accumulators:
+    def accumulate(self, groups: Groups, inputs: Sequence[Nullable]) -> Accumulators:
         """Build a sketch of the distinct values of each group."""
-        (column,) = self._distinct.accumulate(groups, inputs, signs)
+        (column,) = self._distinct.accumulate(groups, inputs)
         ends = column.offsets.tolist()  # type: ignore[union-attr]
         values = column.values.tolist()  # type: ignore[union-attr]
         if self.dtype.kind == "O":

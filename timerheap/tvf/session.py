@@ -113,13 +113,12 @@ class SessionWindowAggregate:
         key_ids: Int64s,
         timestamps: Int64s,
         inputs: Mapping[str, object] | None = None,
-        signs: object = None,
     ) -> LateRows:
         """Add rows, in arrival order.
 
         Parameters
         ----------
-        key_ids, timestamps, inputs, signs
+        key_ids, timestamps, inputs
             As in `LocalWindowAggregate.add`.
 
         Returns
@@ -138,7 +137,7 @@ class SessionWindowAggregate:
         late = self._late(keys, starts, ends)
         # Each row is accumulated in a slice of its own, and then merged with the sessions that it touches.
         numbers = np.arange(len(keys))
-        rows = self.aggregation.accumulate(keys, numbers, inputs, signs)
+        rows = self.aggregation.accumulate(keys, numbers, inputs)
         kept = np.setdiff1d(numbers, late)
         self._merge(starts[kept], Partials(keys[kept], ends[kept], rows[kept].accumulators))
         self.late_rows += len(late)

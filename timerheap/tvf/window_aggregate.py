@@ -289,7 +289,6 @@ class LocalWindowAggregate:
         key_ids: Int64s,
         timestamps: Int64s | int,
         inputs: Mapping[str, object] | None = None,
-        signs: object = None,
     ) -> Partials:
         """Add a batch of rows.
 
@@ -302,8 +301,6 @@ class LocalWindowAggregate:
             windows' ends in local ms.
         inputs : mapping of str to array_like, shape (n,) each
             The columns that the aggregates need; a masked array where there are nulls.
-        signs : array_like of int, shape (n,), optional
-            1 for a row that is added, -1 for a row that is retracted; by default all rows are added.
 
         Returns
         -------
@@ -319,7 +316,7 @@ class LocalWindowAggregate:
         """
         times = column("timestamps", timestamps, len(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
-        batch = self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)
+        batch = self.aggregation.accumulate(key_ids, slice_ends, inputs)
         if self._nbytes + batch.nbytes <= self.memory_budget:
             self._keep([*self._buffered, batch])
             return self.aggregation.empty()
@@ -384,7 +381,6 @@ class GlobalWindowAggregate:
     key and slice, sorted by slice. Merging n partials costs a sort of them and of the state from their first
     slice on. A watermark that ends no window costs one look at the timer heap; one that ends m windows of k
     keys costs a sort of their slices and a few passes over k * m results.
-    A window whose rows have all been retracted has no result, like a window without rows.
 
     Examples
     --------
@@ -416,13 +412,12 @@ class GlobalWindowAggregate:
         key_ids: Int64s,
         timestamps: Int64s | int,
         inputs: Mapping[str, object] | None = None,
-        signs: object = None,
     ) -> LateRows:
         """Add rows: the local and the global stage in one.
 
         Parameters
         ----------
-        key_ids, timestamps, inputs, signs
+        key_ids, timestamps, inputs
             As in `LocalWindowAggregate.add`.
 
         Returns
@@ -437,7 +432,7 @@ class GlobalWindowAggregate:
         """
         times = column("timestamps", timestamps, np.size(key_ids))
         slice_ends = self.assigner.assign_slice_ends(times)
-        partials = self.aggregation.accumulate(key_ids, slice_ends, inputs, signs)
+        partials = self.aggregation.accumulate(key_ids, slice_ends, inputs)
         late = self._late(slice_ends)
         self._merge_partials(partials, len(late.rows))
         return late

@@ -35,13 +35,13 @@ def test_the_program_prints_what_the_readme_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     subprocess.run(["bash", "-c", block("sh")], check=True)
-    program, console = block("python"), 'start(format="console").awaitTermination()'
-    assert console in program
-    program = program.replace(console, 'start(format="memory", queryName="silent_sensors")')
+    program, sink = block("python").split("query = ")
+    assert "foreachBatch(report)" in sink
+    program += 'silent.writeStream.start(format="memory", queryName="silent_sensors")\n'
     program = program.replace('after="10 seconds"', 'after="1 second"')
     names: dict[str, Any] = {"__name__": "program_of_the_readme"}
     exec(program.replace('json("readings")', f'json("{tmp_path}/readings")'), names)
-    wanted = re.findall(r"\| +(\w+)\|([-0-9]+ [:0-9]+)\|", block("text"))
+    wanted = re.findall(r"^(\w+) is silent at (.*)$", block("text"), re.MULTILINE)
     assert len(wanted) == 3
     deadline = time.monotonic() + streams.PATIENCE
     try:
@@ -58,7 +58,7 @@ def program(df: DataFrame) -> DataFrame:
     """Run the README's function on other rows; its class is pickled by value, since it is in no module."""
     code = block("python")
     imports = "".join(re.findall(r"^(?:import|from) .*\n", code, re.M))
-    function = re.search(r"^class .*(?=^silent\.)", code, re.M | re.S)
+    function = re.search(r"^class .*(?=^def report)", code, re.M | re.S)
     assert function is not None
     names: dict[str, Any] = {"__name__": "program_of_the_readme", "readings": df}
     exec(imports + re.sub(r"spark\.readStream.*(?=,)", "readings", function[0]), names)

@@ -227,7 +227,7 @@ def test_a_stream_without_rocksdb_raises(spark: SparkSession) -> None:
 def slow_settings(caplog: pytest.LogCaptureFixture, df: DataFrame, key: str) -> list[str]:
     caplog.clear()
     process(df, key=key)
-    return [record.getMessage() for record in caplog.records if "make this query slow" in record.msg]
+    return [record.getMessage() for record in caplog.records if "slow Spark settings" in record.msg]
 
 
 def test_settings_that_make_a_query_slow_are_said_in_one_line(
@@ -241,8 +241,8 @@ def test_settings_that_make_a_query_slow_are_said_in_one_line(
     with streams.configured(spark, **limits):
         (line,) = slow_settings(caplog, spark.range(1), "id")
         assert "maxRecordsPerBatch is 500, set it to 10000 or more; " in line
-        assert "maxBytesPerBatch is 64m, so Spark computes the size of an Arrow batch after each row" in line
-        assert "set it to 2147483647, which is no limit, unless 10000 rows may exceed it" in line
+        assert "maxBytesPerBatch is 64m, so Spark measures the Arrow batch after each row" in line
+        assert "set it to 2147483647 (no limit) if 10000 rows stay below 2 GiB" in line
         assert "changelog" not in line
     for value in ("false", None):
         try:

@@ -119,7 +119,7 @@ def check_settings(df: DataFrame) -> None:
                 f'before the query starts: spark.conf.set("{_PROVIDER}", "{_ROCKSDB}")'
             )
     if slow := [*_slow_exchange(spark), *(_slow_state(spark) if df.isStreaming else ())]:
-        _log.warning("settings of Spark make this query slow: %s", "; ".join(slow))
+        _log.warning("slow Spark settings: %s", "; ".join(slow))
 
 
 def frame_settings(spark: SparkSession) -> FrameSettings:
@@ -160,9 +160,8 @@ def _slow_exchange(spark: SparkSession) -> Iterator[str]:
         return
     if _batch_bytes(spark) < _NO_BYTES:
         yield (
-            f"{_BYTES} is {spark.conf.get(_BYTES)}, so Spark computes the size of an Arrow batch after each "
-            f"row, set it to {_NO_BYTES}, which is no limit, unless {max(records, _FEWEST_RECORDS)} rows may "
-            "exceed it"
+            f"{_BYTES} is {spark.conf.get(_BYTES)}, so Spark measures the Arrow batch after each row, set it "
+            f"to {_NO_BYTES} (no limit) if {max(records, _FEWEST_RECORDS)} rows stay below 2 GiB"
         )
 
 

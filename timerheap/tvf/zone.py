@@ -99,8 +99,7 @@ def _fits(values: NDArray[np.int64], function: Callable[[int], int]) -> bool:
     return all(limits.min <= function(value) <= limits.max for value in ends)
 
 
-_HOUR = 3_600_000
-_DAY = 24 * _HOUR
+_DAY = 86_400_000
 _MIN, _MAX = -(2**63), 2**63 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The Gregorian calendar, weekdays included, repeats every 400 years, so years outside datetime's range have
@@ -134,8 +133,6 @@ class TimeZone:
     ----------
     name : str
         The time zone as it was given.
-    uses_dst : bool
-        Whether the zone has daylight saving time in the future, as ``java.util.TimeZone.useDaylightTime``.
 
     Raises
     ------
@@ -167,8 +164,6 @@ class TimeZone:
         self._zone = _parse(time_zone)
         # The offset in ms, if the zone has only one.
         self._offset = _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
-        year = [datetime(2100, month, 15, tzinfo=self._zone).utcoffset() for month in range(1, 13)]
-        self.uses_dst = len(set(year)) > 1
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TimeZone) and other.name == self.name
@@ -211,22 +206,6 @@ class TimeZone:
         before, after = changes.offsets[:-1], changes.offsets[1:]
         first_after = changes.instants + np.maximum(before, after)
         return self._shift(times, -changes.offsets[_index(first_after, _fold(times))])
-
-    def to_epoch_for_timer(self, local: Int64s) -> NDArray[np.int64]:
-        """Return the instants at which Flink fires timers for these local times (``toEpochMillsForTimer``).
-
-        The result is that of `passes_at` where clocks change by an hour on the hour, and that of `to_epoch`
-        in zones without daylight saving time. The operators of this package use `passes_at`.
-        """
-        times = np.asarray(local, np.int64)
-        epoch = self.to_epoch(times)
-        if not self.uses_dst:
-            return epoch
-        real = times <= _MAX - 2 * _DAY
-        later = self.to_epoch(np.where(real, times, 0) + _HOUR)
-        left_out = real & (later == epoch)
-        twice = real & (later - epoch > _HOUR)
-        return np.where(left_out, epoch - np.fmod(epoch, _HOUR), np.where(twice, epoch + _HOUR, epoch))
 
     def passes_at(self, local: Int64s) -> NDArray[np.int64]:
         """Return the instants after which the clock never again shows these local times or earlier ones.

@@ -88,6 +88,7 @@ class Function(_Subscripted):
     """
 
     _any_order = False  # whether the results are the same in any order of rows and timers
+    _takes_all = False  # whether one call has all rows up to the watermark, before all timers up to it
     _timers_wait = 0  # by how many ms an event-time timer waits longer for rows, in event-time order
 
     def open(self, runtime_context: RuntimeContext) -> None:

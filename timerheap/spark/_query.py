@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -114,6 +114,7 @@ class Query:
     rename_state: dict[str, str] = field(default_factory=dict)
     side_outputs: tuple[OutputTag, ...] = ()
     broadcast: StructType | None = None  # the type of the rows that go to every key group
+    reduce: Callable[[], Any] | None = None  # makes a Reducer for the rows of each task of the pack stage
     has_metrics: bool = False  # whether the function has metrics of its own, which the query observes
     key_names: list[str] | None = None  # those that the user knows, without keys that only timerheap has
     encrypted: bool = False  # whether Spark encrypts local files, so that live state must stay in memory

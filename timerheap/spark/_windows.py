@@ -61,6 +61,7 @@ class Source:
     emit_every: int | None  # ms of event time
     max_parallelism: int | None
     where: Column | None = None  # rows that do not meet it only advance the watermark
+    each_batch: bool = False  # whether each micro-batch is aggregated by itself, and ends all windows
 
     @classmethod
     def checked(
@@ -112,14 +113,14 @@ class WindowPlan:
         if source.where is not None:
             rows = rows.withColumn(KEPT, F.coalesce(source.where, F.lit(False)))
         marks = [name for name in rows.columns if name in (CHANNEL, AHEAD, KEPT)]
-        rows = self._with_inputs(rows)
+        rows = self.with_inputs(rows)
         late_columns = visible(source.df.columns) if source.late == "emit" else []
-        used = [*keys, *([] if time is None else [time]), *late_columns, *self._dtypes]
+        used = [*keys, *([] if time is None else [time]), *late_columns, *self.dtypes]
         used = list(dict.fromkeys(used))
         rows = rows.select(*map(quoted, [*used, *marks]))
         late_row = StructType([source.df.schema[name] for name in late_columns])
         query = Query(
-            work=self._work(),
+            work=self.work(),
             key=keys,
             rows=StructType([rows.schema[name] for name in used]),
             result=self._result(),
@@ -134,7 +135,7 @@ class WindowPlan:
             late_columns=tuple(late_columns),
             key_names=[shown_name(name) for name in self.keys],
         )
-        return build(query, rows)
+        return build(query, rows, each_batch=source.each_batch)
 
     def _with_times(self) -> DataFrame:
         """Return the rows that meet the condition of the source, and those that have a time to observe."""
@@ -146,7 +147,8 @@ class WindowPlan:
             timed = timed if name is None else timed & quoted(name).isNotNull()
         return source.df.where(source.where | timed)
 
-    def _with_inputs(self, rows: DataFrame) -> DataFrame:
+    def with_inputs(self, rows: DataFrame) -> DataFrame:
+        """Add the columns that the aggregates read."""
         inputs = {name: column for one in self.computed for name, column in one.inputs.items()}
         if KEPT in rows.columns:  # an expression may fail on rows that are dropped
             inputs = {name: F.when(quoted(KEPT), column) for name, column in inputs.items()}
@@ -155,7 +157,8 @@ class WindowPlan:
         return with_columns(rows, inputs)
 
     @property
-    def _dtypes(self) -> dict[str, np.dtype[Any]]:
+    def dtypes(self) -> dict[str, np.dtype[Any]]:
+        """The columns that the aggregates read, and the types they read them as."""
         return {name: one.aggregate.dtype for one in self.computed for name in one.inputs}
 
     @property
@@ -179,14 +182,15 @@ class WindowPlan:
             fields.append(StructField(EARLY, BooleanType(), False))
         return StructType(fields)
 
-    def _work(self) -> WindowWork:
+    def work(self) -> WindowWork:
+        """Return the aggregates as the workers receive them."""
         result = self._result()
         arrow = to_arrow_schema(result)
         first = len(self.keys) + len(WINDOW_COLUMNS)
         return WindowWork(
             spec=self._spec(),
             keys=self.keys,
-            inputs=self._dtypes,
+            inputs=self.dtypes,
             pre_aggregated=not self._needs_rows,
             results=[arrow.field(first + number) for number in range(len(self.computed))],
             emit_every=self.source.emit_every,

@@ -133,6 +133,8 @@ class TimeZone:
     ----------
     name : str
         The time zone as it was given.
+    fixed_offset : int or None
+        The offset in ms, if the zone has always had the same.
 
     Raises
     ------
@@ -162,8 +164,9 @@ class TimeZone:
     def __init__(self, time_zone: str = "UTC") -> None:
         self.name = time_zone
         self._zone = _parse(time_zone)
-        # The offset in ms, if the zone has only one.
-        self._offset = _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
+        self.fixed_offset = (
+            _milliseconds(self._zone.utcoffset(None)) if isinstance(self._zone, timezone) else None
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TimeZone) and other.name == self.name
@@ -188,8 +191,8 @@ class TimeZone:
             Local ms.
         """
         instants = np.asarray(timestamps, np.int64)
-        if self._offset is not None:
-            return self._shift(instants, self._offset)
+        if self.fixed_offset is not None:
+            return self._shift(instants, self.fixed_offset)
         changes = self._changes(instants)
         return self._shift(instants, changes.offsets[_index(changes.instants, _fold(instants))])
 
@@ -200,8 +203,8 @@ class TimeZone:
         far after the transition as the local time is after the start of the gap.
         """
         times = np.asarray(local, np.int64)
-        if self._offset is not None:
-            return self._shift(times, -self._offset)
+        if self.fixed_offset is not None:
+            return self._shift(times, -self.fixed_offset)
         changes = self._changes(times)
         before, after = changes.offsets[:-1], changes.offsets[1:]
         first_after = changes.instants + np.maximum(before, after)
@@ -214,8 +217,8 @@ class TimeZone:
         instant after the transition.
         """
         times = np.asarray(local, np.int64)
-        if self._offset is not None:
-            return self._shift(times, -self._offset)
+        if self.fixed_offset is not None:
+            return self._shift(times, -self.fixed_offset)
         changes = self._changes(times)
         folded = _fold(times)
         last_before = changes.instants + np.minimum(changes.offsets[:-1], changes.offsets[1:])
@@ -246,8 +249,8 @@ class TimeZone:
             return watermark
         # No row can be assigned to windows this close to the limits, so clamping changes no result.
         watermark = min(max(watermark, 2 * _DAY - _MAX), _MAX - 2 * _DAY)
-        if self._offset is not None:
-            return watermark + self._offset
+        if self.fixed_offset is not None:
+            return watermark + self.fixed_offset
         folded = int(_fold(np.array([watermark]))[0])
         changes = self._changes(np.array([folded, folded + _DAY]))
         current = int(_index(changes.instants, np.array([folded]))[0])

@@ -176,6 +176,12 @@ AHEAD = "__timerheap_ahead"
 KEPT = "__timerheap_kept"
 """Name of the column that is false if a row only advances the watermark; present if rows are filtered."""
 
+SEEN = "__timerheap_seen"
+"""Name of the column with the event time that advances the watermark; present if it is not the row's own.
+
+Where it is null, the row does not advance the watermark.
+"""
+
 INPUT = "__timerheap_input"
 """Name of the column with the number of a row's input, 0 or 1; present if there are two inputs."""
 
@@ -249,7 +255,7 @@ class Packer:
             if KEPT in names:
                 batch = batch.filter(batch.column(KEPT))
             if batch.num_rows:
-                batch = batch.drop_columns([name for name in (CHANNEL, AHEAD, KEPT) if name in names])
+                batch = batch.drop_columns([name for name in (CHANNEL, AHEAD, KEPT, SEEN) if name in names])
                 rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
                 if reducer is None:
                     held.append(batch)
@@ -275,10 +281,12 @@ class Packer:
                 )
 
     def _observe(self, batch: pa.RecordBatch) -> pa.Table:
-        names = batch.schema.names
+        names, time = batch.schema.names, self.event_time
+        if SEEN in names:
+            time, batch = SEEN, batch.filter(batch.column(SEEN).is_valid())
         return observed(
             batch.num_rows,
-            None if self.event_time is None else event_millis(batch.column(self.event_time)),
+            None if time is None else event_millis(batch.column(time)),
             ~batch.column(AHEAD).to_numpy(zero_copy_only=False) if AHEAD in names else None,
             batch.column(INPUT).to_numpy() if INPUT in names else None,
             batch.column(CHANNEL) if CHANNEL in names else None,

@@ -128,10 +128,10 @@ class RowBuffer:
         if len(rows):
             self._new.append(rows)
 
-    def release(self, watermark: int) -> tuple[KeyedRows, np.ndarray]:
+    def release(self, watermark: int, in_order: bool = True) -> tuple[KeyedRows, np.ndarray]:
         """Remove the rows up to `watermark`; a MemoryError leaves the buffer as it was.
 
-        Returns these rows, and perhaps others, and the positions of these rows, in `content_order`.
+        Returns these rows, and perhaps others, and the positions of these rows, in `content_order` if wanted.
         """
         arrived = KeyedRows.concatenated([self._nothing, *self._new])
         self._new = [arrived.where(arrived.timestamps > watermark)]
@@ -145,7 +145,7 @@ class RowBuffer:
         self.losses += len(popped)
         rows = KeyedRows.concatenated([arrived, popped])
         due = np.flatnonzero(rows.timestamps <= watermark)
-        return rows, content_order(rows.rows, rows.timestamps, rows.ids, due)
+        return rows, content_order(rows.rows, rows.timestamps, rows.ids, due) if in_order else due
 
     def _settle(self) -> None:
         """Put the new rows, of which most never get here, into the slab; all of them or none."""

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from timerheap.flink.internal_timer_service import KeyContext
 from timerheap.functions import BatchProcessFunction, Function
 from timerheap.spark._compat import analyzed_plan, with_columns
-from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, PACKED, Broadcaster, Packer
+from timerheap.spark._exchange.frames import AHEAD, AT, CHANNEL, HASH, PACKED, SEEN, Broadcaster, Packer
 from timerheap.spark._exchange.placement import DEFAULT_PARTITIONS, Placement
 from timerheap.spark._exchange.slicing import LocalStage
 from timerheap.spark._group.key_group import KeyGroup
@@ -185,6 +185,7 @@ def build(
     output_event_time: str | Column | None = None,
     initial_state: CheckpointState | InitialState | None = None,
     broadcast: DataFrame | None = None,
+    each_batch: bool = False,
 ) -> DataFrame:
     """Return the result of a query.
 
@@ -199,6 +200,8 @@ def build(
         State to start from, on a stream.
     broadcast : DataFrame, optional
         The rows that go to every key group.
+    each_batch : bool, default False
+        Whether each micro-batch of a stream is a batch of its own, without state.
     """
     check_settings(df)
     if not df.isStreaming and query.time_mode == "ProcessingTime":
@@ -221,7 +224,7 @@ def build(
     query = replace(query, encrypted=is_encrypted(df.sparkSession))
     letters = mail(df.sparkSession)
     groups = packed(query, df, letters, broadcast)
-    if df.isStreaming:
+    if df.isStreaming and not each_batch:
         operator = StreamingOperator(query, letters)
         initial = None
         if isinstance(initial_state, CheckpointState):
@@ -245,7 +248,7 @@ def packed(query: Query, df: DataFrame, letters: Mail, broadcast: DataFrame | No
 
     Those of `broadcast` are in blobs for all partitions. Beside each blob is the time, in the column `AT`.
     """
-    blobs = map_batches(hashed(df, query.key), Telling(_packer(query), letters), PACKED)
+    blobs = map_batches(hashed(df, query.key), Telling(_packer(query, SEEN in df.columns), letters), PACKED)
     if broadcast is not None:
         rules = Telling(Broadcaster(query.max_parallelism), letters)
         blobs = blobs.unionAll(map_batches(broadcast, rules, PACKED))
@@ -272,15 +275,15 @@ def planned(df: DataFrame, max_parallelism: int | None) -> Placement:
     return Placement.of(max_parallelism, int(partitions or DEFAULT_PARTITIONS))
 
 
-def _packer(query: Query) -> Packer:
+def _packer(query: Query, seen: bool) -> Packer:
     work, event_time = query.work, query.event_time
-    local = None
+    local = query.reduce
     if isinstance(work, WindowWork) and work.pre_aggregated and event_time is not None:
         local = LocalStage(work.spec, query.key, event_time, work.inputs)
     argument = "time" if isinstance(work, WindowWork) else "event_time"
     return Packer(
         key=query.key[0],
-        columns=[] if event_time is None else [(argument, event_time)],
+        columns=[] if event_time is None or seen else [(argument, event_time)],
         event_time=event_time,
         max_parallelism=query.max_parallelism,
         announces=isinstance(work, ProcessorWork)

@@ -495,6 +495,13 @@ class BatchRunner:
         """Process rows in event-time order, in waves of at most one row or timer of each key."""
         timers = self._timers
         group = self._group
+        if self._function._takes_all:
+            timers.watermark = max(watermark, timers.watermark)
+            if len(order):
+                due = waiting.select(self._schema.names).take(order)
+                self._process(due.rows, due.ids, due.timestamps)
+            self._fire(group.event_timers, watermark, TimeDomain.EVENT_TIME)
+            return
         timers.staged = staged = StagedTimers(
             group.event_timers, watermark, group.keys, waiting, timers.watermark
         )

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from timerheap.functions import BatchProcessFunction
 from timerheap.metrics import Metrics
 from timerheap.spark._arrow import KeyedRows
 from timerheap.spark._exchange.frames import Part, by_key_group, merged
@@ -205,7 +206,9 @@ def run_key_group(
     if query.order == "event_time":
         if admitted is not None:
             group.rows.append(admitted)
-        runner.replay(*group.rows.release(watermark), watermark)
+        work = query.work
+        in_order = not (isinstance(work, BatchProcessFunction) and work._takes_all and work._any_order)
+        runner.replay(*group.rows.release(watermark, in_order), watermark)
     else:
         if admitted is not None:
             runner.process(admitted, watermark)

@@ -116,7 +116,7 @@ class WindowRunner:
         columns += [pa.array(ms * 1000).cast(type_) for ms in window_columns]
         fields += [pa.field(name, type_) for name in WINDOW_COLUMNS]
         for field, result in zip(self._work.results, results.results, strict=True):
-            columns.append(_result(result, field))
+            columns.append(result_column(result, field))
             fields.append(field)
         if self._work.emit_every is not None:
             columns.append(pa.array(np.full(len(results), early)))
@@ -124,7 +124,8 @@ class WindowRunner:
         self._output.batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), "a window")
 
 
-def _result(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Array:
+def result_column(result: np.ma.MaskedArray[Any, Any], field: pa.Field) -> pa.Array:
+    """Return the results of an aggregate in the type of a field."""
     type_ = field.type
     data, mask = np.ma.getdata(result), np.ma.getmaskarray(result)
     if data.dtype.kind == "O":
